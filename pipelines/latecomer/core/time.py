@@ -1,0 +1,30 @@
+"""Event time, stream time and horizons as integers.
+
+All times are int64 microseconds since the epoch; `NEVER` stands for minus infinity (before every event), `FOREVER` for
+plus infinity. Both leave room for sums and differences of any two real times without overflow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+NEVER = -(1 << 61)
+FOREVER = 1 << 61
+
+
+def running_max(values: NDArray[np.int64], carry: int = NEVER) -> NDArray[np.int64]:
+    """Prefix maximum along arrivals, continued from `carry`. Shape and dtype of `values`, int64."""
+    if len(values) == 0:
+        return values.astype(np.int64)
+    return np.maximum(np.maximum.accumulate(values), carry)
+
+
+def stream_time(max_ts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """`T`: the least of the streams' running maxima; `NEVER` until each stream has spoken (section 0)."""
+    return np.minimum.reduce(max_ts)
+
+
+def periods_of(times: NDArray[np.int64], length_us: int) -> NDArray[np.int64]:
+    """Start of the half-open, epoch-aligned period that holds each time."""
+    return np.floor_divide(times, length_us) * length_us

@@ -1,0 +1,52 @@
+"""What the lake, the input and the other holder of a lease can do wrong, as exceptions that carry their exit code."""
+
+from __future__ import annotations
+
+
+class LatecomerError(Exception):
+    """Base of every error a user may see. ``exit_code`` is what the command returns."""
+
+    exit_code = 2
+
+
+class InputError(LatecomerError):
+    """The input or the state of the lake does not allow what was asked.
+
+    Parameters
+    ----------
+    where
+        File, table or option the problem is in.
+    value
+        The offending value, shown as it was given.
+    problem, remedy
+        What is wrong, and what to do about it.
+    """
+
+    def __init__(self, where: str, value: object, problem: str, remedy: str) -> None:
+        self.where, self.value, self.problem, self.remedy = where, value, problem, remedy
+        super().__init__(where, value, problem, remedy)
+
+    def __str__(self) -> str:
+        shown = "" if self.value is None else f"{_one_line(repr(self.value))}: "
+        return _one_line(f"{self.where}: {shown}{self.problem}; {self.remedy}", 1000)
+
+
+class LeaseHeld(LatecomerError):
+    """Something else holds the lake for this purpose."""
+
+    exit_code = 3
+
+    def __init__(self, name: str, holder: str, age_s: float) -> None:
+        self.name, self.holder, self.age_s = name, holder, age_s
+        super().__init__(name, holder, age_s)
+
+    def __str__(self) -> str:
+        return (
+            f"lease {self.name!r}: held by {self.holder} for {self.age_s:.0f} s; "
+            "wait until it ends (a dead holder's lease is taken over by itself)"
+        )
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 3] + "..."

@@ -1,0 +1,120 @@
+"""Where the tables of a lake are: a local directory or a bucket of an S3-compatible store.
+
+Layout: ``<lake>/<area>/<name>`` is one Delta table. Areas that a query's user reads: ``events``, ``quarantine`` (by
+stream), ``on_time``, ``corrections``, ``late``, ``ledger`` (by query). Areas the product keeps for itself: ``state``,
+``journal``, ``repairs``, ``parameters`` (by query), ``ingest`` (by lake).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from deltalake import DeltaTable
+from pyarrow import fs
+
+from latecomer.lake.errors import InputError
+
+AREAS = (
+    "events",
+    "quarantine",
+    "on_time",
+    "corrections",
+    "late",
+    "ledger",
+    "state",
+    "journal",
+    "repairs",
+    "parameters",
+    "ingest",
+    "lease",
+    "checks",
+)
+
+
+class Lake:
+    """A lake by its URI.
+
+    Parameters
+    ----------
+    uri
+        A local path, ``file://`` URI, or ``s3://BUCKET/PREFIX`` (``s3a://`` is the same). The store's address and
+        credentials come from the usual environment: ``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``,
+        ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``.
+    """
+
+    def __init__(self, uri: str) -> None:
+        text = str(uri)
+        scheme = urlsplit(text).scheme if "://" in text else ""
+        if scheme in ("s3", "s3a"):
+            self.uri = "s3://" + text.split("://", 1)[1].rstrip("/")
+            if not urlsplit(self.uri).netloc:
+                raise InputError("--lake", text, "names no bucket", "write s3://BUCKET/PREFIX")
+            self.is_local = False
+        elif scheme in ("", "file"):
+            path = Path(text[len("file://") :] if scheme else text).expanduser()
+            if path.exists() and not path.is_dir():
+                raise InputError("--lake", text, "is a file", "name a directory")
+            self.uri = str(path.resolve())
+            self.is_local = True
+        else:
+            raise InputError("--lake", text, f"scheme {scheme!r} is not known", "use a local path or s3://BUCKET/PREFIX")
+
+    def __repr__(self) -> str:
+        return f"Lake({self.uri!r})"
+
+    def __reduce__(self):  # type: ignore[no-untyped-def]
+        return Lake, (self.uri,)
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """Options for delta-rs; empty for a local lake."""
+        if self.is_local:
+            return {}
+        options = {"AWS_REGION": os.environ.get("AWS_REGION", "us-east-1"), "AWS_CONDITIONAL_PUT": "etag"}
+        endpoint = os.environ.get("AWS_ENDPOINT_URL")
+        if endpoint:
+            options["AWS_ENDPOINT_URL"] = endpoint
+            options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            if os.environ.get(name):
+                options[name] = os.environ[name]
+        return options
+
+    def table(self, area: str, name: str) -> str:
+        """URI of one table, for delta-rs (Spark wants :meth:`spark_path`)."""
+        if area not in AREAS:
+            raise ValueError(f"no such area: {area}")
+        return f"{self.uri}/{area}/{name}"
+
+    def spark_path(self, area: str, name: str) -> str:
+        """The same table as Spark's file systems name it."""
+        return self.table(area, name) if self.is_local else "s3a://" + self.table(area, name)[len("s3://") :]
+
+    def exists(self, area: str, name: str) -> bool:
+        """Is there a Delta table at this place?"""
+        if self.is_local:
+            return Path(self.table(area, name), "_delta_log").is_dir() and DeltaTable.is_deltatable(
+                self.table(area, name)
+            )
+        return DeltaTable.is_deltatable(self.table(area, name), storage_options=self.storage_options)
+
+    def names(self, area: str) -> list[str]:
+        """Tables of an area, sorted."""
+        filesystem, root = self._filesystem()
+        base = f"{root}/{area}"
+        infos = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
+        found = [info.base_name for info in infos if info.type == fs.FileType.Directory]
+        return sorted(name for name in found if self.exists(area, name))
+
+    def _filesystem(self) -> tuple[fs.FileSystem, str]:
+        if self.is_local:
+            return fs.LocalFileSystem(), self.uri
+        endpoint = os.environ.get("AWS_ENDPOINT_URL")
+        parts = urlsplit(endpoint) if endpoint else None
+        filesystem = fs.S3FileSystem(
+            region=os.environ.get("AWS_REGION", "us-east-1"),
+            **({"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts else {}),
+        )
+        return filesystem, self.uri[len("s3://") :]

@@ -1,0 +1,59 @@
+"""Small tables without a JVM: delta-rs reads them and commits to them, each commit once.
+
+Idempotence is Delta's own transaction identifiers: a writer names itself (`app_id`) and counts its commits
+(`version`); a commit whose version the table already holds is left out. Single writer per table, so the look
+before the write is enough; where two writers race (leases), the commit itself refuses the second.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from latecomer.lake.location import Lake
+
+
+def open_table(lake: Lake, area: str, name: str) -> DeltaTable | None:
+    """The Delta table at a place, None where there is none."""
+    if not lake.exists(area, name):
+        return None
+    return DeltaTable(lake.table(area, name), storage_options=lake.storage_options)
+
+
+def read(
+    lake: Lake, area: str, name: str, columns: list[str] | None = None, filter: pc.Expression | None = None
+) -> pa.Table | None:
+    """All rows, or those that pass `filter`, in no particular order; None where the table is absent."""
+    table = open_table(lake, area, name)
+    if table is None:
+        return None
+    return table.to_pyarrow_dataset().to_table(columns=columns, filter=filter)
+
+
+def last_version(lake: Lake, area: str, name: str, app_id: str) -> int | None:
+    """Version of the writer's last commit to the table; None if it never committed."""
+    table = open_table(lake, area, name)
+    return None if table is None else table.transaction_version(app_id)
+
+
+def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, version: int) -> bool:
+    """Append `rows` as commit `version` of writer `app_id`.
+
+    Returns
+    -------
+    bool
+        False where that commit had been made before (nothing is written).
+    """
+    done = last_version(lake, area, name, app_id)
+    if done is not None and done >= version:
+        return False
+    write_deltalake(
+        lake.table(area, name),
+        rows,
+        mode="append",
+        schema_mode="merge",
+        storage_options=lake.storage_options or None,
+        commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0),
+    )
+    return True

@@ -1,0 +1,1 @@
+"""Recall and completeness: the ledger as people read it, expectation suites, reports."""

@@ -1,0 +1,1 @@
+"""Tuple-at-a-time and brute-force oracles: short, slow, obviously right; for tests only."""

@@ -1,0 +1,236 @@
+"""The rows of a join on Spark: reading both sides, naming their columns, pairing them, shaping results.
+
+Inside a stage every column of a side is known by a short name (``l_c3``) that no user column can collide with; the
+query's expressions are rendered over those names, the result gets its public names at the end.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+from latecomer.spark import tables
+from latecomer.spark.bands import Grid, band_join
+from latecomer.spark.stage import Batch
+from latecomer.specs import expressions as ex
+from latecomer.specs.join import JoinSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ALWAYS = ("seq", "event_ts", "arrival_ts")
+LETTERS = ("l", "r")
+
+
+class JoinRows:
+    """Both sides of one join query over the lake's event tables.
+
+    Raises
+    ------
+    InputError
+        A stream is not in the lake.
+    SpecError
+        The query names a column its stream does not have, or compares what cannot be compared.
+    """
+
+    def __init__(self, spec: JoinSpec, spark: SparkSession, lake: Lake) -> None:
+        self.spec, self.spark, self.lake = spec, spark, lake
+        self.aliases = tuple(alias for alias, _ in spec.streams)
+        self.streams = tuple(stream for _, stream in spec.streams)
+        self.is_self = self.streams[0] == self.streams[1]
+        self.sources = self.streams[:1] if self.is_self else self.streams
+        self.events = []
+        for stream in self.sources:
+            if not lake.exists("events", stream):
+                known = ", ".join(lake.names("events")) or "none"
+                raise InputError(
+                    f"query {spec.name}: streams", stream, f"no such stream in {lake.uri}", f"ingest it first (has: {known})"
+                )
+            self.events.append(tables.read(spark, lake, "events", stream))
+        self._check()
+
+    def _side_events(self, side: int) -> DataFrame:
+        return self.events[0 if self.is_self else side]
+
+    def _check(self) -> None:
+        schemas = {alias: self._side_events(side).columns for side, alias in enumerate(self.aliases)}
+        kinds = {
+            (alias, name): _kind(kind)
+            for side, alias in enumerate(self.aliases)
+            for name, kind in self._side_events(side).dtypes
+        }
+        pairs = [
+            ex.Binary("=", ex.Column(self.aliases[0], a), ex.Column(self.aliases[1], b)) for a, b in self.spec.keys
+        ]
+        selected = [item.expr for item in self.spec.select or ()]
+        for key, found in (("keys", pairs), ("where", [self.spec.where]), ("select", selected)):
+            for expression in found:
+                if expression is not None:
+                    ex.check_columns(expression, schemas, source=self.spec.source, key=key)
+                    ex.check_types(expression, kinds, source=self.spec.source, key=key)
+        names = [name for name, _ in self._outputs()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(
+                f"query {self.spec.name}: select", twice[0], "two result columns would have this name", "rename with `as`"
+            )
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def needed(self) -> list[list[str]]:
+        """Per source, the columns a result or a condition needs, in the table's order."""
+        wanted: list[set[str]] = [set(ALWAYS) for _ in self.sources]
+        expressions = [expr for _, expr in self._outputs()] + ([self.spec.where] if self.spec.where is not None else [])
+        for expression in expressions:
+            for column in ex.columns(expression):
+                wanted[self._source(column.alias)].add(column.name)
+        for a, b in self.spec.keys:
+            wanted[0].add(a)
+            wanted[len(self.sources) - 1].add(b)
+        return [[name for name in self.events[i].columns if name in wanted[i]] for i in range(len(self.sources))]
+
+    def _source(self, alias: str | None) -> int:
+        return 0 if self.is_self else self.aliases.index(alias or self.aliases[0])
+
+    def _outputs(self) -> list[tuple[str, ex.Expr]]:
+        found: list[tuple[str, ex.Expr]] = []
+        for side, alias in enumerate(self.aliases):
+            found += [(f"{alias}_{name}", ex.Column(alias, name)) for name in ("seq", "event_ts")]
+            if self.spec.select is None:
+                rest = [name for name in self._side_events(side).columns if name not in ("seq", "event_ts")]
+                found += [(f"{alias}_{name}", ex.Column(alias, name)) for name in rest]
+        fixed = {name for name, _ in found}
+        for item in self.spec.select or ():
+            if item.name not in fixed:
+                found.append((item.name, item.expr))
+        return found
+
+    def name_of(self, column: ex.Column) -> str:
+        """Short name of a query's column, for rendering expressions."""
+        side = self.aliases.index(column.alias or self.aliases[0])
+        return f"{LETTERS[side]}_c{self.needed[self._source(column.alias)].index(column.name)}"
+
+    @cached_property
+    def keys_sql(self) -> tuple[tuple[str, str], ...]:
+        """The equal keys as pairs of SQL over short names."""
+        return tuple(
+            (self.name_of(ex.Column(self.aliases[0], a)), self.name_of(ex.Column(self.aliases[1], b)))
+            for a, b in self.spec.keys
+        )
+
+    @cached_property
+    def where_sql(self) -> str:
+        """The predicate as SQL over short names; null counts as false."""
+        if self.spec.where is None:
+            return "true"
+        return f"coalesce({ex.to_spark_sql(self.spec.where, self.name_of)}, false)"
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """The first ``within_distance`` conjunct whose two points lie on different sides, if there is one."""
+        if self.spec.where is None:
+            return None
+        for part in ex.conjuncts(self.spec.where):
+            if isinstance(part, ex.WithinDistance):
+                points = ((part.x1, part.y1), (part.x2, part.y2))
+                owners = [{c.alias for axis in point for c in ex.columns(axis)} for point in points]
+                sql = [tuple(ex.to_spark_sql(axis, self.name_of) for axis in point) for point in points]
+                if owners == [{self.aliases[0]}, {self.aliases[1]}]:
+                    return Grid(sql[0], sql[1], float(part.radius))
+                if owners == [{self.aliases[1]}, {self.aliases[0]}]:
+                    return Grid(sql[1], sql[0], float(part.radius))
+        return None
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def arrivals(self, batch: Batch) -> DataFrame:
+        """New rows of all sources: ``seq, ts, side`` and their columns (``s0_c0`` ..., null for the other source)."""
+        from pyspark.sql import functions as F
+
+        parts = []
+        for i, events in enumerate(self.events):
+            new = events.where((F.col("seq") >= batch.seq_from) & (F.col("seq") < batch.seq_to))
+            columns = [F.col(_quoted(name)).alias(f"s{i}_c{k}") for k, name in enumerate(self.needed[i])]
+            parts.append(new.select("seq", F.unix_micros("event_ts").alias("ts"), F.lit(i).alias("side"), *columns))
+        if len(parts) == 1:
+            return parts[0]
+        return parts[0].unionByName(parts[1], allowMissingColumns=True)
+
+    def stored(self, side: int, seq_to: int, above_us: int, from_us: int, to_us: int) -> DataFrame:
+        """Stored rows of one side that arrived before `seq_to`, with ``above < ts`` and ``from <= ts <= to``."""
+        from pyspark.sql import functions as F
+
+        source = 0 if self.is_self else side
+        low = max(above_us + 1, from_us)
+        rows = self.events[source].where(F.col("seq") < seq_to)
+        if low > _EARLIEST_US:
+            rows = rows.where(F.col("event_ts") >= F.timestamp_micros(F.lit(low)))
+        if to_us < _LATEST_US:
+            rows = rows.where(F.col("event_ts") <= F.timestamp_micros(F.lit(to_us)))
+        columns = [F.col(_quoted(name)).alias(f"{LETTERS[side]}_c{k}") for k, name in enumerate(self.needed[source])]
+        return rows.select(
+            F.col("seq").alias(f"{LETTERS[side]}_seq"), F.unix_micros("event_ts").alias(f"{LETTERS[side]}_ts"), *columns
+        )
+
+    def as_side(self, rows: DataFrame, side: int, carried: dict[str, Column]) -> DataFrame:
+        """New rows in the role of one side; `carried` adds columns (``l_`` or ``r_`` is put before their names)."""
+        from pyspark.sql import functions as F
+
+        source = 0 if self.is_self else side
+        letter = LETTERS[side]
+        columns = [F.col(f"s{source}_c{k}").alias(f"{letter}_c{k}") for k in range(len(self.needed[source]))]
+        return rows.where(F.col("side") == source).select(
+            F.col("seq").alias(f"{letter}_seq"),
+            F.col("ts").alias(f"{letter}_ts"),
+            *(value.alias(f"{letter}_{name}") for name, value in carried.items()),
+            *columns,
+        )
+
+    def pairs(self, left: DataFrame, right: DataFrame, condition: Column, *, where: bool, copy_left: bool) -> DataFrame:
+        """Candidate pairs (with `where`: results) of two sides that pass `condition`; no row with itself."""
+        from pyspark.sql import functions as F
+
+        if self.is_self:
+            condition = condition & (F.col("l_seq") != F.col("r_seq"))
+        if where:
+            condition = condition & F.expr(self.where_sql)
+        return band_join(
+            left,
+            right,
+            window_us=self.spec.window_us,
+            keys=self.keys_sql,
+            condition=condition,
+            grid=self.grid,
+            copy_left=copy_left,
+        )
+
+    def results(self, pairs: DataFrame, *, provenance: str, published: Column, period: Column) -> DataFrame:
+        """Public result rows of pairs."""
+        from pyspark.sql import functions as F
+
+        outputs = [F.expr(ex.to_spark_sql(expr, self.name_of)).alias(name) for name, expr in self._outputs()]
+        return pairs.select(
+            *outputs,
+            F.lit(provenance).alias("provenance"),
+            F.lit(0).cast("int").alias("revision"),
+            published.alias("published_seq"),
+            F.timestamp_micros(period).alias("period_start"),
+        )
+
+
+_EARLIEST_US = -60_000_000_000_000_000
+_LATEST_US = 250_000_000_000_000_000
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _kind(spark_type: str) -> str:
+    base = spark_type.split("(")[0]
+    if base in ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"):
+        return "number"
+    return {"string": "string", "boolean": "bool", "timestamp": "timestamp"}.get(base, base)

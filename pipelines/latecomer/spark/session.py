@@ -1,0 +1,100 @@
+"""The Spark session of a job: local by default, a cluster by configuration.
+
+Settings that a deployment gives by ``spark-submit`` or ``spark-defaults.conf`` win over those set here. The jars
+Spark needs (Delta Lake; for object stores Hadoop's S3 file system) were fetched once by ``make setup`` and are
+used by path; on a cluster whose images hold them, set ``LATECOMER_JARS`` to the empty string.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+def jars() -> list[Path]:
+    """Jars to put on Spark's class path: ``LATECOMER_JARS`` (a folder; empty: none), else the checkout's own."""
+    folder = os.environ.get("LATECOMER_JARS")
+    if folder == "":
+        return []
+    place = Path(folder) if folder else _ROOT / ".jvm" / "jars"
+    found = sorted(place.glob("*.jar"))
+    if not found:
+        raise InputError("LATECOMER_JARS", str(place), "holds no jar", "run `make setup` once")
+    return found
+
+
+def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
+    """The session of this process, made at the first call."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in _settings(lake).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
+    return spark
+
+
+def _settings(lake: Lake) -> dict[str, str]:
+    from pyspark import SparkConf
+
+    given = SparkConf()
+    cores = os.cpu_count() or 2
+    path = ":".join(str(jar) for jar in jars())
+    wanted = {
+        "spark.master": f"local[{cores}]",
+        "spark.driver.extraClassPath": path,
+        "spark.executor.extraClassPath": path,
+        "spark.driver.memory": os.environ.get("LATECOMER_DRIVER_MEMORY", "4g"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # an embedded machine: as many partitions as cores are enough, and Delta's log is small
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols": "8",
+        "spark.databricks.delta.stats.collect": "true",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+        "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "latecomer-warehouse"),
+        "spark.log.level": os.environ.get("LATECOMER_SPARK_LOG", "ERROR"),
+    }
+    if not lake.is_local:
+        wanted |= _s3_settings()
+    return {key: value for key, value in wanted.items() if not given.contains(key)}
+
+
+def _s3_settings() -> dict[str, str]:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    settings = {
+        "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.hadoop.fs.s3a.endpoint.region": os.environ.get("AWS_REGION", "us-east-1"),
+    }
+    if endpoint:
+        settings |= {
+            "spark.hadoop.fs.s3a.endpoint": endpoint,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.connection.ssl.enabled": str(urlsplit(endpoint).scheme == "https").lower(),
+        }
+    return settings
