@@ -8,20 +8,47 @@ one shows against the other.
 Conventions (they reproduce the published table, see ``tests/core/test_calibrated.py``):
 
 * a pair belongs to the period, and to the adaptation interval, that contains ``T(seq_y)``, ``y`` its later arrival;
-* rows held are averaged over stream time: the integral over T of the rows in both views, divided by the span of T.
+  periods are multiples of P since the epoch (the published table counted them from the first defined T);
+* rows held are averaged over stream time: after each arrival, the rows of both views, weighted by the stream time that
+  passes until the next; a view changes only when an arrival moves T.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pandas as pd
+import pytest
 from latecomer.core.histogram import IntervalStats, SideStats
 
 UNDEFINED = np.iinfo(np.int64).min // 4
 """Stream time before both streams have spoken."""
+
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+"""Real out-of-order data beside the repository; not the project's to redistribute."""
+
+
+def shared_data(name: str) -> Path:
+    """Path of a shared data file; skips the test, saying so, where it is absent."""
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"{name} is not in ../shared/data, so nothing is measured on real data here")
+    return path
+
+
+def zeek_case(left: str, right: str, window_us: int, key: str = "orig_h") -> JoinCase:
+    """Two of the network logs, joined on a host column; skips where the data is absent."""
+    rows = pd.read_parquet(shared_data("zeek_events.parquet"), columns=["seq", "event_ts", "stream", key])
+    rows = rows[rows["stream"].isin([left, right]) & rows[key].notna()].sort_values("seq")
+    side = (rows["stream"] == right).to_numpy(np.int8)
+    codes = pd.factorize(rows[key])[0]
+    ts, seq = rows["event_ts"].to_numpy(np.int64), rows["seq"].to_numpy(np.int64)
+    return make_case(f"{left}+{right}", ts, side, window_us, codes, seq=seq)
 
 
 class Controller(Protocol):
@@ -84,6 +111,8 @@ class Outcome:
         Mean rows in the two views, averaged over stream time, without the sample.
     sample_held : float
         Mean sampled rows beyond the horizon, kept only to be counted.
+    rows_after : float
+        ``rows_held + sample_held`` after the first full period, when a controller may first act.
     """
 
     recall: np.ndarray
@@ -91,6 +120,7 @@ class Outcome:
     total_recall: float
     rows_held: float
     sample_held: float
+    rows_after: float
     chosen: np.ndarray = field(repr=False)
 
     def met(self, target: float, skip: int = 0) -> float:
@@ -111,6 +141,12 @@ def make_case(
 
     Parameters
     ----------
+    name : str
+        For messages.
+    window_us : int
+        `w`.
+    seq : int64[n], optional
+        Arrival order as the sample sees it; row numbers when not given.
     ts, side : int64[n], int8[n]
         Event time in microseconds and 0 (left) or 1 (right), in arrival order.
     key : int64[n], optional
@@ -125,7 +161,9 @@ def make_case(
     stream_time = np.minimum(*maxima)
     delay = np.where(side == 0, maxima[0], maxima[1]) - ts
 
-    codes = np.zeros(ts.size, dtype=np.int64) if key is None else np.unique(key, return_inverse=True)[1].astype(np.int64)
+    codes = (
+        np.zeros(ts.size, dtype=np.int64) if key is None else np.unique(key, return_inverse=True)[1].astype(np.int64)
+    )
     span = int(ts.max() - ts.min()) + 2 * window_us + 2
     place = codes * span + (ts - ts.min()) + window_us
     left, right = np.flatnonzero(side == 0), np.flatnonzero(side == 1)
@@ -174,11 +212,11 @@ def simulate(
     return run.outcome(period_us)
 
 
-def constant_rows(case: JoinCase, d_us: int | tuple[int, int]) -> float:
-    """Mean rows held under a constant retention: the closed form of the integral."""
+def constant_rows(case: JoinCase, d_us: int | tuple[int, int], after_us: int = 0) -> float:
+    """Mean rows held under a constant retention, from ``after_us`` after the start: the integral in closed form."""
     d = np.array((d_us, d_us) if np.isscalar(d_us) else d_us, dtype=np.int64)
     alive = case.stream_time > UNDEFINED // 2
-    start, end = case.stream_time[alive][0], case.stream_time[-1]
+    start, end = case.stream_time[alive][0] + after_us, case.stream_time[-1]
     begin = np.maximum(case.stream_time, start)
     until = np.minimum(_next_step(case, case.ts + case.window_us + d[case.side]), end)
     return float(np.maximum(until - begin, 0).sum() / max(end - start, 1))
@@ -190,11 +228,11 @@ def _next_step(case: JoinCase, time: np.ndarray) -> np.ndarray:
     return steps[np.minimum(np.searchsorted(steps, time, side="left"), steps.size - 1)]
 
 
-def period_recall(case: JoinCase, d_us: int | tuple[int, int], period_us: int) -> np.ndarray:
-    """Recall of each period under a constant retention, float64[p]."""
+def period_recall(case: JoinCase, d_us: int | tuple[int, int], period_us: int, origin_us: int = 0) -> np.ndarray:
+    """Recall of each period under a constant retention, float64[p]; periods are counted from `origin_us`."""
     d = np.array((d_us, d_us) if np.isscalar(d_us) else d_us, dtype=np.int64)
     good = case.is_result
-    period = case.pair_time[good] // period_us
+    period = (case.pair_time[good] - origin_us) // period_us
     _, index = np.unique(period, return_inverse=True)
     made = case.rho[good] < d[case.side[case.pair_x[good]]]
     return np.bincount(index, weights=made) / np.bincount(index)
@@ -251,7 +289,8 @@ class _Run:
         self.horizons: list[tuple[int, int]] = []
 
     def intervals(self) -> Iterator[int]:
-        for self.at, number in enumerate(self.numbers):
+        for at, number in enumerate(self.numbers):
+            self.at = at
             yield int(number)
 
     def step(self, interval: int, d: tuple[int, int]) -> IntervalStats:
@@ -265,18 +304,19 @@ class _Run:
         held = x_ts > horizon
         self.produced[pairs] = held
         effective = np.minimum(retention, time[0] - case.window_us - self.horizon)
-        sides = tuple(self._side(s, rows, pairs, held, int(effective[s] // self.g)) for s in (0, 1))
+        sides = tuple(self._side(s, rows, pairs, held, [int(e // self.g) for e in effective]) for s in (0, 1))
         self.horizon = np.maximum(self.horizon, time[-1] - case.window_us - retention)
         self.begin_time.append(int(time[0]))
         self.chosen.append((int(d[0]), int(d[1])))
         self.horizons.append((int(self.horizon[0]), int(self.horizon[1])))
         return IntervalStats(interval, *sides)
 
-    def _side(self, s: int, rows: slice, pairs: slice, held: np.ndarray, censored_from: int) -> SideStats:
+    def _side(self, s: int, rows: slice, pairs: slice, held: np.ndarray, censored: list[int]) -> SideStats:
         case = self.case
+        censored_from, other_censored = censored[s], censored[1 - s]
         mine = case.side[rows] == s
         delay_bucket, index = np.unique(self.delay_bucket[rows][mine], return_inverse=True)
-        probe = (case.side[case.pair_y[pairs]] == s) & held
+        probe = (case.side[case.pair_y[pairs]] == s) & held & ~(self.bucket[pairs] >= other_censored)
         place = np.searchsorted(delay_bucket, self.delay_bucket[case.pair_y[pairs]][probe])
         good = case.is_result[pairs]
         candidates = np.bincount(place, minlength=delay_bucket.size)
@@ -285,7 +325,9 @@ class _Run:
         sampled = self.sampled[case.pair_x[pairs]]
         seen = on_side & (held | sampled)
         bucket, where = np.unique(self.bucket[pairs][seen], return_inverse=True)
+        # Counts at or above ``censored_from`` depend on where a micro-batch was cut: the data plane forgets them.
         made = np.bincount(where, weights=held[seen], minlength=bucket.size).astype(np.int64)
+        made[bucket >= censored_from] = 0
         drawn = np.bincount(where, weights=sampled[seen], minlength=bucket.size).astype(np.int64)
         return SideStats(
             rows=int(mine.sum()),
@@ -323,11 +365,16 @@ class _Run:
         total = np.maximum(np.minimum(case.ts + case.window_us + reach, end) - begin, 0)
         extra = np.where(self.sampled, np.maximum(total - held, 0), 0)
         span = max(end - start, 1)
+        first = min(start + period_us, end)
+        later = np.maximum(until - np.maximum(begin, first), 0)
+        drawn = np.minimum(case.ts + case.window_us + reach, end) - np.maximum(np.maximum(until, begin), first)
+        after = (later + np.where(self.sampled, np.maximum(drawn, 0), 0)).sum() / max(end - first, 1)
         return Outcome(
             recall=recall,
             period=numbers,
             total_recall=float(self.produced[good].mean()) if good.any() else 1.0,
             rows_held=float(held.sum() / span),
             sample_held=float(extra.sum() / span),
+            rows_after=float(after),
             chosen=chosen,
         )

@@ -1,111 +1,319 @@
+"""Calibrated: one controller for every knob, that aims at the share of periods which keep the promise.
+
+Ordering: none inside an interval; intervals in order of stream time. Cost: O(cells) per interval and
+O(periods x cells) per decision, cells fixed (`CELLS`), whatever the delays. State: one sparse histogram per remembered
+period. First published: here.
+
+Each query kind has a knob (retention `d`, slack `K`, wait `K`) and a loss that falls as the knob grows. The value each
+contribution *requires* is known whatever was chosen, so a completed period is a curve: loss as a function of the knob.
+The user promised that at least `target` of a period's contributions are on time, in at least `share` of periods.
+
+The rule
+--------
+Least cost ``sum over knobs of cost_rate * (knob - floor)`` such that *every remembered period, and the current one so
+far,* would have lost at most the share ``aim`` of its contributions. With two knobs (the two buffers of a join) the
+feasible set is a staircase and one two-pointer sweep finds its cheapest point.
+
+1. *Conformal memory.* Under exchangeability the next period's loss exceeds the greatest of the last `n` with probability
+   at most ``1 / (n + 1)`` (split conformal prediction). The least `n` that makes this ``1 - share`` is
+   ``M = share / (1 - share)``, 19 periods for 0.95. So exactly `M` periods are remembered: more would pay for a
+   guarantee nobody asked for, and would forget a past regime later. With two knobs chosen by cost the bound is weaker,
+   as more than one period may hold the optimum up; how well the promise is kept is measured, not proven.
+2. *Margin while few periods are known.* With ``n < M`` periods the same bound gives only ``1 / (n + 1)``. We ask for
+   more on-time contributions instead: ``aim = (1 - target) * (n + 1) / (M + 1)``. If the tail of a period's loss is no
+   heavier than ``P(loss > x) ~ 1 / x``, the heaviest tail whose scale this linear factor can make up for, then the
+   chance of a miss is again ``1 - share``. The margin is gone once `M` periods are known. It is a modelling assumption,
+   not a theorem; the experiments show what it buys.
+3. *Steering inside the period*, as equation (3) of QJoin: from what the current period has lost so far, the share that
+   its rest may still lose. If that is less than `aim`, aim is reduced by the same factor (no lower than a twentieth).
+   It is never raised: an unspent budget is not spent at the end of a period, because the horizon, once moved, does
+   not come back and the next period would pay.
+4. *Regime change.* The current period joins the remembered ones from its first interval, its losses measured against
+   a whole period's contributions, so that a handful of early pairs does not decide and a burst does at once. A
+   regime that ends is forgotten after `M` periods: memory is spent on the promise first.
+5. *Knobs are chosen apart.* Often one stream of a join is late and the other is not; a common value pays twice.
+
+Before the first full period everything is retained (`FOREVER`), and also as long as no contribution has been seen:
+nothing is known about the delays then.
+
+What it cannot do: foresee the first period of a worse regime. Retention cannot bring back what was dropped, so a jump
+in the required value costs at least the periods in which it is first seen. That is why the promise is reported from
+measured recall in the ledger and never from this module's expectation.
+
+References
+----------
+Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021; Angelopoulos, Candes and Tibshirani,
+"Conformal PID control for time series prediction", 2023 (the starting point: a quantile of past periods' requirements
+and a correction from measured losses); QJoin 2020, equation (3) (the budget).
+"""
+
 from __future__ import annotations
+
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
-RETAIN_ALL = 2**60
+from latecomer.core.time import FOREVER
+
+Int64Array = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
+
+CELLS = 1200
+"""Cells per knob: every multiple of the granularity up to 50, then steps of 2%; reaches 10^11 granules."""
+LEAST_STEER = 0.05
+"""A period in trouble aims at no less than this part of its aim: below, one pair would decide."""
+STATE_VERSION = 1
+
 
 @dataclass(frozen=True)
 class IntervalLoss:
+    """What one interval required of each knob.
+
+    Attributes
+    ----------
+    interval : int
+        Number of the adaptation interval since the epoch.
+    required_us : tuple of int64[n_k], one per knob
+        The least knob value that keeps the contribution.
+    weight : tuple of float64[n_k], one per knob
+        Contributions, estimated where they could not be seen.
+    lost : float
+        Estimated contributions lost under the knob that was in force.
+    cost_rate : tuple of float, one per knob
+        Cost of one more microsecond of the knob, in any unit common to all knobs (rows that arrived).
+    """
+
     interval: int
-    required_us: tuple
-    weight: tuple
+    required_us: tuple[Int64Array, ...]
+    weight: tuple[Float64Array, ...]
     lost: float
-    cost_rate: tuple
-    var: tuple=None
+    cost_rate: tuple[float, ...]
 
-def make_edges(g, ratio, cells):
-    e=[0,1]
-    while len(e)<cells:
-        e.append(max(e[-1]+1, int(e[-1]*ratio)))
-    return np.array(e,dtype=np.int64)*g
 
-@njit(cache=True)
-def sweep(tail, total, limit, slack, rate, edges):
-    # tail[p,k,c] weight lost on knob k at cell c ; feasible if number of p with sum > limit[p] <= slack
-    P,K,C=tail.shape
-    best=np.inf; bi=C-1; bj=C-1
-    if K==1:
-        for i in range(C):
-            bad=0
-            for p in range(P):
-                if tail[p,0,i]>limit[p]: bad+=1
-            if bad<=slack: return i,0
-        return C-1,0
-    j=C-1
-    for i in range(C):
-        # is (i,j) feasible?
-        bad=0
-        for p in range(P):
-            if tail[p,0,i]+tail[p,1,j]>limit[p]: bad+=1
-        if bad>slack: continue
-        while j>0:
-            bad=0
-            for p in range(P):
-                if tail[p,0,i]+tail[p,1,j-1]>limit[p]:
-                    bad+=1
-                    if bad>slack: break
-            if bad>slack: break
-            j-=1
-        cost=edges[i]*rate[0]+edges[j]*rate[1]
-        if cost<best: best=cost; bi=i; bj=j
-    return bi,bj
+@dataclass
+class _Period:
+    """One period's histogram (float64[knobs, CELLS]), estimated losses, cost rates summed over intervals."""
+
+    required: Float64Array
+    lost: float = 0.0
+    cost: list[float] = field(default_factory=list)
+    intervals: int = 0
+
+    @property
+    def total(self) -> float:
+        return float(self.required.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        cells = [np.flatnonzero(row) for row in self.required]
+        weights = [row[at].tolist() for row, at in zip(self.required, cells, strict=True)]
+        return {
+            "cells": [at.tolist() for at in cells],
+            "weights": weights,
+            "lost": self.lost,
+            "cost": list(self.cost),
+            "intervals": self.intervals,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> _Period:
+        required = np.zeros((len(data["cells"]), CELLS))
+        for row, cells, weights in zip(required, data["cells"], data["weights"], strict=True):
+            row[np.asarray(cells, dtype=np.int64)] = weights
+        return cls(required, float(data["lost"]), [float(c) for c in data["cost"]], int(data["intervals"]))
+
 
 class Calibrated:
-    def __init__(s,target,period_us,interval_us,g,floor_us,share=.95,memory=None,aim='ramp',steer=True,current=True,ratio=1.02,same=False,drop=0,gamma=1.0,descend=False,z=0.):
-        s.__dict__.update(locals()); del s.__dict__['s']
-        s.edges=make_edges(g,ratio,1100)
-        s.K=len(floor_us); s.M=memory or math.ceil(share/(1-share)-1e-9)
-        s.past=[]; s.cur=None; s.period=None; s.first=None; s.log=[]
-    def _new(s): return dict(h=np.zeros((s.K,s.edges.size)),v=np.zeros((s.K,s.edges.size)),lost=0.,n=0.,cost=np.zeros(s.K),k=0)
-    def observe(s,il):
-        p=il.interval*s.interval_us//s.period_us
-        if s.first is None: s.first=il.interval
-        s._roll(p)
-        c=s.cur
-        for k in range(s.K):
-            need=np.maximum(il.required_us[k]-s.floor_us[k],0)
-            cell=np.searchsorted(s.edges,need,side='left')
-            if il.var is not None: np.add.at(c['v'][k],np.minimum(cell,s.edges.size-1),il.var[k])
-            np.add.at(c['h'][k],np.minimum(cell,s.edges.size-1),il.weight[k]); c['n']+=float(il.weight[k].sum())
-        c['lost']+=il.lost; c['cost']+=np.array(il.cost_rate); c['k']+=1
-    def _roll(s,p):
-        if s.period is None: s.period=p; s.cur=s._new()
-        if p>s.period:
-            if s.cur['n']>0: s.past.append(s.cur)
-            s.past=s.past[-s.M:]
-            s.period=p; s.cur=s._new()
-    def choose(s,interval):
-        p=interval*s.interval_us//s.period_us
-        if s.first is None or interval*s.interval_us < s.first*s.interval_us+s.period_us: return (RETAIN_ALL,)*s.K
-        s._roll(p)
-        n=len(s.past)
-        if not n: return (RETAIN_ALL,)*s.K
-        B=1-s.target
-        if s.aim=='ramp': a=B*min(1,(n+1)/(s.M+1))/s.gamma
-        elif s.aim=='sqrt': a=B*min(1,((n+1)/(s.M+1))**.5)/s.gamma
-        else: a=B/s.gamma
-        hs=[q['h'] for q in s.past]; N=[q['n'] for q in s.past]; lim=[a*q['n'] for q in s.past]
-        phi=(interval*s.interval_us-p*s.period_us)/s.period_us
-        c=s.cur
-        if c['n']>0:
-            if s.steer and phi>0:
-                rest=(1-phi)*np.mean(N) if s.steer=='mean' else c['n']*(1-phi)/phi
-                allowed=(B*(c['n']+rest)-c['lost'])/max(rest,1e-9)
-                allowed=allowed*(a/B)
-                f=min(1,max(allowed/a,0.05))
-                if s.descend and allowed>a: f=allowed/a
-                lim=[l*f for l in lim]
-            else: f=1
-            if s.current:
-                hs.append(c['h']); lim.append(a*f*max(c['n'],np.mean(N)*(phi if s.current=='phi' else 1)))
-        h=np.array(hs); tail=h[:,:,::-1].cumsum(2)[:,:,::-1]-h
-        if s.z:
-            v=np.array([q['v'] for q in s.past]+([c['v']] if len(hs)>n else [])); vt=v[:,:,::-1].cumsum(2)[:,:,::-1]-v; tail=np.maximum(tail-s.z*np.sqrt(vt),0)
-        rate=np.mean([q['cost']/q['k'] for q in s.past[-3:]],axis=0)
-        if s.same:
-            tail=tail.sum(1,keepdims=True)
-        i,j=sweep(tail,0,np.array(lim)+1e-9,s.drop,rate,s.edges)
-        ix=(i,i) if s.same else (i,j)
-        return tuple(int(s.floor_us[k]+s.edges[ix[k]]) for k in range(s.K))
+    """A deterministic state machine: ``observe`` every complete interval, ``choose`` for the next.
+
+    Parameters
+    ----------
+    target : float
+        Share of a period's contributions to be on time, in (0, 1).
+    period_us, interval_us, granularity_us : int
+        `P`, `L` and `g`.
+    floor_us : tuple of int, one (slack, wait) or two (left and right retention)
+        Least useful value of each knob, where its cost is nil: ``-w`` for retention, 0 for a slack or a wait.
+    share : float
+        Share of periods that must meet the target.
+
+    Raises
+    ------
+    ValueError
+        For values out of range; the message names the value and what to do.
+    """
+
+    def __init__(
+        self,
+        target: float,
+        period_us: int,
+        interval_us: int,
+        granularity_us: int,
+        floor_us: tuple[int, ...],
+        share: float = 0.95,
+    ) -> None:
+        if not 0 < target < 1:
+            raise ValueError(f"target is {target}: give a share between 0 and 1, both excluded")
+        if not 0 < share < 1:
+            raise ValueError(f"share is {share}: give a share of periods between 0 and 1, both excluded")
+        if not 0 < interval_us <= period_us or granularity_us < 1:
+            raise ValueError(
+                f"interval {interval_us} us, period {period_us} us, granularity {granularity_us} us: "
+                "give positive spans, the interval no longer than the period"
+            )
+        if len(floor_us) not in (1, 2):
+            raise ValueError(f"{len(floor_us)} knobs: one or two are supported")
+        self.target, self.share = float(target), float(share)
+        self.period_us, self.interval_us, self.granularity_us = int(period_us), int(interval_us), int(granularity_us)
+        self.floor_us = tuple(int(f) for f in floor_us)
+        self.memory = max(math.ceil(share / (1 - share) - 1e-9), 1)
+        self._edges = cell_edges(self.granularity_us)
+        self._first: int | None = None
+        self._period: int | None = None
+        self._past: list[_Period] = []
+        self._current = self._blank()
+
+    def observe(self, loss: IntervalLoss) -> None:
+        """Take in one complete interval; intervals come in order, those without arrivals may be left out."""
+        if self._first is None:
+            self._first = loss.interval
+        self._enter(self._period_of(loss.interval))
+        current = self._current
+        for knob, floor in enumerate(self.floor_us):
+            need = np.maximum(np.asarray(loss.required_us[knob], dtype=np.int64) - floor, 0)
+            cell = np.minimum(np.searchsorted(self._edges, need, side="left"), CELLS - 1)
+            np.add.at(current.required[knob], cell, loss.weight[knob])
+            current.cost[knob] += float(loss.cost_rate[knob])
+        current.lost += float(loss.lost)
+        current.intervals += 1
+
+    def choose(self, interval: int) -> tuple[int, ...]:
+        """Knob values in microseconds for `interval`, one per knob; `FOREVER` keeps everything."""
+        everything = (FOREVER,) * len(self.floor_us)
+        if self._first is None or (interval - self._first) * self.interval_us < self.period_us:
+            return everything
+        self._enter(self._period_of(interval))
+        if not self._past:
+            return everything
+        required, limits = self._constraints(interval)
+        tail = required[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] - required
+        intervals = sum(p.intervals for p in self._past)
+        rate = np.array([sum(p.cost[k] for p in self._past) / intervals for k in range(len(self.floor_us))])
+        at = _cheapest(tail, limits * (1 + 1e-12) + 1e-9, rate, self._edges)
+        return tuple(floor + int(self._edges[cell]) for floor, cell in zip(self.floor_us, at, strict=False))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Parameters and state, JSON-able; floats survive JSON exactly (shortest repr that reads back the same)."""
+        return {
+            "version": STATE_VERSION,
+            "target": self.target,
+            "period_us": self.period_us,
+            "interval_us": self.interval_us,
+            "granularity_us": self.granularity_us,
+            "floor_us": list(self.floor_us),
+            "share": self.share,
+            "first": self._first,
+            "period": self._period,
+            "past": [p.to_dict() for p in self._past],
+            "current": self._current.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Calibrated:
+        """Inverse of ``to_dict``."""
+        if data["version"] != STATE_VERSION:
+            raise ValueError(f"state of version {data['version']}, this is version {STATE_VERSION}: adapt from history")
+        self = cls(
+            data["target"],
+            data["period_us"],
+            data["interval_us"],
+            data["granularity_us"],
+            tuple(data["floor_us"]),
+            data["share"],
+        )
+        self._first, self._period = data["first"], data["period"]
+        self._past = [_Period.from_dict(p) for p in data["past"]]
+        self._current = _Period.from_dict(data["current"])
+        return self
+
+    def _period_of(self, interval: int) -> int:
+        return interval * self.interval_us // self.period_us
+
+    def _blank(self) -> _Period:
+        knobs = len(self.floor_us)
+        return _Period(np.zeros((knobs, CELLS)), cost=[0.0] * knobs)
+
+    def _enter(self, period: int) -> None:
+        if self._period is not None and period <= self._period:
+            return
+        if self._current.total > 0:
+            self._past = [*self._past, self._current][-self.memory :]
+        self._period, self._current = period, self._blank()
+
+    def _constraints(self, interval: int) -> tuple[Float64Array, Float64Array]:
+        """Histograms float64[p, knobs, CELLS] and the contributions each of the p periods may lose, float64[p]."""
+        past, current = self._past, self._current
+        assert self._period is not None
+        aim = (1 - self.target) * min(1.0, (len(past) + 1) / (self.memory + 1))
+        totals = np.array([p.total for p in past])
+        required = [p.required for p in past]
+        so_far = current.total
+        elapsed = (interval * self.interval_us - self._period * self.period_us) / self.period_us
+        if so_far > 0 and elapsed > 0:
+            rest = so_far * max(1 - elapsed, 0.0) / elapsed
+            if rest > 0:
+                may_lose = ((1 - self.target) * (so_far + rest) - max(current.lost, 0.0)) / rest
+                aim *= min(1.0, max(may_lose / (1 - self.target), LEAST_STEER))
+            required.append(current.required)
+            totals = np.append(totals, max(so_far, float(totals.mean())))
+        return np.stack(required), aim * totals
+
+
+@lru_cache(maxsize=16)
+def cell_edges(granularity_us: int) -> Int64Array:
+    """Upper edges of the cells above the floor, int64[CELLS], microseconds, multiples of the granularity, read-only."""
+    edges = [0, 1]
+    while len(edges) < CELLS:
+        edges.append(max(edges[-1] + 1, edges[-1] * 51 // 50))
+    # Past the time range nothing differs any more; clipping there keeps sums with event times inside int64.
+    scaled = np.array([min(edge * granularity_us, FOREVER) for edge in edges], dtype=np.int64)
+    scaled.setflags(write=False)
+    return scaled
+
+
+@njit(cache=True)
+def _meets(tail: Float64Array, limits: Float64Array, left: int, right: int) -> bool:
+    for period in range(tail.shape[0]):
+        lost = tail[period, 0, left]
+        if tail.shape[1] == 2:
+            lost += tail[period, 1, right]
+        if lost > limits[period]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _cheapest(tail: Float64Array, limits: Float64Array, rate: Float64Array, edges: Int64Array) -> tuple[int, int]:
+    """Cells of the knobs (the second is 0 where there is one knob) that meet every limit at least cost.
+
+    ``tail[p, k, c]``: contributions of period p that knob k loses at cell c, non-increasing in c, 0 in the last. So
+    as the first knob rises the least second knob falls, and both pointers move one way only.
+    """
+    cells = tail.shape[2]
+    right = cells - 1 if tail.shape[1] == 2 else 0
+    best_left, best_right, best_cost = cells - 1, right, np.inf
+    for left in range(cells):
+        if not _meets(tail, limits, left, right):
+            continue
+        while right > 0 and _meets(tail, limits, left, right - 1):
+            right -= 1
+        cost = edges[left] * rate[0]
+        if tail.shape[1] == 2:
+            cost += edges[right] * rate[1]
+        if cost < best_cost:
+            best_left, best_right, best_cost = left, right, cost
+    return best_left, best_right

@@ -34,6 +34,14 @@ Float64Array = NDArray[np.float64]
 UNCENSORED = 2**62
 """``censored_from`` of an interval in which everything was retained: no bucket reaches it."""
 
+SAMPLE_MODULUS = 65536
+SAMPLE_FACTOR = 40503
+SAMPLE_FRACTION = 0.005
+"""Default share of tuples in the deterministic sample that is held for the whole delay range."""
+
+SparseWeights = tuple[Int64Array, Float64Array]
+"""Buckets and estimated counts, of one length; buckets may repeat."""
+
 
 @dataclass(frozen=True)
 class SideStats:
@@ -195,11 +203,19 @@ def _side_to_dict(side: SideStats) -> dict[str, Any]:
 
 
 def _side_from_dict(data: dict[str, Any]) -> SideStats:
+    def column(name: str) -> Int64Array:
+        return np.asarray(data[name], dtype=np.int64)
+
     return SideStats(
-        **{
-            name: np.asarray(value, dtype=np.int64) if isinstance(value, list) else int(value)
-            for name, value in data.items()
-        }
+        int(data["rows"]),
+        column("delay_bucket"),
+        column("delay_rows"),
+        column("delay_candidates"),
+        column("delay_results"),
+        column("required_bucket"),
+        column("pairs"),
+        column("sampled_pairs"),
+        int(data["censored_from"]),
     )
 
 
@@ -226,3 +242,127 @@ def recall_curve(bucket: Int64Array, weight: np.ndarray, total: float | None = N
     cumulative = np.cumsum(np.asarray(weight, dtype=np.float64))
     whole = float(cumulative[-1] if cumulative.size else 0.0) if total is None else float(total)
     return bucket, cumulative / whole if whole > 0 else np.ones(cumulative.size)
+
+
+def in_sample(seq: Int64Array, fraction: float) -> NDArray[np.bool_]:
+    """Is each tuple in the deterministic sample? bool[n]: ``seq * 40503 mod 65536 < fraction * 65536``."""
+    place = np.asarray(seq, dtype=np.int64) % SAMPLE_MODULUS * SAMPLE_FACTOR % SAMPLE_MODULUS
+    return place < fraction * SAMPLE_MODULUS
+
+
+def sampled_share(fraction: float) -> float:
+    """Exact share of 65,536 consecutive arrivals that ``in_sample`` selects (the factor is odd: a permutation)."""
+    return min(int(np.ceil(fraction * SAMPLE_MODULUS)), SAMPLE_MODULUS) / SAMPLE_MODULUS
+
+
+def uncensor(side: SideStats, sample_fraction: float) -> SparseWeights:
+    """Results by required bucket: exact below ``censored_from``, above it ``1 / fraction`` for each sampled result.
+
+    Unbiased (Horvitz and Thompson), but of high variance. With no sample what was not seen counts as not there.
+    """
+    if sample_fraction <= 0:
+        weight = side.pairs.astype(np.float64)
+    else:
+        seen = side.required_bucket < side.censored_from
+        weight = np.where(seen, side.pairs, side.sampled_pairs / sampled_share(sample_fraction))
+    there = weight > 0
+    return side.required_bucket[there], weight[there]
+
+
+class TailEstimator:
+    """Results that were not seen, from a model that the sample corrects: a state machine over intervals.
+
+    *Model.* Every tuple's delay is known even if its partners are gone. A tuple y of delay `u` has partners whose
+    required retention lies in ``(max(u - 2w, -w), u]``; the part of it beyond ``censored_from``, times the density of
+    results per microsecond over the parts that were seen, is what y must have missed. Alone it costs nothing and is
+    wrong by a factor that depends on the data (late log records meet far fewer partners; on one pair of logs it asked for
+    twelve times the memory).
+
+    *Sample.* ``sampled_pairs / fraction`` is unbiased, but one sampled result stands for hundreds, and where results are
+    few it sees none and calls everything well.
+
+    *Both.* The model's scale is corrected by sampled over expected-to-be-sampled results over a long span (`memory`
+    periods), and the corrected model is the mean of a Gamma prior, worth one result per period, for the Poisson count
+    of sampled results. Much evidence: the sample decides. No evidence: the model does, on the safe side.
+
+    Parameters
+    ----------
+    window_us, granularity_us, interval_us, period_us : int
+        `w`, `g`, `L`, `P`.
+    sample_fraction : float
+        As the data plane uses it; 0 leaves the model alone.
+    memory : int
+        Periods over which the model's scale is learned.
+    """
+
+    PARTS = 8
+    """A tuple's missed partners are spread over this many points of their span."""
+    PRIOR = 1.0
+    """What the model is worth, in sampled results: per period against the sample, and once against its own scale."""
+
+    def __init__(
+        self,
+        window_us: int,
+        granularity_us: int,
+        interval_us: int,
+        period_us: int,
+        sample_fraction: float = SAMPLE_FRACTION,
+        memory: int = 19,
+    ) -> None:
+        self.window_us, self.granularity_us = int(window_us), int(granularity_us)
+        self.interval_us, self.period_us = int(interval_us), int(period_us)
+        self.sample_fraction, self.memory = float(sample_fraction), int(memory)
+        self.last: int | None = None
+        # Fading sums, per side: results and exposure (row-us) seen by y; sampled and modelled misses of x.
+        self.sums: dict[str, list[float]] = {k: [0.0, 0.0] for k in ("results", "exposure", "sampled", "long", "short")}
+
+    def estimate(self, stats: IntervalStats) -> tuple[SparseWeights, SparseWeights]:
+        """Estimated results by required bucket, left and right. Call once per complete interval, in order."""
+        periods = (1 if self.last is None else stats.interval - self.last) * self.interval_us / self.period_us
+        self.last = stats.interval
+        for name, values in self.sums.items():
+            span = self.memory if name in ("sampled", "long") else 1
+            self.sums[name] = [v / (1 + periods / span) for v in values]
+        return self._side(0, stats.left, stats.right), self._side(1, stats.right, stats.left)
+
+    def _side(self, x: int, held: SideStats, probing: SideStats) -> SparseWeights:
+        sums, share = self.sums, sampled_share(self.sample_fraction)
+        delay = (probing.delay_bucket + 0.5) * self.granularity_us
+        span = np.minimum(delay + self.window_us, 2 * self.window_us)
+        beyond = np.clip(delay - float(held.censored_from) * self.granularity_us, 0, span)
+        sums["results"][x] += float(probing.delay_results.sum())
+        sums["exposure"][x] += float((probing.delay_rows * (span - beyond)).sum())
+        density = sums["results"][x] / sums["exposure"][x] if sums["exposure"][x] > 0 else 0.0
+        some = beyond > 0
+        missed = probing.delay_rows[some] * density * beyond[some]
+        total = float(missed.sum())
+        seen = held.required_bucket < held.censored_from
+        far, sampled = held.required_bucket[~seen], held.sampled_pairs[~seen].astype(np.float64)
+        sums["sampled"][x] += float(sampled.sum())
+        sums["long"][x] += total
+        sums["short"][x] += total
+        buckets, weights = [held.required_bucket[seen]], [held.pairs[seen].astype(np.float64)]
+        if total > 0:
+            scale = (sums["sampled"][x] + self.PRIOR) / (share * sums["long"][x] + self.PRIOR)
+            per_result = share + self.PRIOR / (scale * sums["short"][x])
+            part = (np.arange(self.PARTS) + 0.5) / self.PARTS
+            at = (delay[some][:, None] - beyond[some][:, None] * (1 - part)) // self.granularity_us
+            buckets += [far, np.maximum(at.astype(np.int64), held.censored_from).ravel()]
+            modelled = missed * (self.PRIOR / sums["short"][x] / per_result / self.PARTS)
+            weights += [sampled / per_result, np.repeat(modelled, self.PARTS)]
+        elif share > 0:
+            buckets.append(far)
+            weights.append(sampled / share)
+        return np.concatenate(buckets), np.concatenate(weights)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Parameters and state, JSON-able and exact."""
+        plain = ("window_us", "granularity_us", "interval_us", "period_us", "sample_fraction", "memory", "last")
+        return {name: getattr(self, name) for name in plain} | {"sums": {k: list(v) for k, v in self.sums.items()}}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TailEstimator:
+        """Inverse of ``to_dict``."""
+        self = cls(**{k: v for k, v in data.items() if k not in ("last", "sums")})
+        self.last, self.sums = data["last"], {k: [float(each) for each in v] for k, v in data["sums"].items()}
+        return self

@@ -43,7 +43,18 @@ Sparse = tuple[Int64, Int64]
 
 
 class RetentionPolicy(Protocol):
-    """Chooses the extra retention of both buffers from what earlier intervals showed."""
+    """Chooses the extra retention of both buffers from what earlier intervals showed.
+
+    Attributes
+    ----------
+    needs_pairs
+        Does it look at pairs at all? If not, the data plane does not count them.
+    needs_candidates
+        Does it look at candidates and results by the delay of the arriving tuple?
+    """
+
+    needs_pairs: bool
+    needs_candidates: bool
 
     def observe(self, stats: IntervalStats) -> None:
         """Take in one complete interval. Called once per interval that saw an arrival, in order."""
@@ -53,22 +64,6 @@ class RetentionPolicy(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """State as JSON-able values; `from_dict` of the same class restores it exactly."""
-
-
-@dataclass(frozen=True)
-class KeepAll:
-    """Strategy ``exact``: no tuple ever leaves its buffer."""
-
-    def observe(self, stats: IntervalStats) -> None:
-        """Nothing to learn."""
-
-    def choose(self, interval: int) -> tuple[int, int]:
-        """Everything."""
-        return FOREVER, FOREVER
-
-    def to_dict(self) -> dict[str, Any]:
-        """No state."""
-        return {}
 
 
 @dataclass(frozen=True)

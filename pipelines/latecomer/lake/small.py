@@ -37,8 +37,10 @@ def last_version(lake: Lake, area: str, name: str, app_id: str) -> int | None:
     return None if table is None else table.transaction_version(app_id)
 
 
-def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, version: int) -> bool:
-    """Append `rows` as commit `version` of writer `app_id`.
+def append(
+    lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, version: int, *, replace: bool = False
+) -> bool:
+    """Append `rows` as commit `version` of writer `app_id`; with `replace` they take the place of all others.
 
     Returns
     -------
@@ -51,9 +53,28 @@ def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, versio
     write_deltalake(
         lake.table(area, name),
         rows,
-        mode="append",
-        schema_mode="merge",
+        mode="overwrite" if replace else "append",
+        schema_mode="overwrite" if replace else "merge",
         storage_options=lake.storage_options or None,
         commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0),
     )
     return True
+
+
+def count_by(
+    lake: Lake, area: str, name: str, column: str, filter: pc.Expression | None = None, value: str | None = None
+) -> dict[int, int]:
+    """Rows (or the sum of `value`) per value of a timestamp column, in us; read batch by batch, one column wide."""
+    table = open_table(lake, area, name)
+    found: dict[int, int] = {}
+    if table is None:
+        return found
+    columns = [column] if value is None else [column, value]
+    for batch in table.to_pyarrow_dataset().scanner(columns=columns, filter=filter).to_batches():
+        if batch.num_rows == 0:
+            continue
+        chunk = pa.Table.from_batches([batch])
+        summed = chunk.group_by(column).aggregate([(column, "count") if value is None else (value, "sum")])
+        for key, amount in zip(summed[column].cast(pa.int64()).to_pylist(), summed.column(1 if summed.column_names[0] == column else 0).to_pylist(), strict=True):
+            found[key] = found.get(key, 0) + amount
+    return found

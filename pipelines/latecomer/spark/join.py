@@ -1,4 +1,4 @@
-"""Join, data plane: range-bucketed band joins over Delta tables, told by the control plane what is retained.
+"""Join, data plane: bucketed band joins over Delta tables, told by the control plane what is retained.
 
 One micro-batch, arrivals ``[seq_from, seq_to)``:
 
@@ -16,25 +16,357 @@ exclude each other and together are the exact join.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from latecomer.core.histogram import IntervalStats, SideStats, UNCENSORED, delay_bucket
-from latecomer.core.join import Horizons, IntervalSummary, JoinControl, held_bucket_us
-from latecomer.core.policies import retention_policy
+from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
+from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
-from latecomer.spark import tables
-from latecomer.spark.bands import Grid, band_join
-from latecomer.spark.results import JoinColumns
+from latecomer.spark.join_repair import JoinRepair
+from latecomer.spark.join_rows import LETTERS, JoinRows
+from latecomer.spark.ledger import LateCounts, PeriodBooks, late_counts
 from latecomer.spark.scan import Chunks, running_maxima
-from latecomer.spark.stage import FORMAT, Batch, Outcome, RepairBatch, Settled
+from latecomer.spark.stage import Batch, Outcome, Settled
 from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-Int64 = np.ndarray
+
+class JoinStage(JoinRepair):
+    """Strategies ``qjoin`` (all estimators) and ``exact``; see the module docstring."""
+
+    def __init__(self, spec: JoinSpec, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> None:
+        self.spec, self.spark, self.lake = spec, spark, lake
+        self.rows = JoinRows(spec, spark, lake)
+        self.settings = RetentionParameters.of(spec)
+        self.parameters = parameters
+
+    # -- run -----------------------------------------------------------------------------------------------------
+
+    def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
+        """Answer one micro-batch."""
+        control, books = restore(self.spec, state, self.parameters)
+        carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
+        chunks = Chunks.over(batch.seq_from, batch.seq_to, self.spark.sparkContext.defaultParallelism)
+        new = self._scanned(batch, carry, chunks).persist()
+        arrived = self._count_arrivals(new)
+        adaptive = control.policy.needs_pairs
+        before = [control.horizon(0), control.horizon(1)]
+        cells = self._count_pairs(new, batch, before, arrived, control) if adaptive and arrived.rows else None
+        control.wait_for_speech(arrived.before_speech)
+        horizons = control.step(_summaries(arrived, cells))
+        placed = self._place(new, horizons)
+        moved = arrived.rows > 0 and max(control.horizon(0), control.horizon(1)) > NEVER
+        late, late_count = self._late(placed) if moved else (None, {})
+        pairs = self._join(placed, batch, before, arrived)
+        on_time = self.rows.results(
+            pairs, provenance="on_time", published=_later("seq"), period=_period(_later("t"), self.spec.period_us)
+        )
+        if not arrived.rows and batch.number > 0:
+            on_time = None
+        if late is None and batch.number == 0:
+            late = self._late_rows(placed)
+        for side, peak in enumerate(arrived.peaks):
+            carry[side] = max(carry[side], peak)
+
+        def settle(produced: dict[int, int]) -> Settled:
+            books.add(produced, late_count, arrived.by_period(self.settings.interval_us, self.spec.period_us), arrived.unplaced, {})
+            closed = books.close(control, flush=batch.flush)
+            next_state = {
+                "control": control.to_dict(),
+                "books": books.to_dict(),
+                "carry": carry,
+                "parameters": self.parameters,
+            }
+            return Settled(closed, next_state, dict(books.totals))
+
+        return Outcome(on_time, late, settle, new.unpersist)
+
+    def _scanned(self, batch: Batch, carry: list[int], chunks: Chunks) -> DataFrame:
+        """New rows with running maxima ``m0``, ``m1``, stream time ``t`` and the interval ``j`` of each arrival."""
+        from pyspark.sql import functions as F
+
+        sources = range(len(self.rows.sources))
+        values = {f"m{i}": F.when(F.col("side") == i, F.col("ts")) for i in sources}
+        scanned = running_maxima(
+            self.rows.arrivals(batch), values, {f"m{i}": carry[i] for i in sources}, chunks
+        )
+        t = F.col("m0") if len(sources) == 1 else F.least("m0", "m1")
+        own = F.col("m0") if len(sources) == 1 else F.when(F.col("side") == 0, F.col("m0")).otherwise(F.col("m1"))
+        scanned = scanned.withColumn("t", t).withColumn("delay", own - F.col("ts"))
+        return scanned.withColumn("j", _floor_div("t", self.settings.interval_us)).drop("m0", "m1")
+
+    def _count_arrivals(self, new: DataFrame) -> Arrivals:
+        from pyspark.sql import functions as F
+
+        bucket = held_bucket_us(self.settings.interval_us, self.settings.granularity_us)
+        g = self.settings.granularity_us
+        counted = new.withColumn("tb", _floor_div("ts", bucket)).withColumn(
+            "db", F.expr(f"case when delay <= {g} then 0L else (delay + {g - 1}) div {g}L - 1 end")
+        )
+        table = (
+            counted.groupingSets([["side", "j", "tb"], ["side", "j", "db"]], "side", "j", "tb", "db")
+            .agg(F.count("*").alias("n"), F.max("t").alias("t"), F.max("ts").alias("hi"), F.min("ts").alias("lo"))
+            .toArrow()
+        )
+        return Arrivals.of(table, len(self.rows.sources), self.rows.is_self)
+
+    def _count_pairs(
+        self, new: DataFrame, batch: Batch, before: list[int], arrived: Arrivals, control: JoinControl
+    ) -> pa.Table:
+        """Counts of candidate pairs by (interval, side of x, required bucket[, delay bucket of y])."""
+        from pyspark.sql import functions as F
+
+        g, w = self.settings.granularity_us, self.spec.window_us
+        delays = control.policy.needs_candidates
+        carried = {"t": F.col("t"), "j": F.col("j")}
+        if delays:
+            carried["db"] = F.expr(f"case when delay <= {g} then 0L else (delay + {g - 1}) div {g}L - 1 end")
+        left, right = self._sides(new, batch, before, arrived, carried)
+        either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
+        pairs = self.rows.pairs(left, right, either_new, where=not delays, copy_left=arrived.left_is_smaller)
+        keys = [
+            _later("j").alias("j"),
+            F.expr("if(l_seq > r_seq, 1, 0)").alias("x"),
+            _floor_div_of(_later("t") - F.lit(w) - _earlier("ts"), g).alias("b"),
+            (_later("db") if delays else F.lit(-1)).alias("db"),
+        ]
+        passed = F.expr(self.rows.where_sql) if delays else F.lit(True)
+        counts = [F.count("*").alias("candidates"), F.count_if(passed).alias("results")]
+        return pairs.groupBy(*keys).agg(*counts).toArrow()
+
+    def _place(self, new: DataFrame, horizons: Horizons) -> DataFrame:
+        """Give every new row both horizons at its arrival: ``h0`` and ``h1``, bigint us."""
+        from pyspark.sql import functions as F
+
+        never = F.lit(NEVER)
+        moving = [keep < FOREVER for keep in horizons.retention]
+        if not len(horizons.interval) or not (any(m.any() for m in moving) or any((b > NEVER).any() for b in horizons.base)):
+            return new.withColumn("h0", never).withColumn("h1", never)
+        table = pa.table(
+            {"j": horizons.interval}
+            | {f"b{side}": horizons.base[side] for side in (0, 1)}
+            | {f"k{side}": horizons.retention[side] for side in (0, 1)}
+        )
+        placed = new.join(F.broadcast(self.spark.createDataFrame(table)), "j", "left")
+        for side in (0, 1):
+            behind = F.when(
+                F.col(f"k{side}") < F.lit(FOREVER), F.col("t") - F.lit(self.spec.window_us) - F.col(f"k{side}")
+            )
+            placed = placed.withColumn(f"h{side}", F.greatest(F.col(f"b{side}"), behind, never))
+        return placed.drop("b0", "b1", "k0", "k1")
+
+    def _join(self, placed: DataFrame, batch: Batch, before: list[int], arrived: Arrivals) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        carried = {"t": F.col("t"), "h0": F.col("h0"), "h1": F.col("h1")}
+        left, right = self._sides(placed, batch, before, arrived, carried)
+        left, right = left.drop("l_h0"), right.drop("r_h1")
+        either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
+        retained = F.expr("if(l_seq > r_seq, r_ts > l_h1, l_ts > r_h0)")
+        return self.rows.pairs(left, right, either_new & retained, where=True, copy_left=arrived.left_is_smaller)
+
+    def _sides(
+        self, new: DataFrame, batch: Batch, before: list[int], arrived: Arrivals, carried: dict[str, Column]
+    ) -> list[DataFrame]:
+        """Both sides: rows still held, and the new ones with the columns `carried`."""
+        from pyspark.sql import functions as F
+
+        low, high = arrived.low - self.spec.window_us, arrived.high + self.spec.window_us
+        sides = []
+        for side, letter in enumerate(LETTERS):
+            fresh = self.rows.as_side(new, side, carried)
+            if batch.seq_from == 0:
+                sides.append(fresh)
+                continue
+            held = self.rows.stored(side, batch.seq_from, before[side], low, high)
+            # a held row is never the later of a pair that counts here, so what is carried for later rows is not looked at
+            blank = {f"{letter}_{name}": F.lit(None).cast("bigint") for name in carried}
+            sides.append(fresh.unionByName(held.withColumns(blank)))
+        return sides
+
+    # -- late ----------------------------------------------------------------------------------------------------
+
+    def _late(self, placed: DataFrame) -> tuple[DataFrame | None, LateCounts]:
+        late = self._late_rows(placed)
+        counts = late_counts(late)
+        return (late if counts else None), counts
+
+    def _late_rows(self, placed: DataFrame) -> DataFrame:
+        """New rows, per role, whose window reaches behind the opposite horizon."""
+        from pyspark.sql import functions as F
+
+        w, parts = self.spec.window_us, []
+        for side, alias in enumerate(self.rows.aliases):
+            source = 0 if self.rows.is_self else side
+            gone = F.col(f"h{1 - side}")
+            late = placed.where((F.col("side") == source) & (gone >= F.col("ts") - w))
+            parts.append(
+                late.select(
+                    "seq",
+                    F.lit(self.rows.streams[side]).alias("stream"),
+                    F.lit(alias).alias("alias"),
+                    F.timestamp_micros("ts").alias("event_ts"),
+                    F.timestamp_micros(F.col("ts") - w).alias("partners_from"),
+                    F.timestamp_micros(F.least(gone, F.col("ts") + w)).alias("partners_to"),
+                    F.timestamp_micros(_period(F.col("t"), self.spec.period_us)).alias("period_start"),
+                )
+            )
+        return parts[0].unionByName(parts[1])
+
+
+def restore(
+    spec: JoinSpec, state: dict[str, Any] | None, parameters: dict[str, Any] | None = None
+) -> tuple[JoinControl, PeriodBooks]:
+    """Control plane and books of a query as a micro-batch's state left them; at the start where it is None."""
+    settings = RetentionParameters.of(spec)
+    control = JoinControl(
+        restore_policy(settings, None if state is None else state["control"]["policy"], parameters),
+        window_us=spec.window_us,
+        interval_us=settings.interval_us,
+        granularity_us=settings.granularity_us,
+        period_us=spec.period_us,
+    )
+    books = PeriodBooks(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
+    if state is not None:
+        control.restore(state["control"])
+        books.restore(state["books"])
+    return control, books
+
+
+def open_ledger(spec: JoinSpec, state: dict[str, Any]) -> pa.Table | None:
+    """Ledger rows of periods that are still open. Needs no Spark."""
+    control, books = restore(spec, state)
+    return books.open(control)
+
+
+class Arrivals:
+    """What one micro-batch's new rows look like to the control plane, as NumPy arrays."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.low, self.high = 0, 0
+        self.peaks: list[int] = []
+        self.before_speech: tuple[Sparse, Sparse] = (_NONE, _NONE)
+        self.unplaced = 0
+        self._placed: list[tuple[int, int]] = []
+        self.intervals: list[tuple[int, int, tuple[Sparse, Sparse], tuple[Sparse, Sparse]]] = []
+        self.left_is_smaller = False
+
+    @staticmethod
+    def of(table: pa.Table, sources: int, is_self: bool) -> Arrivals:
+        """From the grouped counts: columns side, j, tb or db (the other null), n, t, lo, hi."""
+        found = Arrivals()
+        found.peaks = [NEVER] * sources
+        if table.num_rows == 0:
+            return found
+        by_time = table.filter(pa.compute.is_valid(table["tb"]))
+        by_delay = table.filter(pa.compute.is_valid(table["db"]))
+        side, number = by_time["side"].to_numpy(), by_time["j"].to_numpy()
+        rows, t = by_time["n"].to_numpy(), by_time["t"].to_numpy()
+        found.rows = int(rows.sum())
+        found.low, found.high = int(by_time["lo"].to_numpy().min()), int(by_time["hi"].to_numpy().max())
+        for i in range(sources):
+            own = by_time["hi"].to_numpy()[side == i]
+            found.peaks[i] = int(own.max()) if len(own) else NEVER
+        totals = [int(rows[side == i].sum()) for i in range(sources)]
+        found.left_is_smaller = sources == 2 and totals[0] < totals[1]
+        times = _by_interval(side, number, by_time["tb"].to_numpy(), rows, sources, is_self)
+        delays = _by_interval(
+            by_delay["side"].to_numpy(),
+            by_delay["j"].to_numpy(),
+            by_delay["db"].to_numpy(),
+            by_delay["n"].to_numpy(),
+            sources,
+            is_self,
+        )
+        order = np.argsort(number, kind="stable")
+        numbers, starts = np.unique(number[order], return_index=True)
+        last = np.maximum.reduceat(t[order], starts)
+        sums = np.add.reduceat(rows[order], starts)
+        for each, t_last, count in zip(numbers.tolist(), last.tolist(), sums.tolist(), strict=True):
+            if t_last <= NEVER:
+                found.before_speech, found.unplaced = times[each], count
+            else:
+                found._placed.append((each, count))
+                found.intervals.append((each, t_last, times[each], delays[each]))
+        return found
+
+
+    def by_period(self, interval_us: int, period_us: int) -> dict[int, int]:
+        """Arrivals per period, by the period in which their interval begins."""
+        found: dict[int, int] = {}
+        for number, count in self._placed:
+            start = number * interval_us // period_us * period_us
+            found[start] = found.get(start, 0) + count
+        return found
+
+
+_NONE: Sparse = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _by_interval(
+    side: np.ndarray, number: np.ndarray, bucket: np.ndarray, rows: np.ndarray, sources: int, is_self: bool
+) -> dict[int, tuple[Sparse, Sparse]]:
+    """Per interval, one sparse histogram per role; a self join's rows play both."""
+    order = np.lexsort((bucket, side, number))
+    side, number, bucket, rows = side[order], number[order], bucket[order], rows[order]
+    numbers, starts = np.unique(number, return_index=True)
+    found: dict[int, tuple[Sparse, Sparse]] = {}
+    for each, first, end in zip(numbers.tolist(), starts, [*starts[1:], len(number)], strict=True):
+        middle = first + np.searchsorted(side[first:end], 1)
+        left, right = (bucket[first:middle], rows[first:middle]), (bucket[middle:end], rows[middle:end])
+        found[each] = (left, left) if is_self else (left, right)
+    return found
+
+
+def _summaries(arrived: Arrivals, cells: pa.Table | None) -> list[IntervalSummary]:
+    empty = np.empty((0, 6), np.int64)
+    per_interval: dict[int, np.ndarray] = {}
+    if cells is not None and cells.num_rows:
+        number = cells["j"].to_numpy()
+        columns = [cells[name].to_numpy().astype(np.int64) for name in ("x", "b", "db", "candidates", "results")]
+        table = np.stack([*columns, np.zeros(len(number), np.int64)], axis=1)
+        order = np.lexsort((table[:, 2], table[:, 1], table[:, 0], number))
+        number, table = number[order], table[order]
+        numbers, starts = np.unique(number, return_index=True)
+        per_interval = dict(zip(numbers.tolist(), np.split(table, starts[1:]), strict=True))
+    return [
+        IntervalSummary(number, t_last, times, delays, per_interval.get(number, empty))
+        for number, t_last, times, delays in arrived.intervals
+    ]
+
+
+def _later(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr(f"if(l_seq > r_seq, l_{name}, r_{name})")
+
+
+def _earlier(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr(f"if(l_seq > r_seq, r_{name}, l_{name})")
+
+
+def _floor_div(name: str, length: int) -> Column:
+    from pyspark.sql import functions as F
+
+    return _floor_div_of(F.col(name), length)
+
+
+def _floor_div_of(value: Column, length: int) -> Column:
+    """Floor division of a bigint, exact for negative numbers too (SQL's ``div`` truncates)."""
+    from pyspark.sql import functions as F
+
+    return ((value - F.pmod(value, F.lit(length))) / F.lit(length)).cast("bigint")
+
+
+def _period(stream_time: Column, period_us: int) -> Column:
+    from pyspark.sql import functions as F
+
+    return stream_time - F.pmod(stream_time, F.lit(period_us))

@@ -34,6 +34,13 @@ def jars() -> list[Path]:
     return found
 
 
+def java_options() -> str:
+    """Driver JVM options: the class archive that ``make setup`` made starts Spark about three times faster."""
+    archive = _ROOT / ".jvm" / "latecomer.jsa"
+    quiet = "-Xlog:disable -Xlog:all=off"
+    return f"-XX:SharedArchiveFile={archive} -Xshare:auto {quiet}" if archive.is_file() else quiet
+
+
 def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
     """The session of this process, made at the first call."""
     from pyspark.sql import SparkSession
@@ -61,6 +68,7 @@ def _settings(lake: Lake) -> dict[str, str]:
         "spark.master": f"local[{cores}]",
         "spark.driver.extraClassPath": path,
         "spark.executor.extraClassPath": path,
+        "spark.driver.extraJavaOptions": java_options(),
         "spark.driver.memory": os.environ.get("LATECOMER_DRIVER_MEMORY", "4g"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -69,6 +77,10 @@ def _settings(lake: Lake) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # hot keys: split a shuffle partition that is twice the others, also when it is small
+        "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
+        "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "16m",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
         # an embedded machine: as many partitions as cores are enough, and Delta's log is small
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.databricks.delta.snapshotPartitions": "1",

@@ -58,31 +58,15 @@ class Outcome:
     release: Callable[[], None]
 
 
-@dataclass(frozen=True)
-class RepairBatch:
-    """Registered late rows to repair: those whose arrival lies in ``[seq_from, seq_to)``.
-
-    Attributes
-    ----------
-    closes
-        Sorted int64 seqs: the arrival that closed each Gamma batch; a late row is repaired in the first batch whose
-        closing arrival is not before it.
-    """
-
-    number: int
-    seq_from: int
-    seq_to: int
-    closes: tuple[int, ...]
-
-
 class Stage(Protocol):
     """One query kind on Spark."""
 
     def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
         """Answer one micro-batch. `state` is None at the first."""
 
-    def repair(self, late: DataFrame, batch: RepairBatch) -> DataFrame:
-        """Corrections for registered late rows (the query's late table, restricted to the batch)."""
+    def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
+        """Corrections for rows of the query's late table.
 
-    def open_ledger(self, state: dict[str, Any]) -> pa.Table | None:
-        """Ledger rows of periods that are still open."""
+        `repaired_in` holds ``seq`` and ``repaired_in`` (int64): which rows to repair, and the arrival that closed
+        the Gamma batch of each.
+        """

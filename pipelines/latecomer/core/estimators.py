@@ -1,0 +1,508 @@
+"""Estimators of a join's recall as a function of both retentions, and the least retention that reaches a target.
+
+What they need: statistics that add (``histogram``), and recall that does not fall when either retention grows. Then the
+feasible pairs ``(d_left, d_right)`` form a staircase and one sweep along it finds the cheapest, never the quadratic
+double loop of QJoin's Algorithm 1. Without monotonicity the sweep would still end, but might not return the optimum:
+``paper`` is such a case, see there.
+
+=============== ============================== ================================ =======================================
+estimator       reads                          recall                           first published
+=============== ============================== ================================ =======================================
+``paper``       last L: delays, candidates     (4) to (12), not separable       QJoin 2020
+``delay_aware`` last L: delays, results        separable, dense grid            here, after QJoin
+``empirical``   last P: required retention     separable, sparse                here
+=============== ============================== ================================ =======================================
+
+The left knob is always the retention of the *left* buffer: it decides about pairs whose earlier tuple is on the left
+and which a right tuple brings about. A retention of ``-w`` keeps nothing of the past; nothing lower is ever chosen,
+as it would save no row.
+
+Censoring: ``empirical`` reads ``uncensor``, ``calibrated`` the less noisy ``TailEstimator``; the two models need neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from latecomer.core.calibrated import Calibrated, IntervalLoss
+from latecomer.core.histogram import (
+    SAMPLE_FRACTION,
+    IntervalStats,
+    SideStats,
+    SparseWeights,
+    TailEstimator,
+    add_sparse,
+    from_dict,
+    merge_sides,
+    recall_curve,
+    sampled_share,
+    to_dict,
+    uncensor,
+)
+from latecomer.core.time import FOREVER
+
+Int64Array = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
+
+ESTIMATORS = ("paper", "delay_aware", "empirical")
+_TOLERANCE = 1e-12
+
+
+def interval_loss(
+    stats: IntervalStats, estimated: tuple[SparseWeights, SparseWeights], granularity_us: int
+) -> IntervalLoss:
+    """Join statistics in the form the shared ``calibrated`` controller reads: knob 0 is left, knob 1 right.
+
+    `estimated` is what ``TailEstimator.estimate`` (or ``uncensor`` of both sides) made of the same statistics.
+    """
+    required, weights, lost = [], [], 0.0
+    for side, (bucket, weight) in zip((stats.left, stats.right), estimated, strict=True):
+        required.append((bucket + 1) * granularity_us)
+        weights.append(weight)
+        lost += float(weight[bucket >= side.censored_from].sum())
+    rates = (float(stats.left.rows), float(stats.right.rows))
+    return IntervalLoss(stats.interval, tuple(required), tuple(weights), lost, rates)
+
+
+class Recall(Protocol):
+    """Estimated recall of every pair of retentions."""
+
+    def at(self, left_us: int, right_us: int) -> float:
+        """Estimated recall in [0, 1] under retentions in microseconds."""
+
+    def cheapest(self, left_rate: float, right_rate: float, target: float) -> tuple[int, int]:
+        """Retentions (us) of least ``left_rate * d_left + right_rate * d_right`` that reach `target`."""
+
+
+@dataclass(frozen=True)
+class SeparableRecall:
+    """Recall as a sum of two step functions, one per buffer.
+
+    Attributes
+    ----------
+    left_us, right_us : int64[n], int64[m]
+        Knob values at which the functions rise, strictly increasing; the first is the floor ``-w``.
+    left, right : float64[n], float64[m]
+        Share of all results, non-decreasing; the last values add up to 1.
+    """
+
+    left_us: Int64Array
+    left: Float64Array
+    right_us: Int64Array
+    right: Float64Array
+
+    def at(self, left_us: int, right_us: int) -> float:
+        return _step(self.left_us, self.left, left_us) + _step(self.right_us, self.right, right_us)
+
+    def cheapest(self, left_rate: float, right_rate: float, target: float) -> tuple[int, int]:
+        """All left steps against the least right step that complements each: exact, O(n log m).
+
+        Ties go to the lower left retention. A target out of reach gives the greatest retentions.
+        """
+        goal = min(target, 1.0) - _TOLERANCE
+        partner = np.searchsorted(self.right, goal - self.left, side="left")
+        reached = partner < self.right.size
+        if not reached.any():
+            return int(self.left_us[-1]), int(self.right_us[-1])
+        left, right = np.flatnonzero(reached), partner[reached]
+        cost = self.left_us[left] * left_rate + self.right_us[right] * right_rate
+        best = int(np.argmin(cost))
+        return int(self.left_us[left[best]]), int(self.right_us[right[best]])
+
+
+@dataclass(frozen=True)
+class PaperRecall:
+    """QJoin's model on the grid ``d = k g``, ``k >= 0``; see ``paper``.
+
+    Attributes
+    ----------
+    cross : (float64[n], float64[m])
+        Cross-join size ``N_x`` by the retention of the left and of the right buffer, non-decreasing.
+    candidates, results : (int64[n], int64[m]) each
+        Pairs met and results, cumulated over the delay of the *arriving* tuple, per retention of the buffer it probes.
+    """
+
+    granularity_us: int
+    cross: tuple[Float64Array, Float64Array]
+    cross_ideal: float
+    candidates: tuple[Int64Array, Int64Array]
+    results: tuple[Int64Array, Int64Array]
+
+    def at(self, left_us: int, right_us: int) -> float:
+        last = [c.size - 1 for c in self.cross]
+        i, j = (int(np.clip(d // self.granularity_us, 0, n)) for d, n in zip((left_us, right_us), last, strict=True))
+        return float(_paper_at(i, j, *self._arrays()))
+
+    def cheapest(self, left_rate: float, right_rate: float, target: float) -> tuple[int, int]:
+        """One two-pointer sweep, O(n + m). Selectivity may fall as delays grow; where it does this is a heuristic."""
+        rates = (left_rate, right_rate)
+        i, j = _paper_sweep(min(target, 1.0) - _TOLERANCE, *rates, *self._arrays())
+        return i * self.granularity_us, j * self.granularity_us
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return (*self.cross, self.cross_ideal, *self.candidates, *self.results)
+
+
+def empirical(
+    stats: Sequence[IntervalStats], window_us: int, granularity_us: int, sample_fraction: float
+) -> Recall | None:
+    """No model: the distribution of required retention over the intervals given (the last P).
+
+    Returns
+    -------
+    SeparableRecall, or None where no result was seen (no evidence: keep what is in force).
+    """
+    sides = []
+    for name in ("left", "right"):
+        parts = [uncensor(getattr(s, name), sample_fraction) for s in stats]
+        bucket, (weight,) = add_sparse([b for b, _ in parts], [w for _, w in parts])
+        sides.append((bucket, weight))
+    total = float(sum(weight.sum() for _, weight in sides))
+    if total <= 0:
+        return None
+    curves: list[np.ndarray] = []
+    for bucket, weight in sides:
+        bucket, recall = recall_curve(bucket, weight, total)
+        curves += _from_floor((bucket + 1) * granularity_us, recall, -window_us)
+    return SeparableRecall(*curves)
+
+
+def delay_aware(stats: IntervalStats, window_us: int, granularity_us: int, interval_us: int) -> Recall | None:
+    """QJoin's model corrected: a tuple meets the part of its own window that is still retained.
+
+    A right tuple with delay `u` (age of its event time at arrival) looks for left tuples of age in ``[u - w, u + w]``,
+    of which the left buffer holds ages in ``[0, w + d)``. A left tuple of age `a` has arrived with probability
+    ``F_left(a)``, the distribution function of left delays. Summed over arrivals, with `C(a)` the right arrivals whose
+    window covers age `a`, each weighted by its delay's productivity relative to the mean::
+
+        N_left(d) = V_left * integral from 0 to w + d of F_left(a) * C_right(a) da
+
+    and the same with sides exchanged; recall is their sum over its limit. Linear in the number of grid steps up to the
+    greatest delay. Assumes that age is counted from the tuple's own stream's progress and that keys are alike.
+    """
+    sides = (stats.left, stats.right)
+    if min(s.rows for s in sides) == 0:
+        return None
+    window = max(round(window_us / granularity_us), 1)
+    steps = max(int(s.delay_bucket[-1]) for s in sides) + 1 + window
+    made = []
+    for held, probing in (sides, sides[::-1]):
+        arrived = np.cumsum(_dense(held.delay_bucket, held.delay_rows, steps)) / held.rows
+        density = _dense(probing.delay_bucket, probing.delay_rows * _productivity(probing), steps)
+        sums = np.concatenate([[0.0], np.cumsum(density)])
+        age = np.arange(steps)
+        covering = sums[np.minimum(age + window + 1, steps)] - sums[np.clip(age - window, 0, steps)]
+        rate = held.rows / interval_us
+        made.append(np.concatenate([[0.0], np.cumsum(rate * arrived * covering)]))
+    total = made[0][-1] + made[1][-1]
+    if total <= 0:
+        return None
+    knob = np.arange(steps + 1, dtype=np.int64) * granularity_us - window_us
+    return SeparableRecall(knob, made[0] / total, knob, made[1] / total)
+
+
+def paper(
+    stats: IntervalStats, window_us: int, granularity_us: int, interval_us: int, basic_window_us: int
+) -> Recall | None:
+    """Equations (4) to (12) of QJoin, with three errata applied and no more.
+
+    ``recall = sel(d) N_x(d) / (sel(max) N_x(max))``. Errata: selectivity is results over candidates, (11) and (12)
+    print it upside down; the sums of (7) run to ``(i - 1) b / g``. As printed, every tuple is credited with the whole
+    retained span, (6) and (10), so that on skewed delays far too much retention is asked for; kept, it is the paper's.
+
+    Returns
+    -------
+    PaperRecall, or None where nothing was met in the interval.
+    """
+    sides = (stats.left, stats.right)
+    if min(s.rows for s in sides) == 0 or sum(int(s.delay_results.sum()) for s in sides) == 0:
+        return None
+    most = [int(s.delay_bucket[-1]) + 1 for s in sides]
+    cross: list[Float64Array] = []
+    candidates: list[Int64Array] = []
+    results: list[Int64Array] = []
+    ideal = 0.0
+    for x, (held, probing) in enumerate((sides, sides[::-1])):
+        knob = np.arange(most[x] + 1, dtype=np.int64)
+        span = window_us + knob * granularity_us
+        rate = held.rows / interval_us
+        windows = -(-span // basic_window_us)
+        arrived = np.cumsum(_dense(held.delay_bucket, held.delay_rows, most[x] + 1)) / held.rows
+        share = arrived[np.minimum(np.arange(int(windows[-1])) * basic_window_us // granularity_us, most[x])]
+        whole = np.concatenate([[0.0], np.cumsum(share)])
+        last = (span - (windows - 1) * basic_window_us) * share[windows - 1]
+        cross.append(probing.rows * rate * (basic_window_us * whole[windows - 1] + last))
+        ideal += probing.rows * rate * float(span[-1])
+        for column, weight in ((candidates, probing.delay_candidates), (results, probing.delay_results)):
+            column.append(np.cumsum(_dense(probing.delay_bucket, weight, most[x] + 1)).astype(np.int64))
+    if ideal <= 0 or results[0][-1] + results[1][-1] == 0:
+        return None
+    return PaperRecall(
+        granularity_us, (cross[0], cross[1]), ideal, (candidates[0], candidates[1]), (results[0], results[1])
+    )
+
+
+def choose_retention(recall: Recall, left_rate: float, right_rate: float, target: float) -> tuple[int, int]:
+    """``(d_left, d_right)`` in us that minimise ``(d_left + w) V_left + (d_right + w) V_right`` at ``recall >= target``.
+
+    The rates may be in any common unit (rows of the interval); `w` only adds a constant. A target of 0 gives the floor,
+    one out of reach the greatest useful retentions.
+    """
+    return recall.cheapest(max(left_rate, 0.0), max(right_rate, 0.0), target)
+
+
+def interval_target(
+    target: float, produced_rest: float, ideal_period: float, interval_us: int, period_us: int
+) -> float:
+    """`Q_L` of equation (3): what the next interval must reach for the period ending with it to reach `target`.
+
+    Parameters
+    ----------
+    produced_rest : float
+        ``N'_{P-L}``, results produced in the last ``P - L``.
+    ideal_period : float
+        ``N_P``, results that a period should have; ``N_L = N_P L / P``.
+    """
+    ideal_interval = ideal_period * interval_us / period_us
+    if ideal_interval <= 0:
+        return target
+    return float(np.clip((target * ideal_period - produced_rest) / ideal_interval, 0.0, 1.0))
+
+
+def aq_k_slack(stats: Sequence[IntervalStats], granularity_us: int, target: float) -> int | None:
+    """Least slack `K` (us) whose estimated recall reaches `target`, from the delays of the intervals given (the last P).
+
+    After Ji et al. 2016: a tuple that is later than `K` is released out of order and loses its own probe, so recall is
+    estimated by the share of tuples, on both streams, with delay at most `K`. None without arrivals.
+    """
+    both = merge_sides([s for each in stats for s in (each.left, each.right)])
+    if both.rows == 0:
+        return None
+    reached = np.cumsum(both.delay_rows) / both.rows
+    at = int(np.searchsorted(reached, min(target, 1.0) - _TOLERANCE, side="left"))
+    return (int(both.delay_bucket[min(at, both.delay_bucket.size - 1)]) + 1) * granularity_us
+
+
+class CalibratedRetention:
+    """The shared ``calibrated`` controller as a join's retention policy: two knobs, floor ``-w``.
+
+    Scarce results. A buffer that keeps less than one window hides the pairs that would tell it so, and only the sample
+    could object. So a retention below 0 is chosen only while the sample would notice: a period that lost just what it
+    may is expected to show at least `EVIDENCE` sampled losses. Below that at least one window is kept, as the paper does.
+    """
+
+    needs_pairs = True
+    needs_candidates = True
+
+    EVIDENCE = 4.0
+    """Sampled losses per period; a Poisson count of 4 is known to within a half."""
+
+    def __init__(self, controller: Calibrated, tail: TailEstimator, results: float = 0.0, periods: float = 0.0) -> None:
+        self.controller, self.tail, self.results, self.periods = controller, tail, results, periods
+
+    @classmethod
+    def build(
+        cls,
+        target: float,
+        *,
+        window_us: int,
+        period_us: int,
+        interval_us: int,
+        granularity_us: int,
+        sample_fraction: float = SAMPLE_FRACTION,
+        share: float = 0.95,
+    ) -> CalibratedRetention:
+        """A policy that has seen nothing yet."""
+        floor = (-window_us, -window_us)
+        controller = Calibrated(target, period_us, interval_us, granularity_us, floor, share)
+        spans = (window_us, granularity_us, interval_us, period_us)
+        return cls(controller, TailEstimator(*spans, sample_fraction, controller.memory))
+
+    def observe(self, stats: IntervalStats) -> None:
+        last = self.tail.last
+        estimated = self.tail.estimate(stats)
+        self.controller.observe(interval_loss(stats, estimated, self.controller.granularity_us))
+        span = (1 if last is None else stats.interval - last) * self.controller.interval_us / self.controller.period_us
+        fade = 1 / (1 + span / self.controller.memory)
+        self.results = self.results * fade + sum(float(weight.sum()) for _, weight in estimated)
+        self.periods = self.periods * fade + span
+
+    def choose(self, interval: int) -> tuple[int, int]:
+        left, right = self.controller.choose(interval)
+        share = sampled_share(self.tail.sample_fraction)
+        if share * self.results * (1 - self.controller.target) < self.EVIDENCE * self.periods:
+            return max(left, 0), max(right, 0)
+        return left, right
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "controller": self.controller.to_dict(),
+            "tail": self.tail.to_dict(),
+            "results": self.results,
+            "periods": self.periods,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CalibratedRetention:
+        parts = Calibrated.from_dict(data["controller"]), TailEstimator.from_dict(data["tail"])
+        return cls(*parts, float(data["results"]), float(data["periods"]))
+
+
+@dataclass
+class QJoinRetention:
+    """QJoin's controller: once per `L`, equation (3)'s target and the cheapest retention that is estimated to reach it.
+
+    Choices where the paper is silent: ideal results of an interval are those produced divided by the recall estimated
+    under the retention in force (``empirical``: the estimated count itself); an interval without evidence leaves the
+    retention as it is. Until the first full period has passed everything is retained.
+    """
+
+    estimator: str
+    target: float
+    window_us: int
+    period_us: int
+    interval_us: int
+    granularity_us: int
+    basic_window_us: int = 10_000
+    sample_fraction: float = SAMPLE_FRACTION
+    first: int | None = None
+    retention: tuple[int, int] = (FOREVER, FOREVER)
+    recent: list[IntervalStats] = field(default_factory=list)
+    account: list[tuple[int, float, float]] = field(default_factory=list)
+    """Per interval of the last P: number, results produced, results it should have had (estimated)."""
+
+    needs_pairs = True
+
+    def __post_init__(self) -> None:
+        if self.estimator not in ESTIMATORS:
+            raise ValueError(f"estimator is {self.estimator!r}: choose one of {', '.join(ESTIMATORS)}")
+
+    @property
+    def needs_candidates(self) -> bool:
+        return self.estimator != "empirical"
+
+    def observe(self, stats: IntervalStats) -> None:
+        self.first = stats.interval if self.first is None else self.first
+        oldest = stats.interval - self.period_us // self.interval_us
+        keep = oldest if self.estimator == "empirical" else stats.interval - 1
+        self.recent = [s for s in self.recent if s.interval > keep] + [stats]
+        produced = float(stats.left.pairs.sum() + stats.right.pairs.sum())
+        if self.estimator == "empirical":
+            ideal = sum(float(uncensor(s, self.sample_fraction)[1].sum()) for s in (stats.left, stats.right))
+        else:
+            recall = self._recall()
+            share = 1.0 if recall is None or max(self.retention) >= FOREVER else recall.at(*self.retention)
+            ideal = produced / max(share, 0.01)
+        self.account = [a for a in self.account if a[0] > oldest] + [(stats.interval, produced, ideal)]
+
+    def choose(self, interval: int) -> tuple[int, int]:
+        if self.first is None or (interval - self.first) * self.interval_us < self.period_us:
+            return self.retention
+        recall = self._recall()
+        if recall is not None:
+            oldest = interval - self.period_us // self.interval_us
+            rest = sum(produced for number, produced, _ in self.account if number > oldest)
+            ideal = sum(each for number, _, each in self.account if number >= oldest)
+            goal = interval_target(self.target, rest, ideal, self.interval_us, self.period_us)
+            rows = [sum(getattr(s, name).rows for s in self.recent) for name in ("left", "right")]
+            self.retention = choose_retention(recall, rows[0], rows[1], goal)
+        return self.retention
+
+    def _recall(self) -> Recall | None:
+        w, g, length = self.window_us, self.granularity_us, self.interval_us
+        if self.estimator == "empirical":
+            return empirical(self.recent, w, g, self.sample_fraction)
+        if self.estimator == "delay_aware":
+            return delay_aware(self.recent[-1], w, g, length)
+        return paper(self.recent[-1], w, g, length, self.basic_window_us)
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain["retention"], plain["account"] = list(self.retention), [list(a) for a in self.account]
+        return plain | {"recent": [to_dict(s) for s in self.recent]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> QJoinRetention:
+        left, right = data["retention"]
+        account = [(int(a), float(b), float(c)) for a, b, c in data["account"]]
+        recent = [from_dict(s) for s in data["recent"]]
+        return cls(**{**data, "retention": (int(left), int(right)), "account": account, "recent": recent})
+
+
+def _from_floor(knob: Int64Array, recall: Float64Array, floor_us: int) -> list[np.ndarray]:
+    """The same step function, started at the floor: lower steps are reached there already."""
+    below = int(np.searchsorted(knob, floor_us, side="right"))
+    base = recall[below - 1] if below else 0.0
+    return [np.concatenate([[floor_us], knob[below:]]).astype(np.int64), np.concatenate([[base], recall[below:]])]
+
+
+def _step(knob: Int64Array, recall: Float64Array, value_us: int) -> float:
+    at = int(np.searchsorted(knob, value_us, side="right"))
+    return float(recall[at - 1]) if at else 0.0
+
+
+def _dense(bucket: Int64Array, weight: np.ndarray, size: int) -> Float64Array:
+    out = np.zeros(size)
+    inside = bucket < size
+    out[bucket[inside]] = weight[inside]
+    return out
+
+
+def _productivity(side: SideStats) -> Float64Array:
+    """Results per candidate by delay bucket, 1 where nothing was met, float64[n]: eq. (11)'s selectivity, per delay."""
+    met = side.delay_candidates > 0
+    mean = side.delay_results.sum() / max(int(side.delay_candidates.sum()), 1)
+    if mean <= 0:
+        return np.ones(side.delay_bucket.size)
+    return np.where(met, side.delay_results / np.maximum(side.delay_candidates, 1) / mean, 1.0)
+
+
+@njit(cache=True)
+def _paper_at(
+    i: int,
+    j: int,
+    left: Float64Array,
+    right: Float64Array,
+    ideal: float,
+    cl: Int64Array,
+    cr: Int64Array,
+    rl: Int64Array,
+    rr: Int64Array,
+) -> float:
+    met = cl[i] + cr[j]
+    best = (rl[-1] + rr[-1]) / (cl[-1] + cr[-1])
+    if met == 0:
+        return 0.0
+    return min((rl[i] + rr[j]) / met * (left[i] + right[j]) / (best * ideal), 1.0)
+
+
+@njit(cache=True)
+def _paper_sweep(
+    target: float,
+    left_rate: float,
+    right_rate: float,
+    left: Float64Array,
+    right: Float64Array,
+    ideal: float,
+    cl: Int64Array,
+    cr: Int64Array,
+    rl: Int64Array,
+    rr: Int64Array,
+) -> tuple[int, int]:
+    j = right.size - 1
+    best_i, best_j, best_cost = left.size - 1, j, np.inf
+    for i in range(left.size):
+        if _paper_at(i, j, left, right, ideal, cl, cr, rl, rr) < target:
+            continue
+        while j > 0 and _paper_at(i, j - 1, left, right, ideal, cl, cr, rl, rr) >= target:
+            j -= 1
+        cost = i * left_rate + j * right_rate
+        if cost < best_cost:
+            best_i, best_j, best_cost = i, j, cost
+    return best_i, best_j

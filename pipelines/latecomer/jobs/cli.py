@@ -1,0 +1,323 @@
+"""The ``latecomer`` command. Heavy imports happen inside the commands that need them: `--help` is instant."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from latecomer import __version__
+from latecomer.jobs import text
+
+QUERY = click.argument("query", type=click.Path(path_type=Path))
+LAKE = click.option(
+    "--lake", "lake_uri", required=True, envvar="LATECOMER_LAKE", metavar="URI", help="Local folder or s3://BUCKET/PREFIX."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+
+
+class Group(click.Group):
+    """Turns every foreseen error into one line and its exit code."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command; see ``contract.md`` for the exit codes."""
+        try:
+            return super().invoke(context)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            code = getattr(error, "exit_code", None)
+            if code is None:
+                if os.environ.get("LATECOMER_DEBUG"):
+                    raise
+                click.echo(f"latecomer: internal error: {text.one_line(error)}; LATECOMER_DEBUG=1 shows where", err=True)
+                context.exit(4)
+            click.echo(str(error), err=True)
+            context.exit(code)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="latecomer")
+def main() -> None:
+    """Continuous queries over events that arrive out of order.
+
+    State a query and how complete its answers must be; get each answer as early as that allows, every late row
+    registered, and exact results after repair.
+
+    \b
+      latecomer init demo && cd demo
+      latecomer ingest --lake lake --stream clicks landing/clicks/*.csv
+      latecomer run    queries/NAME.yaml --lake lake
+      latecomer repair queries/NAME.yaml --lake lake --flush
+      latecomer check  queries/NAME.yaml --lake lake --report report
+      latecomer export queries/NAME.yaml --lake lake --table results --to results.parquet
+
+    Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 something else holds the lake.
+    """
+
+
+@main.command()
+@LAKE
+@click.option("--stream", metavar="NAME", help="All rows belong to this stream.")
+@click.option("--by", metavar="COLUMN", help="This column names each row's stream.")
+@click.option("--format", "format_", type=click.Choice(["csv", "parquet", "json"]), help="Default: by suffix.")
+@click.option("--event-column", default="event_ts", show_default=True, help="When it happened.")
+@click.option("--arrival-column", default="arrival_ts", show_default=True, help="When it came in (optional column).")
+@click.option("--timezone", default="UTC", show_default=True, help="Zone of timestamps that name none.")
+@click.option("--max-future", default="1 d", show_default=True, help="Event times further ahead go to quarantine.")
+@JSON
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+def ingest(
+    lake_uri: str,
+    stream: str | None,
+    by: str | None,
+    format_: str | None,
+    event_column: str,
+    arrival_column: str,
+    timezone: str,
+    max_future: str,
+    as_json: bool,
+    paths: tuple[str, ...],
+) -> None:
+    """Give the rows of landing files their place in the arrival order and store them.
+
+    The rows of one call are ordered together (by a `seq` column, else by arrival, else as they stand) and follow
+    everything ingested before. The same content twice is one ingestion. Rows that cannot be used go to quarantine.
+    """
+    from latecomer.lake.location import Lake
+    from latecomer.spark import ingest as stage
+    from latecomer.specs.common import parse_duration
+
+    options = stage.IngestOptions(
+        stream=stream,
+        by=by,
+        format=format_,
+        event_column=event_column,
+        arrival_column=arrival_column,
+        timezone=timezone,
+        max_future_us=parse_duration(max_future, source="ingest", key="--max-future"),
+    )
+    done = stage.ingest(Lake(lake_uri), list(paths), options, progress=_progress)
+    quarantined = sum(done.rows_quarantined.values())
+    _report(
+        as_json,
+        {
+            "rows_read": done.rows_read,
+            "ingested": sum(done.rows_ingested.values()),
+            "quarantined": quarantined,
+            "streams": done.rows_ingested,
+            "skipped_files": done.skipped_files,
+            "seq_from": done.seq_from,
+            "seq_to": done.seq_to,
+            "seconds": round(done.seconds, 3),
+        },
+        f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, {quarantined:,} to "
+        f"quarantine, {len(done.skipped_files)} files had been ingested before ({done.seconds:.1f} s)",
+    )
+
+
+@main.command()
+@QUERY
+@LAKE
+@click.option("--rows-per-batch", type=click.IntRange(min=1), metavar="N", help="Arrivals per micro-batch.")
+@click.option("--until-seq", type=click.IntRange(min=0), metavar="N", help="Last arrival to process.")
+@click.option("--flush", is_flag=True, help="The input is complete: close everything.")
+@JSON
+def run(
+    query: Path, lake_uri: str, rows_per_batch: int | None, until_seq: int | None, flush: bool, as_json: bool
+) -> None:
+    """Answer what was ingested and not yet processed, in micro-batches; then stop."""
+    from latecomer.lake.location import Lake
+    from latecomer.spark import run as runner
+
+    spec = _load(query)
+    done = runner.run(
+        Lake(lake_uri), spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress
+    )
+    counts = _counts(done.rows_read, done.on_time, done.late, 0, done.micro_batches, done.seconds)
+    _report(
+        as_json,
+        counts | {"query": spec.name, "seq_to": done.seq_to},
+        f"{spec.name}: {done.rows_read:,} rows in {done.micro_batches} micro-batches, {done.on_time:,} results on time, "
+        f"{done.late:,} late rows registered ({done.seconds:.1f} s)",
+    )
+
+
+@main.command()
+@QUERY
+@LAKE
+@click.option("--flush", is_flag=True, help="Repair everything pending, not only what exceeds Gamma.")
+@JSON
+def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
+    """Turn registered late rows into corrections, so that the results become exact."""
+    from latecomer.lake.location import Lake
+    from latecomer.spark import repair as runner
+
+    spec = _load(query)
+    done = runner.repair(Lake(lake_uri), spec, flush=flush, progress=_progress)
+    counts = _counts(done.late_repaired, 0, done.late_repaired + done.pending, done.corrections, done.batches, done.seconds)
+    _report(
+        as_json,
+        counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
+        f"{spec.name}: {done.late_repaired:,} late rows repaired in {done.batches} batches, {done.corrections:,} corrections, "
+        f"{done.pending:,} pending ({done.seconds:.1f} s)",
+    )
+
+
+@main.command()
+@QUERY
+@LAKE
+@JSON
+def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
+    """Recompute adaptation statistics from history; later micro-batches use them."""
+    from latecomer.lake.location import Lake
+    from latecomer.spark import adapt as runner
+
+    spec = _load(query)
+    started = time.monotonic()
+    effective, parameters = runner.adapt(Lake(lake_uri), spec)
+    _report(
+        as_json,
+        {"query": spec.name, "effective_seq": effective, "parameters": parameters, "seconds": round(time.monotonic() - started, 3)},
+        f"{spec.name}: new parameters from arrival {effective} on ({time.monotonic() - started:.1f} s)",
+    )
+
+
+@main.command()
+@QUERY
+@LAKE
+@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write the quality report here.")
+@JSON
+def check(query: Path, lake_uri: str, report: Path | None, as_json: bool) -> None:
+    """Hold the query's ledger and results against their promises; exit 1 where one is broken."""
+    from latecomer.lake.location import Lake
+    from latecomer.quality import checks
+
+    spec = _load(query)
+    outcome = checks.check(Lake(lake_uri), spec, report_dir=report)
+    lines = [f"{spec.name}: {'all checks passed' if outcome.success else 'FAILED'} ({len(outcome.results)} expectations)"]
+    lines += [f"  FAILED {failure}" for failure in outcome.failures]
+    if outcome.report is not None:
+        lines.append(f"  report: {outcome.report}")
+    _report(
+        as_json,
+        {
+            "query": spec.name,
+            "success": outcome.success,
+            "expectations": outcome.results,
+            "report": str(outcome.report) if outcome.report else None,
+        },
+        "\n".join(lines),
+    )
+    if not outcome.success:
+        for failure in outcome.failures:
+            click.echo(f"{spec.name}: {failure}", err=True)
+        sys.exit(1)
+
+
+@main.command()
+@QUERY
+@LAKE
+@click.option(
+    "--table",
+    "table_name",
+    required=True,
+    type=click.Choice(["results", "on_time", "corrections", "late", "ledger", "quarantine"]),
+)
+@click.option("--to", "target", required=True, type=click.Path(path_type=Path), metavar="FILE", help=".parquet or .csv")
+@JSON
+def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: bool) -> None:
+    """Write one of a query's tables to one file, sorted, timestamps in UTC microseconds."""
+    from latecomer.quality import ledger as books
+    from latecomer.lake import views
+    from latecomer.lake.location import Lake
+
+    spec, lake = _load(query), Lake(lake_uri)
+    rows = books.ledger(lake, spec) if table_name == "ledger" else views.view(lake, spec, table_name)
+    views.write_file(rows, target)
+    _report(as_json, {"rows": rows.num_rows, "file": str(target)}, f"{rows.num_rows:,} rows to {target}")
+
+
+@main.command()
+@QUERY
+@LAKE
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw the curve.")
+@JSON
+def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> None:
+    """What would have been: completeness against cost for every choice, from history, today's choice marked."""
+    from latecomer.jobs import explain as job
+    from latecomer.lake.location import Lake
+
+    spec = _load(query)
+    curve = job.explain(Lake(lake_uri), spec, plot=plot)
+    _report(as_json, curve.to_dict(), curve.to_text())
+
+
+@main.command()
+@LAKE
+@JSON
+def status(lake_uri: str, as_json: bool) -> None:
+    """Streams, queries, rows, backlog, last run, last check: one screen."""
+    from latecomer.jobs import status as job
+    from latecomer.lake.location import Lake
+
+    found = job.status(Lake(lake_uri))
+    _report(as_json, found, job.render(found))
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+def init(folder: Path) -> None:
+    """Make a project skeleton: landing folder and one commented query file per kind."""
+    from latecomer.jobs import skeleton
+
+    for line in skeleton.make(folder):
+        click.echo(line)
+
+
+@main.command()
+@click.argument("name", type=click.Choice(["join"]))
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Folder of real event data.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("build/bench"), show_default=True, metavar="DIR")
+@click.option("--quick", is_flag=True, help="Small inputs: does it run? The figures mean nothing.")
+def bench(name: str, data: Path | None, out: Path, quick: bool) -> None:
+    """Run a published algorithm beside its rivals on the same data and redraw the paper's figures."""
+    from latecomer.jobs import bench_join
+
+    bench_join.bench(data, out, quick=quick, say=click.echo)
+
+
+def _load(query: Path) -> Any:
+    from latecomer.specs.loading import load_query
+
+    return load_query(query)
+
+
+def _counts(rows: int, on_time: int, late: int, repaired: int, batches: int, seconds: float) -> dict[str, Any]:
+    return {
+        "rows_read": rows,
+        "on_time": on_time,
+        "late": late,
+        "repaired": repaired,
+        "quarantined": 0,
+        "micro_batches": batches,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _report(as_json: bool, values: dict[str, Any], line: str) -> None:
+    click.echo(json.dumps(values, default=str) if as_json else line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The batch journal: what was planned, and where each writer of a query stands.
+
+A micro-batch is planned (which range of ``seq``) and the plan committed before anything is written; then its tables, in
+one fixed order, each with the batch's number as transaction version; the state last. Whoever finds a plan without its
+state runs that very plan again: tables that had it ignore the repeat, the others get it now.
+
+``journal/<query>`` holds one row per plan of ``run``, ``repair`` and ``adapt``; ``state/<query>`` one row,
+replaced at each commit (earlier ones stay in the table's history).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.lake import small
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+
+STATE_FORMAT = 1
+"""Layout of the state; a lake written with another one is refused, never misread."""
+
+_PLAN = pa.schema([("writer", pa.string()), ("number", pa.int64()), ("plan", pa.string())])
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where `run` of a query stands: its last committed batch, the next ``seq`` to process, and the stage's state."""
+
+    number: int
+    seq_to: int
+    flushed: bool
+    fingerprint: str
+    stage: dict[str, Any]
+    counts: dict[str, int]
+
+
+def load_state(lake: Lake, query: str) -> RunState | None:
+    """State of the query's last committed micro-batch, None before the first.
+
+    Raises
+    ------
+    InputError
+        The state was written by a version with another layout.
+    """
+    table = small.read(lake, "state", query)
+    if table is None or table.num_rows == 0:
+        return None
+    row = table.to_pylist()[0]
+    if row["format"] != STATE_FORMAT:
+        raise InputError(
+            f"state of {query}", row["format"], f"has another layout than this version's {STATE_FORMAT}",
+            "run it with the version that wrote it, or use a new query name",
+        )
+    return RunState(
+        row["number"], row["seq_to"], row["flushed"], row["fingerprint"], json.loads(row["stage"]), json.loads(row["counts"])
+    )
+
+
+def save_state(lake: Lake, query: str, state: RunState) -> None:
+    """Commit the state: with this the micro-batch is done."""
+    row = {
+        "format": STATE_FORMAT,
+        "number": state.number,
+        "seq_to": state.seq_to,
+        "flushed": state.flushed,
+        "fingerprint": state.fingerprint,
+        "stage": json.dumps(state.stage, separators=(",", ":")),
+        "counts": json.dumps(state.counts),
+    }
+    small.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number, replace=True)
+
+
+def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> dict[str, Any]:
+    """Record plan `number` of a writer, or return the one recorded before under that number."""
+    found = planned(lake, query, writer, number)
+    if found is not None:
+        return found
+    row = {"writer": writer, "number": number, "plan": json.dumps(what)}
+    small.append(lake, "journal", query, pa.Table.from_pylist([row], schema=_PLAN), writer, number)
+    return what
+
+
+def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] | None:
+    """The plan of that number, if it was recorded."""
+    done = small.last_version(lake, "journal", query, writer)
+    if done is None or done < number:
+        return None
+    rows = small.read(
+        lake, "journal", query, filter=(pc.field("writer") == writer) & (pc.field("number") == number)
+    )
+    return None if rows is None or rows.num_rows == 0 else json.loads(rows["plan"][0].as_py())

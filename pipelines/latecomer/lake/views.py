@@ -1,0 +1,208 @@
+"""Read-side views of a query: what its user reads, joined from tables with one writer each. No JVM.
+
+``results`` is on-time rows plus corrections, latest revision; ``late`` gains ``repaired_in`` from the repairs;
+``ledger`` joins the run's half (published, registered, held) with the repair's (missed and repaired). Every view is
+sorted by its rows' identity, so two lakes that hold the same rows export the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from latecomer.core.repair import assign
+from latecomer.lake import journal, small
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+
+VIEWS = ("results", "on_time", "corrections", "late", "ledger", "quarantine")
+_INTERNAL = ("period_start",)
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def identity(spec: Any) -> list[str]:
+    """Columns that name a result row of the query (``contract.md``, result tables)."""
+    aliases = [alias for alias, _ in spec.streams]
+    groups = list(getattr(spec, "group_by", ()) or ())
+    window = ["window_start", "window_end"]
+    return {
+        "join": [f"{alias}_seq" for alias in aliases],
+        "aggregate": groups + window,
+        "topk": groups + window + ["rank"],
+        "theta_join": window + [f"{alias}_seq" for alias in aliases],
+        "membership": window + ["element"],
+    }[spec.kind]
+
+
+def view(lake: Lake, spec: Any, name: str) -> pa.Table:
+    """One of `VIEWS` as a table.
+
+    Raises
+    ------
+    InputError
+        The query has not been run in this lake.
+    """
+    if name == "quarantine":
+        return quarantine(lake, [stream for _, stream in spec.streams])
+    if journal.load_state(lake, spec.name) is None:
+        raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+    return {
+        "results": results,
+        "on_time": lambda lake, spec: _sorted_rows(lake, spec, ["on_time"], latest=False),
+        "corrections": lambda lake, spec: _sorted_rows(lake, spec, ["corrections"], latest=False),
+        "late": late,
+        "ledger": ledger,
+    }[name](lake, spec)
+
+
+def results(lake: Lake, spec: Any) -> pa.Table:
+    """On-time rows plus corrections, latest revision of each, no duplicates."""
+    return _sorted_rows(lake, spec, ["on_time", "corrections"], latest=True)
+
+
+def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa.Table:
+    parts = [part for part in (small.read(lake, area, spec.name) for area in areas) if part is not None]
+    if not parts:
+        # no correction was ever written: the same columns, no row
+        shape = small.read(lake, "on_time", spec.name, filter=pc.scalar(False))
+        parts = [] if shape is None else [shape]
+    if not parts:
+        return pa.table({})
+    rows = pa.concat_tables(parts, promote_options="default")
+    keys = [name for name in identity(spec) if name in rows.column_names]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in [*keys, "revision"]]))
+    if latest and rows.num_rows > 1:
+        rows = rows.filter(_last_of_each(rows, keys))
+    return rows.drop_columns([name for name in _INTERNAL if name in rows.column_names])
+
+
+def _last_of_each(rows: pa.Table, keys: list[str]) -> pa.Array:
+    """True where the next row has another identity. Nulls are equal to one another."""
+    changed = np.zeros(rows.num_rows, bool)
+    changed[-1] = True
+    for name in keys:
+        column = rows[name].combine_chunks()
+        here, after = column[:-1], column[1:]
+        differs = pc.fill_null(pc.not_equal(here, after), False).to_numpy(zero_copy_only=False)
+        one_null = pc.xor(pc.is_null(here), pc.is_null(after)).to_numpy(zero_copy_only=False)
+        changed[:-1] |= differs | one_null
+    return pa.array(changed)
+
+
+def late(lake: Lake, spec: Any) -> pa.Table:
+    """Registered late rows with the arrival that closed their repair batch, null while pending."""
+    rows = small.read(lake, "late", spec.name)
+    if rows is None:
+        return pa.table({"seq": pa.array([], pa.int64()), "repaired_in": pa.array([], pa.int64())})
+    order = [("seq", "ascending")] + [(n, "ascending") for n in ("alias", "window_start") if n in rows.column_names]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=order))
+    batch = assign(rows["seq"].to_numpy(), closing_arrivals(lake, spec.name))
+    rows = rows.append_column("repaired_in", pa.array(batch, pa.int64(), mask=batch < 0))
+    return rows.drop_columns([name for name in _INTERNAL if name in rows.column_names])
+
+
+def closing_arrivals(lake: Lake, query: str) -> np.ndarray:
+    """All arrivals that closed a repaired Gamma batch, increasing int64."""
+    rows = small.read(lake, "repairs", query, columns=["closes"])
+    if rows is None:
+        return np.empty(0, np.int64)
+    return np.sort(pc.list_flatten(rows["closes"].combine_chunks()).to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None = None) -> pa.Table:
+    """One row per period: what was published, missed and repaired.
+
+    ``expected`` (and with it ``missed``, ``repaired``, both ``achieved``) is null until every late row registered in
+    the period has been repaired. A period in which nothing was due has recall 1.
+    """
+    parts = [part for part in (small.read(lake, "ledger", spec.name), open_periods) if part is not None]
+    if not parts:
+        return pa.table({"period_start": pa.array([], _TIMESTAMP)})
+    rows = pa.concat_tables(parts, promote_options="default")
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[("period_start", "ascending"), ("emission", "ascending")]))
+    rows = rows.filter(_last_of_each(rows, ["period_start"])).drop_columns(["emission"])
+    start = rows["period_start"].cast(pa.int64()).to_numpy()
+    done_to = closing_arrivals(lake, spec.name)
+    last_late = rows["late_seq_max"].fill_null(-1).to_numpy()
+    known = last_late <= (int(done_to[-1]) if len(done_to) else -1)
+    per_period = small.count_by(lake, "repairs", spec.name, "period_start", pc.field("repaired").is_valid(), "repaired")
+    repaired = np.array([per_period.get(each, 0) for each in start.tolist()], np.int64)
+    on_time = rows["on_time"].to_numpy()
+    expected = on_time + repaired
+    share = np.where(expected > 0, on_time / np.maximum(expected, 1), 1.0)
+    columns = {
+        "period_start": rows["period_start"],
+        "period_end": rows["period_end"],
+        "expected": pa.array(expected, mask=~known),
+        "on_time": rows["on_time"],
+        "missed": pa.array(expected - on_time, mask=~known),
+        "repaired": pa.array(repaired, mask=~known),
+        "target": rows["target"],
+        "achieved_on_time": pa.array(share, mask=~known),
+        "achieved_final": pa.array(np.ones(len(share)), mask=~known),
+    }
+    rest = [name for name in rows.column_names if name not in columns and name != "late_seq_max"]
+    return pa.table(columns | {name: rows[name] for name in rest})
+
+
+def quarantine(lake: Lake, streams: Sequence[str]) -> pa.Table:
+    """Rows kept out of the given streams, with their stream."""
+    parts = []
+    for stream in dict.fromkeys(streams):
+        rows = small.read(lake, "quarantine", stream)
+        if rows is not None:
+            parts.append(rows.add_column(0, "stream", pa.array([stream] * rows.num_rows, pa.string())))
+    if not parts:
+        names = [("stream", pa.string()), ("raw", pa.string()), ("file", pa.string()), ("line", pa.int64()), ("reason", pa.string())]
+        return pa.schema(names).empty_table()
+    rows = pa.concat_tables(parts, promote_options="default")
+    return rows.take(pc.sort_indices(rows, sort_keys=[("stream", "ascending"), ("file", "ascending"), ("line", "ascending")]))
+
+
+def write_file(rows: pa.Table, path: Path) -> None:
+    """Write one Parquet or CSV file, whole or not at all; timestamps in UTC microseconds.
+
+    Raises
+    ------
+    InputError
+        The suffix is neither ``.parquet`` nor ``.csv``, or the folder cannot be written.
+    """
+    if path.suffix not in (".parquet", ".csv"):
+        raise InputError("--to", str(path), "the format follows from the suffix", "end it in .parquet or .csv")
+    rows = rows.cast(pa.schema([field.with_type(_utc(field.type)) for field in rows.schema]))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
+        os.close(handle)
+        try:
+            if path.suffix == ".parquet":
+                pa.parquet.write_table(rows, name)
+            else:
+                pa.csv.write_csv(_flat(rows), name)
+            os.replace(name, path)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError("--to", str(path), error.strerror or str(error), "choose a folder that can be written") from None
+
+
+def _utc(kind: pa.DataType) -> pa.DataType:
+    return _TIMESTAMP if pa.types.is_timestamp(kind) else kind
+
+
+def _flat(rows: pa.Table) -> pa.Table:
+    """Lists and structs as text: CSV has no nesting."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+            text = pa.array([None if v is None else str(v) for v in rows[field.name].to_pylist()], pa.string())
+            rows = rows.set_column(place, field.name, text)
+    return rows

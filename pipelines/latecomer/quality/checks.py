@@ -1,0 +1,226 @@
+"""Hold a query against its promises with Great Expectations, and write what was found as Data Docs.
+
+Checked are tables the product wrote, never estimates: the ledger (recall on time against the target, completeness after
+repair, rows held), the conservation law (rows in = on time + late pending + repaired; rows kept out are in
+quarantine and never entered), and the results themselves (no row twice, repairs and on-time rows disjoint).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from latecomer.quality import ledger as books
+from latecomer.lake import journal, views
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+from latecomer.quality import report as pages
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """What `check` found.
+
+    Attributes
+    ----------
+    success
+        Every expectation held.
+    results
+        Per expectation: ``expectation``, ``subject``, ``success``, ``observed``, ``expected``.
+    failures
+        One line per broken expectation: its name, the observed value, the period or row.
+    report
+        The page, where one was written.
+    """
+
+    success: bool
+    results: list[dict[str, Any]]
+    failures: list[str]
+    report: Path | None
+
+
+def check(lake: Lake, spec: Any, *, report_dir: Path | None = None) -> CheckOutcome:
+    """Run the query's expectation suite over its ledger, results and books. Starts no Spark.
+
+    Raises
+    ------
+    InputError
+        The query has not been run in this lake.
+    """
+    state = journal.load_state(lake, spec.name)
+    if state is None:
+        raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+    ledger = books.ledger(lake, spec).to_pandas()
+    late = views.late(lake, spec)
+    results = views.results(lake, spec)
+    keys = [name for name in views.identity(spec) if name in results.column_names]
+    frames = {
+        "ledger": _known(ledger),
+        "books": _books(spec, state, ledger, late, results),
+        "results": results.select(keys).to_pandas(),
+    }
+    outcome = _validate(spec, frames, keys, report_dir)
+    if report_dir is not None:
+        page = pages.write(report_dir, spec, state.counts, ledger, outcome.results)
+        outcome = CheckOutcome(outcome.success, outcome.results, outcome.failures, page)
+    return outcome
+
+
+def _known(ledger: pd.DataFrame) -> pd.DataFrame:
+    """Periods whose truth is known: nothing registered there is pending."""
+    known = ledger[ledger["achieved_on_time"].notna()].copy() if len(ledger) else ledger
+    if len(known):
+        known["period_start"] = known["period_start"].astype(str)
+    return known
+
+
+def _books(spec: Any, state: journal.RunState, ledger: pd.DataFrame, late: Any, results: Any) -> pd.DataFrame:
+    seq = late["seq"].to_pandas()
+    repaired = late["repaired_in"].to_pandas()
+    late_rows = seq.nunique()
+    pending = seq[repaired.isna()].nunique()
+    rows_in = state.counts["rows_read"]
+    expected = ledger["on_time"].sum() + ledger["repaired"].fillna(0).sum() if len(ledger) else 0
+    return pd.DataFrame(
+        [
+            {
+                "law": "rows in = on time + late pending + late repaired",
+                "left": rows_in,
+                "right": (rows_in - state.counts["late"]) + pending + (late_rows - pending),
+            },
+            {"law": "late rows counted = late rows registered", "left": state.counts["late"], "right": late_rows},
+            {"law": "results = on time + repaired in the ledger", "left": results.num_rows, "right": int(expected)},
+        ]
+    )
+
+
+def allowed_misses(periods: int, confidence: float, level: float = 0.05) -> int:
+    """Most periods that may miss before it is no longer chance: the `1 - level` quantile of Binomial(n, 1 - confidence).
+
+    A promise kept in 95% of periods is broken now and then; with few periods one miss says little.
+    """
+    from scipy.stats import binom
+
+    return int(binom.ppf(1 - level, periods, 1 - confidence)) if periods else 0
+
+
+def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], report_dir: Path | None) -> CheckOutcome:
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    logging.getLogger("great_expectations").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        import great_expectations as gx
+
+        from latecomer.quality import expectations as ours
+
+        context = gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = gx.data_context.types.base.ProgressBarsConfig(globally=False)  # type: ignore[attr-defined]
+        site = None if report_dir is None else report_dir / "data_docs"
+        if site is not None:
+            _docs_site(context, site)
+        source = context.data_sources.add_pandas("latecomer")
+        definitions, batches = [], {}
+        periods = len(frames["ledger"])
+        confidence = getattr(spec.strategy, "confidence", 0.95)
+        suites = {
+            "ledger": [
+                ours.ExpectRecallToMeetTarget(
+                    column_A="achieved_on_time",
+                    column_B="target",
+                    or_equal=True,
+                    mostly=1.0 if not periods else 1.0 - allowed_misses(periods, confidence) / periods,
+                ),
+                ours.ExpectCompleteAfterRepair(column="achieved_final", min_value=1.0, max_value=1.0),
+                ours.ExpectRowsHeldBounded(column="rows_held_max", min_value=0, max_value=2 * frames["books"]["left"][0]),
+            ]
+            if periods
+            else [],
+            "books": [ours.ExpectConservation(column_A="left", column_B="right")],
+            "results": [ours.ExpectNoDuplicateResult(column_list=keys)] if len(keys) > 1 else [],
+        }
+        for name, expectations in suites.items():
+            if not expectations:
+                continue
+            suite = context.suites.add(gx.ExpectationSuite(name=f"{spec.name}.{name}", expectations=expectations))
+            asset = source.add_dataframe_asset(name=f"{spec.name}.{name}")
+            definition = asset.add_batch_definition_whole_dataframe("whole")
+            batches[name] = frames[name]
+            definitions.append(
+                (
+                    name,
+                    context.validation_definitions.add(
+                        gx.ValidationDefinition(name=f"{spec.name}.{name}", data=definition, suite=suite)
+                    ),
+                )
+            )
+        results, failures = [], []
+        for name, definition in definitions:
+            actions = [gx.checkpoint.UpdateDataDocsAction(name="docs")] if site is not None else []
+            checkpoint = context.checkpoints.add(
+                gx.Checkpoint(
+                    name=f"{spec.name}.{name}",
+                    validation_definitions=[definition],
+                    actions=actions,
+                    result_format="COMPLETE",
+                )
+            )
+            run = checkpoint.run(batch_parameters={"dataframe": batches[name]})
+            for validation in run.run_results.values():
+                for each in validation.results:
+                    line = _describe(name, each, batches[name])
+                    results.append(line)
+                    if not line["success"]:
+                        failures.append(f"{line['expectation']}: observed {line['observed']}, expected {line['expected']}")
+    return CheckOutcome(not failures, results, failures, None)
+
+
+def _docs_site(context: Any, folder: Path) -> None:
+    for name in list(context.variables.data_docs_sites or {}):
+        context.delete_data_docs_site(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("--report", str(folder), error.strerror or str(error), "choose a folder that can be written") from None
+    context.add_data_docs_site(
+        "latecomer",
+        {
+            "class_name": "SiteBuilder",
+            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder.resolve())},
+        },
+    )
+
+
+def _describe(name: str, each: Any, frame: pd.DataFrame) -> dict[str, Any]:
+    kind = each.expectation_config.type
+    found = each.result or {}
+    places = found.get("unexpected_index_list") or []
+    where = ""
+    column = {"ledger": "period_start", "books": "law"}.get(name)
+    if not each.success and column and places:
+        where = f" at {column} {', '.join(str(frame[column].iloc[_place(place)]) for place in places[:3])}"
+    share = found.get("unexpected_count")
+    observed = found.get("observed_value")
+    if observed is None:
+        values = found.get("partial_unexpected_list") or []
+        observed = f"{share or 0} of {found.get('element_count', 0)} rows unexpected" + (f", such as {values[:3]}" if values else "")
+    wanted = {k: v for k, v in each.expectation_config.kwargs.items() if k not in ("batch_id",)}
+    return {
+        "expectation": kind,
+        "subject": name,
+        "success": bool(each.success),
+        "observed": f"{observed}{where}",
+        "expected": ", ".join(f"{key} {value}" for key, value in wanted.items()),
+    }
+
+
+def _place(entry: Any) -> int:
+    return int(next(iter(entry.values()))) if isinstance(entry, dict) else int(entry)

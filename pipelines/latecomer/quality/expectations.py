@@ -1,0 +1,39 @@
+"""Expectations in the product's own words, on top of Great Expectations' built-in ones.
+
+Each is a built-in expectation with a name that says what it means for a query, so that a failure and the Data Docs read
+as the promise that was broken.
+"""
+
+from __future__ import annotations
+
+from great_expectations import expectations as gxe
+
+
+class ExpectRecallToMeetTarget(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
+    """Recall on time reaches the target in the promised share of periods."""
+
+    description: str = "Recall on time reaches the target in the promised share of periods"
+
+
+class ExpectCompleteAfterRepair(gxe.ExpectColumnValuesToBeBetween):
+    """After repair every period is complete: recall is exactly 1."""
+
+    description: str = "After repair recall is exactly 1 in every period"
+
+
+class ExpectRowsHeldBounded(gxe.ExpectColumnValuesToBeBetween):
+    """No period held more rows than two copies of the whole input."""
+
+    description: str = "Rows held stay under their bound"
+
+
+class ExpectConservation(gxe.ExpectColumnPairValuesToBeEqual):
+    """Rows in = on time + late pending + repaired: nothing is dropped silently."""
+
+    description: str = "Conservation: nothing is dropped silently"
+
+
+class ExpectNoDuplicateResult(gxe.ExpectCompoundColumnsToBeUnique):
+    """No result row is published twice."""
+
+    description: str = "No result row stands twice"

@@ -1,0 +1,26 @@
+"""The ledger with the periods that are still open, as the last micro-batch left them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from latecomer.lake import journal, views
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+from latecomer.spark.kinds import open_ledger
+
+
+def ledger(lake: Lake, spec: Any) -> pa.Table:
+    """One row per period, closed and open. Starts no Spark.
+
+    Raises
+    ------
+    InputError
+        The query has not been run in this lake.
+    """
+    state = journal.load_state(lake, spec.name)
+    if state is None:
+        raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+    return views.ledger(lake, spec, open_ledger(spec, state.stage))

@@ -1,0 +1,102 @@
+"""The quality report: one page per query and an index, plain HTML beside the Data Docs."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2430}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
+th,td{padding:.3rem .6rem;border-bottom:1px solid #d9dee5;text-align:right;font-variant-numeric:tabular-nums}
+th:first-child,td:first-child{text-align:left}.ok{color:#0a7a3d}.bad{color:#b3261e;font-weight:600}
+.tiles{display:flex;gap:1rem;flex-wrap:wrap}.tile{border:1px solid #d9dee5;border-radius:.5rem;padding:.7rem 1rem}
+.tile b{display:block;font-size:1.4rem}a{color:#1a56b0}svg{width:100%;height:auto}
+"""
+
+
+def write(folder: Path, spec: Any, counts: dict[str, int], ledger: pd.DataFrame, results: list[dict[str, Any]]) -> Path:
+    """Write ``<folder>/<query>.html`` and refresh ``<folder>/index.html``; returns the query's page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / f"{spec.name}.html"
+    body = [f"<p><a href='index.html'>All queries</a> · <a href='data_docs/index.html'>Data Docs</a></p><h1>{_e(spec.name)}</h1>"]
+    body.append(f"<p>{_e(spec.kind)} · target {spec.target:g} · strategy {_e(spec.strategy.name)}</p>")
+    body.append(_tiles(counts, ledger))
+    body.append("<h2>Expectations</h2>" + _expectations(results))
+    if len(ledger):
+        body.append("<h2>Recall per period</h2>" + _chart(ledger, spec.target) + _ledger(ledger))
+    page.write_text(_page(spec.name, "".join(body)), encoding="utf-8")
+    _index(folder)
+    return page
+
+
+def _index(folder: Path) -> None:
+    pages = sorted(p for p in folder.glob("*.html") if p.name != "index.html")
+    rows = "".join(f"<li><a href='{_e(p.name)}'>{_e(p.stem)}</a></li>" for p in pages)
+    text = f"<h1>Latecomer: quality</h1><ul>{rows}</ul><p><a href='data_docs/index.html'>Data Docs</a></p>"
+    (folder / "index.html").write_text(_page("Latecomer: quality", text), encoding="utf-8")
+
+
+def _tiles(counts: dict[str, int], ledger: pd.DataFrame) -> str:
+    known = ledger[ledger["achieved_on_time"].notna()] if len(ledger) else ledger
+    expected = float(known["expected"].sum()) if len(known) else 0.0
+    values = {
+        "rows read": f"{counts['rows_read']:,}",
+        "results on time": f"{counts['on_time']:,}",
+        "late rows": f"{counts['late']:,}",
+        "recall on time": f"{known['on_time'].sum() / expected:.4f}" if expected else "not known yet",
+        "recall after repair": f"{(known['on_time'].sum() + known['repaired'].sum()) / expected:.4f}" if expected else "not known yet",
+        "rows held, mean": f"{known['rows_held_mean'].mean():,.0f}" if len(known) else "0",
+    }
+    return "<div class=tiles>" + "".join(f"<div class=tile><b>{v}</b>{_e(k)}</div>" for k, v in values.items()) + "</div>"
+
+
+def _expectations(results: list[dict[str, Any]]) -> str:
+    rows = "".join(
+        f"<tr><td>{_e(r['expectation'])}</td><td class={'ok' if r['success'] else 'bad'}>{'kept' if r['success'] else 'BROKEN'}</td>"
+        f"<td>{_e(r['observed'])}</td><td>{_e(r['expected'])}</td></tr>"
+        for r in results
+    )
+    return f"<table><tr><th>expectation</th><th>state</th><th>observed</th><th>expected</th></tr>{rows}</table>"
+
+
+def _chart(ledger: pd.DataFrame, target: float) -> str:
+    known = ledger[ledger["achieved_on_time"].notna()].tail(400)
+    if not len(known):
+        return "<p>No period is known yet: repair what is pending.</p>"
+    width, height = 1000, 180
+    low = min(float(known["achieved_on_time"].min()), target) - 0.02
+    step = width / max(len(known), 1)
+
+    def y(value: float) -> float:
+        return height - (value - low) / (1.0 - low + 1e-9) * (height - 10) - 5
+
+    bars = "".join(
+        f"<rect x='{i * step:.1f}' y='{y(v):.1f}' width='{max(step - 1, 0.5):.1f}' height='{height - y(v):.1f}' "
+        f"fill='{'#5b8def' if v >= target else '#d9534f'}'><title>{start}: {v:.4f}</title></rect>"
+        for i, (start, v) in enumerate(zip(known["period_start"], known["achieved_on_time"], strict=True))
+    )
+    line = f"<line x1='0' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}' stroke='#222' stroke-dasharray='4 3'/>"
+    return f"<svg viewBox='0 0 {width} {height}' role='img' aria-label='recall on time per period'>{bars}{line}</svg>"
+
+
+def _ledger(ledger: pd.DataFrame) -> str:
+    shown = ledger.tail(60).copy()
+    for column in shown.columns:
+        if pd.api.types.is_float_dtype(shown[column]):
+            shown[column] = shown[column].map(lambda v: "" if pd.isna(v) else f"{v:,.4g}")
+    head = "".join(f"<th>{_e(c)}</th>" for c in shown.columns)
+    rows = "".join("<tr>" + "".join(f"<td>{_e(v)}</td>" for v in row) + "</tr>" for row in shown.itertuples(index=False))
+    note = "" if len(ledger) <= 60 else f"<p>The last 60 of {len(ledger):,} periods.</p>"
+    return f"{note}<div style='overflow-x:auto'><table><tr>{head}</tr>{rows}</table></div>"
+
+
+def _page(title: str, body: str) -> str:
+    return f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{_e(title)}</title><style>{_STYLE}</style><body>{body}</body></html>"
+
+
+def _e(value: object) -> str:
+    return html.escape(str(value), quote=True)

@@ -1,0 +1,297 @@
+"""`ingest`: landing files become event tables, every row with its place in one global arrival order, once.
+
+Rows of one call are ordered by the source's ``seq``, else by arrival, else as they stand in the files; ties always by
+file and position. They follow everything ingested before. Rows that cannot be used go to ``quarantine/<stream>``
+and get no place.
+
+Commit order: plan (``ingest/journal``), event and quarantine tables, ``ingest/committed``. Readers trust arrivals
+below the last committed ``seq``. An interrupted ingestion is taken up again if the same content comes back, and
+taken back if other content comes first.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.core.landing import valid_stream
+from latecomer.lake import crash, small
+from latecomer.lake.errors import InputError
+from latecomer.lake.lease import Lease
+from latecomer.lake.location import Lake
+from latecomer.spark import landing, tables
+from latecomer.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DAY_US = 86_400_000_000
+EARLIEST_US = -2_208_988_800_000_000
+ROWS_PER_FILE = 1_000_000
+UNKNOWN = "_unknown"
+_WRITERS = 4
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds."""
+
+    stream: str | None = None
+    by: str | None = None
+    format: str | None = None
+    event_column: str = "event_ts"
+    arrival_column: str = "arrival_ts"
+    timezone: str = "UTC"
+    max_future_us: int = DAY_US
+    earliest_us: int = EARLIEST_US
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What one call did. ``[seq_from, seq_to)`` are the places it gave."""
+
+    rows_read: int
+    rows_ingested: dict[str, int]
+    rows_quarantined: dict[str, int]
+    skipped_files: list[str]
+    seq_from: int
+    seq_to: int
+    seconds: float
+
+
+def committed_seq(lake: Lake) -> int:
+    """Next place in the arrival order: every arrival below it is complete. 0 for an empty lake."""
+    rows = small.read(lake, "ingest", "committed", columns=["seq_to"])
+    return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
+
+
+def stream_totals(lake: Lake) -> dict[str, dict[str, int]]:
+    """Rows and quarantined rows per stream."""
+    rows = small.read(lake, "ingest", "committed", columns=["counts"])
+    found: dict[str, dict[str, int]] = {}
+    for text in [] if rows is None else rows["counts"].to_pylist():
+        for stream, counts in json.loads(text).items():
+            total = found.setdefault(stream, {"rows": 0, "quarantined": 0})
+            for key in total:
+                total[key] += counts.get(key, 0)
+    return found
+
+
+def ingest(
+    lake: Lake, paths: Sequence[str], options: IngestOptions, progress: Callable[[str], None] | None = None
+) -> IngestResult:
+    """Ingest landing files as one call.
+
+    Raises
+    ------
+    InputError
+        The call or a file as a whole cannot be used; nothing was written then.
+    LeaseHeld
+        Another ingestion is under way.
+    """
+    started = time.monotonic()
+    say = progress or (lambda line: None)
+    _check_options(options)
+    files = landing.find(paths, options.format)
+    digests = {path: landing.digest(path, _what_matters(options)) for path in files}
+    with Lease(lake, "ingest"):
+        known = _known_digests(lake)
+        fresh: list[Path] = []
+        skipped: list[str] = []
+        for path in files:
+            if digests[path] in known:
+                skipped.append(str(path))
+            else:
+                known.add(digests[path])
+                fresh.append(path)
+        start = committed_seq(lake)
+        if not fresh:
+            return IngestResult(0, {}, {}, skipped, start, start, time.monotonic() - started)
+        say(f"ingest: reading {len(fresh)} files")
+        job = _Ingestion(lake, options, fresh, [digests[path] for path in fresh], start)
+        with job:
+            counts = job.write(say)
+        ingested = {stream: c["rows"] for stream, c in counts.items() if c["rows"]}
+        kept_out = {stream: c["quarantined"] for stream, c in counts.items() if c["quarantined"]}
+        total = sum(ingested.values())
+        return IngestResult(
+            total + sum(kept_out.values()), ingested, kept_out, skipped, start, start + total, time.monotonic() - started
+        )
+
+
+class _Ingestion:
+    """One call's work, from read files to the committed row."""
+
+    def __init__(self, lake: Lake, options: IngestOptions, files: list[Path], digests: list[str], start: int) -> None:
+        self.lake, self.options, self.files, self.digests, self.start = lake, options, files, digests, start
+        self.spark = session(lake)
+        self.landed = landing.read(self.spark, lake, files, options)
+        self.types = self._agree_types()
+
+    def __enter__(self) -> _Ingestion:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.landed.close()
+
+    def _agree_types(self) -> dict[str, str]:
+        """Column -> Spark type for the whole call, agreed with the tables that exist."""
+        streams = [self.options.stream] if self.options.stream else self.lake.names("events")
+        existing: dict[str, dict[str, str]] = {}
+        for stream in streams:
+            if stream and self.lake.exists("events", stream):
+                existing[stream] = dict(tables.read(self.spark, self.lake, "events", stream).dtypes)
+        return landing.agree(self.landed, existing, self.options)
+
+    def _plan(self) -> tuple[int, int]:
+        """(number, clock in us): those of the interrupted ingestion of the same files, or new ones."""
+        done = small.last_version(self.lake, "ingest", "committed", "ingest")
+        number = 0 if done is None else done + 1
+        planned = small.last_version(self.lake, "ingest", "journal", "ingest")
+        what = {"digests": self.digests, "options": asdict(self.options)}
+        if planned is not None and planned >= number:
+            rows = small.read(self.lake, "ingest", "journal", filter=pc.field("number") == planned)
+            plan = json.loads(rows["plan"][0].as_py()) if rows is not None and rows.num_rows else {}
+            if {key: plan.get(key) for key in what} == what:
+                return planned, plan["clock_us"]
+            self._take_back()
+            number = planned + 1
+        clock = time.time_ns() // 1000
+        row = {"number": number, "plan": json.dumps({**what, "clock_us": clock, "files": [str(p) for p in self.files]})}
+        small.append(self.lake, "ingest", "journal", pa.Table.from_pylist([row]), "ingest", number)
+        return number, clock
+
+    def _take_back(self) -> None:
+        """Remove what an ingestion that never committed has written."""
+        done = small.last_version(self.lake, "ingest", "committed", "ingest")
+        for stream in self.lake.names("events"):
+            table = small.open_table(self.lake, "events", stream)
+            if table is not None:
+                table.delete(f"seq >= {self.start}")
+        for stream in self.lake.names("quarantine"):
+            table = small.open_table(self.lake, "quarantine", stream)
+            if table is not None:
+                table.delete(f"ingest_id > {-1 if done is None else done}")
+
+    def write(self, say: Callable[[str], None]) -> dict[str, dict[str, int]]:
+        """Write every table and commit; rows and quarantined rows per stream."""
+        number, clock = self._plan()
+        crash.point("ingest:planned")
+        judged = landing.judge(self.landed, self.types, self.options, clock).persist()
+        try:
+            return self._write(judged, number, say)
+        finally:
+            judged.unpersist()
+
+    def _write(self, judged: DataFrame, number: int, say: Callable[[str], None]) -> dict[str, dict[str, int]]:
+        from pyspark.sql import functions as F
+
+        totals = judged.groupBy("_stream").agg(
+            F.count_if(F.col("_problem").isNull()).alias("rows"), F.count_if(F.col("_problem").isNotNull()).alias("quarantined")
+        )
+        counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in totals.collect()}
+        good = sum(c["rows"] for c in counts.values())
+        ordered = self._ordered(judged.where(F.col("_problem").isNull()), good).persist()
+        try:
+            ordered.count()
+            jobs = [("events", stream) for stream, c in sorted(counts.items()) if c["rows"]]
+            jobs += [("quarantine", stream) for stream, c in sorted(counts.items()) if c["quarantined"]]
+
+            def one(job: tuple[str, str]) -> None:
+                area, stream = job
+                rows = self._event_rows(ordered, stream) if area == "events" else self._bad_rows(judged, stream, number)
+                tables.append(rows, self.lake, area, stream, "ingest", number)
+                crash.point(f"ingest:{area}")
+
+            with ThreadPoolExecutor(_WRITERS) as pool:
+                for place, _ in enumerate(pool.map(one, jobs)):
+                    if place % 10 == 9:
+                        say(f"ingest: {place + 1} of {len(jobs)} tables written")
+        finally:
+            ordered.unpersist()
+        row = {
+            "number": number,
+            "seq_from": self.start,
+            "seq_to": self.start + good,
+            "counts": json.dumps(counts, sort_keys=True),
+            "digests": self.digests,
+            "files": [str(path) for path in self.files],
+        }
+        small.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number)
+        crash.point("ingest:committed")
+        return counts
+
+    def _ordered(self, rows: DataFrame, count: int) -> DataFrame:
+        """Give each row its ``seq``: sort by ranges, number inside each range, add what precedes the range."""
+        from pyspark.sql import functions as F
+
+        keys = [F.col("_order").asc_nulls_last(), F.col("_file"), F.col("_row")]
+        pieces = max(1, -(-count // ROWS_PER_FILE))
+        spread = rows.repartitionByRange(pieces, *keys) if pieces > 1 else rows.coalesce(1)
+        ranked = spread.sortWithinPartitions(*keys).withColumn("_place", F.monotonically_increasing_id())
+        if pieces == 1:
+            return ranked.withColumn("seq", F.col("_place") + F.lit(self.start)).drop("_place")
+        ranked = ranked.persist()
+        piece = F.shiftright("_place", 33)
+        sizes = {r["p"]: r["n"] for r in ranked.groupBy(piece.alias("p")).agg(F.count("*").alias("n")).collect()}
+        offsets, total = [], self.start
+        for number in range(max(sizes, default=-1) + 1):
+            offsets.append(total)
+            total += sizes.get(number, 0)
+        before = F.element_at(F.array(*(F.lit(offset) for offset in offsets)), piece.cast("int") + 1)
+        inside = F.col("_place").bitwiseAND(F.lit((1 << 33) - 1))
+        return ranked.withColumn("seq", before + inside).drop("_place")
+
+    def _event_rows(self, ordered: DataFrame, stream: str) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        payload = [c for c in ordered.columns if not c.startswith("_") and c not in ("seq", "event_ts", "arrival_ts")]
+        return ordered.where(F.col("_stream") == stream).select("seq", "event_ts", "arrival_ts", *map(_quoted, payload))
+
+    def _bad_rows(self, judged: DataFrame, stream: str, number: int) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        names = F.create_map(*(part for i, path in enumerate(self.files) for part in (F.lit(i), F.lit(str(path)))))
+        return judged.where((F.col("_stream") == stream) & F.col("_problem").isNotNull()).select(
+            F.col("_raw").alias("raw"),
+            F.element_at(names, F.col("_file")).alias("file"),
+            F.col("_line").alias("line"),
+            F.col("_problem").alias("reason"),
+            F.lit(number).cast("bigint").alias("ingest_id"),
+        )
+
+
+def _check_options(options: IngestOptions) -> None:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    if (options.stream is None) == (options.by is None):
+        raise InputError("ingest", None, "needs --stream NAME or --by COLUMN, one of them", "say which stream the rows are")
+    if options.stream is not None and (not valid_stream(options.stream) or options.stream.startswith("_")):
+        raise InputError("--stream", options.stream, "is not a stream name", "use letters, digits, '_', '-' and '.'")
+    try:
+        ZoneInfo(options.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InputError("--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin") from None
+
+
+def _what_matters(options: IngestOptions) -> str:
+    return json.dumps([options.stream, options.by, options.event_column, options.arrival_column, options.timezone])
+
+
+def _known_digests(lake: Lake) -> set[str]:
+    rows = small.read(lake, "ingest", "committed", columns=["digests"])
+    return set() if rows is None else {text for texts in rows["digests"].to_pylist() for text in texts}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+

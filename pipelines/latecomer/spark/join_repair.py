@@ -1,0 +1,70 @@
+"""Join, batch side: the pairs that registered late rows missed, found in the stored events and written once.
+
+A registered row `y` carries the part of its window that was gone when it came (``partners_from`` to ``partners_to``,
+both inclusive, on the opposite stream). Its missing pairs are exactly the stored rows of that range that arrived before it
+and match; no other row can have missed a pair (module docstring of :mod:`latecomer.spark.join`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from latecomer.core.time import NEVER
+from latecomer.spark.join_rows import LETTERS, JoinRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class JoinRepair:
+    """The part of a join's stage that repairs; strategies differ only in which rows they register."""
+
+    rows: JoinRows
+    spark: SparkSession
+
+    def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
+        """Corrections for registered late rows.
+
+        Parameters
+        ----------
+        late
+            Rows of the query's late table.
+        repaired_in
+            ``seq`` and ``repaired_in`` (the arrival that closed its Gamma batch), int64: the rows to repair.
+        """
+        from pyspark.sql import functions as F
+
+        chosen = self.spark.createDataFrame(repaired_in)
+        due = late.join(F.broadcast(chosen), "seq").persist()
+        bounds = due.agg(
+            F.min("seq"), F.max("seq"), F.unix_micros(F.min("partners_from")), F.unix_micros(F.max("partners_to"))
+        ).first()
+        parts = [self._missing(due, side, *bounds) for side in (0, 1)]
+        return parts[0].unionByName(parts[1])
+
+    def _missing(self, due: DataFrame, side: int, seq_from: int, seq_last: int, low: int, high: int) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        own, other = LETTERS[side], LETTERS[1 - side]
+        registered = due.where(F.col("alias") == self.rows.aliases[side]).select(
+            F.col("seq").alias(f"{own}_seq"),
+            F.unix_micros("partners_from").alias(f"{own}_from"),
+            F.unix_micros("partners_to").alias(f"{own}_to"),
+            F.col("repaired_in").alias(f"{own}_repaired_in"),
+            F.unix_micros("period_start").alias(f"{own}_period"),
+        )
+        everywhere = (NEVER // 2, -(NEVER // 2))
+        late = (
+            self.rows.stored(side, seq_last + 1, NEVER, *everywhere)
+            .where(F.col(f"{own}_seq") >= seq_from)
+            .join(F.broadcast(registered), f"{own}_seq")
+        )
+        partners = self.rows.stored(1 - side, seq_last, NEVER, low, high)
+        gone = F.expr(f"{other}_seq < {own}_seq and {other}_ts between {own}_from and {own}_to")
+        sides = [late, partners] if side == 0 else [partners, late]
+        pairs = self.rows.pairs(sides[0], sides[1], gone, where=True, copy_left=side == 0)
+        return self.rows.results(
+            pairs, provenance="repaired", published=F.col(f"{own}_repaired_in"), period=F.col(f"{own}_period")
+        )

@@ -1,0 +1,139 @@
+"""`repair`: registered late rows become corrections, batch by Gamma batch, once.
+
+Repair reads what `run` has committed and writes tables of its own (``corrections``, ``repairs``), so both may work
+at the same time. Commit order: plan, corrections, repairs; the last makes the repair count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.core.repair import assign, gamma_batches
+from latecomer.lake import crash, journal, small, views
+from latecomer.lake.errors import InputError
+from latecomer.lake.lease import Lease
+from latecomer.lake.location import Lake
+from latecomer.spark import tables
+from latecomer.spark.kinds import stage_of
+from latecomer.spark.session import session
+
+if TYPE_CHECKING:
+    from latecomer.specs.common import Spec
+
+REPAIRS = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("period_start", pa.timestamp("us", tz="UTC")),
+        ("repaired", pa.int64()),
+        ("closes", pa.list_(pa.int64())),
+    ]
+)
+"""``repairs/<query>``: per repair one row without a period that lists the closing arrivals, then one per period."""
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What one call of `repair` did."""
+
+    late_repaired: int
+    corrections: int
+    batches: int
+    pending: int
+    seconds: float
+
+
+def repair(
+    lake: Lake, spec: Spec, *, flush: bool = False, progress: Callable[[str], None] = lambda line: None
+) -> RepairReport:
+    """Repair the late rows whose Gamma batch is complete; with `flush`, all that are pending.
+
+    Raises
+    ------
+    InputError
+        The query has not been run in this lake.
+    """
+    started = time.monotonic()
+    with Lease(lake, f"repair-{spec.name}"):
+        state = journal.load_state(lake, spec.name)
+        if state is None:
+            raise InputError(f"query {spec.name}", None, "has not been run in this lake", "run it first")
+        if state.fingerprint != spec.fingerprint():
+            raise InputError(
+                f"query {spec.name}", None, "has changed since it was run in this lake", "restore the file, or use a new name"
+            )
+        last = small.last_version(lake, "repairs", spec.name, "repair")
+        number = 0 if last is None else last + 1
+        done_to = closed_to(lake, spec.name)
+        seq, event_time = _pending(lake, spec.name, done_to, state.seq_to)
+        unfinished = journal.planned(lake, spec.name, "repair", number)
+        report = RepairReport(0, 0, 0, len(seq), 0.0)
+        while True:
+            closes = np.array(unfinished["closes"], np.int64) if unfinished else _closes(seq, event_time, spec.gamma_us, flush)
+            if len(closes) == 0:
+                break
+            if unfinished is None:
+                journal.plan(lake, spec.name, "repair", number, {"closes": closes.tolist()})
+            crash.point("repair:planned")
+            unfinished = None
+            batch = assign(seq, closes)
+            due = batch >= 0
+            written = _commit(lake, spec, number, seq[due], batch[due], closes, done_to)
+            progress(f"{spec.name}: repaired {int(due.sum())} late rows in {len(closes)} batches, {written} corrections")
+            seq, event_time = seq[~due], event_time[~due]
+            report = RepairReport(
+                report.late_repaired + int(due.sum()), report.corrections + written, report.batches + len(closes), len(seq), 0.0
+            )
+            done_to, number = int(closes[-1]), number + 1
+        return RepairReport(
+            report.late_repaired, report.corrections, report.batches, report.pending, time.monotonic() - started
+        )
+
+
+def closed_to(lake: Lake, query: str) -> int:
+    """The last arrival whose late rows are all repaired; -1 before the first repair."""
+    closes = views.closing_arrivals(lake, query)
+    return int(closes[-1]) if len(closes) else -1
+
+
+def _pending(lake: Lake, query: str, done_to: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
+    """Registered rows not yet repaired, one entry per arrival: seq and event time (us), in arrival order."""
+    wanted = (pc.field("seq") > done_to) & (pc.field("seq") < seq_to)
+    rows = small.read(lake, "late", query, columns=["seq", "event_ts"], filter=wanted)
+    if rows is None or rows.num_rows == 0:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    seq, first = np.unique(rows["seq"].to_numpy(), return_index=True)
+    return seq, rows["event_ts"].cast(pa.int64()).to_numpy()[first]
+
+
+def _closes(seq: np.ndarray, event_time: np.ndarray, gamma_us: int, flush: bool) -> np.ndarray:
+    closes = seq[gamma_batches(event_time, gamma_us)]
+    if flush and len(seq) and (len(closes) == 0 or closes[-1] < seq[-1]):
+        closes = np.append(closes, seq[-1])
+    return closes
+
+
+def _commit(
+    lake: Lake, spec: Spec, number: int, seq: np.ndarray, batch: np.ndarray, closes: np.ndarray, done_to: int
+) -> int:
+    spark = session(lake)
+    stage = stage_of(spec, spark, lake)
+    late = tables.read(spark, lake, "late", spec.name)
+    done = small.last_version(lake, "corrections", spec.name, "repair")
+    if done is None or done < number:
+        corrections = stage.repair(late, pa.table({"seq": seq, "repaired_in": batch}))
+        tables.append(corrections, lake, "corrections", spec.name, "repair", number)
+    crash.point("repair:corrections")
+    mine = (pc.field("published_seq") > done_to) & (pc.field("published_seq") <= int(closes[-1]))
+    per_period = small.count_by(lake, "corrections", spec.name, "period_start", mine)
+    rows = [{"number": number, "period_start": None, "repaired": None, "closes": closes.tolist()}]
+    rows += [{"number": number, "period_start": start, "repaired": count, "closes": []} for start, count in sorted(per_period.items())]
+    small.append(lake, "repairs", spec.name, pa.Table.from_pylist(rows, schema=REPAIRS), "repair", number)
+    crash.point("repair:repairs")
+    return sum(per_period.values())

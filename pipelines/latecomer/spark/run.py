@@ -1,0 +1,147 @@
+"""`run`: micro-batches of any query kind, each planned, produced and committed once.
+
+Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what*; this
+module decides *when it counts*.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from latecomer.lake import crash, journal, small
+from latecomer.lake.errors import InputError
+from latecomer.lake.lease import Lease
+from latecomer.lake.location import Lake
+from latecomer.spark import tables
+from latecomer.spark.kinds import stage_of
+from latecomer.spark.session import session
+from latecomer.spark.stage import Batch
+
+if TYPE_CHECKING:
+    from latecomer.specs.common import Spec
+
+ROWS_PER_BATCH = 2_000_000
+"""Arrivals per micro-batch where the caller does not say: what a 4 GB driver handles with wide rows."""
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What one call of `run` did; the counts are of this call."""
+
+    rows_read: int
+    on_time: int
+    late: int
+    micro_batches: int
+    seq_to: int
+    seconds: float
+
+
+def run(
+    lake: Lake,
+    spec: Spec,
+    *,
+    rows_per_batch: int | None = None,
+    until_seq: int | None = None,
+    flush: bool = False,
+    progress: Callable[[str], None] = lambda line: None,
+) -> RunReport:
+    """Process what was ingested and not yet processed.
+
+    Parameters
+    ----------
+    rows_per_batch
+        Arrivals (of all streams of the lake) per micro-batch.
+    until_seq
+        Last arrival to process, inclusive; None: all.
+    flush
+        The input is complete: close every window and period.
+    progress
+        Called with one line per micro-batch.
+
+    Raises
+    ------
+    InputError, SpecError, LeaseHeld
+        Nothing was written then, or only whole micro-batches.
+    """
+    from latecomer.spark.ingest import committed_seq
+
+    started = time.monotonic()
+    with Lease(lake, f"run-{spec.name}"):
+        state = journal.load_state(lake, spec.name)
+        if state is not None and state.fingerprint != spec.fingerprint():
+            raise InputError(
+                f"query {spec.name}",
+                None,
+                "has changed since it was first run in this lake, and its results would mix two questions",
+                "give the changed query a new name, or restore the file",
+            )
+        available = committed_seq(lake)
+        end = available if until_seq is None else min(available, until_seq + 1)
+        last_flush = flush and end == available
+        before = dict(state.counts) if state else {}
+        count = 0
+        for batch in _batches(lake, spec.name, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush):
+            state = _process(lake, spec, batch, state)
+            count += 1
+            progress(
+                f"{spec.name}: micro-batch {batch.number}, arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
+            )
+        after = state.counts if state else {}
+        change = {key: after.get(key, 0) - before.get(key, 0) for key in ("rows_read", "on_time", "late")}
+        return RunReport(
+            **change, micro_batches=count, seq_to=state.seq_to if state else 0, seconds=time.monotonic() - started
+        )
+
+
+def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-def]
+    """Plans still to be done: an unfinished one first, then new ones up to `end`."""
+    number = state.number + 1 if state else 0
+    seq = state.seq_to if state else 0
+    flushed = state.flushed if state else False
+    unfinished = journal.planned(lake, query, "run", number)
+    while unfinished is not None or seq < end or (flush and not flushed):
+        wanted = {"seq_from": seq, "seq_to": min(seq + size, end), "flush": flush and seq + size >= end}
+        agreed = unfinished or journal.plan(lake, query, "run", number, wanted)
+        unfinished = None
+        crash.point("run:planned")
+        yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"])
+        number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
+
+
+def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None) -> journal.RunState:
+    spark = session(lake)
+    stage = stage_of(spec, spark, lake)
+    outcome = stage.process(batch, state.stage if state else None)
+    try:
+        for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
+            if rows is not None and not _committed(lake, area, spec.name, batch.number):
+                tables.append(rows, lake, area, spec.name, "run", batch.number)
+            crash.point(f"run:{area}")
+        settled = outcome.settle(_produced(lake, spec.name, batch) if outcome.on_time is not None else {})
+    finally:
+        outcome.release()
+    if settled.ledger is not None:
+        small.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)
+    crash.point("run:ledger")
+    after = journal.RunState(
+        batch.number, batch.seq_to, batch.flush, spec.fingerprint(), settled.state, settled.counts
+    )
+    journal.save_state(lake, spec.name, after)
+    crash.point("run:state")
+    return after
+
+
+def _committed(lake: Lake, area: str, query: str, number: int) -> bool:
+    done = small.last_version(lake, area, query, "run")
+    return done is not None and done >= number
+
+
+def _produced(lake: Lake, query: str, batch: Batch) -> dict[int, int]:
+    """Committed on-time rows of the micro-batch per period."""
+    mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") < batch.seq_to)
+    return small.count_by(lake, "on_time", query, "period_start", mine)

@@ -1,0 +1,229 @@
+"""What every query kind's spec shares: errors, durations, names, and reading a mapping key by key.
+
+A :class:`Reader` walks the parsed file: each `take` consumes one key and checks it, `done` refuses what is left, so no
+key is ever ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+STREAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+LONGEST_US = 3650 * UNITS_US["d"]
+_DURATION = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
+_MISSING = object()
+
+
+class SpecError(Exception):
+    """A query file says something that cannot be: one line with file, key, value, problem and remedy."""
+
+    exit_code = 2
+
+    def __init__(self, where: str, key: str, value: object, problem: str, remedy: str) -> None:
+        self.where, self.key, self.value, self.problem, self.remedy = where, key, value, problem, remedy
+        super().__init__(where, key, value, problem, remedy)
+
+    def __str__(self) -> str:
+        shown = "" if self.value is _MISSING or self.value is None else f" {shorten(self.value)}:"
+        key = f" {self.key}:" if self.key else ""
+        return " ".join(f"{self.where}:{key}{shown} {self.problem}; {self.remedy}".split())
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """`repr` of a value on one line, cut."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A remedy: the closest known word, or all of them."""
+    options = [str(k) for k in known]
+    close = difflib.get_close_matches(str(word), options, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(options) or '(none)'}"
+
+
+def parse_duration(value: object, *, source: str, key: str, zero: bool = False) -> int:
+    """``250 ms``, ``10 s``, ``5 min``, ``1 h``, ``1 d`` (also ``us``) as whole microseconds.
+
+    Raises
+    ------
+    SpecError
+        Not a duration, not a whole number of microseconds, not positive, or longer than ten years.
+    """
+    remedy = "write a number and a unit: 250 ms, 10 s, 5 min, 1 h or 1 d"
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise SpecError(source, key, value, "is not a duration", remedy)
+    if match[2] not in UNITS_US:
+        raise SpecError(source, key, value, f"has the unknown unit {match[2]!r}", did_you_mean(match[2], UNITS_US))
+    try:
+        exact = Decimal(match[1]) * UNITS_US[match[2]]
+    except InvalidOperation:
+        raise SpecError(source, key, value, "is not a duration", remedy) from None
+    if exact != int(exact):
+        raise SpecError(source, key, value, "is finer than a microsecond", "round it")
+    if exact > LONGEST_US:
+        raise SpecError(source, key, value, "is longer than ten years", "choose a shorter duration")
+    if exact == 0 and not zero:
+        raise SpecError(source, key, value, "must be longer than zero", remedy)
+    return int(exact)
+
+
+class Reader:
+    """One mapping of a query file; every problem names the file and the dotted key."""
+
+    def __init__(self, data: Any, source: str, path: str = "") -> None:
+        self.source, self.path = source, path
+        if not isinstance(data, Mapping):
+            raise SpecError(source, path, data, "must be a mapping of keys to values", "see the example of this kind")
+        self._left: dict[str, Any] = {}
+        for key, value in data.items():
+            if not isinstance(key, str):
+                raise SpecError(source, path, key, "keys must be text", "quote the key")
+            self._left[key] = value
+        self._known: list[str] = []
+
+    def key(self, name: str) -> str:
+        """Dotted path of a key."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def fail(self, name: str, value: object, problem: str, remedy: str) -> SpecError:
+        """An error about one key."""
+        return SpecError(self.source, self.key(name), value, problem, remedy)
+
+    def take(self, name: str, default: Any = _MISSING) -> Any:
+        """The value of a key, consumed; a missing one is the default or an error."""
+        self._known.append(name)
+        if name in self._left:
+            value = self._left.pop(name)
+            if value is None and default is _MISSING:
+                raise self.fail(name, None, "has no value", "give it one")
+            return default if value is None and default is not _MISSING else value
+        if default is _MISSING:
+            close = difflib.get_close_matches(name, list(self._left), n=1, cutoff=0.7)
+            remedy = f"did {close[0]!r} mean it?" if close else "add it"
+            raise SpecError(self.source, self.key(name), _MISSING, "is missing", remedy)
+        return default
+
+    def text(self, name: str, default: Any = _MISSING, *, limit: int = 10_000) -> Any:
+        """A non-empty text."""
+        value = self.take(name, default)
+        if value is default and default is not _MISSING:
+            return value
+        if not isinstance(value, str) or not value.strip():
+            raise self.fail(name, value, "must be text", "write a word, quoted where YAML needs it")
+        if len(value) > limit:
+            raise self.fail(name, value, f"is longer than {limit} characters", "shorten it")
+        return value
+
+    def choice(self, name: str, options: Iterable[str], default: Any = _MISSING) -> str:
+        """One of a few words."""
+        options = list(options)
+        value = self.take(name, default)
+        if not isinstance(value, str) or value not in options:
+            raise self.fail(name, value, f"is not one of {', '.join(options)}", did_you_mean(str(value), options))
+        return value
+
+    def duration(self, name: str, default: Any = _MISSING) -> Any:
+        """A duration in microseconds; a default is returned as it is."""
+        value = self.take(name, default)
+        if value is default and default is not _MISSING:
+            return value
+        return parse_duration(value, source=self.source, key=self.key(name))
+
+    def number(
+        self, name: str, default: Any = _MISSING, *, low: float, high: float, open_low: bool = False, whole: bool = False
+    ) -> Any:
+        """A number within bounds."""
+        value = self.take(name, default)
+        if value is default and default is not _MISSING:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or value != value:
+            raise self.fail(name, value, f"must be a {'whole ' if whole else ''}number", f"choose one from {low:g} to {high:g}")
+        if value < low or value > high or (open_low and value == low):
+            bound = f"{'above' if open_low else 'from'} {low:g} to {high:g}"
+            raise self.fail(name, value, f"must be {bound}", "choose a number in that range")
+        return value if whole else float(value)
+
+    def mapping(self, name: str, default: Any = _MISSING) -> Reader | None:
+        """A nested mapping as a reader; None where the default is None and it is absent."""
+        value = self.take(name, default)
+        if value is None and default is None:
+            return None
+        return Reader(value, self.source, self.key(name))
+
+    def items(self) -> list[tuple[str, Any]]:
+        """All keys that are left, consumed."""
+        found = list(self._left.items())
+        self._left.clear()
+        return found
+
+    def done(self) -> None:
+        """Refuse keys that nobody asked for."""
+        for name, value in self._left.items():
+            raise self.fail(name, value, "is not a key here", did_you_mean(name, self._known))
+
+
+def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:
+    """A list of texts."""
+    value = reader.take(name, default)
+    if value is default:
+        return tuple(value)
+    if not isinstance(value, (list, tuple)) or not value:
+        raise reader.fail(name, value, "must be a list of texts", "write [first, second]")
+    for place, item in enumerate(value):
+        if not isinstance(item, str) or not item.strip():
+            raise reader.fail(f"{name}[{place}]", item, "must be text", "write a word, quoted where YAML needs it")
+    return tuple(value)
+
+
+def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], ...]:
+    """``streams: {alias: stream}`` in the file's order."""
+    inner = reader.mapping("streams")
+    assert inner is not None
+    found = []
+    for alias, stream in inner.items():
+        if not ALIAS.fullmatch(alias):
+            raise inner.fail(alias, alias, "is not an alias", "use letters, digits and _, not a digit first")
+        if not isinstance(stream, str) or not STREAM.fullmatch(stream):
+            raise inner.fail(alias, stream, "is not a stream name", "use letters, digits, '_', '-' and '.', not '.' first")
+        found.append((alias, stream))
+    if not least <= len(found) <= most:
+        wanted = f"{least}" if least == most else f"at least {least}"
+        raise reader.fail("streams", dict(found), f"names {len(found)} streams, this kind takes {wanted}", "add or remove streams")
+    return tuple(found)
+
+
+def fingerprint(values: Any) -> str:
+    """SHA-256 of a JSON-able value in canonical form."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Spec(Protocol):
+    """What every kind's spec offers to the layers that do not care which kind it is."""
+
+    name: str
+    kind: str
+    streams: tuple[tuple[str, str], ...]
+    target: float
+    period_us: int
+
+    @property
+    def gamma_us(self) -> int:
+        """Span of event times at which late rows become a repair batch."""
+
+    def fingerprint(self) -> str:
+        """Identity of what the query computes; comments, description and schedule do not count."""
+
+
+Parser = Callable[[Reader, str], Any]

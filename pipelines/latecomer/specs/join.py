@@ -1,0 +1,174 @@
+"""``kind: join``: pairs of rows of two streams within a window of event time, with a recall target.
+
+Defaults, with their source: ``adapt_every`` P/60 and ``granularity``, ``basic_window`` w/200 scale the paper's L 1 s,
+g 10 ms and b 10 ms (P 60 s, w 2 s; QJoin, section 2.1) to other periods and windows. ``estimator: calibrated`` and
+``confidence: 0.95`` are ours (``algorithms.md`` section 1). ``gamma``, the span of late rows that makes a repair batch,
+is one period.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from latecomer.specs import expressions as ex
+from latecomer.specs.common import Reader, fingerprint, streams_of, texts
+from latecomer.specs.schedule import Schedule, schedule_of
+
+STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
+ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
+_ADAPTIVE = ("qjoin", "aq_k_slack")
+_EXAMPLE = "write, for example, quality: {recall: 0.95, period: 60 s}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinStrategy:
+    """How the join is run; durations in microseconds. ``slack_us`` is None but for ``k_slack``."""
+
+    name: str
+    estimator: str
+    adapt_every_us: int
+    granularity_us: int
+    basic_window_us: int
+    slack_us: int | None
+    gamma_us: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSpec:
+    """A join query. `keys` are pairs (left column, right column); `select` None means every column."""
+
+    name: str
+    streams: tuple[tuple[str, str], ...]
+    keys: tuple[tuple[str, str], ...]
+    window_us: int
+    where: ex.Expr | None
+    select: tuple[ex.SelectItem, ...] | None
+    target: float
+    period_us: int
+    strategy: JoinStrategy
+    source: str = field(default="", compare=False)
+    description: str = field(default="", compare=False)
+    schedule: Schedule | None = field(default=None, compare=False)
+    kind: str = "join"
+
+    @property
+    def gamma_us(self) -> int:
+        """Span of event times at which late rows become a repair batch."""
+        return self.strategy.gamma_us
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the query computes, as JSON-able values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "streams": [list(pair) for pair in self.streams],
+            "keys": [list(pair) for pair in self.keys],
+            "window_us": self.window_us,
+            "where": None if self.where is None else ex.to_text(self.where),
+            "select": None if self.select is None else [[item.name, ex.to_text(item.expr)] for item in self.select],
+            "quality": {"recall": self.target, "period_us": self.period_us},
+            "strategy": {name: getattr(self.strategy, name) for name in JoinStrategy.__dataclass_fields__},
+        }
+
+    def fingerprint(self) -> str:
+        """Identity of what the query computes."""
+        return fingerprint(self.to_dict())
+
+
+def parse(reader: Reader, name: str) -> JoinSpec:
+    """A join's spec from the rest of its file.
+
+    Raises
+    ------
+    SpecError
+        With file, key, value and remedy.
+    """
+    streams = streams_of(reader, 2, 2)
+    aliases = tuple(alias for alias, _ in streams)
+    window_us = reader.duration("window")
+    keys = _keys(reader, aliases)
+    where = reader.text("where", None)
+    condition = None if where is None else ex.parse(where, source=reader.source, key="where", aliases=aliases)
+    select = _select(reader, aliases)
+    strategy_value = reader.take("strategy", "qjoin")
+    inner = Reader({"name": strategy_value} if isinstance(strategy_value, str) else strategy_value, reader.source, "strategy")
+    strategy_name = inner.choice("name", STRATEGIES, "qjoin")
+    target, period_us = _quality(reader, strategy_name)
+    strategy = _strategy(inner, strategy_name, window_us, period_us)
+    description, schedule = reader.text("description", ""), schedule_of(reader)
+    reader.done()
+    return JoinSpec(
+        name, streams, keys, window_us, condition, select, target, period_us, strategy, reader.source, description, schedule
+    )
+
+
+def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    value = reader.take("keys", ())
+    if isinstance(value, dict):
+        inner = Reader(value, reader.source, "keys")
+        sides = []
+        for alias in aliases:
+            columns = inner.take(alias)
+            listed = columns if isinstance(columns, list) else [columns]
+            if not listed or not all(isinstance(column, str) and column for column in listed):
+                raise inner.fail(alias, columns, "must be a column or a list of columns", "write a column's name")
+            sides.append(listed)
+        inner.done()
+        if len(sides[0]) != len(sides[1]):
+            raise reader.fail("keys", value, "gives the two sides unequal numbers of columns", "pair them up")
+        return tuple(zip(sides[0], sides[1], strict=True))
+    if value == ():
+        return ()
+    if not isinstance(value, list) or not value or not all(isinstance(column, str) and column for column in value):
+        raise reader.fail("keys", value, "must be a list of columns", f"write [column] or {{{aliases[0]}: a, {aliases[1]}: b}}")
+    return tuple((column, column) for column in value)
+
+
+def _select(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.SelectItem, ...] | None:
+    written = texts(reader, "select", ())
+    if not written:
+        return None
+    items = [
+        ex.parse_item(text, source=reader.source, key=f"select[{place}]", aliases=aliases) for place, text in enumerate(written)
+    ]
+    names = [item.name for item in items]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise reader.fail(f"select[{place}]", name, "is selected twice", "remove one, or rename it with `as`")
+    return tuple(items)
+
+
+def _quality(reader: Reader, strategy: str) -> tuple[float, int]:
+    inner = reader.mapping("quality", None)
+    if inner is None:
+        if strategy in _ADAPTIVE:
+            raise reader.fail("quality", None, f"is missing, and {strategy} adapts to it", _EXAMPLE)
+        return 0.95, 60_000_000
+    target = inner.number("recall", low=0.0, high=1.0, open_low=True)
+    period_us = inner.duration("period")
+    inner.done()
+    return target, period_us
+
+
+def _strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinStrategy:
+    estimator, adapt_every_us = "calibrated", max(period_us // 60, 1)
+    granularity_us = basic_window_us = max(window_us // 200, 1_000)
+    slack_us, confidence = None, 0.95
+    if name == "qjoin":
+        estimator = inner.choice("estimator", ESTIMATORS, estimator)
+        basic_window_us = inner.duration("basic_window", basic_window_us)
+        confidence = inner.number("confidence", confidence, low=0.5, high=0.9999)
+    if name in _ADAPTIVE:
+        adapt_every_us = inner.duration("adapt_every", adapt_every_us)
+        granularity_us = inner.duration("granularity", granularity_us)
+        if adapt_every_us > period_us:
+            raise inner.fail("adapt_every", adapt_every_us, "is longer than the quality period", "adapt at least once a period")
+        if max(period_us, window_us) // granularity_us > 10_000_000:
+            raise inner.fail("granularity", granularity_us, "is too fine for this period and window", "choose a coarser one")
+    if name == "k_slack":
+        slack_us = inner.duration("slack")
+    gamma_us = inner.duration("gamma", period_us)
+    inner.done()
+    return JoinStrategy(name, estimator, adapt_every_us, granularity_us, basic_window_us, slack_us, gamma_us, confidence)

@@ -1,0 +1,63 @@
+"""``schedule:`` of a query file: when Airflow runs what. It changes no result."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from latecomer.specs.common import Reader
+
+_PRESETS = ("@once", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+_CRON = re.compile(r"\S+(\s+\S+){4}")
+_FIELD = re.compile(r"[0-9A-Za-z*/,\-?#L]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Cron expressions (or presets) of a query's DAGs; `start` is the first day they may run for, ISO."""
+
+    start: str | None
+    interval: str | None
+    repair: str
+    adapt: str
+
+
+DEFAULT = Schedule(None, None, "@hourly", "@daily")
+
+
+def schedule_of(reader: Reader) -> Schedule:
+    """The file's schedule, or the default.
+
+    Raises
+    ------
+    SpecError
+        A cron expression or date that is none.
+    """
+    inner = reader.mapping("schedule", None)
+    if inner is None:
+        return DEFAULT
+    start = inner.take("start", None)
+    if start is not None:
+        start = str(start)
+        try:
+            datetime.fromisoformat(start)
+        except ValueError:
+            raise inner.fail("start", start, "is not a date", "write it as 2013-01-31") from None
+    found = Schedule(
+        start,
+        _cron(inner, "interval", None),
+        _cron(inner, "repair", DEFAULT.repair) or DEFAULT.repair,
+        _cron(inner, "adapt", DEFAULT.adapt) or DEFAULT.adapt,
+    )
+    inner.done()
+    return found
+
+
+def _cron(inner: Reader, name: str, default: str | None) -> str | None:
+    value = inner.take(name, default)
+    if value is None or value in _PRESETS:
+        return value
+    if not isinstance(value, str) or not _CRON.fullmatch(value.strip()) or not all(map(_FIELD.fullmatch, value.split())):
+        raise inner.fail(name, value, "is not a cron expression", f"write five fields, or one of {', '.join(_PRESETS)}")
+    return value.strip()

@@ -1,0 +1,380 @@
+"""The estimators against their definitions written out, and the sweep against every pair on the grid."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latecomer.core.estimators import (
+    ESTIMATORS,
+    PaperRecall,
+    QJoinRetention,
+    SeparableRecall,
+    aq_k_slack,
+    choose_retention,
+    delay_aware,
+    empirical,
+    interval_loss,
+    interval_target,
+    paper,
+)
+from latecomer.core.histogram import (
+    UNCENSORED,
+    IntervalStats,
+    SideStats,
+    TailEstimator,
+    empty_interval,
+    in_sample,
+    sampled_share,
+    uncensor,
+)
+from latecomer.core.time import FOREVER
+
+from tests.support.join_sim import JoinCase, clairvoyant, constant_rows, make_case, simulate
+
+SECOND = 1_000_000
+G = 10_000
+
+
+def side(
+    delays: dict[int, tuple[int, int, int]], required: dict[int, tuple[int, int]], censored_from: int = UNCENSORED
+) -> SideStats:
+    """delays: bucket -> rows, candidates, results; required: bucket -> pairs, sampled pairs."""
+    late, need = sorted(delays), sorted(required)
+
+    def column(table: dict[int, tuple[int, ...]], keys: list[int], at: int) -> np.ndarray:
+        return np.array([table[k][at] for k in keys], dtype=np.int64)
+
+    columns = [column(delays, late, i) for i in range(3)]  # type: ignore[arg-type]
+    return SideStats(
+        int(columns[0].sum()),
+        np.array(late, dtype=np.int64),
+        *columns,
+        np.array(need, dtype=np.int64),
+        column(required, need, 0),  # type: ignore[arg-type]
+        column(required, need, 1),  # type: ignore[arg-type]
+        censored_from,
+    )
+
+
+def synthetic(seed: int, window_us: int = SECOND, spread: float = 0.3, seconds: int = 120, rate: int = 40) -> JoinCase:
+    rng = np.random.default_rng(seed)
+    n = seconds * rate
+    ts = np.sort((rng.random(n) * seconds * SECOND).astype(np.int64))
+    arrival = ts + (rng.exponential(spread, n) * SECOND).astype(np.int64)
+    order = np.argsort(arrival, kind="stable")
+    which = (rng.random(n) < 0.5).astype(np.int8)
+    return make_case("synthetic", ts[order], which[order], window_us)
+
+
+class Watch:
+    """Retains everything and remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[IntervalStats] = []
+
+    def observe(self, stats: IntervalStats) -> None:
+        self.seen.append(stats)
+
+    def choose(self, interval: int) -> tuple[int, int]:
+        return FOREVER // 2, FOREVER // 2
+
+
+# -- the simulator the other tests stand on ----------------------------------------------------------------------------
+
+
+def test_simulator_against_tuple_at_a_time() -> None:
+    case = synthetic(3, seconds=10, rate=12)
+    d = (150_000, -300_000)
+    horizon, top, held, produced = [-(2**60)] * 2, [-(2**60)] * 2, [[], []], set()
+    for row, (ts, s) in enumerate(zip(case.ts.tolist(), case.side.tolist(), strict=True)):
+        top[s] = max(top[s], ts)
+        now = min(top)
+        horizon = [max(h, now - case.window_us - k) for h, k in zip(horizon, d, strict=True)]
+        produced |= {(x, row) for x, t in held[1 - s] if abs(t - ts) <= case.window_us and t > horizon[1 - s]}
+        held[s].append((row, ts))
+
+    class Constant(Watch):
+        def choose(self, interval: int) -> tuple[int, int]:
+            return d
+
+    outcome = simulate(case, Constant(), 60 * SECOND, SECOND, G)
+    made = case.rho < np.array(d)[case.side[case.pair_x]]
+    assert produced == set(zip(case.pair_x[made].tolist(), case.pair_y[made].tolist(), strict=True))
+    assert outcome.total_recall == pytest.approx(len(produced) / case.pair_x.size)
+    assert outcome.rows_held == pytest.approx(constant_rows(case, d))
+
+
+def test_statistics_of_the_simulator_are_censored_and_complete_when_nothing_is_dropped() -> None:
+    case = synthetic(4)
+    watch = Watch()
+    simulate(case, watch, 60 * SECOND, SECOND, G, sample_fraction=1.0)
+    assert sum(int(s.left.pairs.sum() + s.right.pairs.sum()) for s in watch.seen) == case.pair_x.size
+    assert all((s.left.pairs == s.left.sampled_pairs).all() for s in watch.seen)
+    assert sum(s.left.delay_results.sum() for s in watch.seen) == sum(s.right.pairs.sum() for s in watch.seen)
+
+
+# -- sample and censoring ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.005, 0.01, 0.3, 1.0])
+def test_sampled_share_is_exact(fraction: float) -> None:
+    assert in_sample(np.arange(123, 123 + 65536), fraction).mean() == sampled_share(fraction)
+
+
+def test_uncensor_counts_what_was_seen_and_scales_what_was_sampled() -> None:
+    x = side({0: (1, 0, 0)}, {-3: (10, 1), 4: (7, 0), 5: (0, 3)}, censored_from=5)
+    bucket, weight = uncensor(x, 0.5)
+    np.testing.assert_array_equal(bucket, [-3, 4, 5])
+    np.testing.assert_array_equal(weight, [10, 7, 6])
+    bucket, weight = uncensor(x, 0.0)
+    np.testing.assert_array_equal(bucket, [-3, 4])
+    loss = interval_loss(IntervalStats(9, x, x), (uncensor(x, 0.5), uncensor(x, 0.5)), G)
+    assert loss.lost == 12
+    np.testing.assert_array_equal(loss.required_us[0], [-2 * G, 5 * G, 6 * G])
+
+
+def test_tail_estimator_is_right_where_the_model_is_and_keeps_what_was_seen() -> None:
+    case = synthetic(21, spread=0.6, seconds=240, rate=60)
+    d = (-20 * G, -20 * G)
+
+    class Short(Watch):
+        tail = TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.02)
+        total = 0.0
+
+        def choose(self, interval: int) -> tuple[int, int]:
+            return d
+
+        def observe(self, stats: IntervalStats) -> None:
+            for s, (bucket, weight) in zip((stats.left, stats.right), self.tail.estimate(stats), strict=True):
+                seen = bucket < s.censored_from
+                np.testing.assert_array_equal(weight[seen], s.pairs[s.required_bucket < s.censored_from])
+                assert (weight >= 0).all()
+                self.total += float(weight.sum())
+
+    watch = Short()
+    outcome = simulate(case, watch, 60 * SECOND, SECOND, G, 0.02)
+    assert outcome.total_recall < 0.9
+    assert watch.total == pytest.approx(case.pair_x.size, rel=0.1)
+
+
+def test_tail_estimator_survives_json() -> None:
+    case = synthetic(22)
+    watch = Watch()
+    simulate(case, watch, 60 * SECOND, SECOND, G, 0.02)
+    one = TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.02)
+    two = one
+    for stats in watch.seen:
+        two = TailEstimator.from_dict(json.loads(json.dumps(two.to_dict())))
+        for (b1, w1), (b2, w2) in zip(one.estimate(stats), two.estimate(stats), strict=True):
+            np.testing.assert_array_equal(b1, b2)
+            np.testing.assert_array_equal(w1, w2)
+
+
+# -- the sweep ---------------------------------------------------------------------------------------------------------
+
+steps = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), min_size=1, max_size=7)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps, steps, st.integers(0, 5), st.integers(0, 5), st.floats(0, 1))
+def test_separable_sweep_finds_the_optimum(
+    left: list[tuple[int, int]], right: list[tuple[int, int]], rate_l: int, rate_r: int, target: float
+) -> None:
+    def curve(items: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        knob, gain = np.array(items).T
+        return np.cumsum(knob) * G - SECOND, np.cumsum(gain).astype(float)
+
+    (kl, vl), (kr, vr) = curve(left), curve(right)
+    total = max(vl[-1] + vr[-1], 1.0)
+    recall = SeparableRecall(kl, vl / total, kr, vr / total)
+    chosen = choose_retention(recall, rate_l, rate_r, target)
+    costs = [a * rate_l + b * rate_r for a, b in product(kl.tolist(), kr.tolist()) if recall.at(a, b) >= target - 1e-12]
+    if costs:
+        assert recall.at(*chosen) >= target - 1e-9
+        assert chosen[0] * rate_l + chosen[1] * rate_r == min(costs)
+    else:
+        assert chosen == (kl[-1], kr[-1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 4), st.integers(1, 4), st.floats(0, 1), st.randoms())
+def test_paper_sweep_finds_the_optimum_of_a_monotone_model(
+    n: int, m: int, rate_l: int, rate_r: int, target: float, random: object
+) -> None:
+    rng = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
+    left, right = np.cumsum(rng.random(n)), np.cumsum(rng.random(m))
+    ones = [np.full(k, 5, dtype=np.int64) for k in (n, m)]
+    recall = PaperRecall(G, (left, right), left[-1] + right[-1], (ones[0], ones[1]), (ones[0], ones[1]))
+    chosen = choose_retention(recall, rate_l, rate_r, target)
+    costs = [
+        i * rate_l + j * rate_r
+        for i, j in product(range(n), range(m))
+        if recall.at(i * G, j * G) >= min(target, 1.0) - 1e-12
+    ]
+    assert (chosen[0] * rate_l + chosen[1] * rate_r) // G == min(costs)
+
+
+def test_sweep_is_fast_on_80_000_sparse_and_dense_buckets() -> None:
+    import time
+
+    late = side({0: (900, 90, 9), 80_000: (1, 1, 1)}, {-5: (9, 0), 79_999: (1, 1)})
+    stats = IntervalStats(0, late, late)
+    models = [
+        paper(stats, 2 * SECOND, G, SECOND, G),
+        delay_aware(stats, 2 * SECOND, G, SECOND),
+        empirical([stats], 2 * SECOND, G, 0.0),
+    ]
+    choose_retention(models[0], 1.0, 1.0, 0.5)  # type: ignore[arg-type]  # compiles
+    begin = time.perf_counter()
+    for model in models:
+        assert model is not None
+        choose_retention(model, 1.0, 1.0, 0.999)
+    assert time.perf_counter() - begin < 0.5
+
+
+# -- the estimators ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_empirical_is_the_recall_itself_when_nothing_was_dropped(seed: int) -> None:
+    case = synthetic(seed)
+    watch = Watch()
+    simulate(case, watch, 60 * SECOND, SECOND, G)
+    model = empirical(watch.seen, case.window_us, G, 0.0)
+    assert model is not None
+    x_side = case.side[case.pair_x]
+    for d in [(-SECOND, -SECOND), (-5 * G, 0), (20 * G, -30 * G), (SECOND, 2 * SECOND)]:
+        assert model.at(*d) == pytest.approx(float((case.rho < np.array(d)[x_side]).mean()))
+
+
+def test_empirical_retention_meets_its_target_on_the_data_it_was_made_from() -> None:
+    case = synthetic(5)
+    watch = Watch()
+    simulate(case, watch, 60 * SECOND, SECOND, G)
+    model = empirical(watch.seen, case.window_us, G, 0.0)
+    assert model is not None
+    for target in (0.5, 0.9, 0.99, 1.0):
+        left, right = choose_retention(model, 1.0, 1.0, target)
+        made = case.rho < np.array([left, right])[case.side[case.pair_x]]
+        assert made.mean() >= target - 1e-9
+        assert constant_rows(case, (left, right)) <= 1.05 * constant_rows(case, clairvoyant_total(case, target))
+
+
+def clairvoyant_total(case: JoinCase, target: float) -> int:
+    return clairvoyant(case, target, 10**15, G)[0]
+
+
+def test_paper_against_equations_written_out() -> None:
+    w, g, b, length = 2 * SECOND, G, 3 * G, SECOND
+    left = side({0: (5, 60, 6), 1: (3, 20, 3), 40: (2, 9, 1)}, {0: (9, 0)})
+    right = side({0: (4, 30, 2), 2: (4, 25, 5), 7: (1, 3, 1)}, {0: (5, 0)})
+    model = paper(IntervalStats(0, left, right), w, g, length, b)
+    assert model is not None
+
+    def delay_share(s: SideStats, upto: int) -> float:
+        return float(s.delay_rows[s.delay_bucket <= upto].sum() / s.rows)
+
+    def cross(probing: SideStats, held: SideStats, d: int) -> float:  # (6) and (7)
+        n = -(-(w + d) // b)
+        rate = held.rows / length
+        inner = sum(rate * b * delay_share(held, (i - 1) * b // g) for i in range(1, n))
+        last = rate * (w + d - (n - 1) * b) * delay_share(held, (n - 1) * b // g)
+        return probing.rows * (inner + last)
+
+    def selectivity(dx: int, dy: int) -> float:  # (11), the right way up
+        def upto(name: str) -> int:
+            r, s = getattr(left, name), getattr(right, name)
+            return int(r[left.delay_bucket <= dy // g].sum() + s[right.delay_bucket <= dx // g].sum())
+
+        return upto("delay_results") / upto("delay_candidates")
+
+    most = (41 * g, 8 * g)
+    ideal = right.rows * left.rows / length * (w + most[0]) + left.rows * right.rows / length * (w + most[1])  # (10)
+    for dx, dy in [(0, 0), (g, 3 * g), (41 * g, 8 * g), (7 * g, 0), (0, 8 * g)]:
+        number = selectivity(dx, dy) * (cross(right, left, dx) + cross(left, right, dy))
+        assert model.at(dx, dy) == pytest.approx(min(number / (selectivity(*most) * ideal), 1.0))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_delay_aware_is_near_the_truth_where_its_assumptions_hold(seed: int) -> None:
+    # independent delays, constant rates, no keys: the model's own world
+    case = synthetic(seed, spread=0.4, seconds=100, rate=150)
+    watch = Watch()
+    simulate(case, watch, 60 * SECOND, 100 * SECOND, G)
+    model = delay_aware(max(watch.seen, key=lambda s: s.left.rows), case.window_us, G, 100 * SECOND)
+    assert model is not None
+    x_side = case.side[case.pair_x]
+    for d in [-60 * G, -20 * G, 0, 50 * G, 150 * G]:
+        assert model.at(d, d) == pytest.approx(float((case.rho < d).mean()), abs=0.05)
+    assert (case.rho < 0)[x_side == 0].any()
+
+
+def test_models_do_not_fall_when_retention_grows() -> None:
+    case = synthetic(9)
+    watch = Watch()
+    simulate(case, watch, 60 * SECOND, 20 * SECOND, G)
+    for model in (delay_aware(watch.seen[2], case.window_us, G, 20 * SECOND), empirical(watch.seen, SECOND, G, 0.0)):
+        assert isinstance(model, SeparableRecall)
+        for curve in (model.left, model.right):
+            assert (np.diff(curve) >= 0).all()
+        assert model.left[-1] + model.right[-1] == pytest.approx(1.0)
+
+
+def test_no_evidence_is_said() -> None:
+    nothing = empty_interval(0)
+    assert paper(nothing, SECOND, G, SECOND, G) is None
+    assert delay_aware(nothing, SECOND, G, SECOND) is None
+    assert empirical([nothing], SECOND, G, 0.01) is None
+    assert aq_k_slack([nothing], G, 0.9) is None
+
+
+def test_aq_k_slack_is_least() -> None:
+    s = IntervalStats(0, side({0: (80, 0, 0), 9: (10, 0, 0)}, {}), side({0: (5, 0, 0), 50: (5, 0, 0)}, {}))
+    assert aq_k_slack([s], G, 0.85) == G
+    assert aq_k_slack([s], G, 0.86) == 10 * G
+    assert aq_k_slack([s], G, 0.96) == 51 * G
+    assert aq_k_slack([s], G, 1.0) == 51 * G
+
+
+def test_interval_target_is_equation_3() -> None:
+    # 60 intervals, 100 results each should be 6000; 5610 made so far
+    assert interval_target(0.95, 5610, 6000, SECOND, 60 * SECOND) == pytest.approx(0.9)
+    assert interval_target(0.95, 5900, 6000, SECOND, 60 * SECOND) == 0.0
+    assert interval_target(0.95, 5000, 6000, SECOND, 60 * SECOND) == 1.0
+    assert interval_target(0.95, 0, 0, SECOND, 60 * SECOND) == 0.95
+
+
+# -- QJoin's controller ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_qjoin_state_survives_json_at_every_interval(estimator: str) -> None:
+    case = synthetic(11, seconds=60)
+    straight = QJoinRetention(estimator, 0.9, case.window_us, 10 * SECOND, SECOND, G)
+
+    class Killed:
+        policy = QJoinRetention(estimator, 0.9, case.window_us, 10 * SECOND, SECOND, G)
+
+        def observe(self, stats: IntervalStats) -> None:
+            self.policy = QJoinRetention.from_dict(json.loads(json.dumps(self.policy.to_dict())))
+            self.policy.observe(stats)
+
+        def choose(self, interval: int) -> tuple[int, int]:
+            self.policy = QJoinRetention.from_dict(json.loads(json.dumps(self.policy.to_dict())))
+            return self.policy.choose(interval)
+
+    a = simulate(case, straight, 10 * SECOND, SECOND, G, 0.05)
+    b = simulate(case, Killed(), 10 * SECOND, SECOND, G, 0.05)
+    np.testing.assert_array_equal(a.chosen, b.chosen)
+    assert (a.chosen[0] == FOREVER).all()
+    assert (a.chosen[-1] < FOREVER).all()
+
+
+def test_qjoin_refuses_an_unknown_estimator() -> None:
+    with pytest.raises(ValueError, match="choose one of paper"):
+        QJoinRetention("papr", 0.9, SECOND, SECOND, SECOND, G)

@@ -1,0 +1,127 @@
+"""Histograms add up in any order, survive JSON exactly, and put every value in the bucket the contract says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latecomer.core.histogram import (
+    UNCENSORED,
+    IntervalStats,
+    SideStats,
+    add_sparse,
+    delay_bucket,
+    empty_interval,
+    exact_below,
+    from_dict,
+    merge,
+    recall_curve,
+    required_bucket,
+    to_dict,
+)
+
+
+@st.composite
+def sides(draw: st.DrawFn) -> SideStats:
+    late = sorted(draw(st.sets(st.integers(0, 80_000), max_size=6)))
+    need = sorted(draw(st.sets(st.integers(-5_000, 80_000), max_size=6)))
+
+    def column(size: int) -> np.ndarray:
+        return np.array(draw(st.lists(st.integers(0, 2**40), min_size=size, max_size=size)), dtype=np.int64)
+
+    rows = column(len(late))
+    return SideStats(
+        int(rows.sum()),
+        np.array(late, dtype=np.int64),
+        rows,
+        column(len(late)),
+        column(len(late)),
+        np.array(need, dtype=np.int64),
+        column(len(need)),
+        column(len(need)),
+        draw(st.one_of(st.integers(-100, 1000), st.just(UNCENSORED))),
+    )
+
+
+intervals = st.builds(IntervalStats, st.just(7), sides(), sides())
+
+
+def same(a: IntervalStats, b: IntervalStats) -> bool:
+    return to_dict(a) == to_dict(b)
+
+
+@settings(max_examples=60, deadline=None)
+@given(intervals, intervals, intervals)
+def test_merge_is_a_commutative_monoid(a: IntervalStats, b: IntervalStats, c: IntervalStats) -> None:
+    assert same(merge(a, b), merge(b, a))
+    assert same(merge(merge(a, b), c), merge(a, merge(b, c)))
+    assert same(merge(a, empty_interval(7)), a)
+
+
+@settings(max_examples=60, deadline=None)
+@given(intervals)
+def test_json_round_trip_is_exact(a: IntervalStats) -> None:
+    back = from_dict(json.loads(json.dumps(to_dict(a))))
+    assert same(back, a)
+    assert all(v.dtype == np.int64 for v in vars(back.left).values() if isinstance(v, np.ndarray))
+
+
+@settings(max_examples=60, deadline=None)
+@given(intervals, intervals)
+def test_merge_loses_no_count(a: IntervalStats, b: IntervalStats) -> None:
+    both = merge(a, b)
+    for name in ("left", "right"):
+        x, y, z = getattr(a, name), getattr(b, name), getattr(both, name)
+        assert z.rows == x.rows + y.rows == z.delay_rows.sum()
+        assert z.pairs.sum() == x.pairs.sum() + y.pairs.sum()
+        assert z.delay_results.sum() == x.delay_results.sum() + y.delay_results.sum()
+        assert z.censored_from == min(x.censored_from, y.censored_from)
+        assert (np.diff(z.required_bucket) > 0).all()
+
+
+def test_merge_refuses_two_intervals() -> None:
+    with pytest.raises(ValueError, match="3 and 4"):
+        merge(empty_interval(3), empty_interval(4))
+
+
+def test_delay_buckets_are_the_papers() -> None:
+    # [0, g] -> 0, (g, 2g] -> 1, (2g, 3g] -> 2
+    np.testing.assert_array_equal(delay_bucket(np.array([0, 1, 10, 11, 20, 21, 30]), 10), [0, 0, 0, 1, 1, 2, 2])
+
+
+@given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=20), st.integers(1, 10**6))
+def test_required_bucket_is_produced_whole_by_the_next_grid_value(rho: list[int], g: int) -> None:
+    values = np.array(rho, dtype=np.int64)
+    bucket = required_bucket(values, g)
+    assert (values < (bucket + 1) * g).all()
+    assert (values >= bucket * g).all()
+
+
+def test_exact_below() -> None:
+    assert exact_below(30, 10) == 3  # rho < 30: buckets 0, 1, 2
+    assert exact_below(39, 10) == 3
+    assert exact_below(-1, 10) == -1
+    assert exact_below(2**70, 10) == UNCENSORED
+
+
+def test_add_sparse_of_nothing_and_of_repeats() -> None:
+    bucket, (weight,) = add_sparse([], [])
+    assert bucket.size == weight.size == 0
+    bucket, (weight,) = add_sparse([np.array([3, 1, 3])], [np.array([1, 2, 4])])
+    np.testing.assert_array_equal(bucket, [1, 3])
+    np.testing.assert_array_equal(weight, [2, 5])
+
+
+@given(st.dictionaries(st.integers(-50, 50), st.integers(1, 9), min_size=1, max_size=12))
+def test_recall_curve_against_counting(counts: dict[int, int]) -> None:
+    bucket = np.array(sorted(counts), dtype=np.int64)
+    weight = np.array([counts[b] for b in bucket.tolist()])
+    at, recall = recall_curve(bucket, weight)
+    total = sum(counts.values())
+    for b, r in zip(at.tolist(), recall.tolist(), strict=True):
+        assert r == pytest.approx(sum(c for k, c in counts.items() if k <= b) / total)
+    assert recall[-1] == pytest.approx(1.0)
+    np.testing.assert_allclose(recall_curve(bucket, weight, 2 * total)[1], recall / 2)
