@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Set the project up in its own folder: .tools (uv), .venv (Python packages), .jvm (jars and a class archive).
+# What is there already is not fetched again; a step that fails leaves nothing half done.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p build/logs
+log=build/logs/setup.log
+: >"$log"
+
+say() { printf 'setup: %s\n' "$*"; }
+stop() { printf 'setup: %s\n' "$*" >&2; exit 2; }
+step() { "$@" >>"$log" 2>&1 || { tail -n 5 "$log" >&2; stop "failed: $* (see $log)"; }; }
+
+python=${PYTHON:-python3}
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null ||
+  stop "needs Python 3.11 or 3.12 ($python is $("$python" -V 2>&1 || true)); install it and say make PYTHON=python3.11 ..."
+java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+version=$("$java" -version 2>&1 | sed -nE '1s/.*"([0-9]+).*/\1/p' || true)
+[ "$version" = 17 ] || stop "needs Java 17 (found: ${version:-none}); install it, or point JAVA_HOME at it"
+free=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
+[ "$free" -ge 5 ] || stop "needs 5 GiB of free disk (found $free GiB); make room"
+
+if [ ! -x .tools/bin/uv ]; then
+  say "fetching uv"
+  rm -rf .tools
+  step "$python" -m venv .tools
+  step .tools/bin/pip install --quiet --disable-pip-version-check uv==0.13.8
+fi
+say "Python packages"
+[ -x .venv/bin/python ] || step .tools/bin/uv venv --quiet --python "$python" .venv
+export VIRTUAL_ENV=$PWD/.venv
+step .tools/bin/uv pip sync --quiet --require-hashes requirements.lock
+step .tools/bin/uv pip install --quiet --no-deps --no-build-isolation --editable .
+
+want=$(cksum <infra/jars.txt)
+if [ "$(cat .jvm/fetched 2>/dev/null)" != "$want" ]; then
+  say "jars"
+  rm -rf .jvm && mkdir -p .jvm/ivy
+  echo 'print("fetched")' >.jvm/nothing.py
+  packages=$(grep -v '^#' infra/jars.txt | paste -sd,)
+  skip=software.amazon.awssdk:bundle,org.scala-lang:scala-library,org.apache.hadoop:hadoop-client-runtime
+  skip=$skip,org.apache.hadoop:hadoop-client-api,org.apache.logging.log4j:log4j-slf4j2-impl
+  env PYSPARK_PYTHON="$PWD/.venv/bin/python" .venv/bin/spark-submit --master 'local[1]' --conf spark.ui.enabled=false \
+    --conf "spark.jars.ivy=$PWD/.jvm/ivy" --packages "$packages" --exclude-packages "$skip" .jvm/nothing.py >>"$log" 2>&1 ||
+    { rm -rf .jvm; stop "the jars could not be fetched (see $log); is the package registry reachable?"; }
+  .venv/bin/python infra/collect_jars.py .jvm/ivy/jars .jvm/jars >>"$log" 2>&1 || { rm -rf .jvm; stop "no jars (see $log)"; }
+  rm -rf .jvm/ivy .jvm/nothing.py
+  echo "$want" >.jvm/fetched
+fi
+if [ ! -f .jvm/latecomer.jsa ]; then
+  say "class archive (Spark starts about three times faster with it)"
+  LATECOMER_ARCHIVE=$PWD/.jvm/latecomer.tmp .venv/bin/python infra/warm_up.py >>"$log" 2>&1 || true
+  [ ! -f .jvm/latecomer.tmp ] || mv -f .jvm/latecomer.tmp .jvm/latecomer.jsa
+fi
+.venv/bin/python infra/spark_defaults.py .jvm/conf >>"$log" 2>&1 || stop "failed: spark defaults (see $log)"
+say "ready"

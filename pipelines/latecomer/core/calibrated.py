@@ -14,8 +14,8 @@ Least cost ``sum over knobs of cost_rate * (knob - floor)`` such that *every rem
 far,* would have lost at most the share ``aim`` of its contributions. With two knobs (the two buffers of a join) the
 feasible set is a staircase and one two-pointer sweep finds its cheapest point.
 
-1. *Conformal memory.* Under exchangeability the next period's loss exceeds the greatest of the last `n` with probability
-   at most ``1 / (n + 1)`` (split conformal prediction). The least `n` that makes this ``1 - share`` is
+1. *Conformal memory.* Under exchangeability the next period's loss exceeds the greatest of the last `n` with
+   probability at most ``1 / (n + 1)`` (split conformal prediction). The least `n` that makes this ``1 - share`` is
    ``M = share / (1 - share)``, 19 periods for 0.95. So exactly `M` periods are remembered: more would pay for a
    guarantee nobody asked for, and would forget a past regime later. With two knobs chosen by cost the bound is weaker,
    as more than one period may hold the optimum up; how well the promise is kept is measured, not proven.

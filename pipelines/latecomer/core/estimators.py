@@ -17,7 +17,8 @@ The left knob is always the retention of the *left* buffer: it decides about pai
 and which a right tuple brings about. A retention of ``-w`` keeps nothing of the past; nothing lower is ever chosen,
 as it would save no row.
 
-Censoring: ``empirical`` reads ``uncensor``, ``calibrated`` the less noisy ``TailEstimator``; the two models need neither.
+Censoring: ``empirical`` reads ``uncensor``, ``calibrated`` the less noisy ``TailEstimator``; the two models
+need neither.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ def paper(
 
 
 def choose_retention(recall: Recall, left_rate: float, right_rate: float, target: float) -> tuple[int, int]:
-    """``(d_left, d_right)`` in us that minimise ``(d_left + w) V_left + (d_right + w) V_right`` at ``recall >= target``.
+    """``(d_left, d_right)`` in us of least ``(d_left + w) V_left + (d_right + w) V_right`` with ``recall >= target``.
 
     The rates may be in any common unit (rows of the interval); `w` only adds a constant. A target of 0 gives the floor,
     one out of reach the greatest useful retentions.
@@ -276,7 +277,7 @@ def interval_target(
 
 
 def aq_k_slack(stats: Sequence[IntervalStats], granularity_us: int, target: float) -> int | None:
-    """Least slack `K` (us) whose estimated recall reaches `target`, from the delays of the intervals given (the last P).
+    """Least slack `K` (us) whose estimated recall reaches `target`, from the delays of the last P.
 
     After Ji et al. 2016: a tuple that is later than `K` is released out of order and loses its own probe, so recall is
     estimated by the share of tuples, on both streams, with delay at most `K`. None without arrivals.
@@ -294,7 +295,7 @@ class CalibratedRetention:
 
     Scarce results. A buffer that keeps less than one window hides the pairs that would tell it so, and only the sample
     could object. So a retention below 0 is chosen only while the sample would notice: a period that lost just what it
-    may is expected to show at least `EVIDENCE` sampled losses. Below that at least one window is kept, as the paper does.
+    may is expected to show at least `EVIDENCE` sampled losses. Else at least one window is kept, as the paper does.
     """
 
     needs_pairs = True
@@ -479,7 +480,8 @@ def _paper_at(
     best = (rl[-1] + rr[-1]) / (cl[-1] + cr[-1])
     if met == 0:
         return 0.0
-    return min((rl[i] + rr[j]) / met * (left[i] + right[j]) / (best * ideal), 1.0)
+    recall: float = min((rl[i] + rr[j]) / met * (left[i] + right[j]) / (best * ideal), 1.0)
+    return recall
 
 
 @njit(cache=True)

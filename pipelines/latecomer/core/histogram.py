@@ -275,11 +275,11 @@ class TailEstimator:
     *Model.* Every tuple's delay is known even if its partners are gone. A tuple y of delay `u` has partners whose
     required retention lies in ``(max(u - 2w, -w), u]``; the part of it beyond ``censored_from``, times the density of
     results per microsecond over the parts that were seen, is what y must have missed. Alone it costs nothing and is
-    wrong by a factor that depends on the data (late log records meet far fewer partners; on one pair of logs it asked for
-    twelve times the memory).
+    wrong by a factor that depends on the data (late log records meet far fewer partners; on one pair of logs it asked
+    for twelve times the memory).
 
-    *Sample.* ``sampled_pairs / fraction`` is unbiased, but one sampled result stands for hundreds, and where results are
-    few it sees none and calls everything well.
+    *Sample.* ``sampled_pairs / fraction`` is unbiased, but one sampled result stands for hundreds, and where results
+    are few it sees none and calls everything well.
 
     *Both.* The model's scale is corrected by sampled over expected-to-be-sampled results over a long span (`memory`
     periods), and the corrected model is the mean of a Gamma prior, worth one result per period, for the Poisson count

@@ -327,7 +327,11 @@ class JoinControl:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `to_dict`'s value; the policy was restored by its own ``from_dict``."""
         self.interval, self.t_last_us = state["interval"], state["t_last_us"]
-        self.base, self.retention, self.censored = list(state["base"]), list(state["retention"]), list(state["censored"])
+        self.base, self.retention, self.censored = (
+            list(state["base"]),
+            list(state["retention"]),
+            list(state["censored"]),
+        )
         self.partial = None if state["partial"] is None else from_dict(state["partial"])
         for held, (buckets, rows) in zip(self.held, state["held"], strict=True):
             held.buckets, held.rows = np.array(buckets, np.int64), np.array(rows, np.int64)

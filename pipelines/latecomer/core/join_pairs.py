@@ -134,7 +134,8 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
         horizons.at(1, later_t, control.interval_us, control.window_us),
     )
     late = tuple(
-        horizons.at(1 - s, now[s], control.interval_us, control.window_us) >= data.ts[s] - control.window_us for s in (0, 1)
+        horizons.at(1 - s, now[s], control.interval_us, control.window_us) >= data.ts[s] - control.window_us
+        for s in (0, 1)
     )
     return Output(earlier_ts > at_later, later_t, required, side, (late[0], late[1]), horizons)
 
@@ -181,5 +182,7 @@ def _concatenate(parts: list[Horizons]) -> Horizons:
     """One table; an interval that was cut stands in it once, with the decisions it began with."""
     interval = np.concatenate([p.interval for p in parts])
     _, first = np.unique(interval, return_index=True)
-    columns = [np.concatenate([getattr(p, name)[s] for p in parts])[first] for name in ("base", "retention") for s in (0, 1)]
+    columns = [
+        np.concatenate([getattr(p, name)[s] for p in parts])[first] for name in ("base", "retention") for s in (0, 1)
+    ]
     return Horizons(interval[first], (columns[0], columns[1]), (columns[2], columns[3]))

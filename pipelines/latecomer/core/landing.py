@@ -66,11 +66,16 @@ def read_csv(path: Path) -> Iterator[Block]:
             read_options=pacsv.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, 1 << 20)),
             parse_options=pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skipped),
             convert_options=pacsv.ConvertOptions(
-                column_types={name: pa.string() for name in names}, strings_can_be_null=True, null_values=[""], quoted_strings_can_be_null=True
+                column_types={name: pa.string() for name in names},
+                strings_can_be_null=True,
+                null_values=[""],
+                quoted_strings_can_be_null=True,
             ),
         )
     except pa.ArrowInvalid as error:
-        raise FileProblem(f"is not readable CSV ({' '.join(str(error).split())[:160]})", "mend or split the file") from None
+        raise FileProblem(
+            f"is not readable CSV ({' '.join(str(error).split())[:160]})", "mend or split the file"
+        ) from None
     lines = _lines(table, sorted(number for number, _, _ in bad))
     rows, more = _drop_broken(table, lines, broken)
     yield Block(rows[0], rows[1], bad + more)

@@ -111,7 +111,9 @@ class PeriodGreatest:
             buckets = np.array(sorted(self.current))
             weight = np.cumsum([self.current[b] for b in buckets.tolist()])
             aim = self.settings.target + 0.8 * (1 - self.settings.target)
-            self.past.append(int((buckets[np.searchsorted(weight, aim * weight[-1])] + 1) * self.settings.granularity_us))
+            self.past.append(
+                int((buckets[np.searchsorted(weight, aim * weight[-1])] + 1) * self.settings.granularity_us)
+            )
             self.past = self.past[-40:]
         self.current = {}
 
@@ -129,10 +131,12 @@ class PeriodGreatest:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `to_dict`'s value."""
         self.first, self.period, self.past = state["first"], state["period"], list(state["past"])
-        self.current = {bucket: pairs for bucket, pairs in state["current"]}
+        self.current = dict(state["current"])
 
 
-def restore_policy(settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None) -> Any:
+def restore_policy(
+    settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None
+) -> Any:
     """The policy of a query, as its state left it."""
     if settings.strategy == "exact":
         return KeepAll()

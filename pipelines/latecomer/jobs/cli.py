@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,12 @@ from latecomer.jobs import text
 
 QUERY = click.argument("query", type=click.Path(path_type=Path))
 LAKE = click.option(
-    "--lake", "lake_uri", required=True, envvar="LATECOMER_LAKE", metavar="URI", help="Local folder or s3://BUCKET/PREFIX."
+    "--lake",
+    "lake_uri",
+    required=True,
+    envvar="LATECOMER_LAKE",
+    metavar="URI",
+    help="Local folder or s3://BUCKET/PREFIX.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 
@@ -36,7 +40,9 @@ class Group(click.Group):
             if code is None:
                 if os.environ.get("LATECOMER_DEBUG"):
                     raise
-                click.echo(f"latecomer: internal error: {text.one_line(error)}; LATECOMER_DEBUG=1 shows where", err=True)
+                click.echo(
+                    f"latecomer: internal error: {text.one_line(error)}; LATECOMER_DEBUG=1 shows where", err=True
+                )
                 context.exit(4)
             click.echo(str(error), err=True)
             context.exit(code)
@@ -161,7 +167,9 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
 
     spec = _load(query)
     done = runner.repair(Lake(lake_uri), spec, flush=flush, progress=_progress)
-    counts = _counts(done.late_repaired, 0, done.late_repaired + done.pending, done.corrections, done.batches, done.seconds)
+    counts = _counts(
+        done.late_repaired, 0, done.late_repaired + done.pending, done.corrections, done.batches, done.seconds
+    )
     _report(
         as_json,
         counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
@@ -184,7 +192,12 @@ def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
     effective, parameters = runner.adapt(Lake(lake_uri), spec)
     _report(
         as_json,
-        {"query": spec.name, "effective_seq": effective, "parameters": parameters, "seconds": round(time.monotonic() - started, 3)},
+        {
+            "query": spec.name,
+            "effective_seq": effective,
+            "parameters": parameters,
+            "seconds": round(time.monotonic() - started, 3),
+        },
         f"{spec.name}: new parameters from arrival {effective} on ({time.monotonic() - started:.1f} s)",
     )
 
@@ -201,7 +214,9 @@ def check(query: Path, lake_uri: str, report: Path | None, as_json: bool) -> Non
 
     spec = _load(query)
     outcome = checks.check(Lake(lake_uri), spec, report_dir=report)
-    lines = [f"{spec.name}: {'all checks passed' if outcome.success else 'FAILED'} ({len(outcome.results)} expectations)"]
+    lines = [
+        f"{spec.name}: {'all checks passed' if outcome.success else 'FAILED'} ({len(outcome.results)} expectations)"
+    ]
     lines += [f"  FAILED {failure}" for failure in outcome.failures]
     if outcome.report is not None:
         lines.append(f"  report: {outcome.report}")
@@ -234,9 +249,9 @@ def check(query: Path, lake_uri: str, report: Path | None, as_json: bool) -> Non
 @JSON
 def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: bool) -> None:
     """Write one of a query's tables to one file, sorted, timestamps in UTC microseconds."""
-    from latecomer.quality import ledger as books
     from latecomer.lake import views
     from latecomer.lake.location import Lake
+    from latecomer.quality import ledger as books
 
     spec, lake = _load(query), Lake(lake_uri)
     rows = books.ledger(lake, spec) if table_name == "ledger" else views.view(lake, spec, table_name)

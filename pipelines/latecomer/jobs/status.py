@@ -41,7 +41,10 @@ def status(lake: Lake) -> dict[str, Any]:
 def render(found: dict[str, Any]) -> str:
     """One screen of text."""
     lines = [f"lake {found['lake']}: {found['next_seq']:,} rows ingested"]
-    streams = [(name, *(f"{totals.get(key, 0):,}" for key in ("rows", "quarantined"))) for name, totals in sorted(found["streams"].items())]
+    streams = [
+        (name, *(f"{totals.get(key, 0):,}" for key in ("rows", "quarantined")))
+        for name, totals in sorted(found["streams"].items())
+    ]
     if streams:
         lines += ["", text.table(("stream", "rows", "quarantined"), streams)]
     header = ("query", "rows_read", "backlog", "on_time", "late", "late_pending", "micro_batches")

@@ -53,11 +53,18 @@ def load_state(lake: Lake, query: str) -> RunState | None:
     row = table.to_pylist()[0]
     if row["format"] != STATE_FORMAT:
         raise InputError(
-            f"state of {query}", row["format"], f"has another layout than this version's {STATE_FORMAT}",
+            f"state of {query}",
+            row["format"],
+            f"has another layout than this version's {STATE_FORMAT}",
             "run it with the version that wrote it, or use a new query name",
         )
     return RunState(
-        row["number"], row["seq_to"], row["flushed"], row["fingerprint"], json.loads(row["stage"]), json.loads(row["counts"])
+        row["number"],
+        row["seq_to"],
+        row["flushed"],
+        row["fingerprint"],
+        json.loads(row["stage"]),
+        json.loads(row["counts"]),
     )
 
 
@@ -90,7 +97,5 @@ def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] 
     done = small.last_version(lake, "journal", query, writer)
     if done is None or done < number:
         return None
-    rows = small.read(
-        lake, "journal", query, filter=(pc.field("writer") == writer) & (pc.field("number") == number)
-    )
+    rows = small.read(lake, "journal", query, filter=(pc.field("writer") == writer) & (pc.field("number") == number))
     return None if rows is None or rows.num_rows == 0 else json.loads(rows["plan"][0].as_py())

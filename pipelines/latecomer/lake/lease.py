@@ -76,7 +76,9 @@ class Lease:
         self._renewer.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         if self._renewer is not None:
             self._renewer.join()

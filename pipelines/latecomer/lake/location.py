@@ -59,7 +59,9 @@ class Lake:
             self.uri = str(path.resolve())
             self.is_local = True
         else:
-            raise InputError("--lake", text, f"scheme {scheme!r} is not known", "use a local path or s3://BUCKET/PREFIX")
+            raise InputError(
+                "--lake", text, f"scheme {scheme!r} is not known", "use a local path or s3://BUCKET/PREFIX"
+            )
 
     def __repr__(self) -> str:
         return f"Lake({self.uri!r})"

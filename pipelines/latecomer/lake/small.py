@@ -75,6 +75,10 @@ def count_by(
             continue
         chunk = pa.Table.from_batches([batch])
         summed = chunk.group_by(column).aggregate([(column, "count") if value is None else (value, "sum")])
-        for key, amount in zip(summed[column].cast(pa.int64()).to_pylist(), summed.column(1 if summed.column_names[0] == column else 0).to_pylist(), strict=True):
+        for key, amount in zip(
+            summed[column].cast(pa.int64()).to_pylist(),
+            summed.column(1 if summed.column_names[0] == column else 0).to_pylist(),
+            strict=True,
+        ):
             found[key] = found.get(key, 0) + amount
     return found

@@ -39,7 +39,7 @@ def identity(spec: Any) -> list[str]:
         "aggregate": groups + window,
         "topk": groups + window + ["rank"],
         "theta_join": window + [f"{alias}_seq" for alias in aliases],
-        "membership": window + ["element"],
+        "membership": [*window, "element"],
     }[spec.kind]
 
 
@@ -162,10 +162,18 @@ def quarantine(lake: Lake, streams: Sequence[str]) -> pa.Table:
         if rows is not None:
             parts.append(rows.add_column(0, "stream", pa.array([stream] * rows.num_rows, pa.string())))
     if not parts:
-        names = [("stream", pa.string()), ("raw", pa.string()), ("file", pa.string()), ("line", pa.int64()), ("reason", pa.string())]
+        names = [
+            ("stream", pa.string()),
+            ("raw", pa.string()),
+            ("file", pa.string()),
+            ("line", pa.int64()),
+            ("reason", pa.string()),
+        ]
         return pa.schema(names).empty_table()
     rows = pa.concat_tables(parts, promote_options="default")
-    return rows.take(pc.sort_indices(rows, sort_keys=[("stream", "ascending"), ("file", "ascending"), ("line", "ascending")]))
+    return rows.take(
+        pc.sort_indices(rows, sort_keys=[("stream", "ascending"), ("file", "ascending"), ("line", "ascending")])
+    )
 
 
 def write_file(rows: pa.Table, path: Path) -> None:
@@ -192,7 +200,9 @@ def write_file(rows: pa.Table, path: Path) -> None:
         finally:
             Path(name).unlink(missing_ok=True)
     except OSError as error:
-        raise InputError("--to", str(path), error.strerror or str(error), "choose a folder that can be written") from None
+        raise InputError(
+            "--to", str(path), error.strerror or str(error), "choose a folder that can be written"
+        ) from None
 
 
 def _utc(kind: pa.DataType) -> pa.DataType:

@@ -18,10 +18,10 @@ from typing import Any
 
 import pandas as pd
 
-from latecomer.quality import ledger as books
 from latecomer.lake import journal, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
 from latecomer.quality import report as pages
 
 
@@ -139,7 +139,9 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
                     mostly=1.0 if not periods else 1.0 - allowed_misses(periods, confidence) / periods,
                 ),
                 ours.ExpectCompleteAfterRepair(column="achieved_final", min_value=1.0, max_value=1.0),
-                ours.ExpectRowsHeldBounded(column="rows_held_max", min_value=0, max_value=2 * frames["books"]["left"][0]),
+                ours.ExpectRowsHeldBounded(
+                    column="rows_held_max", min_value=0, max_value=2 * frames["books"]["left"][0]
+                ),
             ]
             if periods
             else [],
@@ -178,7 +180,9 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
                     line = _describe(name, each, batches[name])
                     results.append(line)
                     if not line["success"]:
-                        failures.append(f"{line['expectation']}: observed {line['observed']}, expected {line['expected']}")
+                        failures.append(
+                            f"{line['expectation']}: observed {line['observed']}, expected {line['expected']}"
+                        )
     return CheckOutcome(not failures, results, failures, None)
 
 
@@ -188,7 +192,9 @@ def _docs_site(context: Any, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError("--report", str(folder), error.strerror or str(error), "choose a folder that can be written") from None
+        raise InputError(
+            "--report", str(folder), error.strerror or str(error), "choose a folder that can be written"
+        ) from None
     context.add_data_docs_site(
         "latecomer",
         {
@@ -211,7 +217,9 @@ def _describe(name: str, each: Any, frame: pd.DataFrame) -> dict[str, Any]:
     observed = found.get("observed_value")
     if observed is None:
         values = found.get("partial_unexpected_list") or []
-        observed = f"{share or 0} of {found.get('element_count', 0)} rows unexpected" + (f", such as {values[:3]}" if values else "")
+        observed = f"{share or 0} of {found.get('element_count', 0)} rows unexpected" + (
+            f", such as {values[:3]}" if values else ""
+        )
     wanted = {k: v for k, v in each.expectation_config.kwargs.items() if k not in ("batch_id",)}
     return {
         "expectation": kind,

@@ -22,7 +22,9 @@ def write(folder: Path, spec: Any, counts: dict[str, int], ledger: pd.DataFrame,
     """Write ``<folder>/<query>.html`` and refresh ``<folder>/index.html``; returns the query's page."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / f"{spec.name}.html"
-    body = [f"<p><a href='index.html'>All queries</a> · <a href='data_docs/index.html'>Data Docs</a></p><h1>{_e(spec.name)}</h1>"]
+    body = [
+        f"<p><a href='index.html'>All queries</a> · <a href='data_docs/index.html'>Data Docs</a></p><h1>{_e(spec.name)}</h1>"
+    ]
     body.append(f"<p>{_e(spec.kind)} · target {spec.target:g} · strategy {_e(spec.strategy.name)}</p>")
     body.append(_tiles(counts, ledger))
     body.append("<h2>Expectations</h2>" + _expectations(results))
@@ -48,10 +50,14 @@ def _tiles(counts: dict[str, int], ledger: pd.DataFrame) -> str:
         "results on time": f"{counts['on_time']:,}",
         "late rows": f"{counts['late']:,}",
         "recall on time": f"{known['on_time'].sum() / expected:.4f}" if expected else "not known yet",
-        "recall after repair": f"{(known['on_time'].sum() + known['repaired'].sum()) / expected:.4f}" if expected else "not known yet",
+        "recall after repair": f"{(known['on_time'].sum() + known['repaired'].sum()) / expected:.4f}"
+        if expected
+        else "not known yet",
         "rows held, mean": f"{known['rows_held_mean'].mean():,.0f}" if len(known) else "0",
     }
-    return "<div class=tiles>" + "".join(f"<div class=tile><b>{v}</b>{_e(k)}</div>" for k, v in values.items()) + "</div>"
+    return (
+        "<div class=tiles>" + "".join(f"<div class=tile><b>{v}</b>{_e(k)}</div>" for k, v in values.items()) + "</div>"
+    )
 
 
 def _expectations(results: list[dict[str, Any]]) -> str:
@@ -89,7 +95,9 @@ def _ledger(ledger: pd.DataFrame) -> str:
         if pd.api.types.is_float_dtype(shown[column]):
             shown[column] = shown[column].map(lambda v: "" if pd.isna(v) else f"{v:,.4g}")
     head = "".join(f"<th>{_e(c)}</th>" for c in shown.columns)
-    rows = "".join("<tr>" + "".join(f"<td>{_e(v)}</td>" for v in row) + "</tr>" for row in shown.itertuples(index=False))
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{_e(v)}</td>" for v in row) + "</tr>" for row in shown.itertuples(index=False)
+    )
     note = "" if len(ledger) <= 60 else f"<p>The last 60 of {len(ledger):,} periods.</p>"
     return f"{note}<div style='overflow-x:auto'><table><tr>{head}</tr>{rows}</table></div>"
 

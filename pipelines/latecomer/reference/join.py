@@ -43,14 +43,13 @@ def exact_join(arrivals: Sequence[Arrival], window: int, match: Match) -> set[tu
     left = [a for a in arrivals if a.side in (0, 2)]
     right = [a for a in arrivals if a.side in (1, 2)]
     return {
-        (a.seq, b.seq)
-        for a in left
-        for b in right
-        if a.seq != b.seq and abs(a.ts - b.ts) <= window and match(a, b)
+        (a.seq, b.seq) for a in left for b in right if a.seq != b.seq and abs(a.ts - b.ts) <= window and match(a, b)
     }
 
 
-def qjoin(arrivals: Sequence[Arrival], *, window: int, interval: int, granularity: int, policy: Any, match: Match) -> Answer:
+def qjoin(
+    arrivals: Sequence[Arrival], *, window: int, interval: int, granularity: int, policy: Any, match: Match
+) -> Answer:
     """Symmetric join with adaptive retention; times in microseconds, `policy` as in :mod:`latecomer.core.join`.
 
     Returns
@@ -98,7 +97,9 @@ def qjoin(arrivals: Sequence[Arrival], *, window: int, interval: int, granularit
                     seen[1 - side]["required"].append(now - window - partner.ts)
                     found += 1
             if horizon[1 - side] >= arrival.ts - window:
-                answer.late.append((arrival.seq, side, arrival.ts - window, min(horizon[1 - side], arrival.ts + window)))
+                answer.late.append(
+                    (arrival.seq, side, arrival.ts - window, min(horizon[1 - side], arrival.ts + window))
+                )
         for side in roles:
             if arrival.ts > horizon[side]:
                 buffers[side].append(arrival)

@@ -70,8 +70,10 @@ def band_join(
         for axis in (0, 1):
             for side in "lr":
                 cell = f"floor(cast({cells[side][axis]} as double) / {grid.radius!r}D)"
-                sides[side] = sides[side].withColumn(f"{side}_cell{axis}", F.expr(cell)).where(
-                    f"abs(cast({cells[side][axis]} as double) / {grid.radius!r}D) < 1e15D"
+                sides[side] = (
+                    sides[side]
+                    .withColumn(f"{side}_cell{axis}", F.expr(cell))
+                    .where(f"abs(cast({cells[side][axis]} as double) / {grid.radius!r}D) < 1e15D")
                 )
             around = F.sequence(F.col(f"{copied}_cell{axis}") - 1, F.col(f"{copied}_cell{axis}") + 1)
             sides[copied] = sides[copied].withColumn(f"{copied}_cell{axis}", F.explode(around))

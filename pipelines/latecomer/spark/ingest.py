@@ -123,7 +123,13 @@ def ingest(
         kept_out = {stream: c["quarantined"] for stream, c in counts.items() if c["quarantined"]}
         total = sum(ingested.values())
         return IngestResult(
-            total + sum(kept_out.values()), ingested, kept_out, skipped, start, start + total, time.monotonic() - started
+            total + sum(kept_out.values()),
+            ingested,
+            kept_out,
+            skipped,
+            start,
+            start + total,
+            time.monotonic() - started,
         )
 
 
@@ -195,7 +201,8 @@ class _Ingestion:
         from pyspark.sql import functions as F
 
         totals = judged.groupBy("_stream").agg(
-            F.count_if(F.col("_problem").isNull()).alias("rows"), F.count_if(F.col("_problem").isNotNull()).alias("quarantined")
+            F.count_if(F.col("_problem").isNull()).alias("rows"),
+            F.count_if(F.col("_problem").isNotNull()).alias("quarantined"),
         )
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in totals.collect()}
         good = sum(c["rows"] for c in counts.values())
@@ -273,13 +280,17 @@ def _check_options(options: IngestOptions) -> None:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     if (options.stream is None) == (options.by is None):
-        raise InputError("ingest", None, "needs --stream NAME or --by COLUMN, one of them", "say which stream the rows are")
+        raise InputError(
+            "ingest", None, "needs --stream NAME or --by COLUMN, one of them", "say which stream the rows are"
+        )
     if options.stream is not None and (not valid_stream(options.stream) or options.stream.startswith("_")):
         raise InputError("--stream", options.stream, "is not a stream name", "use letters, digits, '_', '-' and '.'")
     try:
         ZoneInfo(options.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InputError("--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin") from None
+        raise InputError(
+            "--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin"
+        ) from None
 
 
 def _what_matters(options: IngestOptions) -> str:
@@ -293,5 +304,3 @@ def _known_digests(lake: Lake) -> set[str]:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 class JoinStage(JoinRepair):
     """Strategies ``qjoin`` (all estimators) and ``exact``; see the module docstring."""
 
-    def __init__(self, spec: JoinSpec, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, spec: JoinSpec, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None
+    ) -> None:
         self.spec, self.spark, self.lake = spec, spark, lake
         self.rows = JoinRows(spec, spark, lake)
         self.settings = RetentionParameters.of(spec)
@@ -74,7 +76,13 @@ class JoinStage(JoinRepair):
             carry[side] = max(carry[side], peak)
 
         def settle(produced: dict[int, int]) -> Settled:
-            books.add(produced, late_count, arrived.by_period(self.settings.interval_us, self.spec.period_us), arrived.unplaced, {})
+            books.add(
+                produced,
+                late_count,
+                arrived.by_period(self.settings.interval_us, self.spec.period_us),
+                arrived.unplaced,
+                {},
+            )
             closed = books.close(control, flush=batch.flush)
             next_state = {
                 "control": control.to_dict(),
@@ -92,9 +100,7 @@ class JoinStage(JoinRepair):
 
         sources = range(len(self.rows.sources))
         values = {f"m{i}": F.when(F.col("side") == i, F.col("ts")) for i in sources}
-        scanned = running_maxima(
-            self.rows.arrivals(batch), values, {f"m{i}": carry[i] for i in sources}, chunks
-        )
+        scanned = running_maxima(self.rows.arrivals(batch), values, {f"m{i}": carry[i] for i in sources}, chunks)
         t = F.col("m0") if len(sources) == 1 else F.least("m0", "m1")
         own = F.col("m0") if len(sources) == 1 else F.when(F.col("side") == 0, F.col("m0")).otherwise(F.col("m1"))
         scanned = scanned.withColumn("t", t).withColumn("delay", own - F.col("ts"))
@@ -145,7 +151,9 @@ class JoinStage(JoinRepair):
 
         never = F.lit(NEVER)
         moving = [keep < FOREVER for keep in horizons.retention]
-        if not len(horizons.interval) or not (any(m.any() for m in moving) or any((b > NEVER).any() for b in horizons.base)):
+        if not len(horizons.interval) or not (
+            any(m.any() for m in moving) or any((b > NEVER).any() for b in horizons.base)
+        ):
             return new.withColumn("h0", never).withColumn("h1", never)
         table = pa.table(
             {"j": horizons.interval}
@@ -295,7 +303,6 @@ class Arrivals:
                 found._placed.append((each, count))
                 found.intervals.append((each, t_last, times[each], delays[each]))
         return found
-
 
     def by_period(self, interval_us: int, period_us: int) -> dict[int, int]:
         """Arrivals per period, by the period in which their interval begins."""

@@ -46,7 +46,10 @@ class JoinRows:
             if not lake.exists("events", stream):
                 known = ", ".join(lake.names("events")) or "none"
                 raise InputError(
-                    f"query {spec.name}: streams", stream, f"no such stream in {lake.uri}", f"ingest it first (has: {known})"
+                    f"query {spec.name}: streams",
+                    stream,
+                    f"no such stream in {lake.uri}",
+                    f"ingest it first (has: {known})",
                 )
             self.events.append(tables.read(spark, lake, "events", stream))
         self._check()
@@ -74,7 +77,10 @@ class JoinRows:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InputError(
-                f"query {self.spec.name}: select", twice[0], "two result columns would have this name", "rename with `as`"
+                f"query {self.spec.name}: select",
+                twice[0],
+                "two result columns would have this name",
+                "rename with `as`",
             )
 
     # -- names ---------------------------------------------------------------------------------------------------

@@ -49,9 +49,16 @@ def find(paths: Sequence[str], forced: str | None) -> list[Path]:
             raise InputError(text, None, "no such file or folder", "check the path")
     for path in found:
         if _format(path, forced) is None:
-            raise InputError(str(path), path.suffix, "the format does not follow from the suffix", "say --format csv, json or parquet")
+            raise InputError(
+                str(path),
+                path.suffix,
+                "the format does not follow from the suffix",
+                "say --format csv, json or parquet",
+            )
     if not found:
-        raise InputError(" ".join(paths), None, "holds no file that can be ingested", "expected .csv, .json(l) or .parquet")
+        raise InputError(
+            " ".join(paths), None, "holds no file that can be ingested", "expected .csv, .json(l) or .parquet"
+        )
     return found
 
 
@@ -118,7 +125,9 @@ def read(spark: SparkSession, lake: Lake, files: list[Path], options: IngestOpti
             other = folded.setdefault(name.lower(), name)
             if other != name:
                 staging.close()
-                raise InputError(str(files[0]), name, f"is another column than {other!r} only by case", "name it the same everywhere")
+                raise InputError(
+                    str(files[0]), name, f"is another column than {other!r} only by case", "name it the same everywhere"
+                )
     both = {c for c in text & typed if c not in RESERVED}
     union = _cast_text(parts[0], both)
     for part in parts[1:]:
@@ -128,7 +137,9 @@ def read(spark: SparkSession, lake: Lake, files: list[Path], options: IngestOpti
         if name not in union.columns and len(union.columns) > 5:
             staging.close()
             close = ", ".join(c for c in union.columns if c not in RESERVED)
-            raise InputError(str(files[0]), name, "no such column", f"name it with --event-column or --by (has: {close})")
+            raise InputError(
+                str(files[0]), name, "no such column", f"name it with --event-column or --by (has: {close})"
+            )
     if missing:
         union = union.withColumn(options.event_column, F.lit(None).cast("string"))
         text.add(options.event_column)
@@ -152,7 +163,9 @@ def _parquet(spark: SparkSession, path: Path) -> DataFrame:
     try:
         names = pq.read_schema(path).names
     except (pa.ArrowInvalid, OSError) as error:
-        raise core.FileProblem(f"is not readable Parquet ({' '.join(str(error).split())[:160]})", "check the file") from None
+        raise core.FileProblem(
+            f"is not readable Parquet ({' '.join(str(error).split())[:160]})", "check the file"
+        ) from None
     core._check_names(names)
     clash = [name for name in names if name in RESERVED]
     if clash:
@@ -166,7 +179,9 @@ def _parquet(spark: SparkSession, path: Path) -> DataFrame:
             F.lit(None).cast("string").alias("_problem"),
         )  # fmt: skip
     except PySparkException as error:
-        raise core.FileProblem(f"is not readable Parquet ({' '.join(str(error).split())[:160]})", "check the file") from None
+        raise core.FileProblem(
+            f"is not readable Parquet ({' '.join(str(error).split())[:160]})", "check the file"
+        ) from None
 
 
 def _text(spark: SparkSession, lake: Lake, path: Path, kind: str, staging: Landed) -> DataFrame:
@@ -193,9 +208,13 @@ def _text(spark: SparkSession, lake: Lake, path: Path, kind: str, staging: Lande
             n = len(lines)
             tables.append(
                 pa.table(
-                    {"_row": pa.array(range(at, at + n), pa.int64()), "_line": pa.array(lines, pa.int64()),
-                     "_raw": pa.array(raws, pa.string()), "_problem": pa.array(problems, pa.string())}
-                )  # fmt: skip
+                    {
+                        "_row": pa.array(range(at, at + n), pa.int64()),
+                        "_line": pa.array(lines, pa.int64()),
+                        "_raw": pa.array(raws, pa.string()),
+                        "_problem": pa.array(problems, pa.string()),
+                    }
+                )
             )
             at += n
     fields = [("_row", pa.int64()), ("_line", pa.int64()), ("_raw", pa.string()), ("_problem", pa.string())]
@@ -251,16 +270,31 @@ def agree(landed: Landed, existing: dict[str, dict[str, str]], options: IngestOp
     before: dict[str, str] = {}
     for stream, columns in existing.items():
         for name, kind in columns.items():
-            if name in types and name not in ("seq", "event_ts", "arrival_ts") and before.setdefault(name, kind) != kind and options.by:
+            if (
+                name in types
+                and name not in ("seq", "event_ts", "arrival_ts")
+                and before.setdefault(name, kind) != kind
+                and options.by
+            ):
                 # streams of one file that disagree about a column keep their own types only if fed one by one
-                raise InputError(f"stream {stream}: column {name}", kind, f"is {before[name]} in another stream", "ingest the streams apart with --stream")
+                raise InputError(
+                    f"stream {stream}: column {name}",
+                    kind,
+                    f"is {before[name]} in another stream",
+                    "ingest the streams apart with --stream",
+                )
     counted = _count_text(landed.rows, texts, before) if texts else {}
     for name in texts:
         values, matches, fits = counted[name]
         guessed = core.guess(values, matches)
         if name in before:
             if values and not fits:
-                raise InputError(f"column {name}", guessed, f"has changed its type: the table's is {before[name]}, the file's {guessed}", "rename the column, or mend the file")
+                raise InputError(
+                    f"column {name}",
+                    guessed,
+                    f"has changed its type: the table's is {before[name]}, the file's {guessed}",
+                    "rename the column, or mend the file",
+                )
             types[name] = before[name]
         elif guessed is None:
             del types[name]
@@ -269,7 +303,12 @@ def agree(landed: Landed, existing: dict[str, dict[str, str]], options: IngestOp
     for name, kind in types.items():
         if name in before and name not in texts and kind != before[name]:
             if (kind, before[name]) not in _WIDENS:
-                raise InputError(f"column {name}", kind, f"has changed its type: the table's is {before[name]}, the file's {kind}", "rename the column, or mend the file")
+                raise InputError(
+                    f"column {name}",
+                    kind,
+                    f"has changed its type: the table's is {before[name]}, the file's {kind}",
+                    "rename the column, or mend the file",
+                )
             types[name] = before[name]
         elif name not in texts and kind == "void":
             types[name] = before.get(name, "string")
@@ -282,7 +321,9 @@ _WIDENS = {(a, b) for i, a in enumerate(_INTS) for b in _INTS[i + 1 :]} | {
 } | {("void", kind) for kind in (*_INTS, "double", "boolean", "timestamp")}  # fmt: skip
 
 
-def _count_text(rows: DataFrame, names: list[str], before: dict[str, str]) -> dict[str, tuple[int, dict[str, int], int]]:
+def _count_text(
+    rows: DataFrame, names: list[str], before: dict[str, str]
+) -> dict[str, tuple[int, dict[str, int], int]]:
     from pyspark.sql import functions as F
 
     wanted: list[Column] = []
@@ -310,7 +351,11 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
     kinds = dict(rows.dtypes)
     event = _moment(options.event_column, kinds[options.event_column], options.timezone)
     has_arrival = options.arrival_column in kinds
-    arrival = _moment(options.arrival_column, kinds[options.arrival_column], options.timezone) if has_arrival else F.lit(None).cast("bigint")
+    arrival = (
+        _moment(options.arrival_column, kinds[options.arrival_column], options.timezone)
+        if has_arrival
+        else F.lit(None).cast("bigint")
+    )
     given_event = F.col(_quoted(options.event_column)).isNotNull()
     given_arrival = F.col(_quoted(options.arrival_column)).isNotNull() if has_arrival else F.lit(False)
     stream = F.lit(options.stream) if options.stream else F.col(_quoted(options.by or "")).cast("string")
@@ -318,7 +363,10 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
         fine = stream.rlike(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$|^_[A-Za-z0-9.-][A-Za-z0-9_.-]{0,98}$")
         named = stream
         stream = F.when(fine, stream).otherwise(F.lit("_unknown"))
-        unnamed = F.when(~F.coalesce(fine, F.lit(False)), F.concat(F.lit(f"column {options.by} names no stream: "), F.coalesce(named, F.lit("null"))))
+        unnamed = F.when(
+            ~F.coalesce(fine, F.lit(False)),
+            F.concat(F.lit(f"column {options.by} names no stream: "), F.coalesce(named, F.lit("null"))),
+        )
     else:
         unnamed = F.lit(None).cast("string")
     bound = F.try_add(F.coalesce(arrival, F.lit(clock_us)), F.lit(options.max_future_us))
@@ -326,10 +374,16 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
         F.col("_problem"),
         unnamed,
         F.when(~given_event, F.lit("has no event time")),
-        F.when(event.isNull(), F.concat(F.lit("event time cannot be read: "), F.col(_quoted(options.event_column)).cast("string"))),
+        F.when(
+            event.isNull(),
+            F.concat(F.lit("event time cannot be read: "), F.col(_quoted(options.event_column)).cast("string")),
+        ),
         F.when(given_arrival & arrival.isNull(), F.lit("arrival time cannot be read")),
         F.when(event > bound, F.lit("event time is too far in the future")),
-        F.when((event < options.earliest_us) | (arrival < options.earliest_us), F.lit("time is before the earliest allowed")),
+        F.when(
+            (event < options.earliest_us) | (arrival < options.earliest_us),
+            F.lit("time is before the earliest allowed"),
+        ),
         F.when(arrival > F.lit(_LATEST_US), F.lit("arrival time is beyond the year 9999")),
     ]
     columns = []
@@ -341,7 +395,12 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
             continue
         cast = value.try_cast(kind)
         columns.append(cast.alias(target))
-        problems.append(F.when(value.isNotNull() & cast.isNull(), F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string"))))
+        problems.append(
+            F.when(
+                value.isNotNull() & cast.isNull(),
+                F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string")),
+            )
+        )
     order = F.col("seq").try_cast("bigint") if "seq" in types else arrival
     return rows.select(
         F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= _LATEST_US), event)).alias("event_ts"),

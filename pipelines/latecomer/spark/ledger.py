@@ -57,7 +57,9 @@ class PeriodBooks:
         self.periods: dict[int, Counts] = {}
         self.totals = {"rows_read": 0, "on_time": 0, "late": 0}
 
-    def add(self, on_time: dict[int, int], late: LateCounts, rows: dict[int, int], unplaced: int, waits: dict[int, int]) -> None:
+    def add(
+        self, on_time: dict[int, int], late: LateCounts, rows: dict[int, int], unplaced: int, waits: dict[int, int]
+    ) -> None:
         """Take in one micro-batch. `rows` are arrivals per period, `unplaced` those before every stream had spoken."""
         for period, count in on_time.items():
             self._of(period).on_time += count

@@ -66,7 +66,10 @@ def repair(
             raise InputError(f"query {spec.name}", None, "has not been run in this lake", "run it first")
         if state.fingerprint != spec.fingerprint():
             raise InputError(
-                f"query {spec.name}", None, "has changed since it was run in this lake", "restore the file, or use a new name"
+                f"query {spec.name}",
+                None,
+                "has changed since it was run in this lake",
+                "restore the file, or use a new name",
             )
         last = small.last_version(lake, "repairs", spec.name, "repair")
         number = 0 if last is None else last + 1
@@ -75,7 +78,11 @@ def repair(
         unfinished = journal.planned(lake, spec.name, "repair", number)
         report = RepairReport(0, 0, 0, len(seq), 0.0)
         while True:
-            closes = np.array(unfinished["closes"], np.int64) if unfinished else _closes(seq, event_time, spec.gamma_us, flush)
+            closes = (
+                np.array(unfinished["closes"], np.int64)
+                if unfinished
+                else _closes(seq, event_time, spec.gamma_us, flush)
+            )
             if len(closes) == 0:
                 break
             if unfinished is None:
@@ -85,10 +92,16 @@ def repair(
             batch = assign(seq, closes)
             due = batch >= 0
             written = _commit(lake, spec, number, seq[due], batch[due], closes, done_to)
-            progress(f"{spec.name}: repaired {int(due.sum())} late rows in {len(closes)} batches, {written} corrections")
+            progress(
+                f"{spec.name}: repaired {int(due.sum())} late rows in {len(closes)} batches, {written} corrections"
+            )
             seq, event_time = seq[~due], event_time[~due]
             report = RepairReport(
-                report.late_repaired + int(due.sum()), report.corrections + written, report.batches + len(closes), len(seq), 0.0
+                report.late_repaired + int(due.sum()),
+                report.corrections + written,
+                report.batches + len(closes),
+                len(seq),
+                0.0,
             )
             done_to, number = int(closes[-1]), number + 1
         return RepairReport(
@@ -133,7 +146,10 @@ def _commit(
     mine = (pc.field("published_seq") > done_to) & (pc.field("published_seq") <= int(closes[-1]))
     per_period = small.count_by(lake, "corrections", spec.name, "period_start", mine)
     rows = [{"number": number, "period_start": None, "repaired": None, "closes": closes.tolist()}]
-    rows += [{"number": number, "period_start": start, "repaired": count, "closes": []} for start, count in sorted(per_period.items())]
+    rows += [
+        {"number": number, "period_start": start, "repaired": count, "closes": []}
+        for start, count in sorted(per_period.items())
+    ]
     small.append(lake, "repairs", spec.name, pa.Table.from_pylist(rows, schema=REPAIRS), "repair", number)
     crash.point("repair:repairs")
     return sum(per_period.values())

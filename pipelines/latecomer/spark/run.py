@@ -128,9 +128,7 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
     if settled.ledger is not None:
         small.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)
     crash.point("run:ledger")
-    after = journal.RunState(
-        batch.number, batch.seq_to, batch.flush, spec.fingerprint(), settled.state, settled.counts
-    )
+    after = journal.RunState(batch.number, batch.seq_to, batch.flush, spec.fingerprint(), settled.state, settled.counts)
     journal.save_state(lake, spec.name, after)
     crash.point("run:state")
     return after

@@ -51,14 +51,15 @@ def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
     if active is not None:
         return active
     builder = SparkSession.builder.appName(app_name)
-    for key, value in _settings(lake).items():
+    for key, value in settings(lake).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
     return spark
 
 
-def _settings(lake: Lake) -> dict[str, str]:
+def settings(lake: Lake) -> dict[str, str]:
+    """Spark settings of a job, less those that were given."""
     from pyspark import SparkConf
 
     given = SparkConf()

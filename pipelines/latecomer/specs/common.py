@@ -141,14 +141,23 @@ class Reader:
         return parse_duration(value, source=self.source, key=self.key(name))
 
     def number(
-        self, name: str, default: Any = _MISSING, *, low: float, high: float, open_low: bool = False, whole: bool = False
+        self,
+        name: str,
+        default: Any = _MISSING,
+        *,
+        low: float,
+        high: float,
+        open_low: bool = False,
+        whole: bool = False,
     ) -> Any:
         """A number within bounds."""
         value = self.take(name, default)
         if value is default and default is not _MISSING:
             return value
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or value != value:
-            raise self.fail(name, value, f"must be a {'whole ' if whole else ''}number", f"choose one from {low:g} to {high:g}")
+            raise self.fail(
+                name, value, f"must be a {'whole ' if whole else ''}number", f"choose one from {low:g} to {high:g}"
+            )
         if value < low or value > high or (open_low and value == low):
             bound = f"{'above' if open_low else 'from'} {low:g} to {high:g}"
             raise self.fail(name, value, f"must be {bound}", "choose a number in that range")
@@ -195,11 +204,15 @@ def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], 
         if not ALIAS.fullmatch(alias):
             raise inner.fail(alias, alias, "is not an alias", "use letters, digits and _, not a digit first")
         if not isinstance(stream, str) or not STREAM.fullmatch(stream):
-            raise inner.fail(alias, stream, "is not a stream name", "use letters, digits, '_', '-' and '.', not '.' first")
+            raise inner.fail(
+                alias, stream, "is not a stream name", "use letters, digits, '_', '-' and '.', not '.' first"
+            )
         found.append((alias, stream))
     if not least <= len(found) <= most:
         wanted = f"{least}" if least == most else f"at least {least}"
-        raise reader.fail("streams", dict(found), f"names {len(found)} streams, this kind takes {wanted}", "add or remove streams")
+        raise reader.fail(
+            "streams", dict(found), f"names {len(found)} streams, this kind takes {wanted}", "add or remove streams"
+        )
     return tuple(found)
 
 

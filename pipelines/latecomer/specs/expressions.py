@@ -161,7 +161,13 @@ def _parse(text: str, source: str, key: str, aliases: Sequence[str], default_ali
 
     if not isinstance(text, str) or not text.strip():
         raise SpecError(source, key, text, "must be an expression", "write one over the streams' columns")
-    for piece, name in ((";", "a semicolon"), ("--", "a comment"), ("/*", "a comment"), ("\x00", "a NUL"), ("`", "a back-tick")):
+    for piece, name in (
+        (";", "a semicolon"),
+        ("--", "a comment"),
+        ("/*", "a comment"),
+        ("\x00", "a NUL"),
+        ("`", "a back-tick"),
+    ):
         if piece in _outside_text(text):
             raise SpecError(source, key, text, f"contains {name}", "write one plain expression")
     if len(text) > LONGEST:
@@ -179,7 +185,9 @@ def _parse(text: str, source: str, key: str, aliases: Sequence[str], default_ali
     except _Refused as refused:
         raise SpecError(source, key, text, refused.problem, refused.remedy) from None
     except (sqlglot.errors.SqlglotError, RecursionError, ValueError, AttributeError, TypeError, IndexError, KeyError):
-        raise SpecError(source, key, text, "is not an expression", "write one such as left.port = 53 and right.port < 1024") from None
+        raise SpecError(
+            source, key, text, "is not an expression", "write one such as left.port = 53 and right.port < 1024"
+        ) from None
 
 
 def _outside_text(text: str) -> str:
@@ -218,7 +226,11 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
         return Literal(None)
     if isinstance(node, exp.Neg):
         operand = inner(node.this)
-        if isinstance(operand, Literal) and isinstance(operand.value, (int, float)) and not isinstance(operand.value, bool):
+        if (
+            isinstance(operand, Literal)
+            and isinstance(operand.value, (int, float))
+            and not isinstance(operand.value, bool)
+        ):
             return Literal(-operand.value)
         return Unary("-", operand)
     if isinstance(node, exp.Not):
@@ -228,7 +240,9 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
         return IsNull(inner(node.this), False)
     if isinstance(node, exp.Between):
         operand = inner(node.this)
-        return Binary("and", Binary(">=", operand, inner(node.args["low"])), Binary("<=", operand, inner(node.args["high"])))
+        return Binary(
+            "and", Binary(">=", operand, inner(node.args["low"])), Binary("<=", operand, inner(node.args["high"]))
+        )
     if isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
         values = tuple(inner(child) for child in node.expressions)
         if not all(isinstance(value, Literal) and value.value is not None for value in values):
@@ -238,7 +252,10 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
         return Like(inner(node.this), node.expression.this, False)
     if isinstance(node, (exp.Func, exp.Anonymous)):
         return _call(node, inner)
-    raise _Refused(f"contains {type(node).__name__.lower()} ({shorten(node.sql(), 40)}), which is not allowed here", "use columns, literals, comparisons, and, or, not, arithmetic and simple functions")
+    raise _Refused(
+        f"contains {type(node).__name__.lower()} ({shorten(node.sql(), 40)}), which is not allowed here",
+        "use columns, literals, comparisons, and, or, not, arithmetic and simple functions",
+    )
 
 
 def _negate(operand: Expr) -> Expr:
@@ -256,7 +273,9 @@ def _column(node: Any, aliases: tuple[str, ...], default: str | None) -> Column:
         raise _Refused(f"{node.sql()!r} is not a column", "write alias.column")
     alias, name = node.table or default, node.name
     if alias is None:
-        raise _Refused(f"column {name!r} names no stream", f"write {aliases[0]}.{name}" if aliases else "write alias.column")
+        raise _Refused(
+            f"column {name!r} names no stream", f"write {aliases[0]}.{name}" if aliases else "write alias.column"
+        )
     if alias not in aliases:
         raise _Refused(f"{alias!r} is not one of the query's streams", did_you_mean(alias, aliases))
     return Column(alias, name)
@@ -284,13 +303,17 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
     if name == "within_distance":
         values = [inner(child) for child in children]
         if len(values) != 5:
-            raise _Refused(f"within_distance takes 5 arguments, not {len(values)}", "write within_distance(x1, y1, x2, y2, radius)")
+            raise _Refused(
+                f"within_distance takes 5 arguments, not {len(values)}", "write within_distance(x1, y1, x2, y2, radius)"
+            )
         radius = values[4].value if isinstance(values[4], Literal) else None
         if isinstance(radius, bool) or not isinstance(radius, (int, float)) or radius <= 0:
             raise _Refused("within_distance's radius is not a positive number", "write a literal such as 5.0")
         return WithinDistance(values[0], values[1], values[2], values[3], float(radius))
     if name not in FUNCTIONS:
-        raise _Refused(f"calls {name}(), which is not a function here", did_you_mean(name, [*FUNCTIONS, "within_distance"]))
+        raise _Refused(
+            f"calls {name}(), which is not a function here", did_you_mean(name, [*FUNCTIONS, "within_distance"])
+        )
     least, most = FUNCTIONS[name]
     if not least <= len(children) <= most:
         raise _Refused(f"{name}() takes {least} to {most} arguments, not {len(children)}", "mend the call")
@@ -347,7 +370,11 @@ def to_text(expr: Expr) -> str:
         case Literal(value):
             if isinstance(value, str):
                 return "'" + value.replace("'", "''") + "'"
-            return {None: "null", True: "true", False: "false"}.get(value, repr(value)) if value is None or isinstance(value, bool) else repr(value)
+            return (
+                {None: "null", True: "true", False: "false"}.get(value, repr(value))
+                if value is None or isinstance(value, bool)
+                else repr(value)
+            )
         case Unary(op, operand):
             return f"({op} {to_text(operand)})"
         case Binary(op, left, right):
@@ -377,7 +404,11 @@ def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: s
         if column.name not in known and column.name not in ALWAYS_THERE:
             close = difflib.get_close_matches(column.name, known, n=3, cutoff=0.5) or list(known)[:20]
             raise SpecError(
-                source, key, f"{column.alias}.{column.name}", "no such column in its stream", f"did you mean one of these columns: {', '.join(close)}"
+                source,
+                key,
+                f"{column.alias}.{column.name}",
+                "no such column in its stream",
+                f"did you mean one of these columns: {', '.join(close)}",
             )
 
 
@@ -393,9 +424,19 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
     kinds = [check_types(child, types, source=source, key=key) for child in children(expr)]
     match expr:
         case Column(alias, name):
-            return {"seq": "number", "event_ts": "timestamp", "arrival_ts": "timestamp"}.get(name) or types.get((alias, name))
+            return {"seq": "number", "event_ts": "timestamp", "arrival_ts": "timestamp"}.get(name) or types.get(
+                (alias, name)
+            )
         case Literal(value):
-            return None if value is None else "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+            return (
+                None
+                if value is None
+                else "bool"
+                if isinstance(value, bool)
+                else "string"
+                if isinstance(value, str)
+                else "number"
+            )
         case Binary(op, _, _) if op in ("and", "or"):
             if any(kind not in ("bool", None) for kind in kinds):
                 raise fail(f"`{op}` needs two conditions", "compare the columns with something")
@@ -562,7 +603,9 @@ def _compute(op: str, a: Any, b: Any) -> Any:
 def _like(value: str, pattern: str) -> bool:
     import re
 
-    return re.fullmatch("".join({"%": ".*", "_": "."}.get(c, re.escape(c)) for c in pattern), value, re.DOTALL) is not None
+    return (
+        re.fullmatch("".join({"%": ".*", "_": "."}.get(c, re.escape(c)) for c in pattern), value, re.DOTALL) is not None
+    )
 
 
 def _function(name: str, values: list[Any]) -> Any:

@@ -93,14 +93,27 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     condition = None if where is None else ex.parse(where, source=reader.source, key="where", aliases=aliases)
     select = _select(reader, aliases)
     strategy_value = reader.take("strategy", "qjoin")
-    inner = Reader({"name": strategy_value} if isinstance(strategy_value, str) else strategy_value, reader.source, "strategy")
+    inner = Reader(
+        {"name": strategy_value} if isinstance(strategy_value, str) else strategy_value, reader.source, "strategy"
+    )
     strategy_name = inner.choice("name", STRATEGIES, "qjoin")
     target, period_us = _quality(reader, strategy_name)
     strategy = _strategy(inner, strategy_name, window_us, period_us)
     description, schedule = reader.text("description", ""), schedule_of(reader)
     reader.done()
     return JoinSpec(
-        name, streams, keys, window_us, condition, select, target, period_us, strategy, reader.source, description, schedule
+        name,
+        streams,
+        keys,
+        window_us,
+        condition,
+        select,
+        target,
+        period_us,
+        strategy,
+        reader.source,
+        description,
+        schedule,
     )
 
 
@@ -122,7 +135,9 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
     if value == ():
         return ()
     if not isinstance(value, list) or not value or not all(isinstance(column, str) and column for column in value):
-        raise reader.fail("keys", value, "must be a list of columns", f"write [column] or {{{aliases[0]}: a, {aliases[1]}: b}}")
+        raise reader.fail(
+            "keys", value, "must be a list of columns", f"write [column] or {{{aliases[0]}: a, {aliases[1]}: b}}"
+        )
     return tuple((column, column) for column in value)
 
 
@@ -131,7 +146,8 @@ def _select(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.SelectItem, ..
     if not written:
         return None
     items = [
-        ex.parse_item(text, source=reader.source, key=f"select[{place}]", aliases=aliases) for place, text in enumerate(written)
+        ex.parse_item(text, source=reader.source, key=f"select[{place}]", aliases=aliases)
+        for place, text in enumerate(written)
     ]
     names = [item.name for item in items]
     for place, name in enumerate(names):
@@ -164,11 +180,17 @@ def _strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinS
         adapt_every_us = inner.duration("adapt_every", adapt_every_us)
         granularity_us = inner.duration("granularity", granularity_us)
         if adapt_every_us > period_us:
-            raise inner.fail("adapt_every", adapt_every_us, "is longer than the quality period", "adapt at least once a period")
+            raise inner.fail(
+                "adapt_every", adapt_every_us, "is longer than the quality period", "adapt at least once a period"
+            )
         if max(period_us, window_us) // granularity_us > 10_000_000:
-            raise inner.fail("granularity", granularity_us, "is too fine for this period and window", "choose a coarser one")
+            raise inner.fail(
+                "granularity", granularity_us, "is too fine for this period and window", "choose a coarser one"
+            )
     if name == "k_slack":
         slack_us = inner.duration("slack")
     gamma_us = inner.duration("gamma", period_us)
     inner.done()
-    return JoinStrategy(name, estimator, adapt_every_us, granularity_us, basic_window_us, slack_us, gamma_us, confidence)
+    return JoinStrategy(
+        name, estimator, adapt_every_us, granularity_us, basic_window_us, slack_us, gamma_us, confidence
+    )

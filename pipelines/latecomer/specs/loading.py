@@ -31,7 +31,9 @@ def load_query(path: str | Path) -> Any:
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(source, "", None, f"cannot be read ({reason})", "name a query file") from None
     if len(raw) > LARGEST_BYTES:
-        raise SpecError(source, "", None, f"is larger than {LARGEST_BYTES} bytes", "a query file is short: is this one?")
+        raise SpecError(
+            source, "", None, f"is larger than {LARGEST_BYTES} bytes", "a query file is short: is this one?"
+        )
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -70,7 +72,16 @@ def _yaml(text: str, source: str) -> Any:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
         problem = (error.problem or "cannot be read").splitlines()[0]
         raise SpecError(f"{source}:{line}", "", None, f"is not valid YAML: {problem}", "mend that line") from None
-    except (YAMLError, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+    except (
+        YAMLError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         problem = (str(error).splitlines() or ["cannot be read"])[0]
         raise SpecError(source, "", None, f"is not valid YAML: {problem[:200]}", "mend the file") from None
     return data

@@ -58,6 +58,10 @@ def _cron(inner: Reader, name: str, default: str | None) -> str | None:
     value = inner.take(name, default)
     if value is None or value in _PRESETS:
         return value
-    if not isinstance(value, str) or not _CRON.fullmatch(value.strip()) or not all(map(_FIELD.fullmatch, value.split())):
+    if (
+        not isinstance(value, str)
+        or not _CRON.fullmatch(value.strip())
+        or not all(map(_FIELD.fullmatch, value.split()))
+    ):
         raise inner.fail(name, value, "is not a cron expression", f"write five fields, or one of {', '.join(_PRESETS)}")
     return value.strip()

@@ -1,0 +1,40 @@
+# Everything installs from this project's own files: Python packages from requirements.lock (hashes pinned), jars by
+# coordinates pinned in infra/jars.txt. `make demo` and `make test` are all a new machine needs.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.setup-$(shell cat requirements.lock infra/jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint up down lock clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup: $(STAMP) ## virtual environment, jars, class archive (once)
+
+$(STAMP): requirements.lock infra/jars.txt infra/setup.sh
+	@PYTHON="$(PYTHON)" bash infra/setup.sh
+	@rm -f .venv/.setup-* && touch $@
+
+demo: setup ## run the main job on a year of New York flights, through Airflow
+	@$(BIN)/python -m latecomer.jobs.demo
+
+test: setup lint ## everything that must pass
+	@bash infra/test.sh
+
+lint: setup ## ruff and mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+up: setup ## Airflow with its UI on localhost
+	@bash infra/airflow.sh up
+
+down: ## stop what `make up` started
+	@bash infra/airflow.sh down
+
+lock: ## renew requirements.lock from pyproject.toml
+	@.tools/bin/uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --quiet -o requirements.lock
+
+clean: ## remove what was built, but not what was fetched
+	@rm -rf build .pytest_cache .ruff_cache .mypy_cache

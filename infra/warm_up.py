@@ -1,0 +1,42 @@
+"""Run Spark once through what jobs do, so that the JVM can archive the classes it loaded.
+
+``LATECOMER_ARCHIVE`` names the archive to write when the JVM exits.
+"""
+
+import os
+import tempfile
+
+import pyarrow as pa
+from latecomer.lake.location import Lake
+from latecomer.spark import session as sessions
+from latecomer.spark import tables
+
+
+def main() -> None:
+    """Append, read, join, window, group and collect."""
+    archive = os.environ["LATECOMER_ARCHIVE"]
+    sessions.java_options = lambda: f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable -Xlog:all=off"
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(folder)
+        spark = sessions.session(lake)
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        for version in range(3):
+            rows = spark.range(1000).selectExpr("id", "id % 7 k", "timestamp_micros(id) ts", "cast(id as string) s")
+            tables.append(rows, lake, "on_time", "warm", "warm", version)
+        rows = tables.read(spark, lake, "on_time", "warm").where("ts > timestamp'1970-01-01'")
+        running = rows.withColumn("m", F.max("id").over(Window.partitionBy("k").orderBy("id"))).persist()
+        running.groupingSets([["k", "s"], ["k"]], "k", "s").agg(F.count("*"), F.max("m")).toArrow()
+        small = spark.createDataFrame(pa.table({"k": [1, 2]}))
+        joined = running.join(F.broadcast(small), "k").join(rows.select("id", F.col("s").alias("t")), "id")
+        tables.append(joined.select("id", "t"), lake, "corrections", "warm", "warm", 0)
+        source = f"{folder}/in.parquet"
+        rows.coalesce(1).write.parquet(source)
+        read = spark.read.parquet(source).select("*", "_metadata.row_index", F.to_json(F.struct("id")).alias("j"))
+        read.repartitionByRange(2, "id").sortWithinPartitions("id").selectExpr("try_cast(s as bigint)").toArrow()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
