@@ -229,7 +229,7 @@ class JoinControl:
 
     def step(self, summaries: list[IntervalSummary]) -> Horizons:
         """Take in one micro-batch's intervals, in order; returns what the data plane needs to join them."""
-        rows: list[tuple[int, int, int, int, int]] = []
+        rows: list[tuple[int, ...]] = []
         for summary in summaries:
             number = summary.interval
             if self.interval is None or number > self.interval:

@@ -43,8 +43,7 @@ def read_csv(path: Path) -> Iterator[Block]:
     FileProblem
         No header, or header names that are empty or not unique.
     """
-    data = _utf8(path)
-    data, broken = data
+    data, broken = _utf8(path)
     if not data.strip():
         return
     bad: list[tuple[int, str, str]] = []

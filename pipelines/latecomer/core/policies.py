@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.core.histogram import IntervalStats
+from latecomer.core.histogram import UNCENSORED, IntervalStats
+from latecomer.core.join import IntervalSummary
 from latecomer.core.time import FOREVER
 
 
@@ -100,13 +101,14 @@ class PeriodGreatest:
         if self.first is None:
             self.first = stats.interval
         if self.period is not None and period > self.period:
-            self._finish()
+            self.finish()
         self.period = period
         for side in (stats.left, stats.right):
             for bucket, pairs in zip(side.required_bucket.tolist(), side.pairs.tolist(), strict=True):
                 self.current[bucket] = self.current.get(bucket, 0) + pairs
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Close the current period."""
         if self.current:
             buckets = np.array(sorted(self.current))
             weight = np.cumsum([self.current[b] for b in buckets.tolist()])
@@ -132,6 +134,15 @@ class PeriodGreatest:
         """Continue from `to_dict`'s value."""
         self.first, self.period, self.past = state["first"], state["period"], list(state["past"])
         self.current = dict(state["current"])
+
+
+def adapted_parameters(settings: RetentionParameters, summaries: list[IntervalSummary]) -> dict[str, Any]:
+    """What `adapt` writes: per past period, the least retention that would have met the aim, from complete history."""
+    policy = PeriodGreatest(settings)
+    for summary in summaries:
+        policy.observe(summary.stats([UNCENSORED, UNCENSORED]))
+    policy.finish()
+    return {"past": policy.past}
 
 
 def restore_policy(

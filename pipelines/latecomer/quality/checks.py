@@ -127,10 +127,11 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
         if site is not None:
             _docs_site(context, site)
         source = context.data_sources.add_pandas("latecomer")
-        definitions, batches = [], {}
+        definitions: list[tuple[str, Any]] = []
+        batches: dict[str, pd.DataFrame] = {}
         periods = len(frames["ledger"])
         confidence = getattr(spec.strategy, "confidence", 0.95)
-        suites = {
+        suites: dict[str, list[Any]] = {
             "ledger": [
                 ours.ExpectRecallToMeetTarget(
                     column_A="achieved_on_time",
@@ -165,7 +166,7 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
             )
         results, failures = [], []
         for name, definition in definitions:
-            actions = [gx.checkpoint.UpdateDataDocsAction(name="docs")] if site is not None else []
+            actions: list[Any] = [gx.checkpoint.UpdateDataDocsAction(name="docs")] if site is not None else []
             checkpoint = context.checkpoints.add(
                 gx.Checkpoint(
                     name=f"{spec.name}.{name}",

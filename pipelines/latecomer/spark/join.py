@@ -65,7 +65,7 @@ class JoinStage(JoinRepair):
         moved = arrived.rows > 0 and max(control.horizon(0), control.horizon(1)) > NEVER
         late, late_count = self._late(placed) if moved else (None, {})
         pairs = self._join(placed, batch, before, arrived)
-        on_time = self.rows.results(
+        on_time: DataFrame | None = self.rows.results(
             pairs, provenance="on_time", published=_later("seq"), period=_period(_later("t"), self.spec.period_us)
         )
         if not arrived.rows and batch.number > 0:
@@ -74,6 +74,9 @@ class JoinStage(JoinRepair):
             late = self._late_rows(placed)
         for side, peak in enumerate(arrived.peaks):
             carry[side] = max(carry[side], peak)
+
+        def release() -> None:
+            new.unpersist()
 
         def settle(produced: dict[int, int]) -> Settled:
             books.add(
@@ -92,7 +95,20 @@ class JoinStage(JoinRepair):
             }
             return Settled(closed, next_state, dict(books.totals))
 
-        return Outcome(on_time, late, settle, new.unpersist)
+        return Outcome(on_time, late, settle, release)
+
+    def history(self, seq_to: int) -> list[IntervalSummary]:
+        """Interval summaries of all arrivals before `seq_to`, every pair counted, missed or not."""
+        batch = Batch(-1, 0, seq_to)
+        carry = [NEVER] * len(self.rows.sources)
+        new = self._scanned(batch, carry, Chunks.over(0, seq_to, self.spark.sparkContext.defaultParallelism)).persist()
+        try:
+            arrived = self._count_arrivals(new)
+            control, _ = restore(self.spec, None)
+            cells = self._count_pairs(new, batch, [NEVER, NEVER], arrived, control) if arrived.rows else None
+            return _summaries(arrived, cells)
+        finally:
+            new.unpersist()
 
     def _scanned(self, batch: Batch, carry: list[int], chunks: Chunks) -> DataFrame:
         """New rows with running maxima ``m0``, ``m1``, stream time ``t`` and the interval ``j`` of each arrival."""

@@ -40,8 +40,8 @@ class JoinRepair:
         due = late.join(F.broadcast(chosen), "seq").persist()
         bounds = due.agg(
             F.min("seq"), F.max("seq"), F.unix_micros(F.min("partners_from")), F.unix_micros(F.max("partners_to"))
-        ).first()
-        parts = [self._missing(due, side, *bounds) for side in (0, 1)]
+        ).collect()[0]
+        parts = [self._missing(due, side, *tuple(bounds)) for side in (0, 1)]
         return parts[0].unionByName(parts[1])
 
     def _missing(self, due: DataFrame, side: int, seq_from: int, seq_last: int, low: int, high: int) -> DataFrame:

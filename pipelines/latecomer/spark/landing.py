@@ -333,7 +333,7 @@ def _count_text(
         wanted += [F.count_if(column.rlike(pattern)).alias(f"{key}{i}") for key, pattern in core.PATTERNS.items()]
         kind = before.get(name, "string")
         wanted.append((F.count(column) if kind == "string" else F.count(column.try_cast(kind))).alias(f"fit{i}"))
-    found = rows.agg(*wanted).first()
+    found = rows.agg(*wanted).collect()[0]
     return {
         name: (found[f"n{i}"], {key: found[f"{key}{i}"] for key in core.PATTERNS}, found[f"fit{i}"])
         for i, name in enumerate(names)

@@ -455,8 +455,8 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
                 raise fail(f"`{op}` needs a {wanted}", "mend the operand")
             return wanted
         case InList(_, values, _):
-            for value in values:
-                kind = check_types(value, types, source=source, key=key)
+            for item in values:
+                kind = check_types(item, types, source=source, key=key)
                 if kinds[0] is not None and kind != kinds[0]:
                     raise fail(f"looks for a {kind} among {kinds[0]} values", "list values of the column's type")
             return "bool"
@@ -565,8 +565,9 @@ def evaluate(expr: Expr, lookup: Callable[[Column], Any]) -> Any:
     values = [evaluate(child, lookup) for child in children(expr)]
     if isinstance(expr, Call) and expr.name in ("coalesce", "least", "greatest"):
         known = [v for v in values if v is not None]
-        pick = {"coalesce": lambda v: v[0], "least": min, "greatest": max}[expr.name]
-        return pick(known) if known else None
+        if not known:
+            return None
+        return known[0] if expr.name == "coalesce" else min(known) if expr.name == "least" else max(known)
     if any(value is None for value in values):
         return None
     match expr:

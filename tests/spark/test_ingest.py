@@ -1,0 +1,149 @@
+"""Ingestion: one arrival order, once, and nothing lost."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from latecomer.lake import small, views
+from latecomer.lake.errors import InputError
+from latecomer.spark.ingest import IngestOptions, committed_seq, ingest, stream_totals
+
+
+def rows_of(lake, stream):
+    return small.read(lake, "events", stream).sort_by("seq").to_pylist()
+
+
+def test_order_is_by_arrival_then_file_then_position(lake, tmp_path):
+    rng = np.random.default_rng(3)
+    files, truth = [], []
+    for number in range(3):
+        arrival = rng.integers(0, 30, 40) * 1_000_000
+        table = pa.table({"event_ts": pa.array(arrival - 500, pa.int64()), "arrival_ts": pa.array(arrival, pa.int64()), "id": [f"{number}-{i}" for i in range(40)]})
+        pq.write_table(table, tmp_path / f"f{number}.parquet")
+        files.append(str(tmp_path / f"f{number}.parquet"))
+        truth += [(a, number, i, f"{number}-{i}") for i, a in enumerate(arrival.tolist())]
+    done = ingest(lake, files, IngestOptions(stream="s"))
+    assert (done.rows_read, done.seq_from, done.seq_to) == (120, 0, 120)
+    assert [row["id"] for row in rows_of(lake, "s")] == [t[3] for t in sorted(truth)]
+    assert [row["seq"] for row in rows_of(lake, "s")] == list(range(120))
+
+
+def test_a_source_seq_orders_and_is_kept(lake, tmp_path):
+    (tmp_path / "a.csv").write_text("seq,event_ts,v\n3,3000000,c\n1,1000000,a\n2,2000000,b\n")
+    ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
+    assert [(r["seq"], r["source_seq"], r["v"]) for r in rows_of(lake, "s")] == [(0, 1, "a"), (1, 2, "b"), (2, 3, "c")]
+
+
+def test_the_same_content_twice_is_one_ingestion(lake, tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("event_ts,v\n1,1\n2,2\n")
+    first = ingest(lake, [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], IngestOptions(stream="s"))
+    again = ingest(lake, [str(tmp_path / "b.csv")], IngestOptions(stream="s"))
+    assert (first.rows_read, len(first.skipped_files)) == (2, 1)
+    assert (again.rows_read, len(again.skipped_files), committed_seq(lake)) == (0, 1, 2)
+
+
+def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
+    (tmp_path / "a.csv").write_bytes(
+        b'\xef\xbb\xbfevent_ts,v,note\r\n2024-01-01T00:00:00Z,1,"two\nlines"\r\nnonsense,2,x\r\n,3,x\r\n1,2\r\n'
+        b"2024-01-01T01:00:00+01:00,4,\xff\r\n2999-01-01T00:00:00Z,5,x\r\n1704067200000000,6,x\r\n"
+    )
+    done = ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
+    bad = views.quarantine(lake, ["s"]).to_pylist()
+    assert done.rows_read == 7 and done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 5}
+    reasons = {row["line"]: row["reason"] for row in bad}
+    assert "cannot be read" in reasons[4] and "no event time" in reasons[5] and "2 fields" in reasons[6]
+    assert "UTF-8" in reasons[7] and "future" in reasons[8]
+    assert all(row["file"].endswith("a.csv") and row["raw"] for row in bad)
+    assert [row["note"] for row in rows_of(lake, "s")] == ["two\nlines", "x"]
+    assert stream_totals(lake) == {"s": {"rows": 2, "quarantined": 5}}
+
+
+def test_json_lines_gzip_and_nested_values(lake, tmp_path):
+    lines = [json.dumps({"event_ts": "2024-01-01T00:00:00Z", "v": 1, "tags": ["a"]}), "{broken", "[1]", json.dumps({"event_ts": 5, "v": 2})]
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as handle:
+        handle.write("\n".join(lines))
+    done = ingest(lake, [str(tmp_path / "a.jsonl.gz")], IngestOptions(stream="s"))
+    assert done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 2}
+    assert [(r["v"], r["tags"]) for r in rows_of(lake, "s")] == [(1, '["a"]'), (2, None)]
+
+
+def test_drift(lake, tmp_path):
+    def put(name, text):
+        (tmp_path / name).write_text(text)
+        return ingest(lake, [str(tmp_path / name)], IngestOptions(stream="s"))
+
+    put("a.csv", "event_ts,v,code\n1,1,007\n")
+    put("b.csv", "event_ts,new\n2,x\n")
+    mixed = put("c.csv", "event_ts,v\n3,3\n4,oops\n")
+    assert mixed.rows_quarantined == {"s": 1}
+    with pytest.raises(InputError, match="bigint.*string"):
+        put("d.csv", "event_ts,v\n5,abc\n")
+    assert committed_seq(lake) == 3
+    assert [(r["v"], r["code"], r["new"]) for r in rows_of(lake, "s")] == [(1, "007", None), (None, None, "x"), (3, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.parquet", b"not parquet", {"stream": "s"}),
+        ("a.json", b'[{"event_ts": 1}]', {"stream": "s"}),
+        ("a.csv", b"event_ts,a,A\n1,2,3\n", {"stream": "s"}),
+        ("a.csv", b"event_ts,,b\n1,2,3\n", {"stream": "s"}),
+        ("a.csv", b"when,b\n1,2\n", {"stream": "s"}),
+        ("a.csv", b"event_ts,b\n1,2\n", {"by": "stream"}),
+        ("a.csv", b"event_ts\n1\n", {"stream": "../x"}),
+        ("a.csv", b"event_ts\n1\n", {}),
+        ("a.csv", b"event_ts\n1\n", {"stream": "s", "timezone": "Mars/Olympus"}),
+        ("a.txt", b"event_ts\n1\n", {"stream": "s"}),
+        ("a.csv.gz", b"not gzip", {"stream": "s"}),
+    ],
+)
+def test_what_cannot_be_used_as_a_whole_is_refused_in_one_line(lake, tmp_path, name, content, options):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as error:
+        ingest(lake, [str(tmp_path / name)], IngestOptions(**options))
+    assert "\n" not in str(error.value)
+    assert committed_seq(lake) == 0 and lake.names("events") == []
+
+
+def test_generated_files_end_in_rows_or_quarantine(lake, tmp_path):
+    rng = np.random.default_rng(11)
+    pieces = [b"event_ts", b"v", b",", b"\n", b"1", b"x", b'"', b"\xff", b"2024-01-01T00:00:00Z", b"-", b"9" * 25, b"\r\n", b"\x00", b"{", b"null"]
+    files = []
+    for number in range(60):
+        body = b"".join(pieces[i] for i in rng.integers(0, len(pieces), 40))
+        path = tmp_path / f"g{number}.csv"
+        path.write_bytes(b"event_ts,v\n" + body)
+        files.append(str(path))
+    read = kept = 0
+    for start in range(0, 60, 6):
+        try:
+            done = ingest(lake, files[start : start + 6], IngestOptions(stream=f"s{start}"))
+        except InputError as error:
+            assert "\n" not in str(error)
+            continue
+        read += done.rows_read
+        kept += sum(done.rows_ingested.values()) + sum(done.rows_quarantined.values())
+    assert read == kept
+
+
+@pytest.mark.parametrize("point", ["planned", "events", "events:2", "quarantine", "committed"])
+def test_killed_anywhere_and_called_again(lake, tmp_path, point):
+    (tmp_path / "a.csv").write_text("event_ts,stream,v\n1,a,1\n2,b,2\nx,a,3\n4,b,4\n")
+    command = [sys.executable, "-m", "latecomer.jobs.cli", "ingest", "--lake", lake.uri, "--by", "stream", str(tmp_path / "a.csv")]
+    name, _, nth = point.partition(":")
+    env = os.environ | {"LATECOMER_CRASH_AT": f"ingest:{name}" + (f":{nth}" if nth else "")}
+    killed = subprocess.run(command, env=env, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(by="stream"))
+    assert [r["seq"] for r in rows_of(lake, "a")] == [0] and [r["seq"] for r in rows_of(lake, "b")] == [1, 2]
+    assert views.quarantine(lake, ["a", "b"]).num_rows == 1 and committed_seq(lake) == 3

@@ -1,0 +1,137 @@
+"""The join on Spark against the tuple-at-a-time reference and the exact join.
+
+Oracle family: on time = reference, on time + repaired = brute force. Differential family: any cut into micro-batches gives
+the same tables, byte for byte.
+"""
+
+import pytest
+
+from latecomer.core.policies import RetentionParameters, restore_policy
+from latecomer.lake import views
+from latecomer.quality import ledger as books
+from latecomer.reference.join import exact_join, qjoin
+from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
+from tests.support import events
+
+QUERY = """
+name: pairs
+kind: join
+streams: {{left: {left}, right: {right}}}
+keys: [k]
+window: 2 s
+where: {where}
+quality: {{recall: {recall}, period: 10 s}}
+strategy: {{name: {strategy}, gamma: 3 s{more}}}
+"""
+
+
+def query(left="a", right="b", where="left.v <= right.v + 6", recall=0.9, strategy="qjoin", more=""):
+    return parse_query(
+        QUERY.format(left=left, right=right, where=where, recall=recall, strategy=strategy, more=more), "test.yaml"
+    )
+
+
+def load(lake, table, tmp_path):
+    ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
+
+
+def matches(left, right):
+    return left.row["k"] == right.row["k"] and left.row["v"] <= right.row["v"] + 6
+
+
+def expected(table, spec):
+    arrivals = events.arrivals(table, *(stream for _, stream in spec.streams))
+    settings = RetentionParameters.of(spec)
+    answer = qjoin(
+        arrivals,
+        window=spec.window_us,
+        interval=settings.interval_us,
+        granularity=settings.granularity_us,
+        policy=restore_policy(settings, None, None),
+        match=matches,
+    )
+    return answer, exact_join(arrivals, spec.window_us, matches)
+
+
+def pairs(rows):
+    return list(zip(rows["left_seq"].to_pylist(), rows["right_seq"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize(("seed", "left", "right"), [(1, "a", "b"), (2, "a", "b"), (3, "a", "a")])
+def test_equals_the_reference_and_becomes_exact(lake, tmp_path, seed, left, right):
+    table = events.disordered(seed)
+    spec = query(left, right)
+    load(lake, table, tmp_path)
+    run(lake, spec, rows_per_batch=110, flush=True)
+    answer, exact = expected(table, spec)
+    produced = pairs(views.view(lake, spec, "on_time"))
+    assert sorted(produced) == sorted(answer.on_time), "on-time pairs differ from the reference"
+    assert 0 < len(produced) < len(exact), "the input is too tame to tell strategies apart"
+    late = views.view(lake, spec, "late")
+    registered = {(seq, alias) for seq, alias in zip(late["seq"].to_pylist(), late["alias"].to_pylist(), strict=True)}
+    assert registered == {(seq, ("left", "right")[side]) for seq, side, _, _ in answer.late}
+    before = books.ledger(lake, spec)
+    assert before["on_time"].to_pylist() and sum(before["on_time"].to_pylist()) == len(produced)
+    repair(lake, spec, flush=True)
+    results = views.results(lake, spec)
+    assert sorted(pairs(results)) == sorted(exact)
+    ledger = books.ledger(lake, spec)
+    assert sum(ledger["expected"].to_pylist()) == len(exact)
+    assert set(ledger["achieved_final"].to_pylist()) == {1.0}
+    assert views.view(lake, spec, "late")["repaired_in"].null_count == 0
+
+
+def exported(lake, spec):
+    return {name: views.view(lake, spec, name) for name in ("results", "on_time", "corrections", "late")} | {
+        "ledger": books.ledger(lake, spec)
+    }
+
+
+def test_any_cut_gives_the_same_tables(tmp_path, spark):
+    from latecomer.lake.location import Lake
+
+    table = events.disordered(7)
+    spec = query()
+    found = []
+    for number, size in enumerate((1000, 77, 30)):
+        lake = Lake(tmp_path / f"lake{number}")
+        load(lake, table, tmp_path)
+        if size == 30:  # stop and go on, repair in between
+            run(lake, spec, rows_per_batch=size, until_seq=95)
+            repair(lake, spec)
+        run(lake, spec, rows_per_batch=size, flush=True)
+        repair(lake, spec)
+        repair(lake, spec, flush=True)
+        found.append(exported(lake, spec))
+    for other in found[1:]:
+        for name, rows in found[0].items():
+            assert rows.equals(other[name]), name
+
+
+def test_exact_strategy_never_misses(lake, tmp_path):
+    table = events.disordered(4)
+    spec = query(strategy="exact")
+    load(lake, table, tmp_path)
+    report = run(lake, spec, rows_per_batch=120, flush=True)
+    _, exact = expected(table, spec)
+    assert sorted(pairs(views.results(lake, spec))) == sorted(exact)
+    assert report.late == 0
+
+
+def test_a_second_run_has_nothing_to_do(lake, tmp_path):
+    load(lake, events.disordered(5, rows=60), tmp_path)
+    spec = query()
+    assert run(lake, spec, flush=True).micro_batches == 1
+    assert run(lake, spec, flush=True).micro_batches == 0
+
+
+def test_a_changed_query_is_refused(lake, tmp_path):
+    from latecomer.lake.errors import InputError
+
+    load(lake, events.disordered(5, rows=60), tmp_path)
+    run(lake, query())
+    with pytest.raises(InputError, match="has changed"):
+        run(lake, query(recall=0.5))
