@@ -159,6 +159,18 @@ def test_quick_reaction_to_a_worse_regime() -> None:
     assert controller.choose(620)[0] >= 1000 * G
 
 
+def test_broken_promises_tighten_the_aim_until_they_are_forgotten() -> None:
+    def after(broken: int, then: int) -> int:
+        controller = Calibrated(0.9, SECOND, SECOND, G, (0,))
+        for interval in range(40 + broken + then):
+            lost = 500.0 if 40 <= interval < 40 + broken else 0.0
+            controller.observe(loss(interval, [G * i for i in range(1, 1001)], lost=lost))
+        return controller.choose(40 + broken + then)[0]
+
+    assert after(0, 0) == after(1, 0) < after(2, 0) < after(4, 0)
+    assert after(4, 19) == after(0, 0)
+
+
 def test_gaps_and_empty_periods_are_no_evidence() -> None:
     controller = Calibrated(0.9, 10 * SECOND, SECOND, G, (0,))
     for interval in range(20):

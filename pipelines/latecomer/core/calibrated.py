@@ -31,7 +31,10 @@ feasible set is a staircase and one two-pointer sweep finds its cheapest point.
 4. *Regime change.* The current period joins the remembered ones from its first interval, its losses measured against
    a whole period's contributions, so that a handful of early pairs does not decide and a burst does at once. A
    regime that ends is forgotten after `M` periods: memory is spent on the promise first.
-5. *Knobs are chosen apart.* Often one stream of a join is late and the other is not; a common value pays twice.
+5. *Feedback from broken promises*, as in adaptive conformal inference: periods are not exchangeable when delays drift,
+   and every new one exceeds all before. So with `m` remembered periods that (by estimate) broke the promise where
+   ``m0 = (1 - share)(n + 1)`` may, aim is divided by ``1 + (m - m0)+``; each breach counts while it is remembered.
+6. *Knobs are chosen apart.* Often one stream of a join is late and the other is not; a common value pays twice.
 
 Before the first full period everything is retained (`FOREVER`), and also as long as no contribution has been seen:
 nothing is known about the delays then.
@@ -259,6 +262,8 @@ class Calibrated:
         past, current = self._past, self._current
         assert self._period is not None
         aim = (1 - self.target) * min(1.0, (len(past) + 1) / (self.memory + 1))
+        missed = sum(p.lost > (1 - self.target) * p.total for p in past)
+        aim /= 1 + max(missed - (1 - self.share) * (len(past) + 1), 0.0)
         totals = np.array([p.total for p in past])
         required = [p.required for p in past]
         so_far = current.total

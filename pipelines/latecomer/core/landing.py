@@ -75,7 +75,9 @@ def read_csv(path: Path) -> Iterator[Block]:
         raise FileProblem(
             f"is not readable CSV ({' '.join(str(error).split())[:160]})", "mend or split the file"
         ) from None
-    lines = _lines(table, sorted(number for number, _, _ in bad))
+    bad.sort()
+    lines, places = _lines(table, [number for number, _, _ in bad])
+    bad = [(line, text, problem) for line, (_, text, problem) in zip(places, bad, strict=True)]
     rows, more = _drop_broken(table, lines, broken)
     yield Block(rows[0], rows[1], bad + more)
 
@@ -138,18 +140,21 @@ def _check_names(names: list[str]) -> None:
         raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
 
 
-def _lines(table: pa.Table, skipped: list[int]) -> pa.Array:
-    """Physical line of each row: one for the header, plus rows and newlines inside earlier values, plus skipped rows."""
+def _lines(table: pa.Table, skipped: list[int]) -> tuple[pa.Array, list[int]]:
+    """Physical line of each row, and of each skipped record (given by record number, the header being 1).
+
+    A record begins one line after the one before it, plus the newlines inside that one's values.
+    """
     import numpy as np
 
     extra = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
         extra += pc.fill_null(pc.count_substring(column, "\n"), 0).to_numpy().astype(np.int64)
-    row = np.arange(table.num_rows, dtype=np.int64) + 2
+    record = np.arange(table.num_rows, dtype=np.int64) + 2
     for number in skipped:
-        row[row >= number] += 1
-    before = np.concatenate([[0], np.cumsum(extra)[:-1]]) if table.num_rows else extra
-    return pa.array(row + before)
+        record[record >= number] += 1
+    until = np.concatenate([[0], np.cumsum(extra)])
+    return pa.array(record + until[:-1]), [n + int(until[np.searchsorted(record, n)]) for n in skipped]
 
 
 def _drop_broken(

@@ -1,6 +1,6 @@
 """Named points between two commits at which a test may kill the process.
 
-``LATECOMER_CRASH_AT=NAME`` or ``NAME:3`` kills (SIGKILL, as a power cut would) at the first or third time the point is
+``LATECOMER_CRASH_AT=NAME`` or ``NAME@3`` kills (SIGKILL, as a power cut would) at the first or third time the point is
 passed. Without the variable a point costs one dictionary look-up.
 """
 
@@ -18,7 +18,7 @@ def point(name: str) -> None:
     wanted = os.environ.get("LATECOMER_CRASH_AT")
     if not wanted:
         return
-    target, _, nth = wanted.partition(":")
+    target, _, nth = wanted.partition("@")
     if target not in (name, "*"):
         return
     _passed[target] += 1
