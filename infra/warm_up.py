@@ -35,7 +35,11 @@ def main() -> None:
         rows.coalesce(1).write.parquet(source)
         read = spark.read.parquet(source).select("*", "_metadata.row_index", F.to_json(F.struct("id")).alias("j"))
         read.repartitionByRange(2, "id").sortWithinPartitions("id").selectExpr("try_cast(s as bigint)").toArrow()
+        gateway = spark.sparkContext._gateway
         spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends with its standard input, and archives as it ends
+        gateway.proc.wait(timeout=120)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ class SeparableRecall:
     right: Float64Array
 
     def at(self, left_us: int, right_us: int) -> float:
+        """Estimated recall in [0, 1] under retentions in microseconds."""
         return _step(self.left_us, self.left, left_us) + _step(self.right_us, self.right, right_us)
 
     def cheapest(self, left_rate: float, right_rate: float, target: float) -> tuple[int, int]:
@@ -136,6 +137,7 @@ class PaperRecall:
     results: tuple[Int64Array, Int64Array]
 
     def at(self, left_us: int, right_us: int) -> float:
+        """Estimated recall in [0, 1] under retentions in microseconds."""
         last = [c.size - 1 for c in self.cross]
         i, j = (int(np.clip(d // self.granularity_us, 0, n)) for d, n in zip((left_us, right_us), last, strict=True))
         return float(_paper_at(i, j, *self._arrays()))
@@ -326,6 +328,7 @@ class CalibratedRetention:
         return cls(controller, TailEstimator(*spans, sample_fraction, controller.memory))
 
     def observe(self, stats: IntervalStats) -> None:
+        """Take in one complete interval; in order, those without arrivals left out."""
         last = self.tail.last
         estimated = self.tail.estimate(stats)
         self.controller.observe(interval_loss(stats, estimated, self.controller.granularity_us))
@@ -335,6 +338,7 @@ class CalibratedRetention:
         self.periods = self.periods * fade + span
 
     def choose(self, interval: int) -> tuple[int, int]:
+        """``(d_left, d_right)`` in us for `interval`; `FOREVER` keeps everything."""
         left, right = self.controller.choose(interval)
         share = sampled_share(self.tail.sample_fraction)
         if share * self.results * (1 - self.controller.target) < self.EVIDENCE * self.periods:
@@ -342,6 +346,7 @@ class CalibratedRetention:
         return left, right
 
     def to_dict(self) -> dict[str, Any]:
+        """Parameters and state, JSON-able and exact."""
         return {
             "controller": self.controller.to_dict(),
             "tail": self.tail.to_dict(),
@@ -351,6 +356,7 @@ class CalibratedRetention:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CalibratedRetention:
+        """Inverse of ``to_dict``."""
         parts = Calibrated.from_dict(data["controller"]), TailEstimator.from_dict(data["tail"])
         return cls(*parts, float(data["results"]), float(data["periods"]))
 
@@ -386,9 +392,11 @@ class QJoinRetention:
 
     @property
     def needs_candidates(self) -> bool:
+        """The two models read candidates and results by delay, ``empirical`` does not."""
         return self.estimator != "empirical"
 
     def observe(self, stats: IntervalStats) -> None:
+        """Take in one complete interval; in order, those without arrivals left out."""
         self.first = stats.interval if self.first is None else self.first
         oldest = stats.interval - self.period_us // self.interval_us
         keep = oldest if self.estimator == "empirical" else stats.interval - 1
@@ -403,6 +411,7 @@ class QJoinRetention:
         self.account = [a for a in self.account if a[0] > oldest] + [(stats.interval, produced, ideal)]
 
     def choose(self, interval: int) -> tuple[int, int]:
+        """``(d_left, d_right)`` in us for `interval`; `FOREVER` keeps everything."""
         if self.first is None or (interval - self.first) * self.interval_us < self.period_us:
             return self.retention
         recall = self._recall()
@@ -424,12 +433,14 @@ class QJoinRetention:
         return paper(self.recent[-1], w, g, length, self.basic_window_us)
 
     def to_dict(self) -> dict[str, Any]:
+        """Parameters and state, JSON-able and exact."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain["retention"], plain["account"] = list(self.retention), [list(a) for a in self.account]
         return plain | {"recent": [to_dict(s) for s in self.recent]}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> QJoinRetention:
+        """Inverse of ``to_dict``."""
         left, right = data["retention"]
         account = [(int(a), float(b), float(c)) for a, b, c in data["account"]]
         recent = [from_dict(s) for s in data["recent"]]

@@ -162,7 +162,7 @@ def _drop_broken(
 ) -> tuple[tuple[pa.Table, pa.Array], list[tuple[int, str, str]]]:
     if not broken:
         return (table, lines), []
-    wrong = pa.array([False] * table.num_rows)
+    wrong = pa.array([False] * table.num_rows, pa.bool_())
     for column in table.columns:
         wrong = pc.or_(wrong, pc.fill_null(pc.match_substring(column, "\ufffd"), False).combine_chunks())
     rows = table.filter(wrong)

@@ -161,7 +161,8 @@ def _parquet(spark: SparkSession, path: Path) -> DataFrame:
     from pyspark.sql import functions as F
 
     try:
-        names = pq.read_schema(path).names
+        schema = pq.read_schema(path)
+        names = schema.names
     except (pa.ArrowInvalid, OSError) as error:
         raise core.FileProblem(
             f"is not readable Parquet ({' '.join(str(error).split())[:160]})", "check the file"
@@ -171,17 +172,31 @@ def _parquet(spark: SparkSession, path: Path) -> DataFrame:
     if clash:
         raise core.FileProblem(f"has a column {clash[0]!r}, a name kept for the product", "rename it")
     try:
-        rows = spark.read.parquet(str(path.resolve()))
+        rows = _without_nanoseconds(spark.read.parquet(str(path.resolve())), schema)
         everything = F.to_json(F.struct(*(F.col(_quoted(c)) for c in rows.columns)))
-        position = F.col("_metadata.row_index")
+        position = F.col("_row")
         return rows.select(
-            "*", position.alias("_row"), (position + 1).alias("_line"), everything.alias("_raw"),
+            "*", (position + 1).alias("_line"), everything.alias("_raw"),
             F.lit(None).cast("string").alias("_problem"),
         )  # fmt: skip
     except PySparkException as error:
         raise core.FileProblem(
             f"is not readable Parquet ({' '.join(str(error).split())[:160]})", "check the file"
         ) from None
+
+
+def _without_nanoseconds(rows: DataFrame, schema: pa.Schema) -> DataFrame:
+    """Nanosecond timestamps (pandas writes them) as microseconds: Spark reads them as plain numbers."""
+    from pyspark.sql import functions as F
+
+    columns = []
+    for item in schema:
+        column = F.col(_quoted(item.name))
+        if pa.types.is_timestamp(item.type) and item.type.unit == "ns":
+            column = F.timestamp_micros(F.expr(f"{_quoted(item.name)} div 1000"))
+            column = column if item.type.tz else column.cast("timestamp_ntz")
+        columns.append(column.alias(item.name))
+    return rows.select(*columns, F.col("_metadata.row_index").alias("_row"))
 
 
 def _text(spark: SparkSession, lake: Lake, path: Path, kind: str, staging: Landed) -> DataFrame:

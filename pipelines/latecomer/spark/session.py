@@ -7,6 +7,7 @@ used by path; on a cluster whose images hold them, set ``LATECOMER_JARS`` to the
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -47,6 +48,7 @@ def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
@@ -87,6 +89,7 @@ def settings(lake: Lake) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols": "8",
         "spark.databricks.delta.stats.collect": "true",
+        "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing.py turns them into timestamps
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

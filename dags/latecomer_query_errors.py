@@ -1,0 +1,23 @@
+"""Shows broken query files as an import error that names file, key and remedy; defines no DAG."""
+
+from __future__ import annotations
+
+from latecomer_common import query_files
+
+from latecomer.specs.common import SpecError
+from latecomer.specs.loading import load_query
+
+
+def broken() -> list[str]:
+    """One line per broken query file."""
+    found = []
+    for path in query_files():
+        try:
+            load_query(path)
+        except SpecError as error:
+            found.append(str(error))
+    return found
+
+
+if _lines := broken():
+    raise ImportError("\n".join(_lines))
