@@ -34,7 +34,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.histogram import IntervalStats, SideStats, add_sparse, exact_below, from_dict, merge, to_dict
+from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, SideStats, add_sparse, exact_below, from_dict, merge, to_dict
 from latecomer.core.time import FOREVER, NEVER
 
 Int64 = NDArray[np.int64]
@@ -215,6 +215,7 @@ class JoinControl:
         bucket = held_bucket_us(interval_us, granularity_us)
         self.held = [Held(bucket), Held(bucket)]
         self.accounts: dict[int, PeriodAccount] = {}
+        self.arrivals = 0
 
     def horizon(self, side: int) -> int:
         """`H` of stream `side` now, after the last arrival taken in."""
@@ -286,7 +287,7 @@ class JoinControl:
         return self.accounts.setdefault(period, PeriodAccount())
 
     def _book(self, account: PeriodAccount, weight_us: int, *, retention: bool = True) -> None:
-        held = sum(each.total() for each in self.held)
+        held = sum(each.total() for each in self.held) + self._sample_rows()
         account.held_area += held * weight_us
         account.weight_us += weight_us
         account.held_max = max(account.held_max, held)
@@ -295,12 +296,17 @@ class JoinControl:
             for side in (0, 1):
                 account.retention_area[side] += self.retention[side] * weight_us
 
+    def _sample_rows(self) -> int:
+        """Rows the deterministic sample holds beside the buffers: its share of all arrivals, an upper bound."""
+        return round(SAMPLE_FRACTION * self.arrivals) if self.policy.needs_pairs else 0
+
     def _take(self, summary: IntervalSummary) -> None:
         seen = summary.stats(self.censored)
         self.partial = seen if self.partial is None else merge(self.partial, seen)
         self.t_last_us = max(self.t_last_us, summary.t_last_us)
         self._open(self._period(summary.interval))
         for side in (0, 1):
+            self.arrivals += int(summary.arrived[side][1].sum())
             self.held[side].add(*summary.arrived[side])
             self.held[side].expire(self.horizon(side))
 
@@ -321,6 +327,7 @@ class JoinControl:
                 str(start): [a.held_area, a.weight_us, a.held_max, a.retention_area, a.retention_weight_us]
                 for start, a in self.accounts.items()
             },
+            "arrivals": self.arrivals,
             "policy": self.policy.to_dict(),
         }
 
@@ -335,6 +342,7 @@ class JoinControl:
         self.partial = None if state["partial"] is None else from_dict(state["partial"])
         for held, (buckets, rows) in zip(self.held, state["held"], strict=True):
             held.buckets, held.rows = np.array(buckets, np.int64), np.array(rows, np.int64)
+        self.arrivals = state["arrivals"]
         self.accounts = {
             int(start): PeriodAccount(area, weight, most, list(retention), span)
             for start, (area, weight, most, retention, span) in state["accounts"].items()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.histogram import delay_bucket
+from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.time import NEVER, running_max, stream_time
 
@@ -157,8 +157,13 @@ def summaries(
     placed = [np.flatnonzero(rows[s] & (now[s] > NEVER)) for s in (0, 1)]
     numbers = [now[s][placed[s]] // length for s in (0, 1)]
     chosen = np.flatnonzero(pairs)
-    cells = np.stack([later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g], axis=1)
-    cells, counts = np.unique(cells, axis=0, return_counts=True) if len(cells) else (cells, np.empty(0, np.int64))
+    earlier = np.where(side == 0, data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]])[chosen]
+    later_delay = np.where(side == 0, delay[1][data.pairs[:, 1]], delay[0][data.pairs[:, 0]])[chosen]
+    cells = np.stack(
+        [later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, delay_bucket(later_delay, g)], axis=1
+    )
+    cells, place, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    sampled = np.bincount(place.ravel(), in_sample(earlier, SAMPLE_FRACTION), len(counts)).astype(np.int64)
     found = []
     for number in np.union1d(numbers[0], numbers[1]).tolist():
         inside = [placed[s][numbers[s] == number] for s in (0, 1)]
@@ -166,8 +171,9 @@ def summaries(
         delays = tuple(_count(delay_bucket(delay[s][inside[s]], g)) for s in (0, 1))
         own = slice(*np.searchsorted(cells[:, 0], [number, number + 1]))
         table = np.zeros((own.stop - own.start, 6), np.int64)
-        table[:, 0], table[:, 1], table[:, 2] = cells[own, 1], cells[own, 2], -1
+        table[:, :3] = cells[own, 1:]
         table[:, 3] = table[:, 4] = counts[own]
+        table[:, 5] = sampled[own]
         last = max(int(now[s][inside[s]].max()) for s in (0, 1) if len(inside[s]))
         found.append(IntervalSummary(number, last, (arrived[0], arrived[1]), (delays[0], delays[1]), table))
     return found

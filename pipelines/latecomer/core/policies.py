@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from latecomer.core.estimators import CalibratedRetention, QJoinRetention
 from latecomer.core.histogram import UNCENSORED, IntervalStats
 from latecomer.core.join import IntervalSummary
 from latecomer.core.time import FOREVER
@@ -82,76 +81,38 @@ class Constant:
         return {"retention": list(self.retention)}
 
 
-class PeriodGreatest:
-    """The greatest of the last periods' own quantiles of required retention."""
-
-    needs_pairs = True
-    needs_candidates = False
-
-    def __init__(self, settings: RetentionParameters) -> None:
-        self.settings = settings
-        self.first: int | None = None
-        self.period: int | None = None
-        self.current: dict[int, int] = {}
-        self.past: list[int] = []
-
-    def observe(self, stats: IntervalStats) -> None:
-        """Add an interval to its period."""
-        period = stats.interval * self.settings.interval_us // self.settings.period_us
-        if self.first is None:
-            self.first = stats.interval
-        if self.period is not None and period > self.period:
-            self.finish()
-        self.period = period
-        for side in (stats.left, stats.right):
-            for bucket, pairs in zip(side.required_bucket.tolist(), side.pairs.tolist(), strict=True):
-                self.current[bucket] = self.current.get(bucket, 0) + pairs
-
-    def finish(self) -> None:
-        """Close the current period."""
-        if self.current:
-            buckets = np.array(sorted(self.current))
-            weight = np.cumsum([self.current[b] for b in buckets.tolist()])
-            aim = self.settings.target + 0.8 * (1 - self.settings.target)
-            self.past.append(
-                int((buckets[np.searchsorted(weight, aim * weight[-1])] + 1) * self.settings.granularity_us)
-            )
-            self.past = self.past[-40:]
-        self.current = {}
-
-    def choose(self, interval: int) -> tuple[int, int]:
-        """Everything during the first full period, then the greatest."""
-        warm = self.first is None or (interval - self.first) * self.settings.interval_us < self.settings.period_us
-        if warm or not self.past:
-            return FOREVER, FOREVER
-        return max(self.past), max(self.past)
-
-    def to_dict(self) -> dict[str, Any]:
-        """State as JSON-able values."""
-        return {"first": self.first, "period": self.period, "current": sorted(self.current.items()), "past": self.past}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `to_dict`'s value."""
-        self.first, self.period, self.past = state["first"], state["period"], list(state["past"])
-        self.current = dict(state["current"])
-
-
 def adapted_parameters(settings: RetentionParameters, summaries: list[IntervalSummary]) -> dict[str, Any]:
-    """What `adapt` writes: per past period, the least retention that would have met the aim, from complete history."""
-    policy = PeriodGreatest(settings)
+    """What `adapt` writes: the policy as it would stand now had it seen every pair, missed or not."""
+    policy = restore_policy(settings, None, None)
     for summary in summaries:
         policy.observe(summary.stats([UNCENSORED, UNCENSORED]))
-    policy.finish()
-    return {"past": policy.past}
+    return {"policy": policy.to_dict()}
 
 
-def restore_policy(
-    settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None
-) -> Any:
-    """The policy of a query, as its state left it."""
+def restore_policy(settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None) -> Any:
+    """The policy of a query: from parameters that `adapt` wrote, else as its state left it, else at the start."""
     if settings.strategy == "exact":
         return KeepAll()
-    policy = PeriodGreatest(settings)
-    if state is not None:
-        policy.restore(state)
-    return policy
+    kept = parameters["policy"] if parameters else state
+    if settings.estimator == "calibrated":
+        if kept is not None:
+            return CalibratedRetention.from_dict(kept)
+        return CalibratedRetention.build(
+            settings.target,
+            window_us=settings.window_us,
+            period_us=settings.period_us,
+            interval_us=settings.interval_us,
+            granularity_us=settings.granularity_us,
+            share=settings.confidence,
+        )
+    if kept is not None:
+        return QJoinRetention.from_dict(kept)
+    return QJoinRetention(
+        settings.estimator,
+        settings.target,
+        settings.window_us,
+        settings.period_us,
+        settings.interval_us,
+        settings.granularity_us,
+        settings.basic_window_us,
+    )

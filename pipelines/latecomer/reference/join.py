@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.core.histogram import IntervalStats, SideStats, delay_bucket, exact_below
+from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, SideStats, delay_bucket, exact_below, in_sample
 from latecomer.core.time import FOREVER, NEVER
 
 
@@ -61,6 +61,7 @@ def qjoin(
     self_join = any(a.side == 2 for a in arrivals)
     max_ts = [NEVER, NEVER]
     buffers: list[list[Arrival]] = [[], []]
+    sample: list[list[Arrival]] = [[], []]
     horizon = [NEVER, NEVER]
     keep = [FOREVER, FOREVER]
     censored = [0, 0]
@@ -89,39 +90,47 @@ def qjoin(
             delay = max_ts[side] - arrival.ts
             if now > NEVER:
                 seen[side]["delay"].append(delay)
-            found = 0
             for partner in buffers[1 - side]:
                 pair = (arrival, partner) if side == 0 else (partner, arrival)
                 if abs(arrival.ts - partner.ts) <= window and match(*pair):
                     answer.on_time[pair[0].seq, pair[1].seq] = now
-                    seen[1 - side]["required"].append(now - window - partner.ts)
-                    found += 1
+                    required = (now - window - partner.ts) // granularity
+                    seen[1 - side]["required"].append(required)
+                    if required < censored[1 - side]:
+                        seen[side]["results"].append(delay)
             if horizon[1 - side] >= arrival.ts - window:
                 answer.late.append(
                     (arrival.seq, side, arrival.ts - window, min(horizon[1 - side], arrival.ts + window))
                 )
+            for partner in sample[1 - side]:
+                pair = (arrival, partner) if side == 0 else (partner, arrival)
+                if abs(arrival.ts - partner.ts) <= window and match(*pair):
+                    seen[1 - side]["sampled"].append((now - window - partner.ts) // granularity)
         for side in roles:
             if arrival.ts > horizon[side]:
                 buffers[side].append(arrival)
+            if in_sample(np.array([arrival.seq]), SAMPLE_FRACTION)[0]:
+                sample[side].append(arrival)
     assert self_join or all(a.side in (0, 1) for a in arrivals)
     return answer
 
 
 def _nothing() -> list[dict[str, list]]:
-    return [{"delay": [], "required": []} for _ in (0, 1)]
+    return [{"delay": [], "results": [], "required": [], "sampled": []} for _ in (0, 1)]
 
 
 def _stats(number: int, seen: list[dict[str, list]], censored: list[int], granularity: int) -> IntervalStats:
     sides = []
     for side in (0, 1):
         delays = delay_bucket(np.array(seen[side]["delay"], np.int64), granularity)
+        results = delay_bucket(np.array(seen[side]["results"], np.int64), granularity)
         bucket, rows = np.unique(delays, return_counts=True)
-        zero = np.zeros(len(bucket), np.int64)
-        required = np.array(seen[side]["required"], np.int64) // granularity
-        required, pairs = np.unique(required[required < censored[side]], return_counts=True)
-        sides.append(
-            SideStats(
-                len(delays), bucket, rows, zero, zero, required, pairs, np.zeros(len(pairs), np.int64), censored[side]
-            )
-        )
+        met = np.array([int((results == b).sum()) for b in bucket], np.int64)
+        required = np.array(seen[side]["required"], np.int64)
+        required = required[required < censored[side]]
+        sampled = np.array(seen[side]["sampled"], np.int64)
+        places = np.unique(np.concatenate([required, sampled]))
+        pairs = np.array([int((required == p).sum()) for p in places], np.int64)
+        drawn = np.array([int((sampled == p).sum()) for p in places], np.int64)
+        sides.append(SideStats(len(delays), bucket, rows, met, met, places, pairs, drawn, censored[side]))
     return IntervalStats(number, sides[0], sides[1])

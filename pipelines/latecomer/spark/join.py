@@ -26,7 +26,7 @@ from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
 from latecomer.spark.join_repair import JoinRepair
-from latecomer.spark.join_rows import LETTERS, JoinRows
+from latecomer.spark.join_rows import LETTERS, JoinRows, in_sample
 from latecomer.spark.ledger import LateCounts, PeriodBooks, late_counts
 from latecomer.spark.scan import Chunks, running_maxima
 from latecomer.spark.stage import Batch, Outcome, Settled
@@ -51,7 +51,8 @@ class JoinStage(JoinRepair):
 
     def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
         """Answer one micro-batch."""
-        control, books = restore(self.spec, state, self.parameters)
+        fresh = self.parameters if self.parameters and self.parameters["number"] != (state or {}).get("parameters") else None
+        control, books = restore(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         chunks = Chunks.over(batch.seq_from, batch.seq_to, self.spark.sparkContext.defaultParallelism)
         new = self._scanned(batch, carry, chunks).persist()
@@ -91,7 +92,7 @@ class JoinStage(JoinRepair):
                 "control": control.to_dict(),
                 "books": books.to_dict(),
                 "carry": carry,
-                "parameters": self.parameters,
+                "parameters": self.parameters["number"] if self.parameters else None,
             }
             return Settled(closed, next_state, dict(books.totals))
 
@@ -148,7 +149,7 @@ class JoinStage(JoinRepair):
         carried = {"t": F.col("t"), "j": F.col("j")}
         if delays:
             carried["db"] = F.expr(f"case when delay <= {g} then 0L else (delay + {g - 1}) div {g}L - 1 end")
-        left, right = self._sides(new, batch, before, arrived, carried)
+        left, right = self._sides(new, batch, before, arrived, carried, sampled=True)
         either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
         pairs = self.rows.pairs(left, right, either_new, where=not delays, copy_left=arrived.left_is_smaller)
         keys = [
@@ -158,7 +159,11 @@ class JoinStage(JoinRepair):
             (_later("db") if delays else F.lit(-1)).alias("db"),
         ]
         passed = F.expr(self.rows.where_sql) if delays else F.lit(True)
-        counts = [F.count("*").alias("candidates"), F.count_if(passed).alias("results")]
+        counts = [
+            F.count("*").alias("candidates"),
+            F.count_if(passed).alias("results"),
+            F.count_if(passed & in_sample("if(l_seq > r_seq, r_seq, l_seq)")).alias("sampled"),
+        ]
         return pairs.groupBy(*keys).agg(*counts).toArrow()
 
     def _place(self, new: DataFrame, horizons: Horizons) -> DataFrame:
@@ -195,7 +200,7 @@ class JoinStage(JoinRepair):
         return self.rows.pairs(left, right, either_new & retained, where=True, copy_left=arrived.left_is_smaller)
 
     def _sides(
-        self, new: DataFrame, batch: Batch, before: list[int], arrived: Arrivals, carried: dict[str, Column]
+        self, new: DataFrame, batch: Batch, before: list[int], arrived: Arrivals, carried: dict[str, Column], *, sampled: bool = False
     ) -> list[DataFrame]:
         """Both sides: rows still held, and the new ones with the columns `carried`."""
         from pyspark.sql import functions as F
@@ -207,7 +212,7 @@ class JoinStage(JoinRepair):
             if batch.seq_from == 0:
                 sides.append(fresh)
                 continue
-            held = self.rows.stored(side, batch.seq_from, before[side], low, high)
+            held = self.rows.stored(side, batch.seq_from, before[side], low, high, sampled=sampled)
             # a held row is never the later of a pair that counts here, so what is carried for later rows is not looked at
             blank = {f"{letter}_{name}": F.lit(None).cast("bigint") for name in carried}
             sides.append(fresh.unionByName(held.withColumns(blank)))
@@ -352,8 +357,8 @@ def _summaries(arrived: Arrivals, cells: pa.Table | None) -> list[IntervalSummar
     per_interval: dict[int, np.ndarray] = {}
     if cells is not None and cells.num_rows:
         number = cells["j"].to_numpy()
-        columns = [cells[name].to_numpy().astype(np.int64) for name in ("x", "b", "db", "candidates", "results")]
-        table = np.stack([*columns, np.zeros(len(number), np.int64)], axis=1)
+        columns = [cells[name].to_numpy().astype(np.int64) for name in ("x", "b", "db", "candidates", "results", "sampled")]
+        table = np.stack(columns, axis=1)
         order = np.lexsort((table[:, 2], table[:, 1], table[:, 0], number))
         number, table = number[order], table[order]
         numbers, starts = np.unique(number, return_index=True)

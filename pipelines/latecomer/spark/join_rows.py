@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from latecomer.core.histogram import SAMPLE_FACTOR, SAMPLE_FRACTION, SAMPLE_MODULUS
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
@@ -167,15 +168,24 @@ class JoinRows:
             return parts[0]
         return parts[0].unionByName(parts[1], allowMissingColumns=True)
 
-    def stored(self, side: int, seq_to: int, above_us: int, from_us: int, to_us: int) -> DataFrame:
-        """Stored rows of one side that arrived before `seq_to`, with ``above < ts`` and ``from <= ts <= to``."""
+    def stored(
+        self, side: int, seq_to: int, above_us: int, from_us: int, to_us: int, *, sampled: bool = False
+    ) -> DataFrame:
+        """Stored rows of one side that arrived before `seq_to`, with ``above < ts`` and ``from <= ts <= to``.
+
+        With `sampled` the deterministic sample's rows come too, however far behind `above` they are.
+        """
         from pyspark.sql import functions as F
 
         source = 0 if self.is_self else side
         low = max(above_us + 1, from_us)
         rows = self.events[source].where(F.col("seq") < seq_to)
         if low > _EARLIEST_US:
-            rows = rows.where(F.col("event_ts") >= F.timestamp_micros(F.lit(low)))
+            recent = F.col("event_ts") >= F.timestamp_micros(F.lit(low))
+            if sampled:
+                reach = F.timestamp_micros(F.lit(max(from_us, _EARLIEST_US)))
+                recent = recent | (in_sample("seq") & (F.col("event_ts") >= reach))
+            rows = rows.where(recent)
         if to_us < _LATEST_US:
             rows = rows.where(F.col("event_ts") <= F.timestamp_micros(F.lit(to_us)))
         columns = [F.col(_quoted(name)).alias(f"{LETTERS[side]}_c{k}") for k, name in enumerate(self.needed[source])]
@@ -227,6 +237,14 @@ class JoinRows:
             published.alias("published_seq"),
             F.timestamp_micros(period).alias("period_start"),
         )
+
+
+def in_sample(seq: str) -> Column:
+    """:func:`latecomer.core.histogram.in_sample` as SQL: is the arrival in the deterministic sample?"""
+    from pyspark.sql import functions as F
+
+    place = f"({seq} % {SAMPLE_MODULUS}) * {SAMPLE_FACTOR} % {SAMPLE_MODULUS}"
+    return F.expr(f"{place} < {SAMPLE_FRACTION * SAMPLE_MODULUS!r}D")
 
 
 _EARLIEST_US = -60_000_000_000_000_000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SLACK = ("mp_k_slack", "k_slack", "aq_k_slack")
 
 
-def stage_of(spec: Any, spark: SparkSession, lake: Lake) -> Stage:
+def stage_of(spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> Stage:
     """The stage for a query.
 
     Raises
@@ -30,7 +30,7 @@ def stage_of(spec: Any, spark: SparkSession, lake: Lake) -> Stage:
     if spec.kind == "join":
         if spec.strategy.name in _SLACK:
             return import_module("latecomer.spark.join_slack").SlackJoinStage(spec, spark, lake)
-        return import_module("latecomer.spark.join").JoinStage(spec, spark, lake)
+        return import_module("latecomer.spark.join").JoinStage(spec, spark, lake, parameters)
     raise InputError(f"query {spec.name}: kind", spec.kind, "cannot be run by this version yet", "see the CHANGELOG")
 
 

@@ -18,6 +18,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
+from latecomer.spark.adapt import effective
 from latecomer.spark.kinds import stage_of
 from latecomer.spark.session import session
 from latecomer.spark.stage import Batch
@@ -115,7 +116,7 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
 
 def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None) -> journal.RunState:
     spark = session(lake)
-    stage = stage_of(spec, spark, lake)
+    stage = stage_of(spec, spark, lake, effective(lake, spec.name, batch.seq_from))
     outcome = stage.process(batch, state.stage if state else None)
     try:
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
