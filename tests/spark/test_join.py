@@ -9,7 +9,7 @@ import pytest
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.lake import views
 from latecomer.quality import ledger as books
-from latecomer.reference.join import exact_join, qjoin
+from latecomer.reference.join import exact_join, k_slack, qjoin
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -135,3 +135,26 @@ def test_a_changed_query_is_refused(lake, tmp_path):
     run(lake, query())
     with pytest.raises(InputError, match="has changed"):
         run(lake, query(recall=0.5))
+
+
+@pytest.mark.parametrize(("strategy", "more"), [("k_slack", ", slack: 1 s"), ("mp_k_slack", ""), ("aq_k_slack", "")])
+def test_slack_family_loses_what_comes_behind_and_repairs_it(tmp_path, spark, strategy, more):
+    from latecomer.lake.location import Lake
+
+    table = events.disordered(9, rows=240)
+    spec = query(strategy=strategy, more=more)
+    found = []
+    for size in (1000, 60):
+        lake = Lake(tmp_path / f"lake{size}")
+        load(lake, table, tmp_path)
+        run(lake, spec, rows_per_batch=size, flush=True)
+        repair(lake, spec, flush=True)
+        found.append(exported(lake, spec))
+    _, exact = expected(table, query(strategy="exact"))
+    assert sorted(pairs(found[0]["results"])) == sorted(exact)
+    assert 0 < found[0]["on_time"].num_rows < len(exact)
+    for name in ("results", "on_time", "corrections", "late"):
+        assert found[0][name].equals(found[1][name]), name
+    if strategy == "k_slack":
+        arrivals = events.arrivals(table, "a", "b")
+        assert sorted(pairs(found[0]["on_time"])) == sorted(k_slack(arrivals, 2_000_000, 1_000_000, matches))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from latecomer.core.estimators import CalibratedRetention, QJoinRetention
-from latecomer.core.histogram import UNCENSORED, IntervalStats
+from latecomer.core.estimators import CalibratedRetention, QJoinRetention, aq_k_slack
+from latecomer.core.histogram import UNCENSORED, IntervalStats, from_dict, to_dict
 from latecomer.core.join import IntervalSummary
 from latecomer.core.time import FOREVER
 
@@ -24,6 +24,7 @@ class RetentionParameters:
     interval_us: int
     granularity_us: int
     basic_window_us: int
+    slack_us: int | None = None
 
     @staticmethod
     def of(spec: Any) -> RetentionParameters:
@@ -39,6 +40,7 @@ class RetentionParameters:
             chosen.adapt_every_us,
             chosen.granularity_us,
             chosen.basic_window_us,
+            chosen.slack_us,
         )
 
 
@@ -81,6 +83,45 @@ class Constant:
         return {"retention": list(self.retention)}
 
 
+class AdaptiveSlack:
+    """Slack of the K-slack family as a retention: a buffer behind a watermark ``T - K`` holds what ``d = K`` holds.
+
+    ``mp_k_slack`` takes the largest delay so far (in whole granules, for the books only: the join itself follows each
+    arrival), ``aq_k_slack`` the least slack that the delays of the last period call for, everything before.
+    """
+
+    needs_pairs = False
+    needs_candidates = False
+
+    def __init__(self, settings: RetentionParameters, state: dict[str, Any] | None) -> None:
+        self.settings = settings
+        self.largest = 0 if state is None else state["largest"]
+        self.first: int | None = None if state is None else state["first"]
+        self.recent = [] if state is None else [from_dict(each) for each in state["recent"]]
+
+    def observe(self, stats: IntervalStats) -> None:
+        """Take in an interval's delays."""
+        self.first = stats.interval if self.first is None else self.first
+        for side in (stats.left, stats.right):
+            if len(side.delay_bucket):
+                self.largest = max(self.largest, (int(side.delay_bucket[-1]) + 1) * self.settings.granularity_us)
+        if self.settings.strategy == "aq_k_slack":
+            oldest = stats.interval - self.settings.period_us // self.settings.interval_us
+            self.recent = [each for each in self.recent if each.interval > oldest] + [stats]
+
+    def choose(self, interval: int) -> tuple[int, int]:
+        """The slack, for both streams."""
+        if self.settings.strategy == "mp_k_slack":
+            return self.largest, self.largest
+        warm = self.first is None or (interval - self.first) * self.settings.interval_us < self.settings.period_us
+        slack = None if warm else aq_k_slack(self.recent, self.settings.granularity_us, self.settings.target)
+        return (FOREVER, FOREVER) if slack is None else (slack, slack)
+
+    def to_dict(self) -> dict[str, Any]:
+        """State as JSON-able values."""
+        return {"largest": self.largest, "first": self.first, "recent": [to_dict(each) for each in self.recent]}
+
+
 def adapted_parameters(settings: RetentionParameters, summaries: list[IntervalSummary]) -> dict[str, Any]:
     """What `adapt` writes: the policy as it would stand now had it seen every pair, missed or not."""
     policy = restore_policy(settings, None, None)
@@ -93,6 +134,10 @@ def restore_policy(settings: RetentionParameters, state: dict[str, Any] | None, 
     """The policy of a query: from parameters that `adapt` wrote, else as its state left it, else at the start."""
     if settings.strategy == "exact":
         return KeepAll()
+    if settings.strategy == "k_slack":
+        return Constant(settings.slack_us or 0, settings.slack_us or 0)
+    if settings.strategy in ("mp_k_slack", "aq_k_slack"):
+        return AdaptiveSlack(settings, state)
     kept = parameters["policy"] if parameters else state
     if settings.estimator == "calibrated":
         if kept is not None:

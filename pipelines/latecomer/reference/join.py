@@ -115,6 +115,37 @@ def qjoin(
     return answer
 
 
+def k_slack(arrivals: Sequence[Arrival], window: int, slack: int, match: Match) -> set[tuple[int, int]]:
+    """Pairs of a fixed-slack reorder buffer followed by an ordered join; a flush ends the input."""
+    max_ts = [NEVER, NEVER]
+    waiting: list[Arrival] = []
+    windows: list[list[Arrival]] = [[], []]
+    found: set[tuple[int, int]] = set()
+
+    def probe(arrival: Arrival) -> None:
+        for partner in windows[1 - arrival.side]:
+            pair = (arrival, partner) if arrival.side == 0 else (partner, arrival)
+            if abs(arrival.ts - partner.ts) <= window and match(*pair):
+                found.add((pair[0].seq, pair[1].seq))
+
+    def release(until: int) -> None:
+        for arrival in sorted((a for a in waiting if a.ts <= until), key=lambda a: (a.ts, a.seq)):
+            waiting.remove(arrival)
+            probe(arrival)
+            windows[arrival.side].append(arrival)
+
+    for arrival in arrivals:
+        max_ts[arrival.side] = max(max_ts[arrival.side], arrival.ts)
+        watermark = min(max_ts) - slack if min(max_ts) > NEVER else NEVER
+        if arrival.ts < watermark:
+            windows[arrival.side].append(arrival)
+        else:
+            waiting.append(arrival)
+        release(watermark)
+    release(FOREVER)
+    return found
+
+
 def _nothing() -> list[dict[str, list]]:
     return [{"delay": [], "results": [], "required": [], "sampled": []} for _ in (0, 1)]
 

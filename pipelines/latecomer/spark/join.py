@@ -61,13 +61,13 @@ class JoinStage(JoinRepair):
         before = [control.horizon(0), control.horizon(1)]
         cells = self._count_pairs(new, batch, before, arrived, control) if adaptive and arrived.rows else None
         control.wait_for_speech(arrived.before_speech)
-        horizons = control.step(_summaries(arrived, cells))
+        horizons = control.step(summaries(arrived, cells))
         placed = self._place(new, horizons)
         moved = arrived.rows > 0 and max(control.horizon(0), control.horizon(1)) > NEVER
         late, late_count = self._late(placed) if moved else (None, {})
         pairs = self._join(placed, batch, before, arrived)
         on_time: DataFrame | None = self.rows.results(
-            pairs, provenance="on_time", published=_later("seq"), period=_period(_later("t"), self.spec.period_us)
+            pairs, provenance="on_time", published=_later("seq"), period=floor_period(_later("t"), self.spec.period_us)
         )
         if not arrived.rows and batch.number > 0:
             on_time = None
@@ -107,7 +107,7 @@ class JoinStage(JoinRepair):
             arrived = self._count_arrivals(new)
             control, _ = restore(self.spec, None)
             cells = self._count_pairs(new, batch, [NEVER, NEVER], arrived, control) if arrived.rows else None
-            return _summaries(arrived, cells)
+            return summaries(arrived, cells)
         finally:
             new.unpersist()
 
@@ -133,7 +133,7 @@ class JoinStage(JoinRepair):
         )
         table = (
             counted.groupingSets([["side", "j", "tb"], ["side", "j", "db"]], "side", "j", "tb", "db")
-            .agg(F.count("*").alias("n"), F.max("t").alias("t"), F.max("ts").alias("hi"), F.min("ts").alias("lo"))
+            .agg(F.count("*").alias("n"), F.max("t").alias("t"), F.max("ts").alias("hi"), F.min("ts").alias("lo"), F.max("delay").alias("delay"))
             .toArrow()
         )
         return Arrivals.of(table, len(self.rows.sources), self.rows.is_self)
@@ -242,7 +242,7 @@ class JoinStage(JoinRepair):
                     F.timestamp_micros("ts").alias("event_ts"),
                     F.timestamp_micros(F.col("ts") - w).alias("partners_from"),
                     F.timestamp_micros(F.least(gone, F.col("ts") + w)).alias("partners_to"),
-                    F.timestamp_micros(_period(F.col("t"), self.spec.period_us)).alias("period_start"),
+                    F.timestamp_micros(floor_period(F.col("t"), self.spec.period_us)).alias("period_start"),
                 )
             )
         return parts[0].unionByName(parts[1])
@@ -280,6 +280,7 @@ class Arrivals:
         self.rows = 0
         self.low, self.high = 0, 0
         self.peaks: list[int] = []
+        self.longest_delay_us = NEVER
         self.before_speech: tuple[Sparse, Sparse] = (_NONE, _NONE)
         self.unplaced = 0
         self._placed: list[tuple[int, int]] = []
@@ -298,6 +299,7 @@ class Arrivals:
         side, number = by_time["side"].to_numpy(), by_time["j"].to_numpy()
         rows, t = by_time["n"].to_numpy(), by_time["t"].to_numpy()
         found.rows = int(rows.sum())
+        found.longest_delay_us = int(by_time["delay"].to_numpy().max())
         found.low, found.high = int(by_time["lo"].to_numpy().min()), int(by_time["hi"].to_numpy().max())
         for i in range(sources):
             own = by_time["hi"].to_numpy()[side == i]
@@ -352,7 +354,8 @@ def _by_interval(
     return found
 
 
-def _summaries(arrived: Arrivals, cells: pa.Table | None) -> list[IntervalSummary]:
+def summaries(arrived: Arrivals, cells: pa.Table | None) -> list[IntervalSummary]:
+    """Counts of one micro-batch as the control plane takes them, by interval."""
     empty = np.empty((0, 6), np.int64)
     per_interval: dict[int, np.ndarray] = {}
     if cells is not None and cells.num_rows:
@@ -394,7 +397,8 @@ def _floor_div_of(value: Column, length: int) -> Column:
     return ((value - F.pmod(value, F.lit(length))) / F.lit(length)).cast("bigint")
 
 
-def _period(stream_time: Column, period_us: int) -> Column:
+def floor_period(stream_time: Column, period_us: int) -> Column:
+    """Start of the period that holds a stream time, bigint us."""
     from pyspark.sql import functions as F
 
     return stream_time - F.pmod(stream_time, F.lit(period_us))

@@ -142,5 +142,7 @@ def _committed(lake: Lake, area: str, query: str, number: int) -> bool:
 
 def _produced(lake: Lake, query: str, batch: Batch) -> dict[int, int]:
     """Committed on-time rows of the micro-batch per period."""
-    mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") < batch.seq_to)
+    # what a flush releases is published by the arrival that would have come next
+    last = batch.seq_to if batch.flush else batch.seq_to - 1
+    mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") <= last)
     return small.count_by(lake, "on_time", query, "period_start", mine)
