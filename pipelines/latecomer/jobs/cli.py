@@ -296,18 +296,6 @@ def init(folder: Path) -> None:
         click.echo(line)
 
 
-@main.command()
-@click.argument("name", type=click.Choice(["join"]))
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Folder of real event data.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("build/bench"), show_default=True, metavar="DIR")
-@click.option("--quick", is_flag=True, help="Small inputs: does it run? The figures mean nothing.")
-def bench(name: str, data: Path | None, out: Path, quick: bool) -> None:
-    """Run a published algorithm beside its rivals on the same data and redraw the paper's figures."""
-    from latecomer.jobs import bench_join
-
-    bench_join.bench(data, out, quick=quick, say=click.echo)
-
-
 def _load(query: Path) -> Any:
     from latecomer.specs.loading import load_query
 

@@ -1,0 +1,165 @@
+"""`explain`: what every retention would have given, counted from history, and where today's choice stands.
+
+For each constant retention the control plane is run again over the counts of the whole history (no row is read twice), so
+recall, the share of periods that meet the target and the rows held are what `run` would have had. The
+*clairvoyant* is the least constant that meets the target in the promised share of periods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from latecomer.core.join import IntervalSummary, JoinControl
+from latecomer.core.policies import Constant, RetentionParameters
+from latecomer.jobs import text
+from latecomer.lake import journal
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
+
+POINTS = 24
+
+
+@dataclass(frozen=True)
+class Point:
+    """One constant retention: its recall, share of periods that met the target, mean rows held."""
+
+    retention_us: int
+    recall: float
+    periods_met: float
+    rows_held: float
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The curve, the clairvoyant (None where no constant reaches the promise), and what was done."""
+
+    query: str
+    target: float
+    confidence: float
+    points: list[Point]
+    clairvoyant: Point | None
+    done: Point | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """A table for a terminal."""
+        rows = [(f"{p.retention_us / 1e6:,.3f} s", f"{p.recall:.4f}", f"{p.periods_met:.2f}", f"{p.rows_held:,.0f}") for p in self.points]
+        lines = [f"{self.query}: target {self.target:g} in {self.confidence:g} of periods", "", text.table(("retention", "recall", "periods met", "rows held"), rows), ""]
+        for name, point in (("clairvoyant", self.clairvoyant), ("as run", self.done)):
+            if point is not None:
+                lines.append(f"{name}: retention {point.retention_us / 1e6:,.3f} s, recall {point.recall:.4f}, periods met {point.periods_met:.2f}, rows held {point.rows_held:,.0f}")
+        return "\n".join(lines)
+
+
+def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Explained:
+    """Count history and evaluate a grid of constants.
+
+    Raises
+    ------
+    InputError
+        The query has not been run, or is of a kind without this curve.
+    """
+    state = journal.load_state(lake, spec.name)
+    if state is None:
+        raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+    if plot is not None and plot.suffix != ".png":
+        raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
+    from latecomer.spark.join import JoinStage
+    from latecomer.spark.session import session
+
+    stage = JoinStage(spec, session(lake), lake)
+    history = stage.history(state.seq_to)
+    settings = RetentionParameters.of(spec)
+    confidence = settings.confidence
+    points = [evaluate(history, settings, retention) for retention in candidates(history, settings)]
+    clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
+    found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(lake, spec))
+    if plot is not None:
+        draw(found, plot)
+    return found
+
+
+def candidates(history: list[IntervalSummary], settings: RetentionParameters) -> list[int]:
+    """Retentions worth a look, in us: quantiles of what pairs needed, on the grid of `g`."""
+    cells = np.concatenate([s.cells for s in history]) if history else np.empty((0, 6), np.int64)
+    if not len(cells):
+        return [0]
+    order = np.argsort(cells[:, 1], kind="stable")
+    bucket, weight = cells[order, 1], np.cumsum(cells[order, 4])
+    shares = 1 - np.geomspace(1.0, 1e-5, POINTS - 1)
+    places = np.minimum(np.searchsorted(weight, shares * weight[-1]), len(bucket) - 1)
+    return sorted({int(b + 1) * settings.granularity_us for b in [*bucket[places], bucket[-1]]})
+
+
+def evaluate(history: list[IntervalSummary], settings: RetentionParameters, retention_us: int) -> Point:
+    """What one constant would have given."""
+    control = JoinControl(
+        Constant(retention_us, retention_us),
+        window_us=settings.window_us,
+        interval_us=settings.interval_us,
+        granularity_us=settings.granularity_us,
+        period_us=settings.period_us,
+    )
+    control.step(history)
+    produced: dict[int, int] = {}
+    expected: dict[int, int] = {}
+    for summary in history:
+        period = summary.interval * settings.interval_us // settings.period_us
+        seen = summary.cells[:, 1] < retention_us // settings.granularity_us
+        expected[period] = expected.get(period, 0) + int(summary.cells[:, 4].sum())
+        produced[period] = produced.get(period, 0) + int(summary.cells[seen, 4].sum())
+    area = sum(a.held_area for a in control.accounts.values())
+    weight = sum(a.weight_us for a in control.accounts.values())
+    met = [produced[p] >= settings.target * expected[p] for p in expected]
+    whole = sum(expected.values())
+    return Point(
+        retention_us,
+        sum(produced.values()) / whole if whole else 1.0,
+        sum(met) / len(met) if met else 1.0,
+        area / weight if weight else 0.0,
+    )
+
+
+def _done(lake: Lake, spec: Any) -> Point | None:
+    rows = books.ledger(lake, spec).to_pandas()
+    rows = rows[rows["achieved_on_time"].notna()] if len(rows) else rows
+    if not len(rows):
+        return None
+    columns = [c for c in rows.columns if c.startswith("retention_")]
+    chosen = rows[columns].max(axis=1).dropna()
+    return Point(
+        int(chosen.mean()) if len(chosen) else 0,
+        float(rows["on_time"].sum() / max(rows["expected"].sum(), 1)),
+        float((rows["achieved_on_time"] >= rows["target"]).mean()),
+        float(rows["rows_held_mean"].mean()),
+    )
+
+
+def draw(found: Explained, path: Path) -> None:
+    """Recall and share of periods met against rows held; the target, the clairvoyant and the run marked."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    held = [p.rows_held for p in found.points]
+    axis.plot(held, [p.recall for p in found.points], "o-", label="recall, constant retention")
+    axis.plot(held, [p.periods_met for p in found.points], "s--", color="0.5", label="share of periods that meet the target")
+    axis.axhline(found.target, color="k", linewidth=0.8, linestyle=":", label=f"target {found.target:g}")
+    for name, point, mark in (("clairvoyant", found.clairvoyant, "*"), ("as run", found.done, "D")):
+        if point is not None:
+            axis.plot([point.rows_held], [point.recall], mark, markersize=12, label=f"{name}: {point.rows_held:,.0f} rows")
+    axis.set(xlabel="rows held, mean", ylabel="share", title=found.query)
+    axis.legend(fontsize="small", loc="lower right")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

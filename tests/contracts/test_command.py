@@ -1,0 +1,56 @@
+"""The command where it needs no Spark: help, exit codes, one line per error."""
+
+import subprocess
+import sys
+
+import pytest
+
+GOOD = "name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n"
+
+
+def call(*arguments):
+    return subprocess.run([sys.executable, "-m", "latecomer.jobs.cli", *arguments], capture_output=True, text=True)
+
+
+def test_help_teaches():
+    done = call("--help")
+    assert done.returncode == 0
+    for command in ("ingest", "run", "repair", "adapt", "check", "export", "explain", "status", "init"):
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "none.yaml", "--lake", "lake"], "cannot be read"),
+        (["export", "q.yaml", "--lake", "lake", "--table", "results", "--to", "x.parquet"], "has not been run"),
+        (["export", "q.yaml", "--lake", "lake", "--table", "ledger", "--to", "x.parquet"], "has not been run"),
+        (["check", "q.yaml", "--lake", "lake"], "has not been run"),
+        (["explain", "q.yaml", "--lake", "lake"], "has not been run"),
+        (["repair", "q.yaml", "--lake", "lake"], "has not been run"),
+        (["adapt", "q.yaml", "--lake", "lake"], "has not been run"),
+        (["ingest", "--lake", "lake", "q.yaml"], "--stream"),
+        (["ingest", "--lake", "lake", "--stream", "s", "nothing.csv"], "no such file"),
+        (["status", "--lake", "ftp://x"], "scheme"),
+        (["init", "."], "not an empty folder"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q.yaml").write_text(GOOD)
+    done = call(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr
+
+
+def test_init_makes_queries_that_load(tmp_path):
+    from latecomer.specs.loading import load_query
+
+    assert call("init", str(tmp_path / "new")).returncode == 0
+    for path in (tmp_path / "new" / "queries").glob("*.yaml"):
+        assert load_query(path).name
+
+
+def test_status_of_an_empty_lake(tmp_path):
+    done = call("status", "--lake", str(tmp_path / "lake"))
+    assert done.returncode == 0 and "no query has been run yet" in done.stdout

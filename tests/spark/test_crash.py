@@ -1,0 +1,64 @@
+"""Kill a run or a repair between any two commits, go on, and compare with a run that was never touched."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from latecomer.lake.location import Lake
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.specs.loading import load_query
+from tests.spark.test_join import QUERY, exported, load
+from tests.support import events
+
+RUN = [f"run:{area}@{nth}" for nth in (1, 2) for area in ("planned", "on_time", "late", "ledger", "state")]
+REPAIR = [f"repair:{area}" for area in ("planned", "corrections", "repairs")]
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory, spark):
+    folder = tmp_path_factory.mktemp("truth")
+    path = folder / "q.yaml"
+    path.write_text(QUERY.format(left="a", right="b", where="left.v <= right.v + 6", recall=0.9, strategy="qjoin", more=""))
+    table = events.disordered(21, rows=200)
+    lake = Lake(folder / "lake")
+    load(lake, table, folder)
+    spec = load_query(path)
+    run(lake, spec, rows_per_batch=100, flush=True)
+    repair(lake, spec, flush=True)
+    return path, table, exported(lake, spec)
+
+
+@pytest.mark.parametrize("point", RUN + REPAIR)
+def test_killed_and_resumed(truth, lake, tmp_path, point):
+    path, table, expected = truth
+    load(lake, table, tmp_path)
+    spec = load_query(path)
+    command = [sys.executable, "-m", "latecomer.jobs.cli"]
+    if point.startswith("run"):
+        command += ["run", str(path), "--lake", lake.uri, "--rows-per-batch", "100", "--flush"]
+    else:
+        run(lake, spec, rows_per_batch=100, flush=True)
+        command += ["repair", str(path), "--lake", lake.uri, "--flush"]
+    killed = subprocess.run(command, env=os.environ | {"LATECOMER_CRASH_AT": point}, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-500:]
+    run(lake, spec, rows_per_batch=100, flush=True)
+    repair(lake, spec, flush=True)
+    found = exported(lake, spec)
+    for name, rows in expected.items():
+        assert found[name].equals(rows), name
+
+
+def test_a_second_writer_is_told_who_holds_the_lake(lake, tmp_path, truth):
+    from latecomer.lake.lease import Lease
+
+    path, table, _ = truth
+    load(lake, table, tmp_path)
+    with Lease(lake, "run-pairs"):
+        done = subprocess.run(
+            [sys.executable, "-m", "latecomer.jobs.cli", "run", str(path), "--lake", lake.uri], capture_output=True, text=True
+        )
+    assert done.returncode == 3 and f":{os.getpid()}" in done.stderr and "Traceback" not in done.stderr
