@@ -11,10 +11,9 @@ import os
 from pathlib import Path
 
 from airflow.sdk import DAG, Asset
-from latecomer_common import LAKE, LANDING, SETTINGS, query_files, spark_task, stream_asset
-
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
+from latecomer_common import LAKE, LANDING, SETTINGS, query_files, spark_task, stream_asset
 
 
 def streams() -> list[str]:

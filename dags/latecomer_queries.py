@@ -12,10 +12,9 @@ from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
-from latecomer_common import LAKE, REPORTS, SETTINGS, query_files, spark_task, stream_asset
-
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
+from latecomer_common import LAKE, REPORTS, SETTINGS, query_files, spark_task, stream_asset
 
 
 def check_task(path: Path) -> BashOperator:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from latecomer_common import query_files
-
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
+from latecomer_common import query_files
 
 
 def broken() -> list[str]:

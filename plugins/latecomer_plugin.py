@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
-
 from latecomer.quality.web import application
 
 
@@ -13,5 +12,11 @@ class LatecomerPlugin(AirflowPlugin):
     name = "latecomer"
     fastapi_apps = [{"app": application(), "url_prefix": "/latecomer", "name": "Latecomer quality"}]
     external_views = [
-        {"name": "Latecomer quality", "href": "/latecomer/", "destination": "nav", "category": "browse", "url_route": "latecomer_quality"}
+        {
+            "name": "Latecomer quality",
+            "href": "/latecomer/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "latecomer_quality",
+        }
     ]

@@ -21,7 +21,11 @@ MAY = {
     "jobs": set(ORDER) - {"reference"},
 }
 ENGINES = {"pyspark", "airflow", "deltalake", "great_expectations"}
-FORBIDDEN = {"specs": ENGINES | {"numpy", "pandas", "pyarrow"}, "core": ENGINES | {"time", "datetime"}, "lake": {"pyspark", "airflow"}}
+FORBIDDEN = {
+    "specs": ENGINES | {"numpy", "pandas", "pyarrow"},
+    "core": ENGINES | {"time", "datetime"},
+    "lake": {"pyspark", "airflow"},
+}
 
 
 def imports(path):

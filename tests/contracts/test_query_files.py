@@ -5,7 +5,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query, parse_query
 
@@ -55,7 +54,12 @@ MUTATIONS = [
 
 def test_the_good_file_is_good():
     spec = parse_query(GOOD)
-    assert (spec.window_us, spec.target, spec.period_us, spec.keys) == (10_000_000, 0.95, 60_000_000, (("orig_h", "orig_h"),))
+    assert (spec.window_us, spec.target, spec.period_us, spec.keys) == (
+        10_000_000,
+        0.95,
+        60_000_000,
+        (("orig_h", "orig_h"),),
+    )
     assert spec.strategy.estimator == "empirical" and spec.strategy.granularity_us == 10_000
 
 
@@ -102,7 +106,9 @@ def test_no_bytes_raise_anything_else(tmp_path_factory, raw):
 @pytest.mark.parametrize("seed", range(60))
 def test_shuffled_lines_and_cut_files(seed):
     rng = random.Random(seed)
-    text = GOOD[: rng.randrange(len(GOOD))] + "".join(rng.choice("{}[]:,'\"\n -&*!|>%@`x1") for _ in range(rng.randrange(1, 12)))
+    text = GOOD[: rng.randrange(len(GOOD))] + "".join(
+        rng.choice("{}[]:,'\"\n -&*!|>%@`x1") for _ in range(rng.randrange(1, 12))
+    )
     try:
         parse_query(text, "cut.yaml")
     except SpecError as error:

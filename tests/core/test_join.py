@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-
 from latecomer.core.join import JoinControl
 from latecomer.core.join_pairs import Input, band_pairs, qjoin
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.repair import assign, gamma_batches
 from latecomer.reference import join as reference
+
 from tests.support import events
 
 W, P, L, G = 2_000_000, 10_000_000, 166_666, 10_000
@@ -52,7 +52,9 @@ def test_set_formula_equals_the_two_buffers(estimator, seed):
         for side in (0, 1):
             registered = set(data.seq[side][found.late[side]].tolist())
             assert registered == {seq for seq, s, _, _ in answer.late if s == side}
-    assert seqs(data, np.ones(len(data.pairs), bool)) == reference.exact_join(events.arrivals(table, "a", "b"), W, match)
+    assert seqs(data, np.ones(len(data.pairs), bool)) == reference.exact_join(
+        events.arrivals(table, "a", "b"), W, match
+    )
 
 
 def test_state_survives_json():

@@ -7,7 +7,17 @@ from pathlib import Path
 
 
 def test_one_month_through_airflow(tmp_path):
-    command = [sys.executable, "-m", "latecomer.jobs.demo", "--months", "1", "--per-file", "1", "--out", str(tmp_path / "demo")]
+    command = [
+        sys.executable,
+        "-m",
+        "latecomer.jobs.demo",
+        "--months",
+        "1",
+        "--per-file",
+        "1",
+        "--out",
+        str(tmp_path / "demo"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())

@@ -1,7 +1,6 @@
 """One Spark for all tests of this folder, a lake of its own for each test."""
 
 import pytest
-
 from latecomer.lake.location import Lake
 
 

@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-
 from latecomer.lake.location import Lake
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import load_query
+
 from tests.spark.test_join import QUERY, exported, load
 from tests.support import events
 
@@ -22,7 +22,9 @@ REPAIR = [f"repair:{area}" for area in ("planned", "corrections", "repairs")]
 def truth(tmp_path_factory, spark):
     folder = tmp_path_factory.mktemp("truth")
     path = folder / "q.yaml"
-    path.write_text(QUERY.format(left="a", right="b", where="left.v <= right.v + 6", recall=0.9, strategy="qjoin", more=""))
+    path.write_text(
+        QUERY.format(left="a", right="b", where="left.v <= right.v + 6", recall=0.9, strategy="qjoin", more="")
+    )
     table = events.disordered(21, rows=200)
     lake = Lake(folder / "lake")
     load(lake, table, folder)
@@ -59,6 +61,8 @@ def test_a_second_writer_is_told_who_holds_the_lake(lake, tmp_path, truth):
     load(lake, table, tmp_path)
     with Lease(lake, "run-pairs"):
         done = subprocess.run(
-            [sys.executable, "-m", "latecomer.jobs.cli", "run", str(path), "--lake", lake.uri], capture_output=True, text=True
+            [sys.executable, "-m", "latecomer.jobs.cli", "run", str(path), "--lake", lake.uri],
+            capture_output=True,
+            text=True,
         )
     assert done.returncode == 3 and f":{os.getpid()}" in done.stderr and "Traceback" not in done.stderr

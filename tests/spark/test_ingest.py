@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
 from latecomer.spark.ingest import IngestOptions, committed_seq, ingest, stream_totals
@@ -26,7 +25,13 @@ def test_order_is_by_arrival_then_file_then_position(lake, tmp_path):
     files, truth = [], []
     for number in range(3):
         arrival = rng.integers(0, 30, 40) * 1_000_000
-        table = pa.table({"event_ts": pa.array(arrival - 500, pa.int64()), "arrival_ts": pa.array(arrival, pa.int64()), "id": [f"{number}-{i}" for i in range(40)]})
+        table = pa.table(
+            {
+                "event_ts": pa.array(arrival - 500, pa.int64()),
+                "arrival_ts": pa.array(arrival, pa.int64()),
+                "id": [f"{number}-{i}" for i in range(40)],
+            }
+        )
         pq.write_table(table, tmp_path / f"f{number}.parquet")
         files.append(str(tmp_path / f"f{number}.parquet"))
         truth += [(a, number, i, f"{number}-{i}") for i, a in enumerate(arrival.tolist())]
@@ -68,7 +73,12 @@ def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
 
 
 def test_json_lines_gzip_and_nested_values(lake, tmp_path):
-    lines = [json.dumps({"event_ts": "2024-01-01T00:00:00Z", "v": 1, "tags": ["a"]}), "{broken", "[1]", json.dumps({"event_ts": 5, "v": 2})]
+    lines = [
+        json.dumps({"event_ts": "2024-01-01T00:00:00Z", "v": 1, "tags": ["a"]}),
+        "{broken",
+        "[1]",
+        json.dumps({"event_ts": 5, "v": 2}),
+    ]
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as handle:
         handle.write("\n".join(lines))
     done = ingest(lake, [str(tmp_path / "a.jsonl.gz")], IngestOptions(stream="s"))
@@ -85,10 +95,14 @@ def test_drift(lake, tmp_path):
     put("b.csv", "event_ts,new\n2,x\n")
     mixed = put("c.csv", "event_ts,v\n3,3\n4,oops\n")
     assert mixed.rows_quarantined == {"s": 1}
-    with pytest.raises(InputError, match="bigint.*string"):
+    with pytest.raises(InputError, match=r"bigint.*string"):
         put("d.csv", "event_ts,v\n5,abc\n")
     assert committed_seq(lake) == 3
-    assert [(r["v"], r["code"], r["new"]) for r in rows_of(lake, "s")] == [(1, "007", None), (None, None, "x"), (3, None, None)]
+    assert [(r["v"], r["code"], r["new"]) for r in rows_of(lake, "s")] == [
+        (1, "007", None),
+        (None, None, "x"),
+        (3, None, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +131,23 @@ def test_what_cannot_be_used_as_a_whole_is_refused_in_one_line(lake, tmp_path, n
 
 def test_generated_files_end_in_rows_or_quarantine(lake, tmp_path):
     rng = np.random.default_rng(11)
-    pieces = [b"event_ts", b"v", b",", b"\n", b"1", b"x", b'"', b"\xff", b"2024-01-01T00:00:00Z", b"-", b"9" * 25, b"\r\n", b"\x00", b"{", b"null"]
+    pieces = [
+        b"event_ts",
+        b"v",
+        b",",
+        b"\n",
+        b"1",
+        b"x",
+        b'"',
+        b"\xff",
+        b"2024-01-01T00:00:00Z",
+        b"-",
+        b"9" * 25,
+        b"\r\n",
+        b"\x00",
+        b"{",
+        b"null",
+    ]
     files = []
     for number in range(60):
         body = b"".join(pieces[i] for i in rng.integers(0, len(pieces), 40))
@@ -139,7 +169,17 @@ def test_generated_files_end_in_rows_or_quarantine(lake, tmp_path):
 @pytest.mark.parametrize("point", ["planned", "events", "events@2", "quarantine", "committed"])
 def test_killed_anywhere_and_called_again(lake, tmp_path, point):
     (tmp_path / "a.csv").write_text("event_ts,stream,v\n1,a,1\n2,b,2\nx,a,3\n4,b,4\n")
-    command = [sys.executable, "-m", "latecomer.jobs.cli", "ingest", "--lake", lake.uri, "--by", "stream", str(tmp_path / "a.csv")]
+    command = [
+        sys.executable,
+        "-m",
+        "latecomer.jobs.cli",
+        "ingest",
+        "--lake",
+        lake.uri,
+        "--by",
+        "stream",
+        str(tmp_path / "a.csv"),
+    ]
     env = os.environ | {"LATECOMER_CRASH_AT": f"ingest:{point}"}
     killed = subprocess.run(command, env=env, capture_output=True)
     assert killed.returncode == -signal.SIGKILL

@@ -5,7 +5,6 @@ the same tables, byte for byte.
 """
 
 import pytest
-
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.lake import views
 from latecomer.quality import ledger as books
@@ -14,6 +13,7 @@ from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
+
 from tests.support import events
 
 QUERY = """

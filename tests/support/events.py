@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 from latecomer.reference.join import Arrival
 
 
@@ -13,7 +12,9 @@ def disordered(seed: int, rows: int = 300, span_us: int = 60_000_000, keys: int 
     """Two streams in one arrival order: mostly in order, a tail of late rows, bursts, ties."""
     rng = np.random.default_rng(seed)
     true = np.sort(rng.integers(0, span_us, rows))
-    delay = np.where(rng.random(rows) < 0.4, rng.exponential(3_000_000, rows), 0) + (rng.random(rows) < 0.05) * 20_000_000
+    delay = (
+        np.where(rng.random(rows) < 0.4, rng.exponential(3_000_000, rows), 0) + (rng.random(rows) < 0.05) * 20_000_000
+    )
     event = np.maximum(true - delay.astype(np.int64), 0) // 1000 * 1000
     return pa.table(
         {

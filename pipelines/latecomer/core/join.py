@@ -34,7 +34,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, SideStats, add_sparse, exact_below, from_dict, merge, to_dict
+from latecomer.core.histogram import (
+    SAMPLE_FRACTION,
+    IntervalStats,
+    SideStats,
+    add_sparse,
+    exact_below,
+    from_dict,
+    merge,
+    to_dict,
+)
 from latecomer.core.time import FOREVER, NEVER
 
 Int64 = NDArray[np.int64]

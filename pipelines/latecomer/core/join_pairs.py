@@ -160,7 +160,8 @@ def summaries(
     earlier = np.where(side == 0, data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]])[chosen]
     later_delay = np.where(side == 0, delay[1][data.pairs[:, 1]], delay[0][data.pairs[:, 0]])[chosen]
     cells = np.stack(
-        [later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, delay_bucket(later_delay, g)], axis=1
+        [later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, delay_bucket(later_delay, g)],
+        axis=1,
     )
     cells, place, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     sampled = np.bincount(place.ravel(), in_sample(earlier, SAMPLE_FRACTION), len(counts)).astype(np.int64)

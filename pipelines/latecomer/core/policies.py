@@ -130,7 +130,9 @@ def adapted_parameters(settings: RetentionParameters, summaries: list[IntervalSu
     return {"policy": policy.to_dict()}
 
 
-def restore_policy(settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None) -> Any:
+def restore_policy(
+    settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None
+) -> Any:
     """The policy of a query: from parameters that `adapt` wrote, else as its state left it, else at the start."""
     if settings.strategy == "exact":
         return KeepAll()

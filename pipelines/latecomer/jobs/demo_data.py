@@ -50,7 +50,9 @@ def write(folder: Path, months: int, per_file: int) -> list[Path]:
     """Landing files of `per_file` months each, for the year's first `months`; returns them in order."""
     folder.mkdir(parents=True, exist_ok=True)
     both = events()
-    month = (both["arrival_ts"].dt.tz_convert(ZONE).dt.year - 2013) * 12 + both["arrival_ts"].dt.tz_convert(ZONE).dt.month
+    month = (both["arrival_ts"].dt.tz_convert(ZONE).dt.year - 2013) * 12 + both["arrival_ts"].dt.tz_convert(
+        ZONE
+    ).dt.month
     month = month.clip(1, 12)
     written = []
     for first in range(1, months + 1, per_file):

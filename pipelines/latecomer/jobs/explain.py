@@ -51,11 +51,21 @@ class Explained:
 
     def to_text(self) -> str:
         """A table for a terminal."""
-        rows = [(f"{p.retention_us / 1e6:,.3f} s", f"{p.recall:.4f}", f"{p.periods_met:.2f}", f"{p.rows_held:,.0f}") for p in self.points]
-        lines = [f"{self.query}: target {self.target:g} in {self.confidence:g} of periods", "", text.table(("retention", "recall", "periods met", "rows held"), rows), ""]
+        rows = [
+            (f"{p.retention_us / 1e6:,.3f} s", f"{p.recall:.4f}", f"{p.periods_met:.2f}", f"{p.rows_held:,.0f}")
+            for p in self.points
+        ]
+        lines = [
+            f"{self.query}: target {self.target:g} in {self.confidence:g} of periods",
+            "",
+            text.table(("retention", "recall", "periods met", "rows held"), rows),
+            "",
+        ]
         for name, point in (("clairvoyant", self.clairvoyant), ("as run", self.done)):
             if point is not None:
-                lines.append(f"{name}: retention {point.retention_us / 1e6:,.3f} s, recall {point.recall:.4f}, periods met {point.periods_met:.2f}, rows held {point.rows_held:,.0f}")
+                lines.append(
+                    f"{name}: retention {point.retention_us / 1e6:,.3f} s, recall {point.recall:.4f}, periods met {point.periods_met:.2f}, rows held {point.rows_held:,.0f}"
+                )
         return "\n".join(lines)
 
 
@@ -153,11 +163,15 @@ def draw(found: Explained, path: Path) -> None:
     figure, axis = plt.subplots(figsize=(8, 4.5), layout="constrained")
     held = [p.rows_held for p in found.points]
     axis.plot(held, [p.recall for p in found.points], "o-", label="recall, constant retention")
-    axis.plot(held, [p.periods_met for p in found.points], "s--", color="0.5", label="share of periods that meet the target")
+    axis.plot(
+        held, [p.periods_met for p in found.points], "s--", color="0.5", label="share of periods that meet the target"
+    )
     axis.axhline(found.target, color="k", linewidth=0.8, linestyle=":", label=f"target {found.target:g}")
     for name, point, mark in (("clairvoyant", found.clairvoyant, "*"), ("as run", found.done, "D")):
         if point is not None:
-            axis.plot([point.rows_held], [point.recall], mark, markersize=12, label=f"{name}: {point.rows_held:,.0f} rows")
+            axis.plot(
+                [point.rows_held], [point.recall], mark, markersize=12, label=f"{name}: {point.rows_held:,.0f} rows"
+            )
     axis.set(xlabel="rows held, mean", ylabel="share", title=found.query)
     axis.legend(fontsize="small", loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)

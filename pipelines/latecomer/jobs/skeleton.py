@@ -51,5 +51,7 @@ def make(folder: Path) -> list[str]:
         for name, content in files.items():
             (folder / name).write_text(content, encoding="utf-8")
     except OSError as error:
-        raise InputError("init", str(folder), error.strerror or str(error), "choose a folder that can be written") from None
+        raise InputError(
+            "init", str(folder), error.strerror or str(error), "choose a folder that can be written"
+        ) from None
     return [f"made {folder}/{name}" for name in ("landing/views/", "landing/clicks/", *files)]

@@ -89,7 +89,9 @@ def _books(lake: Lake, spec: Any, state: journal.RunState, late: Any, results: A
     late_rows = seq.nunique()
     pending = seq[repaired.isna()].nunique()
     rows_in = state.counts["rows_read"]
-    repaired_pairs = small.count_by(lake, "repairs", spec.name, "period_start", pc.field("repaired").is_valid(), "repaired")
+    repaired_pairs = small.count_by(
+        lake, "repairs", spec.name, "period_start", pc.field("repaired").is_valid(), "repaired"
+    )
     expected = state.counts["on_time"] + sum(repaired_pairs.values())
     return pd.DataFrame(
         [

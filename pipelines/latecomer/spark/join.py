@@ -51,7 +51,11 @@ class JoinStage(JoinRepair):
 
     def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
         """Answer one micro-batch."""
-        fresh = self.parameters if self.parameters and self.parameters["number"] != (state or {}).get("parameters") else None
+        fresh = (
+            self.parameters
+            if self.parameters and self.parameters["number"] != (state or {}).get("parameters")
+            else None
+        )
         control, books = restore(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         chunks = Chunks.over(batch.seq_from, batch.seq_to, self.spark.sparkContext.defaultParallelism)
@@ -133,7 +137,13 @@ class JoinStage(JoinRepair):
         )
         table = (
             counted.groupingSets([["side", "j", "tb"], ["side", "j", "db"]], "side", "j", "tb", "db")
-            .agg(F.count("*").alias("n"), F.max("t").alias("t"), F.max("ts").alias("hi"), F.min("ts").alias("lo"), F.max("delay").alias("delay"))
+            .agg(
+                F.count("*").alias("n"),
+                F.max("t").alias("t"),
+                F.max("ts").alias("hi"),
+                F.min("ts").alias("lo"),
+                F.max("delay").alias("delay"),
+            )
             .toArrow()
         )
         return Arrivals.of(table, len(self.rows.sources), self.rows.is_self)
@@ -200,7 +210,14 @@ class JoinStage(JoinRepair):
         return self.rows.pairs(left, right, either_new & retained, where=True, copy_left=arrived.left_is_smaller)
 
     def _sides(
-        self, new: DataFrame, batch: Batch, before: list[int], arrived: Arrivals, carried: dict[str, Column], *, sampled: bool = False
+        self,
+        new: DataFrame,
+        batch: Batch,
+        before: list[int],
+        arrived: Arrivals,
+        carried: dict[str, Column],
+        *,
+        sampled: bool = False,
     ) -> list[DataFrame]:
         """Both sides: rows still held, and the new ones with the columns `carried`."""
         from pyspark.sql import functions as F
@@ -360,7 +377,9 @@ def summaries(arrived: Arrivals, cells: pa.Table | None) -> list[IntervalSummary
     per_interval: dict[int, np.ndarray] = {}
     if cells is not None and cells.num_rows:
         number = cells["j"].to_numpy()
-        columns = [cells[name].to_numpy().astype(np.int64) for name in ("x", "b", "db", "candidates", "results", "sampled")]
+        columns = [
+            cells[name].to_numpy().astype(np.int64) for name in ("x", "b", "db", "candidates", "results", "sampled")
+        ]
         table = np.stack(columns, axis=1)
         order = np.lexsort((table[:, 2], table[:, 1], table[:, 0], number))
         number, table = number[order], table[order]

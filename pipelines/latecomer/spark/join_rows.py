@@ -144,9 +144,7 @@ class JoinRows:
             if isinstance(part, ex.WithinDistance):
                 points = ((part.x1, part.y1), (part.x2, part.y2))
                 owners = [{c.alias for axis in point for c in ex.columns(axis)} for point in points]
-                sql = [
-                    (ex.to_spark_sql(x, self.name_of), ex.to_spark_sql(y, self.name_of)) for x, y in points
-                ]
+                sql = [(ex.to_spark_sql(x, self.name_of), ex.to_spark_sql(y, self.name_of)) for x, y in points]
                 if owners == [{self.aliases[0]}, {self.aliases[1]}]:
                     return Grid(sql[0], sql[1], float(part.radius))
                 if owners == [{self.aliases[1]}, {self.aliases[0]}]:

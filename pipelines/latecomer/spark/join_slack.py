@@ -108,7 +108,9 @@ class SlackJoinStage(JoinStage):
             sides.append(steps.released(both, letter, waits))
         active = (F.col("l_released") >= batch.seq_from) | (F.col("r_released") >= batch.seq_from)
         lost = F.expr("if(l_seq > r_seq, l_late and r_ts <= l_mark, r_late and l_ts <= r_mark)")
-        pairs = self.rows.pairs(sides[0], sides[1], active & ~F.coalesce(lost, F.lit(False)), where=True, copy_left=False)
+        pairs = self.rows.pairs(
+            sides[0], sides[1], active & ~F.coalesce(lost, F.lit(False)), where=True, copy_left=False
+        )
         when = F.expr("if(l_released > r_released, l_when, r_when)")
         return self.rows.results(
             pairs,
@@ -179,4 +181,3 @@ def _behind(name: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.when(F.col("ts") < F.col(name), F.col(name)).otherwise(F.lit(NEVER))
-
