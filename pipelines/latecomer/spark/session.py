@@ -38,7 +38,9 @@ def jars() -> list[Path]:
 def java_options() -> str:
     """Driver JVM options: the class archive that ``make setup`` made starts Spark about three times faster."""
     archive = _ROOT / ".jvm" / "latecomer.jsa"
-    quiet = "-Xlog:disable -Xlog:all=off"
+    quiet = (
+        f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')} -Xlog:disable -Xlog:all=off"
+    )
     return f"-XX:SharedArchiveFile={archive} -Xshare:auto {quiet}" if archive.is_file() else quiet
 
 
@@ -48,6 +50,7 @@ def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     active = SparkSession.getActiveSession()
     if active is not None:
