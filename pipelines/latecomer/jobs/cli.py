@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -322,5 +323,30 @@ def _report(as_json: bool, values: dict[str, Any], line: str) -> None:
     click.echo(json.dumps(values, default=str) if as_json else line)
 
 
+def command() -> None:
+    """The process: run the command, stop Spark, and leave without waiting for threads of native libraries.
+
+    Those threads (Arrow's, delta-rs's) outlive the interpreter now and then, and the process then aborts with its work done.
+    """
+    try:
+        main()
+        code: Any = 0
+    except SystemExit as leave:
+        code = leave.code
+    if code is not None and not isinstance(code, int):
+        click.echo(code, err=True)
+        code = 1
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            active.stop()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code or 0)
+
+
 if __name__ == "__main__":
-    main()
+    command()

@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
@@ -19,35 +19,73 @@ ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 STREAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 LONGEST_US = 3650 * UNITS_US["d"]
-_DURATION = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
+_UNIT_WORDS = {"micro": "us", "milli": "ms", "msec": "ms", "sec": "s", "min": "min", "ho": "h", "hr": "h", "day": "d"}
+RESERVED = frozenset(
+    {
+        "all", "and", "as", "between", "case", "cast", "distinct", "else", "end", "exists", "false", "from", "group", "having",
+        "in", "is", "like", "limit", "not", "null", "or", "order", "over", "select", "then", "true", "union", "when", "where",
+        "with",
+    }
+)  # fmt: skip
+"""Words of expressions and of SQL that no alias may be."""
+_DURATION = re.compile(r"[ \t]*([0-9]{1,15}(?:\.[0-9]{1,9})?)[ \t]*([A-Za-z]{1,12})[ \t]*")
 _MISSING = object()
 
 
 class SpecError(Exception):
-    """A query file says something that cannot be: one line with file, key, value, problem and remedy."""
+    """A query file says something that cannot be: one line with file, key, value, problem and remedy.
+
+    Parameters
+    ----------
+    where
+        The file.
+    key
+        Dotted path of the key, empty where the whole file is meant.
+    value
+        What stands there; None is not shown.
+    problem, remedy
+        What is wrong; what to do.
+    line
+        Line of the key, counted from 1, where it is known.
+    """
 
     exit_code = 2
 
-    def __init__(self, where: str, key: str, value: object, problem: str, remedy: str) -> None:
-        self.where, self.key, self.value, self.problem, self.remedy = where, key, value, problem, remedy
-        super().__init__(where, key, value, problem, remedy)
+    def __init__(self, where: str, key: str, value: object, problem: str, remedy: str, line: int | None = None) -> None:
+        self.where, self.key, self.value, self.problem, self.remedy, self.line = (
+            where,
+            key,
+            value,
+            problem,
+            remedy,
+            line,
+        )
+        super().__init__(where, key, value, problem, remedy, line)
 
     def __str__(self) -> str:
+        place = self.where if self.line is None else f"{self.where}:{self.line}"
         shown = "" if self.value is _MISSING or self.value is None else f" {shorten(self.value)}:"
-        key = f" {self.key}:" if self.key else ""
-        return " ".join(f"{self.where}:{key}{shown} {self.problem}; {self.remedy}".split())
+        key = f" {_cut(self.key, 120)}:" if self.key else ""
+        line = " ".join(f"{place}:{key}{shown} {_cut(self.problem, 200)}; {_cut(self.remedy, 200)}".split())
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def shorten(value: object, limit: int = 80) -> str:
     """`repr` of a value on one line, cut."""
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    try:
+        return _cut(repr(value), limit)
+    except ValueError:  # an integer of more digits than Python writes out
+        return "(a huge number)"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A remedy: the closest known word, or all of them."""
     options = [str(k) for k in known]
-    close = difflib.get_close_matches(str(word), options, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(_cut(word, 100), options, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(options) or '(none)'}"
 
 
@@ -64,7 +102,9 @@ def parse_duration(value: object, *, source: str, key: str, zero: bool = False) 
     if match is None:
         raise SpecError(source, key, value, "is not a duration", remedy)
     if match[2] not in UNITS_US:
-        raise SpecError(source, key, value, f"has the unknown unit {match[2]!r}", did_you_mean(match[2], UNITS_US))
+        meant = next((unit for word, unit in _UNIT_WORDS.items() if match[2].lower().startswith(word)), None)
+        hint = f"did you mean {meant!r}?" if meant else did_you_mean(match[2], UNITS_US)
+        raise SpecError(source, key, value, f"has the unknown unit {match[2]!r}", hint)
     try:
         exact = Decimal(match[1]) * UNITS_US[match[2]]
     except InvalidOperation:
@@ -99,6 +139,10 @@ class Reader:
     def fail(self, name: str, value: object, problem: str, remedy: str) -> SpecError:
         """An error about one key."""
         return SpecError(self.source, self.key(name), value, problem, remedy)
+
+    def has(self, name: str) -> bool:
+        """Is the key there, and not consumed yet?"""
+        return name in self._left
 
     def take(self, name: str, default: Any = _MISSING) -> Any:
         """The value of a key, consumed; a missing one is the default or an error."""
@@ -196,13 +240,21 @@ def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:
 
 
 def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], ...]:
-    """``streams: {alias: stream}`` in the file's order."""
+    """``streams: {alias: stream}`` in the file's order.
+
+    A stream's name is a folder of the lake and part of Airflow's identifiers, so it is made of what both take:
+    letters, digits, ``_``, ``-`` and ``.``, not ``.`` first (no hidden and no parent folder), at most 100.
+    """
     inner = reader.mapping("streams")
     assert inner is not None
-    found = []
+    found: list[tuple[str, str]] = []
     for alias, stream in inner.items():
         if not ALIAS.fullmatch(alias):
             raise inner.fail(alias, alias, "is not an alias", "use letters, digits and _, not a digit first")
+        if alias.lower() in RESERVED:
+            raise inner.fail(alias, alias, "is a word of expressions", "choose another alias")
+        if any(alias.lower() == other.lower() for other, _ in found):
+            raise inner.fail(alias, alias, "differs from another alias in case only", "choose another alias")
         if not isinstance(stream, str) or not STREAM.fullmatch(stream):
             raise inner.fail(
                 alias, stream, "is not a stream name", "use letters, digits, '_', '-' and '.', not '.' first"
@@ -225,18 +277,47 @@ def fingerprint(values: Any) -> str:
 class Spec(Protocol):
     """What every kind's spec offers to the layers that do not care which kind it is."""
 
-    name: str
-    kind: str
-    streams: tuple[tuple[str, str], ...]
-    target: float
-    period_us: int
+    @property
+    def name(self) -> str:
+        """The query's name."""
+
+    @property
+    def kind(self) -> str:
+        """Stem of the query kind."""
+
+    @property
+    def streams(self) -> tuple[tuple[str, str], ...]:
+        """Pairs (alias, stream), in the file's order."""
+
+    @property
+    def target(self) -> float:
+        """What a period has to reach, from 0 to 1."""
+
+    @property
+    def period_us(self) -> int:
+        """Period of the ledger, over which the target is judged."""
 
     @property
     def gamma_us(self) -> int:
         """Span of event times at which late rows become a repair batch."""
 
+    @property
+    def source(self) -> str:
+        """The file it was read from."""
+
+    @property
+    def description(self) -> str:
+        """What its author says about it."""
+
+    @property
+    def schedule(self) -> Any:
+        """When Airflow runs what: a `latecomer.specs.schedule.Schedule`."""
+
+    def columns_used(self, alias: str) -> frozenset[str] | None:
+        """Columns the query reads of a stream, None: all of them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the query computes, as JSON-able values."""
+
     def fingerprint(self) -> str:
         """Identity of what the query computes; comments, description and schedule do not count."""
-
-
-Parser = Callable[[Reader, str], Any]

@@ -1,13 +1,19 @@
-"""From the bytes of a query file to its spec: YAML 1.2, read safely, bounded in size and depth."""
+"""From the bytes of a query file to its spec: YAML 1.2, read safely, bounded in size and depth.
+
+Refused besides what is no YAML: repeated keys, anchors and aliases (a short file can stand for a huge one), merge keys, tags
+(they construct things), keys that are no text, other YAML versions and more than one document.
+"""
 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from latecomer.specs.common import NAME, Reader, SpecError, did_you_mean
+from latecomer.specs.flow_calls import quote_calls
 
 KINDS = ("join", "aggregate", "topk", "theta_join", "membership")
 LARGEST_BYTES = 64 * 1024
@@ -21,7 +27,7 @@ def load_query(path: str | Path) -> Any:
     Raises
     ------
     SpecError
-        Whatever is wrong with the file: one line with file, key, value and remedy.
+        Whatever is wrong with the file: one line with file, key, value and remedy. Nothing else, for any bytes.
     """
     source = str(path)
     try:
@@ -31,9 +37,7 @@ def load_query(path: str | Path) -> Any:
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(source, "", None, f"cannot be read ({reason})", "name a query file") from None
     if len(raw) > LARGEST_BYTES:
-        raise SpecError(
-            source, "", None, f"is larger than {LARGEST_BYTES} bytes", "a query file is short: is this one?"
-        )
+        raise _too_large(source)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -43,7 +47,24 @@ def load_query(path: str | Path) -> Any:
 
 def parse_query(text: str, source: str = "<string>") -> Any:
     """The spec in a query file's text; errors as for `load_query`."""
-    data = _yaml(text, source)
+    if len(text) > LARGEST_BYTES:
+        raise _too_large(source)
+    data, lines = _read(text, source)
+    try:
+        return _spec(data, source)
+    except SpecError as error:
+        if error.line is None and error.where == source:
+            raise SpecError(
+                error.where, error.key, error.value, error.problem, error.remedy, _line(error.key, lines)
+            ) from None
+        raise
+
+
+def _too_large(source: str) -> SpecError:
+    return SpecError(source, "", None, f"is larger than {LARGEST_BYTES} bytes", "a query file is short: is this one?")
+
+
+def _spec(data: Any, source: str) -> Any:
     if data is None:
         raise SpecError(source, "", None, "is empty", "start from one of `latecomer init`'s files")
     reader = Reader(data, source)
@@ -56,53 +77,111 @@ def parse_query(text: str, source: str = "<string>") -> Any:
     return import_module(f"latecomer.specs.{kind}").parse(reader, name)
 
 
-def _yaml(text: str, source: str) -> Any:
+def _line(key: str, lines: dict[str, int]) -> int | None:
+    """Line of a key, or of the nearest one around it."""
+    while key:
+        if key in lines:
+            return lines[key]
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return None
+
+
+def _read(text: str, source: str) -> tuple[Any, dict[str, int]]:
+    """The file's values, and the line of every dotted key."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import MarkedYAMLError
 
     loader = YAML(typ="safe", pure=True)
     loader.version = (1, 2)  # type: ignore[assignment]
     loader.allow_duplicate_keys = False
     try:
-        _bounded(loader, text, source)
-        data = loader.load(io.StringIO(text))
+        events, lines = _bounded(loader, text, source)
+        quoted = quote_calls(text, events)
+        if quoted != text:
+            _, lines = _bounded(loader, quoted, source)
+        return loader.load(io.StringIO(quoted)), lines
     except SpecError:
         raise
     except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
-        problem = (error.problem or "cannot be read").splitlines()[0]
-        raise SpecError(f"{source}:{line}", "", None, f"is not valid YAML: {problem}", "mend that line") from None
-    except (
-        YAMLError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        IndexError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join((error.problem or "cannot be read").split())
+        line = None if mark is None else mark.line + 1
+        raise SpecError(source, "", None, f"is not valid YAML: {problem}", "mend that line", line) from None
+    except Exception as error:  # whatever a foreign parser makes of arbitrary bytes is the file's fault
         problem = (str(error).splitlines() or ["cannot be read"])[0]
-        raise SpecError(source, "", None, f"is not valid YAML: {problem[:200]}", "mend the file") from None
-    return data
+        raise SpecError(source, "", None, f"is not valid YAML: {problem}", "mend the file") from None
 
 
-def _bounded(loader: Any, text: str, source: str) -> None:
-    """Refuse anchors (a short file can stand for a huge one), depth, many nodes and more than one document."""
-    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
+@dataclass(slots=True)
+class _Open:
+    """A collection that is being read; `key` is the key whose value comes next, None: a key comes next."""
 
-    depth = nodes = documents = 0
+    path: str
+    mapping: bool
+    key: str | None = None
+    place: int = 0
+
+
+def _bounded(loader: Any, text: str, source: str) -> tuple[list[Any], dict[str, int]]:
+    """The file's events, none of them refused, and the line of every dotted key."""
+    from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
+
+    events: list[Any] = []
+    lines: dict[str, int] = {}
+    stack: list[_Open] = []
+    documents = 0
     for event in loader.parse(io.StringIO(text)):
-        line = f"{source}:{event.start_mark.line + 1}"
-        nodes += isinstance(event, NodeEvent)
+        line = event.start_mark.line + 1
+        events.append(event)
         documents += isinstance(event, DocumentStartEvent)
-        if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
-            raise SpecError(line, "", None, "uses an anchor or alias", "write the value out")
+        refused = _refused(event, len(events), documents)
+        if refused:
+            raise SpecError(source, "", None, *refused, line)
+        if isinstance(event, CollectionEndEvent):
+            stack.pop()
+        if not isinstance(event, NodeEvent):
+            continue
+        path = _place(event, stack, source, line)
+        lines.setdefault(path, line)
         if isinstance(event, CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST:
-            raise SpecError(line, "", None, f"is nested deeper than {DEEPEST}", "a query file is flat")
-        if nodes > MOST_NODES or documents > 1:
-            raise SpecError(line, "", None, "holds more than one query or too many values", "one query a file")
+            stack.append(_Open(path, "Mapping" in type(event).__name__))
+            if len(stack) > DEEPEST:
+                raise SpecError(source, "", None, f"is nested deeper than {DEEPEST}", "a query file is flat", line)
+    return events, lines
+
+
+def _refused(event: Any, count: int, documents: int) -> tuple[str, str] | None:
+    """Problem and remedy of an event that no query file needs."""
+    from ruamel.yaml.events import AliasEvent, DocumentStartEvent, NodeEvent
+
+    if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
+        return "uses an anchor or alias", "write the value out"
+    if isinstance(event, DocumentStartEvent) and (event.tags or event.version not in (None, (1, 2))):
+        return "has a directive", "remove the line that starts with %"
+    if isinstance(event, NodeEvent) and getattr(event, "ctag", None):
+        return "uses a tag (!)", "write the plain value, quoted where it starts with !"
+    if count > MOST_NODES or documents > 1:
+        return "holds more than one query or too many values", "one query a file"
+    value = getattr(event, "value", None) or ""
+    if any("\ud800" <= char <= "\udfff" or char == "\x00" for char in value):
+        return "holds a character that is no text", "write the character itself"
+    return None
+
+
+def _place(event: Any, stack: list[_Open], source: str, line: int) -> str:
+    """Dotted path of the key or value an event stands for."""
+    if not stack:
+        return ""
+    inner = stack[-1]
+    if not inner.mapping:
+        inner.place += 1
+        return f"{inner.path}[{inner.place - 1}]"
+    if inner.key is not None:
+        path = f"{inner.path}.{inner.key}" if inner.path else inner.key
+        inner.key = None
+        return path
+    key = getattr(event, "value", None)
+    if key is None or (key == "<<" and event.style is None):
+        raise SpecError(source, inner.path, key, "is not a key", "write keys as plain words", line)
+    inner.key = key
+    return f"{inner.path}.{key}" if inner.path else key

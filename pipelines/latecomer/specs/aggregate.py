@@ -1,0 +1,201 @@
+"""``kind: aggregate``: sums, counts and quantiles over sliding windows, with a bound on their error.
+
+Defaults, with their source: ``kp`` 0.2, ``kd`` 4, ``gamma`` 5 s, ``error`` 0.05 and ``probability`` 0.95 are the paper's (HPM,
+its evaluation; `algorithms.md` section 2). Ours: ``alpha`` starts at 1, the whole of the largest delay, so the first windows
+wait longest; ``observe``, how long after its close a window's stragglers are counted before its coverage is fed back, is
+one window size; the quality period of a query without one is 60 s or a window, whichever is longer.
+
+`target` is the probability: the share of a period's windows whose error must stay below `error`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from latecomer.specs import expressions as ex
+from latecomer.specs.common import Reader, fingerprint, streams_of
+from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.windows import (
+    Window,
+    group_by_of,
+    jsonable,
+    quality_of,
+    result_name,
+    strategy_of,
+    where_of,
+    window_of,
+)
+
+STRATEGIES = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack", "k_slack", "exact")
+FUNCTIONS = {
+    "count": (0, 1),
+    "sum": (1, 1),
+    "avg": (1, 1),
+    "min": (1, 1),
+    "max": (1, 1),
+    "median": (1, 1),
+    "quantile": (2, 2),
+}
+"""Function to the least and most arguments it takes."""
+FIXED = ("window_start", "window_end", "rows", "coverage")
+_STEERED = ("hpm", "calibrated", "aq_k_slack")
+_USES = {
+    "kp": ("hpm", "aq_k_slack"),
+    "kd": ("hpm", "aq_k_slack"),
+    "alpha": ("hpm", "aq_k_slack"),
+    "observe": _STEERED,
+    "confidence": ("calibrated",),
+    "slack": ("k_slack",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One result column. `argument` is None for ``count()``; `q` is None but for ``quantile``."""
+
+    name: str
+    function: str
+    argument: ex.Expr | None
+    q: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateStrategy:
+    """How windows are closed; durations in microseconds. ``slack_us`` is None but for ``k_slack``."""
+
+    name: str
+    gamma_us: int
+    kp: float
+    kd: float
+    alpha: float
+    observe_us: int
+    slack_us: int | None
+    shards: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSpec:
+    """An aggregate query: ``P(error >= error) <= 1 - probability`` per period of `period_us`."""
+
+    name: str
+    streams: tuple[tuple[str, str], ...]
+    group_by: tuple[str, ...]
+    window: Window
+    select: tuple[Aggregate, ...]
+    where: ex.Expr | None
+    error: float
+    probability: float
+    period_us: int
+    strategy: AggregateStrategy
+    source: str = field(default="", compare=False)
+    description: str = field(default="", compare=False)
+    schedule: Schedule | None = field(default=None, compare=False)
+    kind: str = "aggregate"
+
+    @property
+    def target(self) -> float:
+        """Least share of windows that are within the error."""
+        return self.probability
+
+    @property
+    def gamma_us(self) -> int:
+        """Span of event times at which late rows become a repair batch."""
+        return self.strategy.gamma_us
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the query computes, as JSON-able values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "streams": jsonable(self.streams),
+            "group_by": jsonable(self.group_by),
+            "window": jsonable(self.window),
+            "select": jsonable(self.select),
+            "where": jsonable(self.where),
+            "quality": {"error": self.error, "probability": self.probability, "period_us": self.period_us},
+            "strategy": jsonable(self.strategy),
+        }
+
+    def fingerprint(self) -> str:
+        """Identity of what the query computes."""
+        return fingerprint(self.to_dict())
+
+
+def parse(reader: Reader, name: str) -> AggregateSpec:
+    """An aggregate's spec from the rest of its file.
+
+    Raises
+    ------
+    SpecError
+        With file, key, value and remedy.
+    """
+    streams = streams_of(reader, 1, 1)
+    alias = streams[0][0]
+    window = window_of(reader)
+    group_by = group_by_of(reader, alias, FIXED)
+    select = _select(reader, alias, group_by)
+    where = where_of(reader, (alias,))
+    inner, strategy_name = strategy_of(reader, STRATEGIES, "hpm", _USES)
+    quality = quality_of(reader, strategy_name, _STEERED, "error: 0.05, probability: 0.95, period: 1 d")
+    error = quality.number("error", 0.05, low=0.0, high=1.0, open_low=True)
+    probability = quality.number("probability", 0.95, low=0.5, high=0.9999)
+    period_us = quality.duration("period", max(60_000_000, window.size_us))
+    quality.done()
+    strategy = _strategy(inner, strategy_name, window)
+    description, schedule = reader.text("description", ""), schedule_of(reader)
+    reader.done()
+    return AggregateSpec(
+        name, streams, group_by, window, select, where, error, probability, period_us, strategy,
+        reader.source, description, schedule,
+    )  # fmt: skip
+
+
+def _select(reader: Reader, alias: str, group_by: tuple[str, ...]) -> tuple[Aggregate, ...]:
+    inner = reader.mapping("select")
+    assert inner is not None
+    found: list[Aggregate] = []
+    for name, text in inner.items():
+        result_name(inner, name, name, (*group_by, *FIXED, *(other.name for other in found)))
+        if not isinstance(text, str):
+            raise inner.fail(name, text, "is not an aggregate", "write one such as count() or avg(column)")
+        found.append(_aggregate(inner, name, text, alias))
+    if not found:
+        raise reader.fail("select", None, "names no aggregate", "write, for example, {rows_seen: count()}")
+    return tuple(found)
+
+
+def _aggregate(inner: Reader, name: str, text: str, alias: str) -> Aggregate:
+    function, args = ex.parse_call(text, source=inner.source, key=inner.key(name), aliases=(alias,))
+    if function not in FUNCTIONS:
+        raise inner.fail(name, text, f"{function}() is not an aggregate", f"use one of {', '.join(FUNCTIONS)}")
+    least, most = FUNCTIONS[function]
+    if not least <= len(args) <= most:
+        wanted = f"{least}" if least == most else f"{least} or {most}"
+        raise inner.fail(name, text, f"{function}() takes {wanted} arguments, not {len(args)}", "mend the call")
+    q = None
+    if function == "quantile":
+        given = args[1].value if isinstance(args[1], ex.Literal) else None
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
+            raise inner.fail(
+                name, text, "the quantile is not a number from 0 to 1", "write, for example, quantile(x, 0.9)"
+            )
+        q = float(given)
+    return Aggregate(name, function, args[0] if args else None, q)
+
+
+def _strategy(inner: Reader, name: str, window: Window) -> AggregateStrategy:
+    found = AggregateStrategy(
+        name=name,
+        gamma_us=inner.duration("gamma", 5_000_000),
+        kp=inner.number("kp", 0.2, low=0.0, high=1_000.0),
+        kd=inner.number("kd", 4.0, low=0.0, high=1_000.0),
+        alpha=inner.number("alpha", 1.0, low=0.0, high=1.0),
+        observe_us=inner.duration("observe", window.size_us),
+        slack_us=inner.duration("slack") if name == "k_slack" else None,
+        shards=inner.number("shards", 1, low=1, high=10_000, whole=True),
+        confidence=inner.number("confidence", 0.95, low=0.5, high=0.9999),
+    )
+    inner.done()
+    return found

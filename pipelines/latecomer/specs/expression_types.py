@@ -1,0 +1,142 @@
+"""Do an expression's columns exist, and does it compare and compute like with like?"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from latecomer.specs.common import SpecError
+from latecomer.specs.expression_tree import (
+    ALWAYS_THERE,
+    COMPARISONS,
+    Binary,
+    Call,
+    Column,
+    Expr,
+    InList,
+    IsNull,
+    Like,
+    Literal,
+    Unary,
+    WithinDistance,
+    children,
+    columns,
+    to_text,
+)
+
+_TEXT_FUNCTIONS = ("lower", "upper", "substr", "concat")
+_NUMBER_FUNCTIONS = ("abs", "round", "floor", "ceil", "sqrt", "pow", "length")
+
+
+def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: str, key: str) -> None:
+    """Refuse columns their stream does not have.
+
+    Raises
+    ------
+    SpecError
+        With the closest column that exists.
+    """
+    for column in sorted(columns(expr), key=lambda c: (c.alias, c.name)):
+        known = schemas[column.alias]
+        if column.name not in known and column.name not in ALWAYS_THERE:
+            close = difflib.get_close_matches(column.name, known, n=3, cutoff=0.5) or list(known)[:20]
+            raise SpecError(
+                source,
+                key,
+                f"{column.alias}.{column.name}",
+                "no such column in its stream",
+                f"did you mean one of these columns: {', '.join(close)}",
+            )
+
+
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
+
+
+def _check_instant(expr: Binary, place: int, fail: Callable[[str, str], SpecError]) -> None:
+    """A timestamp may be compared with text that is an instant: Spark casts it, and it cannot fail."""
+    text = (expr.left, expr.right)[place]
+    remedy = "write it as '2013-01-31T12:00:00Z', with its zone"
+    if not isinstance(text, Literal) or not isinstance(text.value, str) or not _INSTANT.fullmatch(text.value):
+        raise fail("compares a timestamp with text that is no instant", remedy)
+    try:
+        datetime.fromisoformat(text.value)
+    except ValueError:
+        raise fail("compares a timestamp with a date that does not exist", remedy) from None
+
+
+def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str, key: str) -> str | None:
+    """Refuse what compares or computes unlike things; returns the kind of the value (None: unknown or null).
+
+    Kinds are ``number``, ``string``, ``bool``, ``timestamp``; others compare only with themselves.
+    """
+
+    def fail(problem: str, remedy: str) -> SpecError:
+        return SpecError(source, key, to_text(expr), problem, remedy)
+
+    kinds = [check_types(child, types, source=source, key=key) for child in children(expr)]
+    match expr:
+        case Column(alias, name):
+            return {"seq": "number", "event_ts": "timestamp", "arrival_ts": "timestamp"}.get(name) or types.get(
+                (alias, name)
+            )
+        case Literal(value):
+            return (
+                None
+                if value is None
+                else "bool"
+                if isinstance(value, bool)
+                else "string"
+                if isinstance(value, str)
+                else "number"
+            )
+        case Binary(op, _, _) if op in ("and", "or"):
+            if any(kind not in ("bool", None) for kind in kinds):
+                raise fail(f"`{op}` needs two conditions", "compare the columns with something")
+            return "bool"
+        case Binary(op, _, _) if op in COMPARISONS:
+            if "timestamp" in kinds and "string" in kinds:
+                _check_instant(expr, kinds.index("string"), fail)
+            elif None not in kinds and kinds[0] != kinds[1]:
+                raise fail(f"compares a {kinds[0]} with a {kinds[1]}", "compare like with like")
+            return "bool"
+        case Binary(op, _, _):
+            if any(kind not in ("number", None) for kind in kinds):
+                raise fail(f"`{op}` needs numbers", "use number columns")
+            return "number"
+        case Unary(op, _):
+            wanted = "bool" if op == "not" else "number"
+            if kinds[0] not in (wanted, None):
+                raise fail(f"`{op}` needs a {wanted}", "mend the operand")
+            return wanted
+        case InList(values=values):
+            for item in values:
+                kind = check_types(item, types, source=source, key=key)
+                if kinds[0] == "timestamp" and kind == "string":
+                    _check_instant(Binary("=", expr.operand, item), 1, fail)
+                elif kinds[0] is not None and kind != kinds[0]:
+                    raise fail(f"looks for a {kind} among {kinds[0]} values", "list values of the column's type")
+            return "bool"
+        case Like() | IsNull():
+            if isinstance(expr, Like) and kinds[0] not in ("string", None):
+                raise fail("`like` needs text", "use a text column")
+            return "bool"
+        case WithinDistance():
+            if any(kind not in ("number", None) for kind in kinds):
+                raise fail("within_distance needs number columns", "use number columns")
+            return "bool"
+        case Call(name, _):
+            if name in _NUMBER_FUNCTIONS and name != "length" and any(kind not in ("number", None) for kind in kinds):
+                raise fail(f"{name}() needs numbers", "use number columns")
+            texts = kinds if name == "concat" else kinds[:1]
+            if name in (*_TEXT_FUNCTIONS, "length") and any(kind not in ("string", None) for kind in texts):
+                raise fail(f"{name}() needs text", "use text columns")
+            if name == "substr" and any(kind not in ("number", None) for kind in kinds[1:]):
+                raise fail("substr() needs numbers after its text", "write substr(text, 1, 3)")
+            if name in ("least", "greatest", "coalesce") and len({kind for kind in kinds if kind}) > 1:
+                raise fail(f"{name}() mixes kinds", "give it values of one kind")
+            if name in _NUMBER_FUNCTIONS:
+                return "number"
+            return "string" if name in _TEXT_FUNCTIONS else next((kind for kind in kinds if kind), None)
+    return None

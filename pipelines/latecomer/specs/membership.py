@@ -1,0 +1,145 @@
+"""``kind: membership``: elements seen in every stream within a window.
+
+Defaults, with their source: ``fingerprint_bits`` 12 and ``bucket`` 4 are the thesis's (chapter 2; `algorithms.md` section 5). Answers are
+confirmed exactly, so the target is 1 and ``false_positive_rate`` (default 0.001) bounds the work done in vain, not the answer. ``period``
+is 60 s or the longest window, whichever is longer, and ``gamma`` is one period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from latecomer.specs import expressions as ex
+from latecomer.specs.common import Reader, fingerprint, streams_of
+from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.windows import Window, jsonable, quality_of, strategy_of, window_of
+
+STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
+_CUCKOO = ("mcf", "one_filter")
+_USES = {"fingerprint_bits": _CUCKOO, "bucket": _CUCKOO}
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipStrategy:
+    """Which filter; the answer is the same for all."""
+
+    name: str
+    fingerprint_bits: int
+    bucket: int
+    gamma_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipSpec:
+    """A membership query; `elements` and `windows` are in the order of `streams`, whose first gives the elements."""
+
+    name: str
+    streams: tuple[tuple[str, str], ...]
+    elements: tuple[ex.Column, ...]
+    windows: tuple[Window, ...]
+    false_positive_rate: float
+    period_us: int
+    strategy: MembershipStrategy
+    source: str = field(default="", compare=False)
+    description: str = field(default="", compare=False)
+    schedule: Schedule | None = field(default=None, compare=False)
+    kind: str = "membership"
+
+    @property
+    def window(self) -> Window:
+        """The first stream's window: the one a result row names."""
+        return self.windows[0]
+
+    @property
+    def target(self) -> float:
+        """Always 1: no element is ever lost."""
+        return 1.0
+
+    @property
+    def gamma_us(self) -> int:
+        """Span of event times at which late rows become a repair batch."""
+        return self.strategy.gamma_us
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the query computes, as JSON-able values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "streams": jsonable(self.streams),
+            "elements": jsonable(self.elements),
+            "windows": jsonable(self.windows),
+            "quality": {"false_positive_rate": self.false_positive_rate, "period_us": self.period_us},
+            "strategy": jsonable(self.strategy),
+        }
+
+    def fingerprint(self) -> str:
+        """Identity of what the query computes."""
+        return fingerprint(self.to_dict())
+
+
+def parse(reader: Reader, name: str) -> MembershipSpec:
+    """A membership query's spec from the rest of its file.
+
+    Raises
+    ------
+    SpecError
+        With file, key, value and remedy.
+    """
+    streams = streams_of(reader, 2, 64)
+    aliases = tuple(alias for alias, _ in streams)
+    elements, windows = _elements(reader, aliases), _windows(reader, aliases)
+    inner, strategy_name = strategy_of(reader, STRATEGIES, "mcf", _USES)
+    quality = quality_of(reader, strategy_name, (), "false_positive_rate: 0.001")
+    rate = quality.number("false_positive_rate", 0.001, low=0.0, high=0.5, open_low=True)
+    period_us = quality.duration("period", max(60_000_000, *(window.size_us for window in windows)))
+    quality.done()
+    strategy = MembershipStrategy(
+        strategy_name,
+        inner.number("fingerprint_bits", 12, low=4, high=32, whole=True),
+        inner.number("bucket", 4, low=1, high=64, whole=True),
+        inner.duration("gamma", period_us),
+    )
+    inner.done()
+    description, schedule = reader.text("description", ""), schedule_of(reader)
+    reader.done()
+    return MembershipSpec(
+        name, streams, elements, windows, rate, period_us, strategy, reader.source, description, schedule
+    )
+
+
+def _elements(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.Column, ...]:
+    value = reader.take("element")
+    if isinstance(value, str) and value.strip():
+        return tuple(_column(reader, "element", value, alias) for alias in aliases)
+    if not isinstance(value, Mapping):
+        raise reader.fail(
+            "element", value, "is not a column", f"write a column, or {{{aliases[0]}: a, {aliases[1]}: b}}"
+        )
+    inner = Reader(value, reader.source, "element")
+    found = tuple(_column(inner, alias, inner.text(alias), alias) for alias in aliases)
+    inner.done()
+    return found
+
+
+def _column(reader: Reader, key: str, text: str, alias: str) -> ex.Column:
+    column = ex.parse(text, source=reader.source, key=reader.key(key), aliases=(alias,))
+    if not isinstance(column, ex.Column):
+        raise reader.fail(key, text, "is not a column", "name one column of the stream")
+    return column
+
+
+def _windows(reader: Reader, aliases: tuple[str, ...]) -> tuple[Window, ...]:
+    value = reader.take("window")
+    each = (
+        isinstance(value, Mapping)
+        and value
+        and (all(isinstance(inner, Mapping) for inner in value.values()) or not {"size", "slide"} & set(value))
+    )
+    if not each:
+        return (window_of(Reader({"window": value}, reader.source)),) * len(aliases)
+    inner = Reader(value, reader.source, "window")
+    found = tuple(window_of(inner, alias) for alias in aliases)
+    inner.done()
+    return found

@@ -1,0 +1,176 @@
+"""``kind: theta_join``: streams joined by ``<, <=, >, >=, =`` within each window.
+
+Defaults, with their source: ``partitions`` 10 is the thesis's (chapter 4; `algorithms.md` section 4); ``boundaries: equal_depth`` is
+ours, ``equal_width`` the thesis's. Nothing is estimated, so the target is 1: a window's answer is complete when it is
+published, and repair adds what came later. ``quality`` may name a ledger period only; without one it is 60 s or a window,
+whichever is longer, and ``gamma`` is one period.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from latecomer.specs import expressions as ex
+from latecomer.specs.common import Reader, fingerprint, streams_of, texts
+from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.windows import Window, jsonable, quality_of, select_of, strategy_of, window_of
+
+STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
+BOUNDARIES = ("equal_depth", "equal_width")
+EMITS = ("rows", "count", "ranges")
+OPERATORS = ("<", "<=", ">", ">=", "=")
+_USES = {"partitions": ("fast_theta_join", "cfs", "one_bucket"), "boundaries": ("fast_theta_join", "cfs")}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``left op right``; each side reads exactly one alias, and the two aliases differ."""
+
+    left: ex.Expr
+    op: str
+    right: ex.Expr
+
+    @property
+    def aliases(self) -> tuple[str, str]:
+        """The alias of each side."""
+        return _alias(self.left), _alias(self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class ThetaJoinStrategy:
+    """How the join is run; the result is the same for all."""
+
+    name: str
+    partitions: int
+    boundaries: str
+    gamma_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThetaJoinSpec:
+    """A theta join. `select` None means every column; it applies to ``emit: rows`` only."""
+
+    name: str
+    streams: tuple[tuple[str, str], ...]
+    window: Window
+    conditions: tuple[Condition, ...]
+    emit: str
+    select: tuple[ex.SelectItem, ...] | None
+    period_us: int
+    strategy: ThetaJoinStrategy
+    source: str = field(default="", compare=False)
+    description: str = field(default="", compare=False)
+    schedule: Schedule | None = field(default=None, compare=False)
+    kind: str = "theta_join"
+
+    @property
+    def target(self) -> float:
+        """Always 1: nothing is estimated."""
+        return 1.0
+
+    @property
+    def gamma_us(self) -> int:
+        """Span of event times at which late rows become a repair batch."""
+        return self.strategy.gamma_us
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the query computes, as JSON-able values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "streams": jsonable(self.streams),
+            "window": jsonable(self.window),
+            "conditions": jsonable(self.conditions),
+            "emit": self.emit,
+            "select": jsonable(self.select),
+            "quality": {"period_us": self.period_us},
+            "strategy": jsonable(self.strategy),
+        }
+
+    def fingerprint(self) -> str:
+        """Identity of what the query computes."""
+        return fingerprint(self.to_dict())
+
+
+def parse(reader: Reader, name: str) -> ThetaJoinSpec:
+    """A theta join's spec from the rest of its file.
+
+    Raises
+    ------
+    SpecError
+        With file, key, value and remedy.
+    """
+    streams = streams_of(reader, 2, 64)
+    aliases = tuple(alias for alias, _ in streams)
+    window = window_of(reader)
+    conditions = _conditions(reader, aliases)
+    emit = reader.choice("emit", EMITS, "rows")
+    fixed = ("window_start", "window_end", *(f"{alias}_seq" for alias in aliases))
+    if emit != "rows" and reader.has("select"):
+        raise reader.fail(
+            "select", reader.take("select", None), f"has no rows to apply to with emit: {emit}", "remove it"
+        )
+    select = select_of(reader, aliases, fixed)
+    inner, strategy_name = strategy_of(reader, STRATEGIES, "fast_theta_join", _USES)
+    if emit == "ranges" and strategy_name != "fast_theta_join":
+        raise reader.fail("emit", emit, f"is not possible with {strategy_name}", "choose fast_theta_join, or emit rows")
+    quality = quality_of(reader, strategy_name, (), "period: 1 d")
+    period_us = quality.duration("period", max(60_000_000, window.size_us))
+    quality.done()
+    strategy = ThetaJoinStrategy(
+        strategy_name,
+        inner.number("partitions", 10, low=1, high=100_000, whole=True),
+        inner.choice("boundaries", BOUNDARIES, "equal_depth"),
+        inner.duration("gamma", period_us),
+    )
+    inner.done()
+    description, schedule = reader.text("description", ""), schedule_of(reader)
+    reader.done()
+    return ThetaJoinSpec(
+        name, streams, window, conditions, emit, select, period_us, strategy, reader.source, description, schedule
+    )
+
+
+def _alias(side: ex.Expr) -> str:
+    return next(iter(ex.columns(side))).alias
+
+
+def _conditions(reader: Reader, aliases: tuple[str, ...]) -> tuple[Condition, ...]:
+    found: list[Condition] = []
+    for place, text in enumerate(texts(reader, "conditions", None) if reader.has("conditions") else ()):
+        key = f"conditions[{place}]"
+        parsed = ex.parse(text, source=reader.source, key=key, aliases=aliases)
+        for part in ex.conjuncts(parsed):
+            found.append(_condition(reader, key, text, part))
+    if not found:
+        raise reader.fail(
+            "conditions", None, "is missing", f"write, for example, [{aliases[0]}.event_ts < {aliases[1]}.event_ts]"
+        )
+    reached = {aliases[0]}
+    for _ in aliases:
+        for condition in found:
+            if reached & set(condition.aliases):
+                reached |= set(condition.aliases)
+    for alias in aliases:
+        if alias not in reached:
+            raise reader.fail(
+                "conditions",
+                alias,
+                f"is not connected with {aliases[0]} by any condition",
+                "add one, or remove the stream",
+            )
+    return tuple(found)
+
+
+def _condition(reader: Reader, key: str, text: str, part: ex.Expr) -> Condition:
+    if not isinstance(part, ex.Binary) or part.op not in OPERATORS:
+        raise reader.fail(key, text, f"is not a comparison by {', '.join(OPERATORS)}", "write, for example, r.x < s.x")
+    sides = [{column.alias for column in ex.columns(side)} for side in (part.left, part.right)]
+    for side, name in zip(sides, ("left", "right"), strict=True):
+        if len(side) != 1:
+            what = "no stream" if not side else f"{len(side)} streams"
+            raise reader.fail(key, text, f"reads {what} on its {name} side", "let each side read exactly one stream")
+    if sides[0] == sides[1]:
+        raise reader.fail(key, text, "compares a stream with itself", "compare two streams of the query")
+    return Condition(part.left, part.op, part.right)

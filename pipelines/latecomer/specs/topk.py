@@ -1,0 +1,144 @@
+"""``kind: topk``: the k best rows by a score over sliding windows, with a least hit rate.
+
+Defaults, with their source: ``candidates`` 10, ``windows`` 30, ``initial_wait`` 2 s, ``hit_rate`` 0.95 and ``k`` 5 in the examples are
+the paper's (`algorithms.md` section 3). Ours: ``min_step``, the finest difference between candidate waits, is a tenth of the
+first step (``initial_wait / candidates / 10``, at least 1 ms); ``gamma`` is one period; the period of a query without one is 60 s
+or a window, whichever is longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from latecomer.specs import expressions as ex
+from latecomer.specs.common import Reader, fingerprint, streams_of
+from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.windows import (
+    Window,
+    group_by_of,
+    jsonable,
+    quality_of,
+    select_of,
+    strategy_of,
+    where_of,
+    window_of,
+)
+
+STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
+FIXED = ("window_start", "window_end", "rank", "score", "seq", "event_ts")
+_STEERED = ("adaptive_wait", "calibrated")
+_USES = {
+    "candidates": _STEERED,
+    "windows": _STEERED,
+    "initial_wait": _STEERED,
+    "min_step": _STEERED,
+    "confidence": ("calibrated",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopKStrategy:
+    """How long a window waits for its stragglers; durations in microseconds."""
+
+    name: str
+    candidates: int
+    windows: int
+    initial_wait_us: int
+    min_step_us: int
+    gamma_us: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopKSpec:
+    """A top-k query. `select` None means every column of the stream."""
+
+    name: str
+    streams: tuple[tuple[str, str], ...]
+    group_by: tuple[str, ...]
+    score: ex.Expr
+    k: int
+    window: Window
+    select: tuple[ex.SelectItem, ...] | None
+    where: ex.Expr | None
+    hit_rate: float
+    period_us: int
+    strategy: TopKStrategy
+    source: str = field(default="", compare=False)
+    description: str = field(default="", compare=False)
+    schedule: Schedule | None = field(default=None, compare=False)
+    kind: str = "topk"
+
+    @property
+    def target(self) -> float:
+        """Least hit rate, ``|answer and final answer| / k``."""
+        return self.hit_rate
+
+    @property
+    def gamma_us(self) -> int:
+        """Span of event times at which late rows become a repair batch."""
+        return self.strategy.gamma_us
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the query computes, as JSON-able values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "streams": jsonable(self.streams),
+            "group_by": jsonable(self.group_by),
+            "score": jsonable(self.score),
+            "k": self.k,
+            "window": jsonable(self.window),
+            "select": jsonable(self.select),
+            "where": jsonable(self.where),
+            "quality": {"hit_rate": self.hit_rate, "period_us": self.period_us},
+            "strategy": jsonable(self.strategy),
+        }
+
+    def fingerprint(self) -> str:
+        """Identity of what the query computes."""
+        return fingerprint(self.to_dict())
+
+
+def parse(reader: Reader, name: str) -> TopKSpec:
+    """A top-k query's spec from the rest of its file.
+
+    Raises
+    ------
+    SpecError
+        With file, key, value and remedy.
+    """
+    streams = streams_of(reader, 1, 1)
+    aliases = (streams[0][0],)
+    window = window_of(reader)
+    group_by = group_by_of(reader, aliases[0], FIXED)
+    score = ex.parse(reader.text("score"), source=reader.source, key="score", aliases=aliases)
+    if not ex.columns(score):
+        raise reader.fail("score", ex.to_text(score), "reads no column", "score rows by one of their columns")
+    k = reader.number("k", low=1, high=10_000, whole=True)
+    select = select_of(reader, aliases, (*group_by, *FIXED))
+    where = where_of(reader, aliases)
+    inner, strategy_name = strategy_of(reader, STRATEGIES, "adaptive_wait", _USES)
+    quality = quality_of(reader, strategy_name, _STEERED, "hit_rate: 0.95, period: 1 d")
+    hit_rate = quality.number("hit_rate", 0.95, low=0.0, high=1.0, open_low=True)
+    period_us = quality.duration("period", max(60_000_000, window.size_us))
+    quality.done()
+    strategy = _strategy(inner, strategy_name, period_us)
+    description, schedule = reader.text("description", ""), schedule_of(reader)
+    reader.done()
+    return TopKSpec(
+        name, streams, group_by, score, k, window, select, where, hit_rate, period_us, strategy,
+        reader.source, description, schedule,
+    )  # fmt: skip
+
+
+def _strategy(inner: Reader, name: str, period_us: int) -> TopKStrategy:
+    candidates = inner.number("candidates", 10, low=2, high=1_000, whole=True)
+    windows = inner.number("windows", 30, low=1, high=100_000, whole=True)
+    initial_wait_us = inner.duration("initial_wait", 2_000_000)
+    min_step_us = inner.duration("min_step", max(initial_wait_us // candidates // 10, 1_000))
+    gamma_us = inner.duration("gamma", period_us)
+    confidence = inner.number("confidence", 0.95, low=0.5, high=0.9999)
+    inner.done()
+    return TopKStrategy(name, candidates, windows, initial_wait_us, min_step_us, gamma_us, confidence)

@@ -1,0 +1,158 @@
+"""What the windowed kinds share: windows, group columns, strategies, and how a spec is written out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from latecomer.specs import expressions as ex
+from latecomer.specs.common import ALIAS, Reader, parse_duration, shorten, texts
+
+ENVELOPE = ("provenance", "revision", "published_seq")
+"""Columns every result table has; no query may name its own so."""
+MOST_SLIDES = 1_000_000
+"""Windows one row may fall into. More is a unit mixed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Half-open windows ``[start, start + size_us)``, `start` a multiple of `slide_us` since the epoch."""
+
+    size_us: int
+    slide_us: int
+
+
+def window_of(reader: Reader, name: str = "window") -> Window:
+    """``{size: 1 h, slide: 10 min}``, or just a size; the slide is then the size (tumbling windows).
+
+    Raises
+    ------
+    SpecError
+        No window, a slide longer than the size, or more windows to a row than `MOST_SLIDES`.
+    """
+    value = reader.take(name)
+    if isinstance(value, str):
+        size_us = parse_duration(value, source=reader.source, key=reader.key(name))
+        return Window(size_us, size_us)
+    if not isinstance(value, Mapping):
+        raise reader.fail(name, value, "is not a window", "write {size: 1 h, slide: 10 min}")
+    inner = Reader(value, reader.source, reader.key(name))
+    size_us = inner.duration("size")
+    slide_us = inner.duration("slide", size_us)
+    inner.done()
+    if slide_us > size_us:
+        raise inner.fail(
+            "slide", value["slide"], "is longer than the size", "rows would fall between windows: shorten it"
+        )
+    if size_us > slide_us * MOST_SLIDES:
+        raise inner.fail("slide", value["slide"], f"puts a row into more than {MOST_SLIDES} windows", "lengthen it")
+    return Window(size_us, slide_us)
+
+
+def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, ...]:
+    """``group_by: [column, ...]``: columns of the one stream, with or without its alias in front."""
+    found: list[str] = []
+    taken = {*fixed, *ENVELOPE}
+    for place, text in enumerate(texts(reader, "group_by", ())):
+        key = f"group_by[{place}]"
+        column = ex.parse(text, source=reader.source, key=key, aliases=(alias,))
+        if not isinstance(column, ex.Column):
+            raise reader.fail(key, text, "is not a column", "group by a column of the stream")
+        if column.name in found:
+            raise reader.fail(key, text, "is named twice", "remove one")
+        if column.name.lower() in taken:
+            raise reader.fail(key, text, "is the name of a result column", "rename the stream's column at ingestion")
+        found.append(column.name)
+    return tuple(found)
+
+
+def select_of(reader: Reader, aliases: tuple[str, ...], fixed: Iterable[str]) -> tuple[ex.SelectItem, ...] | None:
+    """``select: [alias.column, expression as name]``; None: every column."""
+    taken = {*fixed, *ENVELOPE}
+    found: list[ex.SelectItem] = []
+    for place, text in enumerate(texts(reader, "select", ())):
+        key = f"select[{place}]"
+        item = ex.parse_item(text, source=reader.source, key=key, aliases=aliases)
+        if item.name.lower() in {other.name.lower() for other in found}:
+            raise reader.fail(key, item.name, "is selected twice", "remove one, or rename it with `as`")
+        if item.name.lower() in {name.lower() for name in taken}:
+            raise reader.fail(key, item.name, "is the name of a fixed result column", "rename it with `as`")
+        found.append(item)
+    return tuple(found) or None
+
+
+def where_of(reader: Reader, aliases: tuple[str, ...]) -> ex.Expr | None:
+    """``where: condition``, optional; what is plainly a number or a text is refused."""
+    text = reader.text("where", None)
+    if text is None:
+        return None
+    found = ex.parse(text, source=reader.source, key="where", aliases=aliases)
+    if (
+        (isinstance(found, ex.Literal) and found.value is not None and not isinstance(found.value, bool))
+        or (isinstance(found, ex.Binary) and found.op in ex.ARITHMETIC)
+        or (isinstance(found, ex.Unary) and found.op == "-")
+        or (isinstance(found, ex.Call) and found.name not in ("coalesce", "least", "greatest"))
+    ):
+        raise reader.fail("where", text, "is a value, not a condition", "compare it with something")
+    return found
+
+
+def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> str:
+    """A result column's name, checked."""
+    if not ALIAS.fullmatch(name):
+        raise reader.fail(key, name, "is not a column name", "use letters, digits and _, not a digit first")
+    if name.lower() in {other.lower() for other in (*taken, *ENVELOPE)}:
+        raise reader.fail(key, name, "is the name of a fixed result column", "choose another name")
+    return name
+
+
+def strategy_of(
+    reader: Reader, strategies: tuple[str, ...], default: str, uses: Mapping[str, tuple[str, ...]]
+) -> tuple[Reader, str]:
+    """``strategy: {name: ..., ...}`` or a bare name; a key that the chosen strategy does not use is refused.
+
+    Parameters
+    ----------
+    uses
+        Key to the strategies that read it.
+    """
+    value = reader.take("strategy", default)
+    inner = Reader({"name": value} if isinstance(value, str) else value, reader.source, reader.key("strategy"))
+    name = inner.choice("name", strategies, default)
+    for key, users in uses.items():
+        if name not in users and inner.has(key):
+            raise inner.fail(
+                key, inner.take(key, None), f"is not used by {name}", f"remove it, or choose {' or '.join(users)}"
+            )
+    return inner, name
+
+
+def quality_of(reader: Reader, strategy: str, needs: tuple[str, ...], example: str) -> Reader:
+    """``quality: {...}``; required where the strategy steers by it, else an empty one."""
+    inner = reader.mapping("quality", None)
+    if inner is None:
+        if strategy in needs:
+            raise reader.fail(
+                "quality",
+                None,
+                f"is missing, and {strategy} adapts to it",
+                f"write, for example, quality: {{{example}}}",
+            )
+        return Reader({}, reader.source, reader.key("quality"))
+    return inner
+
+
+def jsonable(value: Any) -> Any:
+    """Specs, expressions and tuples as JSON-able values; expressions in their canonical text."""
+    if isinstance(value, ex.NODES):
+        return ex.to_text(value)
+    if isinstance(value, ex.SelectItem):
+        return [value.name, ex.to_text(value.expr)]
+    if isinstance(value, (tuple, list)):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {each.name: jsonable(getattr(value, each.name)) for each in fields(value)}
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise TypeError(f"{shorten(value)} cannot be written as JSON")

@@ -1,0 +1,184 @@
+"""The retention policies behind their one interface: the lake stores their state, and `adapt` writes their start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from latecomer.core.estimators import CalibratedRetention, QJoinRetention
+from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
+from latecomer.core.join import IntervalSummary
+from latecomer.core.policies import (
+    AdaptiveSlack,
+    Constant,
+    KeepAll,
+    RetentionParameters,
+    adapted_parameters,
+    restore_policy,
+)
+from latecomer.core.time import FOREVER
+
+from tests.support.join_sim import make_case, simulate
+
+SECOND = 1_000_000
+G = 10_000
+P = 10 * SECOND
+USUAL = RetentionParameters("qjoin", "calibrated", 0.9, 0.95, 2 * SECOND, P, SECOND, G, G)
+EVERY = [
+    replace(USUAL, strategy="exact"),
+    replace(USUAL, strategy="k_slack", slack_us=70_000),
+    replace(USUAL, strategy="mp_k_slack"),
+    replace(USUAL, strategy="aq_k_slack"),
+    *(replace(USUAL, estimator=name) for name in ("paper", "delay_aware", "empirical", "calibrated")),
+]
+
+
+def named(settings: RetentionParameters) -> str:
+    return settings.strategy if settings.strategy != "qjoin" else settings.estimator
+
+
+def history(seconds: int = 60, seed: int = 3) -> list[IntervalStats]:
+    """Every interval's statistics of a small join that drops nothing."""
+    rng = np.random.default_rng(seed)
+    n = seconds * 40
+    ts = np.sort((rng.random(n) * seconds * SECOND).astype(np.int64))
+    order = np.argsort(ts + (rng.exponential(0.4, n) * SECOND).astype(np.int64), kind="stable")
+    case = make_case("small", ts[order], (rng.random(n) < 0.5).astype(np.int8), 2 * SECOND)
+    seen: list[IntervalStats] = []
+
+    class Watch:
+        def observe(self, stats: IntervalStats) -> None:
+            seen.append(stats)
+
+        def choose(self, interval: int) -> tuple[int, int]:
+            return FOREVER, FOREVER
+
+    simulate(case, Watch(), P, SECOND, G, SAMPLE_FRACTION)
+    return seen
+
+
+HISTORY = history()
+
+
+def summary(stats: IntervalStats) -> IntervalSummary:
+    """The same interval as the data plane would have summed it up, results only."""
+    rows = [
+        (side, int(bucket), -1, int(pairs), int(pairs), int(sampled))
+        for side, own in enumerate((stats.left, stats.right))
+        for bucket, pairs, sampled in zip(own.required_bucket, own.pairs, own.sampled_pairs, strict=True)
+    ]
+    none = np.zeros(0, np.int64)
+    delays = tuple((own.delay_bucket, own.delay_rows) for own in (stats.left, stats.right))
+    cells = np.array(rows, np.int64).reshape(len(rows), 6)
+    return IntervalSummary(stats.interval, stats.interval * SECOND, ((none, none), (none, none)), delays, cells)  # type: ignore[arg-type]
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def test_parameters_of_a_spec() -> None:
+    strategy = SimpleNamespace(
+        name="qjoin",
+        estimator="paper",
+        confidence=0.9,
+        adapt_every_us=1,
+        granularity_us=2,
+        basic_window_us=3,
+        slack_us=4,
+    )
+    spec = SimpleNamespace(strategy=strategy, target=0.8, window_us=5, period_us=6)
+    assert RetentionParameters.of(spec) == RetentionParameters("qjoin", "paper", 0.8, 0.9, 5, 6, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "pairs", "candidates"),
+    zip(
+        EVERY,
+        [KeepAll, Constant, AdaptiveSlack, AdaptiveSlack, *[QJoinRetention] * 3, CalibratedRetention],
+        [False] * 4 + [True] * 4,
+        [False] * 4 + [True, True, False, True],
+        strict=True,
+    ),
+    ids=map(named, EVERY),
+)
+def test_strategy_chooses_the_policy_and_what_the_data_plane_counts(
+    settings: RetentionParameters, kind: type, pairs: bool, candidates: bool
+) -> None:
+    policy = restore_policy(settings, None, None)
+    assert type(policy) is kind
+    assert (policy.needs_pairs, policy.needs_candidates) == (pairs, candidates)
+
+
+@pytest.mark.parametrize("settings", EVERY, ids=named)
+def test_state_through_json_after_every_interval_changes_nothing(settings: RetentionParameters) -> None:
+    straight, killed = restore_policy(settings, None, None), restore_policy(settings, None, None)
+    for stats in HISTORY:
+        killed = restore_policy(settings, through_json(killed.to_dict()), None)
+        assert killed.choose(stats.interval) == straight.choose(stats.interval)
+        straight.observe(stats)
+        killed.observe(from_dict(through_json(to_dict(stats))))
+    assert through_json(killed.to_dict()) == through_json(straight.to_dict())
+
+
+@pytest.mark.parametrize("settings", EVERY, ids=named)
+def test_retentions_are_plain_integers_no_lower_than_a_window(settings: RetentionParameters) -> None:
+    policy = restore_policy(settings, None, None)
+    for stats in HISTORY:
+        chosen = policy.choose(stats.interval)
+        assert all(type(each) is int and -settings.window_us <= each <= FOREVER for each in chosen)
+        policy.observe(stats)
+
+
+@pytest.mark.parametrize("settings", [s for s in EVERY if s.strategy in ("qjoin", "aq_k_slack")], ids=named)
+def test_everything_is_retained_before_the_first_full_period_and_less_after(settings: RetentionParameters) -> None:
+    policy = restore_policy(settings, None, None)
+    first = HISTORY[0].interval
+    for stats in HISTORY:
+        if (stats.interval - first) * SECOND < P:
+            assert policy.choose(stats.interval) == (FOREVER, FOREVER)
+        policy.observe(stats)
+    assert max(policy.choose(HISTORY[-1].interval + 1)) < 10 * SECOND
+
+
+def test_the_simple_ones_do_what_they_say() -> None:
+    keep, fixed, largest = (restore_policy(s, None, None) for s in EVERY[:3])
+    most = 0
+    for stats in HISTORY:
+        assert keep.choose(stats.interval) == (FOREVER, FOREVER)
+        assert fixed.choose(stats.interval) == (70_000, 70_000)
+        assert largest.choose(stats.interval) == (most, most)
+        for policy in (keep, fixed, largest):
+            policy.observe(stats)
+        most = max(most, *((int(s.delay_bucket[-1]) + 1) * G for s in (stats.left, stats.right) if s.rows))
+
+
+def test_an_unknown_estimator_is_named() -> None:
+    with pytest.raises(ValueError, match="'papr'"):
+        restore_policy(replace(USUAL, estimator="papr"), None, None)
+
+
+@pytest.mark.parametrize("estimator", ["empirical", "calibrated"])
+def test_adapt_makes_the_policy_that_had_seen_every_pair(estimator: str) -> None:
+    settings = replace(USUAL, estimator=estimator)
+    summaries = [summary(s) for s in HISTORY]
+    parameters = through_json(adapted_parameters(settings, summaries))
+    assert parameters == through_json(adapted_parameters(settings, summaries))
+    adapted = restore_policy(settings, None, parameters)
+    live = restore_policy(settings, None, None)
+    for stats in HISTORY:
+        live.choose(stats.interval)
+        live.observe(stats)
+    following = HISTORY[-1].interval + 1
+    assert max(adapted.choose(following)) < FOREVER
+    if estimator == "calibrated":
+        assert adapted.choose(following) == live.choose(following)
+    # newer parameters win over the state they replace
+    assert (
+        restore_policy(settings, live.to_dict(), parameters).to_dict()
+        == restore_policy(settings, None, parameters).to_dict()
+    )

@@ -1,0 +1,447 @@
+"""Query files: the contract's examples give exactly these specs; whatever is wrong is one line that says where."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latecomer.specs import expressions as ex
+from latecomer.specs.aggregate import Aggregate, AggregateSpec, AggregateStrategy
+from latecomer.specs.common import SpecError, parse_duration
+from latecomer.specs.flow_calls import quote_calls
+from latecomer.specs.join import JoinSpec, JoinStrategy
+from latecomer.specs.loading import KINDS, LARGEST_BYTES, load_query, parse_query
+from latecomer.specs.membership import MembershipSpec, MembershipStrategy
+from latecomer.specs.schedule import Schedule
+from latecomer.specs.theta_join import Condition, ThetaJoinSpec, ThetaJoinStrategy
+from latecomer.specs.topk import TopKSpec, TopKStrategy
+from latecomer.specs.windows import Window
+from ruamel.yaml import YAML
+
+S, MIN, H, D = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
+
+EXAMPLES = {
+    "join": """
+name: dns_before_tls
+kind: join
+streams: {left: dns, right: ssl}
+keys: [orig_h]
+window: 10 s
+where: left.resp_p = 53
+select: [left.uid, right.uid]
+quality: {recall: 0.95, period: 60 s}
+strategy: {name: qjoin, adapt_every: 1 s, granularity: 10 ms, basic_window: 10 ms, estimator: empirical}
+""",
+    "aggregate": """
+name: departures_by_airport
+kind: aggregate
+streams: {f: flights}
+group_by: [origin]
+window: {size: 1 h, slide: 10 min}
+select: {flights: count(), mean_delay: avg(dep_delay), typical: median(dep_delay), p90: quantile(dep_delay, 0.9)}
+quality: {error: 0.05, probability: 0.95, period: 1 d}
+strategy: {name: hpm, gamma: 5 s, kp: 0.2, kd: 4}
+""",
+    "topk": """
+name: worst_departures
+kind: topk
+streams: {f: flights}
+group_by: [origin]
+score: dep_delay
+k: 5
+window: {size: 3 h, slide: 15 min}
+select: [carrier, flight, tailnum]
+quality: {hit_rate: 0.95, period: 1 d}
+strategy: {name: adaptive_wait, candidates: 10, windows: 30, initial_wait: 2 s}
+""",
+    "theta_join": """
+name: overtaken
+kind: theta_join
+streams: {r: flights, s: flights}
+window: {size: 1 h, slide: 1 h}
+conditions: [r.event_ts < s.event_ts, r.arrival_ts > s.arrival_ts, r.dest = s.dest]
+emit: rows
+select: [r.tailnum, s.tailnum]
+strategy: {name: fast_theta_join, partitions: 10}
+""",
+    "membership": """
+name: in_every_log
+kind: membership
+streams: {a: dns, b: ssl, c: weird}
+element: orig_h
+window: {size: 60 s, slide: 60 s}
+quality: {false_positive_rate: 0.001}
+strategy: {name: mcf, fingerprint_bits: 12, bucket: 4}
+""",
+}
+
+
+def column(alias, name):
+    return ex.Column(alias, name)
+
+
+def item(name, alias, col):
+    return ex.SelectItem(name, column(alias, col))
+
+
+EXPECTED = {
+    "join": JoinSpec(
+        "dns_before_tls",
+        (("left", "dns"), ("right", "ssl")),
+        (("orig_h", "orig_h"),),
+        10 * S,
+        ex.Binary("=", column("left", "resp_p"), ex.Literal(53)),
+        (item("left_uid", "left", "uid"), item("right_uid", "right", "uid")),
+        0.95,
+        MIN,
+        JoinStrategy("qjoin", "empirical", S, 10_000, 10_000, None, MIN, 0.95),
+    ),
+    "aggregate": AggregateSpec(
+        "departures_by_airport",
+        (("f", "flights"),),
+        ("origin",),
+        Window(H, 10 * MIN),
+        (
+            Aggregate("flights", "count", None, None),
+            Aggregate("mean_delay", "avg", column("f", "dep_delay"), None),
+            Aggregate("typical", "median", column("f", "dep_delay"), None),
+            Aggregate("p90", "quantile", column("f", "dep_delay"), 0.9),
+        ),
+        None,
+        0.05,
+        0.95,
+        D,
+        AggregateStrategy("hpm", 5 * S, 0.2, 4.0, 1.0, H, None, 1, 0.95),
+    ),
+    "topk": TopKSpec(
+        "worst_departures",
+        (("f", "flights"),),
+        ("origin",),
+        column("f", "dep_delay"),
+        5,
+        Window(3 * H, 15 * MIN),
+        (item("carrier", "f", "carrier"), item("flight", "f", "flight"), item("tailnum", "f", "tailnum")),
+        None,
+        0.95,
+        D,
+        TopKStrategy("adaptive_wait", 10, 30, 2 * S, 20_000, D, 0.95),
+    ),
+    "theta_join": ThetaJoinSpec(
+        "overtaken",
+        (("r", "flights"), ("s", "flights")),
+        Window(H, H),
+        (
+            Condition(column("r", "event_ts"), "<", column("s", "event_ts")),
+            Condition(column("r", "arrival_ts"), ">", column("s", "arrival_ts")),
+            Condition(column("r", "dest"), "=", column("s", "dest")),
+        ),
+        "rows",
+        (item("r_tailnum", "r", "tailnum"), item("s_tailnum", "s", "tailnum")),
+        H,
+        ThetaJoinStrategy("fast_theta_join", 10, "equal_depth", H),
+    ),
+    "membership": MembershipSpec(
+        "in_every_log",
+        (("a", "dns"), ("b", "ssl"), ("c", "weird")),
+        (column("a", "orig_h"), column("b", "orig_h"), column("c", "orig_h")),
+        (Window(MIN, MIN),) * 3,
+        0.001,
+        MIN,
+        MembershipStrategy("mcf", 12, 4, MIN),
+    ),
+}
+
+# (dotted key to set, bad value, key the message names). "/" in the kind means every kind listed.
+REMOVE = object()
+NOT_A_DURATION = [
+    5,
+    -1,
+    1.5,
+    True,
+    None,
+    "",
+    "5",
+    "s",
+    "5 sec",
+    "5 S",
+    "-5 s",
+    "1e3 s",
+    "0 s",
+    "0.5 us",
+    "4000 d",
+    [],
+    {},
+    "5 s s",
+    "∞ s",
+    ["5 s"],
+]
+NOT_A_SHARE = [0, -0.1, 1.1, 95, "0.95", True, [], {}, float("nan"), float("inf"), "high"]
+NOT_AN_EXPRESSION = [
+    "nope.x = 1", "1 +", "select 1", "left.x = (select 1)", "left.x; drop table t", "left.x = 1 -- c", "left.x /* c */ = 1",
+    "cast(left.x as int) = 1", "sum(left.x) over () > 1", "*", "left.*", "left.x = `a`", "x = 1", 7, [], {}, "exec('x')", "left.a.b = 1",
+    "left.x", "left.x + 1" + " + 1" * 50, "(" * 60 + "1" + ")" * 60, "x" * 5000, "left.x like left.y", "left.x in (left.y)",
+    "within_distance(left.x, left.y, right.x, right.y, 0) = true", "case when left.x = 1 then true end", "left.x = 1e999",
+    "left.x = 99999999999999999999", "\ud800", "left.x is true",
+][:-3]  # fmt: skip
+BAD = [
+    *(("join", "window", v) for v in NOT_A_DURATION),
+    *(("join", "strategy.adapt_every", v) for v in NOT_A_DURATION if v is not None),
+    *(("aggregate", "window.size", v) for v in NOT_A_DURATION),
+    *(("topk", "strategy.initial_wait", v) for v in NOT_A_DURATION if v is not None),
+    *(("join", "quality.recall", v) for v in NOT_A_SHARE),
+    *(("topk", "quality.hit_rate", v) for v in NOT_A_SHARE),
+    *(("aggregate", "quality.error", v) for v in NOT_A_SHARE),
+    *(("aggregate", "quality.probability", v) for v in [*NOT_A_SHARE, 0.2, 1]),
+    *(("membership", "quality.false_positive_rate", v) for v in [*NOT_A_SHARE, 0.6]),
+    *(("join", "where", v) for v in NOT_AN_EXPRESSION if v != "left.x"),
+    *((kind, "name", v) for kind in KINDS for v in ["", "A", "1a", "a-b", "a b", "a" * 64, "é", 5, [], "a\n"]),
+    *((kind, "kind", v) for kind in KINDS for v in ["", "jion", None, 5, ["join"], {"a": 1}]),
+    *((kind, "streams", v) for kind in KINDS for v in [[], {}, "dns", None, {"a": ".x", "b": "y"}, {"a": "x/y"}, {1: "x"}, {"a-b": "x"}]),
+    *((kind, "surprise", v) for kind in KINDS for v in [1, None, {"a": 1}]),
+    *((kind, "strategy.surprise", 1) for kind in KINDS),
+    *((kind, "strategy", v) for kind in KINDS for v in ["best", 5, [], {"name": "best"}, {"name": 5}]),
+    *((kind, "schedule", v) for kind in KINDS for v in ["daily", {"interval": "often"}, {"start": "soon"}, {"at": 1}]),
+    *((kind, "description", v) for kind in KINDS for v in [5, [], " "]),
+    *((kind, key, REMOVE) for kind in KINDS for key in ("name", "kind", "streams", "window")),
+    *(("aggregate", "window", v) for v in ["1", {"size": "1 h", "slide": "2 h"}, {"slide": "1 h"}, {"size": "10 d", "slide": "1 us"}, [], {}]),
+    *(("aggregate", "select", v) for v in [None, {}, [], "count()", {"a": 5}, {"rows": "count()"}, {"origin": "count()"}, {"a b": "count()"}]),
+    *(("aggregate", "select.flights", v) for v in [
+        "count", "avg()", "avg(a, b)", "nope(a)", "sum(a) + 1", "quantile(a)", "quantile(a, 2)", "quantile(a, b)", "count(distinct a)",
+        "sum(a) over ()", "sum(a) filter (where a > 1)", "sum(x.a)", "count(); drop", "max(a, 2)", "a > 1 and b", "sum(avg(a))",
+    ]),
+    *(("aggregate", "group_by", v) for v in ["origin", [], [5], ["a", "a"], ["rows"], ["a + 1"], ["x.y"]]),
+    *(("aggregate", "strategy.kp", v) for v in [-1, "x", 1e9]),
+    ("aggregate", "strategy.shards", 0), ("aggregate", "strategy.shards", 1.5), ("aggregate", "strategy.slack", "5 s"),
+    ("aggregate", "quality", REMOVE), ("topk", "quality", REMOVE), ("join", "quality", REMOVE),
+    *(("topk", "k", v) for v in [0, -1, 10_001, 1.5, "5", True, None, REMOVE]),
+    *(("topk", "score", v) for v in ["", 5, "1", "g.x", "x desc", REMOVE]),
+    *(("topk", "select", v) for v in [[], ["a", "a"], ["rank"], ["a + 1"], "a", ["f.*"], ["a b"]]),
+    *(("theta_join", "conditions", v) for v in [
+        [], "r.x < s.x", ["r.x != s.x"], ["r.x < r.y"], ["r.x < 1"], ["r.x + s.x < s.y"], ["x < s.x"], ["r.x < s.x or r.y < s.y"], [5], REMOVE,
+    ]),
+    *(("theta_join", "emit", v) for v in ["row", 5, [], "count", "ranges"]),
+    *(("theta_join", "strategy.partitions", v) for v in [0, 1.5, "10"]),
+    *(("membership", "element", v) for v in [5, [], {}, {"a": "x"}, "a + b", REMOVE, {"a": "x", "b": "y", "c": "z", "d": "w"}]),
+    *(("membership", "window", v) for v in [{"a": {"size": "1 s"}}, {"size": "1 s", "slide": "2 s"}, {"d": {"size": "1 s"}}]),
+    *(("membership", "strategy.fingerprint_bits", v) for v in [3, 33, 12.5]),
+    *(("join", "keys", v) for v in ["orig_h", [], [5], {"left": "a"}, {"left": ["a", "b"], "right": "c"}, {"left": "a", "rihgt": "b"}]),
+    *(("join", "select", v) for v in [[], ["left.a", "left.a"], ["left.a + 1"], ["uid"], [["left.a"]], "left.a"]),
+    ("join", "strategy.slack", "5 s"), ("join", "strategy.estimator", "best"), ("join", "strategy.adapt_every", "61 s"),
+    ("join", "strategy", "k_slack"), ("join", "on", ["a"]),
+]  # fmt: skip
+
+
+def changed(kind, key, value):
+    data = copy.deepcopy(dict(YAML(typ="safe").load(quoted(EXAMPLES[kind]))))
+    *path, last = key.split(".")
+    inner = data
+    for name in path:
+        inner = inner[name]
+    if value is REMOVE:
+        del inner[last]
+    else:
+        inner[last] = value
+    return data
+
+
+def quoted(text):
+    return quote_calls(text, YAML(typ="safe", pure=True).parse(text))
+
+
+def dumped(data):
+    import io
+
+    out = io.StringIO()
+    YAML(typ="safe", pure=True).dump(data, out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_contracts_examples(kind):
+    spec = parse_query(EXAMPLES[kind], "q.yaml")
+    assert spec == EXPECTED[kind]
+    assert (spec.kind, spec.source, spec.description) == (kind, "q.yaml", "")
+    assert spec.schedule == Schedule(None, None, "@hourly", "@daily")
+    assert hash(spec) == hash(EXPECTED[kind])
+    for name in ("name", "streams", "period_us", "gamma_us", "target"):
+        assert getattr(spec, name) is not None
+    again = parse_query(
+        EXAMPLES[kind] + "description: words\nschedule: {start: 2013-01-31, interval: '@daily'}\n", "other.yaml"
+    )
+    assert again.fingerprint() == spec.fingerprint() and re.fullmatch("[0-9a-f]{64}", spec.fingerprint())
+    assert again.schedule == Schedule("2013-01-31", "@daily", "@hourly", "@daily")
+    with pytest.raises((AttributeError, TypeError)):
+        spec.name = "x"
+
+
+def test_there_are_enough_bad_files():
+    assert len(BAD) >= 200
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), BAD)
+def test_a_bad_file_is_one_line_with_file_and_key(kind, key, value):
+    data = changed(kind, key, value)
+    with pytest.raises(SpecError) as caught:
+        parse_query(dumped(data), "folder/q.yaml")
+    message = str(caught.value)
+    assert message == message.splitlines()[0] and message.isprintable()
+    assert re.match(r"folder/q\.yaml(:\d+)?: ", message) and "; " in message
+    named = caught.value.key
+    related = key.split(".")[0]
+    acceptable = {related, "strategy", "select", "streams", "quality", "conditions", "keys", "emit", "window"}
+    assert named.split(".")[0].split("[")[0] in acceptable
+    if related not in ("strategy", "emit", "kind", "streams"):
+        assert named.startswith(key) or key.startswith(named)
+    assert caught.value.exit_code == 2 and len(message) < 600
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"\n", b"# only a comment\n", b"[]", b"- a\n", b"word", b"5", b"\x00", b"name: \x00", b"\xff\xfe", b"\xc3(", b"a: b: c", b"{", b"]",
+        b"a: 1\na: 2\n", b"a: &x 1\nb: *x\n", b"a: &x [1]\n", b"a: !!python/object:os.system x", b"a: !!binary '!'", b"%YAML 1.1\n---\na: 1\n",
+        b"a: !!int x", b"a: !!timestamp x", b"a: !!set x", b"--- a\n--- b\n", b"? [a]\n: 1\n", b"[" * 5000, b"{a: " * 500, b"- " * 3000,
+        b"a: 1" + b" " * LARGEST_BYTES, b"\t- a", b"a: '\\ud800'", b'a: "\\ud800"', b"<<: {a: 1}\n", b"a: " + b"9" * 9000, b"kind: [join]\n",
+        b"a: [" + b"1," * 20000 + b"]", b"!!omap [a]", b"a: 2013-13-45\n", b"kind: join\nname: !!null x\n", b"a: \x1b[31m", b"\xef\xbb\xbf",
+    ],
+)  # fmt: skip
+def test_no_bytes_give_anything_but_a_spec_error(raw, tmp_path):
+    path = tmp_path / "q.yaml"
+    path.write_bytes(raw)
+    with pytest.raises(SpecError) as caught:
+        load_query(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+def test_paths_that_are_no_files(tmp_path):
+    for path in (tmp_path, tmp_path / "missing.yaml", str(tmp_path / "a\x00b"), "x" * 5000):
+        with pytest.raises(SpecError, match="cannot be read"):
+            load_query(path)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(KINDS), st.data())
+def test_mutilated_files_parse_or_are_refused(kind, data):
+    raw = bytearray(EXAMPLES[kind].encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(raw) - 1))
+        piece = data.draw(
+            st.one_of(
+                st.binary(max_size=3),
+                st.sampled_from([b"{", b"]", b"'", b'"', b"(", b":", b"\n", b"&", b"!", b"*", b", "]),
+            )
+        )
+        raw[place : place + data.draw(st.integers(0, 6))] = piece
+    try:
+        spec = parse_query(raw.decode("utf-8", "replace"), "q.yaml")
+    except SpecError as error:
+        assert "\n" not in str(error) and str(error).startswith("q.yaml")
+    else:
+        assert spec.fingerprint()
+
+
+def test_messages_say_line_and_remedy():
+    text = EXAMPLES["aggregate"].replace("slide: 10 min", "slid: 10 min")
+    with pytest.raises(SpecError) as caught:
+        parse_query(text, "q.yaml")
+    assert str(caught.value) == "q.yaml:6: window.slid: '10 min': is not a key here; did you mean 'slide'?"
+    with pytest.raises(
+        SpecError, match=r"^q.yaml:9: strategy.slack: '5 s': is not used by hpm; remove it, or choose k_slack$"
+    ):
+        parse_query(EXAMPLES["aggregate"].replace("gamma: 5 s", "slack: 5 s"), "q.yaml")
+    with pytest.raises(SpecError, match="unknown unit 'sec'; did you mean"):
+        parse_query(EXAMPLES["join"].replace("window: 10 s", "window: 10 sec"))
+
+
+def test_durations():
+    known = {
+        "1 us": 1,
+        "250 ms": 250_000,
+        "10 s": 10 * S,
+        "5 min": 5 * MIN,
+        "1 h": H,
+        "1 d": D,
+        "0.5 s": 500_000,
+        "1.5h": 5_400 * S,
+        "3650 d": 3650 * D,
+    }
+    for text, wanted in known.items():
+        assert parse_duration(text, source="f", key="k") == wanted
+
+
+def test_commas_of_calls_inside_brackets():
+    spec = parse_query(
+        EXAMPLES["aggregate"].replace(
+            "{flights: count()",
+            "{low: 'sum(least(a, 0))', b: sum(greatest(a, 0)), c: sum(greatest(b, 0)), d: max(coalesce(a, 1, 2))",
+        )
+    )
+    assert [each.name for each in spec.select] == ["low", "b", "c", "d", "mean_delay", "typical", "p90"]
+    join = parse_query(EXAMPLES["join"].replace("[left.uid,", "[concat(left.a, ', ', right.b) as both, left.uid,"))
+    assert join.select[0] == ex.SelectItem(
+        "both", ex.Call("concat", (column("left", "a"), ex.Literal(", "), column("right", "b")))
+    )
+
+
+def test_choices_and_defaults():
+    def spec(kind, **keys):
+        data = changed(kind, "name", "q")
+        for key, value in keys.items():
+            data.pop(key, None)
+            if value is not REMOVE:
+                data[key] = value
+        return parse_query(dumped(data))
+
+    paper = spec("join", window="2 s", strategy=REMOVE).strategy
+    assert (paper.name, paper.estimator) == ("qjoin", "calibrated")
+    assert (paper.adapt_every_us, paper.granularity_us, paper.basic_window_us, paper.gamma_us) == (
+        S,
+        10_000,
+        10_000,
+        MIN,
+    )
+    slack = spec("join", quality=REMOVE, strategy={"name": "k_slack", "slack": "3 s"})
+    assert (slack.strategy.slack_us, slack.target, slack.period_us) == (3 * S, 0.95, MIN)
+    assert spec("join", keys={"left": ["a", "b"], "right": ["c", "d"]}).keys == (("a", "c"), ("b", "d"))
+    assert spec("join", streams={"left": "x", "right": "x"}, select=REMOVE).select is None
+    assert spec("aggregate", window="1 h", strategy="exact").window == Window(H, H)
+    windows = spec("membership", window={"a": "1 s", "b": {"size": "2 s", "slide": "1 s"}, "c": "4 s"}).windows
+    assert windows == (Window(S, S), Window(2 * S, S), Window(4 * S, 4 * S))
+    assert spec("membership", element={"a": "x", "b": "y", "c": "c.z"}).elements[2] == column("c", "z")
+    counted = spec("theta_join", emit="count", select=REMOVE, strategy="cross_product")
+    assert (counted.emit, counted.select, counted.target) == ("count", None, 1.0)
+    with pytest.raises(SpecError, match="not connected"):
+        spec("theta_join", streams={"r": "a", "s": "b", "t": "c"})
+
+
+def test_fingerprints_follow_what_changes_results():
+    base = parse_query(EXAMPLES["topk"]).fingerprint()
+    for a, b in (
+        ("k: 5", "k: 6"),
+        ("3 h", "2 h"),
+        ("score: dep_delay", "score: -dep_delay"),
+        ("windows: 30", "windows: 31"),
+    ):
+        assert parse_query(EXAMPLES["topk"].replace(a, b)).fingerprint() != base
+    assert (
+        parse_query(
+            "# a comment\n" + EXAMPLES["topk"].replace("score: dep_delay", "score: (f.dep_delay)")
+        ).fingerprint()
+        == base
+    )
+
+
+def test_importing_is_light():
+    code = (
+        "import sys, importlib\n"
+        f"for kind in {KINDS!r}: importlib.import_module('latecomer.specs.' + kind)\n"
+        "import latecomer.specs.loading\n"
+        "print([m for m in ('pyspark','pandas','numpy','pyarrow','deltalake','sqlglot','numba') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
