@@ -25,7 +25,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 
 VIEWS = ("results", "on_time", "corrections", "late", "ledger", "quarantine")
-_INTERNAL = ("period_start",)
+_INTERNAL = ("period_start", "wait_us", "error")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
@@ -82,7 +82,26 @@ def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa
     rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in [*keys, "revision"]]))
     if latest and rows.num_rows > 1:
         rows = rows.filter(_last_of_each(rows, keys))
+    if spec.kind == "aggregate":
+        rows = _with_coverage(lake, spec, rows, keys)
     return rows.drop_columns([name for name in _INTERNAL if name in rows.column_names])
+
+
+def _with_coverage(lake: Lake, spec: Any, rows: pa.Table, keys: list[str]) -> pa.Table:
+    """``coverage``: rows of the first answer, as a share of those the window is known to have by now; 0 without a first."""
+    fixed = small.read(lake, "corrections", spec.name, columns=[*keys, "rows"])
+    if fixed is None or not fixed.num_rows or not rows.num_rows:
+        return rows
+    first = small.read(lake, "on_time", spec.name, columns=[*keys, "rows"])
+    if first is None:
+        return rows
+    frame = rows.select(keys).to_pandas()
+    known = fixed.to_pandas().groupby(keys, dropna=False)["rows"].max().rename("known").reset_index()
+    frame = frame.merge(first.to_pandas().rename(columns={"rows": "first"}), on=keys, how="left")
+    frame = frame.merge(known, on=keys, how="left")
+    share = frame["first"].fillna(0) / frame["known"].fillna(frame["first"])
+    place = rows.column_names.index("coverage")
+    return rows.set_column(place, "coverage", pa.array(share.to_numpy(float), pa.float64()))
 
 
 def _last_of_each(rows: pa.Table, keys: list[str]) -> pa.Array:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from latecomer.lake import journal, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.quality import windowed
 from latecomer.spark.kinds import open_ledger
 
 
@@ -23,4 +24,5 @@ def ledger(lake: Lake, spec: Any) -> pa.Table:
     state = journal.load_state(lake, spec.name)
     if state is None:
         raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
-    return views.ledger(lake, spec, open_ledger(spec, state.stage))
+    still_open = open_ledger(spec, state.stage)
+    return views.ledger(lake, spec, still_open) if spec.kind == "join" else windowed.ledger(lake, spec, still_open)

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
     from latecomer.spark.stage import Stage
 
+_STAGES = {
+    "aggregate": ("aggregate", "AggregateStage"),
+    "topk": ("topk", "TopKStage"),
+    "theta_join": ("theta_join", "ThetaJoinStage"),
+    "membership": ("membership", "MembershipStage"),
+}
 _SLACK = ("mp_k_slack", "k_slack", "aq_k_slack")
 
 
 def stage_of(spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> Stage:
-    """The stage for a query.
-
-    Raises
-    ------
-    InputError
-        The kind cannot be run by this version.
-    """
-    from latecomer.lake.errors import InputError
-
+    """The stage for a query."""
     if spec.kind == "join":
         if spec.strategy.name in _SLACK:
             return import_module("latecomer.spark.join_slack").SlackJoinStage(spec, spark, lake)
         return import_module("latecomer.spark.join").JoinStage(spec, spark, lake, parameters)
-    raise InputError(f"query {spec.name}: kind", spec.kind, "cannot be run by this version yet", "see the CHANGELOG")
+    module, name = _STAGES[spec.kind]
+    stage: Stage = getattr(import_module(f"latecomer.spark.{module}"), name)(spec, spark, lake, parameters)
+    return stage
 
 
 def open_ledger(spec: Any, state: dict[str, Any]) -> pa.Table | None:

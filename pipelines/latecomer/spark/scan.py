@@ -38,7 +38,15 @@ class Chunks:
         return Chunks(seq_from, rows, -(-span // rows))
 
 
-def running_maxima(rows: DataFrame, values: dict[str, Column], carry: dict[str, int], chunks: Chunks) -> DataFrame:
+def running_maxima(
+    rows: DataFrame,
+    values: dict[str, Column],
+    carry: dict[str, int] | dict[str, list[int]],
+    chunks: Chunks,
+    *,
+    by: str | None = None,
+    groups: int = 1,
+) -> DataFrame:
     """Add one running maximum per entry of `values`, along ``seq``, the row itself included.
 
     Parameters
@@ -48,9 +56,11 @@ def running_maxima(rows: DataFrame, values: dict[str, Column], carry: dict[str, 
     values
         Name of the new column -> bigint expression; null does not raise the maximum.
     carry
-        Same names -> maximum over all earlier arrivals, int64; ``NEVER`` where there is none.
+        Same names -> maximum over all earlier arrivals, int64; ``NEVER`` where there is none. A list with `by`: one per group.
     chunks
         The cut.
+    by, groups
+        An int column with values ``0 .. groups - 1``: each group has maxima of its own.
 
     Returns
     -------
@@ -60,30 +70,43 @@ def running_maxima(rows: DataFrame, values: dict[str, Column], carry: dict[str, 
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
+    known = {name: list(value) if isinstance(value, (list, tuple)) else [value] for name, value in carry.items()}
     number = F.expr(f"(seq - {chunks.seq_from}) div {chunks.rows}")
-    inside = Window.partitionBy("_chunk").orderBy("seq").rowsBetween(Window.unboundedPreceding, 0)
+    parts = ["_chunk"] if by is None else ["_chunk", by]
+    inside = Window.partitionBy(*parts).orderBy("seq").rowsBetween(Window.unboundedPreceding, 0)
     numbered = rows.withColumn("_chunk", number)
-    if chunks.count == 1:
-        before = {name: F.lit(carry[name]) for name in values}
+    if chunks.count == 1 and by is None:
+        before = {name: F.lit(known[name][0]) for name in values}
     else:
-        prefix = _prefix(numbered, values, carry, chunks)
-        numbered = numbered.join(F.broadcast(prefix), "_chunk", "left")
+        prefix = _prefix(numbered, values, known, chunks, by, groups)
+        numbered = numbered.join(F.broadcast(prefix), parts, "left")
         before = {name: F.col(f"_before_{name}") for name in values}
     for name, value in values.items():
         numbered = numbered.withColumn(name, F.greatest(before[name], F.max(value).over(inside)))
     return numbered.drop("_chunk", *(f"_before_{name}" for name in values))
 
 
-def _prefix(numbered: DataFrame, values: dict[str, Column], carry: dict[str, int], chunks: Chunks) -> DataFrame:
-    """Maximum of everything before each chunk: one row per chunk."""
+def _prefix(
+    numbered: DataFrame,
+    values: dict[str, Column],
+    carry: dict[str, list[int]],
+    chunks: Chunks,
+    by: str | None,
+    groups: int,
+) -> DataFrame:
+    """Maximum of everything before each chunk (of each group): one row per chunk and group."""
     from pyspark.sql import functions as F
 
-    peaks = numbered.groupBy("_chunk").agg(*(F.max(value).alias(name) for name, value in values.items())).toArrow()
+    keys = ["_chunk"] if by is None else ["_chunk", by]
+    peaks = numbered.groupBy(*keys).agg(*(F.max(value).alias(name) for name, value in values.items())).toArrow()
     place = peaks["_chunk"].to_numpy()
-    columns: dict[str, pa.Array] = {"_chunk": pa.array(np.arange(chunks.count), pa.int64())}
+    group = np.zeros(len(place), np.int64) if by is None else peaks[by].to_numpy()
+    columns: dict[str, pa.Array] = {"_chunk": pa.array(np.repeat(np.arange(chunks.count), groups), pa.int64())}
+    if by is not None:
+        columns[by] = pa.array(np.tile(np.arange(groups), chunks.count), pa.int32())
     for name in values:
-        per_chunk = np.full(chunks.count, NEVER, np.int64)
-        per_chunk[place] = peaks[name].fill_null(NEVER).to_numpy()
-        before = np.concatenate([[carry[name]], per_chunk[:-1]])
-        columns[f"_before_{name}"] = pa.array(np.maximum.accumulate(before), pa.int64())
+        per_chunk = np.full((chunks.count, groups), NEVER, np.int64)
+        per_chunk[place, group] = peaks[name].fill_null(NEVER).to_numpy()
+        before = np.concatenate([np.array(carry[name], np.int64)[None, :], per_chunk[:-1]])
+        columns[f"_before_{name}"] = pa.array(np.maximum.accumulate(before, axis=0).ravel(), pa.int64())
     return numbered.sparkSession.createDataFrame(pa.table(columns))

@@ -1,0 +1,179 @@
+"""Theta joins to compare with: cross product, 1-Bucket-Theta, cross filter and sort. Same interface, same rows.
+
+All three join two relations at a time; more streams follow the rounds of the planner (neighbouring pairs, then pairs of
+results). Values are compared in blocks, so memory stays bounded by a block and the output.
+
+Ordering: none asked of the input. Cost: O(n m) comparisons for the cross product and for 1-Bucket-Theta, O(n' m') for
+cross filter and sort, where n' and m' rows are left after its filter.
+
+`cfs`: both sides are sorted as a whole, rows that lie beyond the other side's minimum or maximum are cut off, the rest
+is cut into p partitions of equal depth per side, each side by its own boundaries. Partitions of the two sides are thus
+not ordered relative to one another, so each meets each, as the thesis counts it.
+
+References
+----------
+.. [1] A. Okcan and M. Riedewald, Processing theta-joins using MapReduce, SIGMOD 2011 (`one_bucket`).
+.. [2] The cross filter strategy, as described in chapters 1, 3 and 4 of the source thesis, 2020 (`cfs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latecomer.core.theta_edges import Comparison, Query, Side, Stats, Step, Streams
+from latecomer.core.theta_kernels import stable_order
+from latecomer.core.theta_plan import check, rounds_of
+
+Int64 = NDArray[np.int64]
+Pairs = tuple[Int64, Int64]
+Method = Callable[[list[Side], int, int, Stats], Pairs]
+_BLOCK = 1 << 22
+
+
+def cross_product(
+    streams: Streams,
+    conditions: Sequence[Comparison],
+    *,
+    partitions: int = 10,
+    boundaries: str = "equal_depth",
+    stats: Stats | None = None,
+) -> list[Int64]:
+    """Every pair is formed and tested. Signature, result and errors as `latecomer.core.theta_join.rows`.
+
+    Every partition of the left side receives all of the right side.
+    """
+
+    def method(sides: list[Side], n: int, m: int, stats: Stats) -> Pairs:
+        stats.rows_kept += n + m
+        stats.rows_shuffled += n + partitions * m
+        return _tested(sides, np.arange(n), np.arange(m), stats)
+
+    return _joined(streams, conditions, partitions, boundaries, stats, method)
+
+
+def one_bucket(
+    streams: Streams,
+    conditions: Sequence[Comparison],
+    *,
+    partitions: int = 10,
+    boundaries: str = "equal_depth",
+    stats: Stats | None = None,
+    seed: int = 0,
+) -> list[Int64]:
+    """The matrix of pairs is cut into near-square cells; a row goes to a random row or column of cells.
+
+    Signature, result and errors as `latecomer.core.theta_join.rows`; `seed` fixes the random assignment, which the
+    result does not depend on. With p partitions there are a x b <= p cells, the pair (a, b) that copies fewest rows.
+    """
+
+    def method(sides: list[Side], n: int, m: int, stats: Stats) -> Pairs:
+        rng = np.random.default_rng([seed, n, m])
+        shapes = [(a, partitions // a) for a in range(1, partitions + 1)]
+        down, across = min(shapes, key=lambda s: (n * s[1] + m * s[0]) / (s[0] * s[1]) ** 0.5)
+        at_row, at_column = rng.integers(0, down, n), rng.integers(0, across, m)
+        stats.rows_kept += n + m
+        stats.rows_shuffled += n * across + m * down
+        found = [
+            _tested(sides, np.flatnonzero(at_row == i), np.flatnonzero(at_column == j), stats)
+            for i in range(down)
+            for j in range(across)
+        ]
+        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+    return _joined(streams, conditions, partitions, boundaries, stats, method)
+
+
+def cfs(
+    streams: Streams,
+    conditions: Sequence[Comparison],
+    *,
+    partitions: int = 10,
+    boundaries: str = "equal_depth",
+    stats: Stats | None = None,
+) -> list[Int64]:
+    """Cross filter, global sort, p partitions per side, every partition with every other.
+
+    Signature, result and errors as `latecomer.core.theta_join.rows`; the first condition between two relations is the
+    one that filters and sorts.
+    """
+
+    def method(sides: list[Side], n: int, m: int, stats: Stats) -> Pairs:
+        if not sides or n == 0 or m == 0:
+            return _tested(sides, np.arange(n), np.arange(m), stats)
+        first = sides[0]
+        left, right = np.argsort(first.near, kind="stable"), np.argsort(first.far, kind="stable")
+        stats.sort(n)
+        stats.sort(m)
+        near, far = first.near[left], first.far[right]
+        strict = not (first.inclusive or first.equal)
+        low = np.searchsorted(near, far[0], "right" if strict else "left")
+        high = np.searchsorted(far, near[-1], "left" if strict else "right")
+        stats.search(1, n)
+        stats.search(1, m)
+        left, right = left[low:], right[:high]
+        stats.rows_kept += len(left) + len(right)
+        stats.rows_shuffled += len(left) + partitions * len(right)
+        found = [
+            _tested(sides, one, other, stats)
+            for one in np.array_split(left, partitions)
+            for other in np.array_split(right, partitions)
+        ]
+        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+    return _joined(streams, conditions, partitions, boundaries, stats, method)
+
+
+def _tested(sides: Sequence[Side], left: Int64, right: Int64, stats: Stats) -> Pairs:
+    """Pairs of the two lists of rows that pass all conditions, tested one pair at a time in blocks."""
+    stats.candidates += len(left) * len(right)
+    stats.comparisons += len(left) * len(right) * len(sides)
+    block = max(1, _BLOCK // max(1, len(right)))
+    found: list[Pairs] = [(left[:0], right[:0])]
+    for start in range(0, len(left), block):
+        mine = left[start : start + block]
+        keep = np.ones((len(mine), len(right)), np.bool_)
+        for side in sides:
+            near, far = side.near[mine][:, None], side.far[right][None, :]
+            keep &= near == far if side.equal else (far <= near if side.inclusive else far < near)
+        i, j = np.nonzero(keep)
+        found.append((mine[i], right[j]))
+    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+
+def _joined(
+    streams: Streams,
+    conditions: Sequence[Comparison],
+    partitions: int,
+    boundaries: str,
+    stats: Stats | None,
+    method: Method,
+) -> list[Int64]:
+    """Join relations round by round with `method` and put the results in lexicographic order."""
+    check(partitions, boundaries)
+    query = Query(streams, conditions)
+    stats = stats if stats is not None else Stats()
+    relations: dict[tuple[int, ...], dict[int, Int64]] = {(i,): {i: kept} for i, kept in enumerate(query.kept)}
+    for pairs in rounds_of(len(streams), set(query.pairs)):
+        for one, other in pairs:
+            left, right = relations.pop(one), relations.pop(other)
+            sides = []
+            for step in (Step(a, b) for a in one for b in other):
+                for place in query.between(step.near, step.far):
+                    side = query.side(place, step.near)
+                    near, far = side.near[left[step.near]], side.far[right[step.far]]
+                    sides.append(Side(near, far, side.inclusive, side.equal, side.flipped))
+            i, j = method(sides, len(left[one[0]]), len(right[other[0]]), stats)
+            joined: dict[int, Any] = {stream: rows[i] for stream, rows in left.items()}
+            joined |= {stream: rows[j] for stream, rows in right.items()}
+            relations[tuple(sorted(one + other))] = joined
+    (result,) = relations.values()
+    columns = [result[stream] for stream in range(len(streams))]
+    order = np.arange(len(columns[0]))
+    for column, size in zip(columns[::-1], query.sizes[::-1], strict=True):
+        order = stable_order(column, order, size)
+    stats.results += len(order)
+    return [column[order] for column in columns]

@@ -1,0 +1,310 @@
+"""Aggregates with a bound on their error: how much of a window must be there, and what each answer would have required.
+
+Required coverage
+-----------------
+A window has `n` rows, of which a share ``lambda`` has arrived when it closes. If the missing ones are a random sample (the
+paper's assumption; measured, not believed: see below), the least lambda that keeps ``P(error >= eps) <= delta`` is:
+
+- COUNT: the relative error is ``1 - lambda`` itself, so ``lambda = 1 - eps``.
+- SUM, what arrived taken as the answer: the received sum has mean ``lambda S`` and, for independent arrivals of rows of
+  mean mu and coefficient of variation cv, variance ``n lambda (1 - lambda) mu^2 (1 + cv^2)``. With ``S = n mu`` the relative
+  error is at most ``(1 - lambda) + z sqrt(lambda (1 - lambda)(1 + cv^2) / n)`` with probability ``1 - delta``, one-sided
+  (``z = z_{1-delta}``) since what is missing is missing on one side. Least lambda by bisection: for lambda >= 1/2 this falls.
+- AVG: the mean of ``m`` of `n` rows without replacement has variance ``cv^2 mu^2 / m * (1 - m/n)`` (finite population
+  correction), two-sided: ``z cv sqrt((1/lambda - 1)/n) <= eps``, so ``lambda = 1 / (1 + n eps^2 / (z cv)^2)``.
+- MEDIAN, QUANTILE: error is the error in rank. Hoeffding's inequality, sharpened by Serfling for sampling without replacement:
+  ``P <= 2 exp(-2 m eps^2 / (1 - (m-1)/n))``; with ``m0 = ln(2/delta) / (2 eps^2)``, ``m = m0 (1 + 1/n) / (1 + m0/n)``.
+- MIN, MAX: the extreme row has arrived with probability lambda: ``lambda = 1 - delta``.
+
+Required slack
+--------------
+What is missing is not a random sample: a host, a carrier, a region is late together. :func:`required_answers` makes no
+assumption: for an observed window it finds, per group, the least slack whose answer would have been within `eps` of what is
+known now. It is what ``calibrated`` learns from, and what `explain` draws.
+
+Errors: relative for COUNT, SUM, AVG, MIN, MAX (``|answer - truth| / |truth|``, 0 where they are equal); in rank, as a share of
+the rows, for MEDIAN and QUANTILE; an answer that is missing altogether has error infinity.
+
+References
+----------
+Yang, Xu, Lv and Li, HPM, Guangxi Sciences 26(4), 2019. Cochran, "Sampling Techniques", 1977. Hoeffding, JASA 58, 1963. Serfling,
+Annals of Statistics 2(1), 1974. Ji et al., "Quality-driven continuous query execution over out-of-order data streams", 2015.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from latecomer.core.windows import Grid, Observed, spread_over
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+RANKED = ("median", "quantile")
+
+
+def needed_coverage(function: str, n: float, cv: float, error: float, delta: float) -> float:
+    """``lambda_thr``: least share of a window's rows that keeps ``P(error >= eps) <= delta``; see the module docstring.
+
+    Parameters
+    ----------
+    function
+        ``count``, ``sum``, ``avg``, ``min``, ``max``, ``median`` or ``quantile``.
+    n
+        Rows of the window, > 0.
+    cv
+        Coefficient of variation of the aggregated values, >= 0 (infinity where their mean is 0).
+    error, delta
+        `eps` and `delta`, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        An unknown function.
+    """
+    n = max(n, 1.0)
+    if function == "count":
+        return max(1.0 - error, 0.0)
+    if function in ("min", "max"):
+        return 1.0 - delta
+    if function == "sum":
+        return _sum_coverage(n, cv, error, delta)
+    if function == "avg":
+        spread = _normal_quantile(1.0 - delta / 2.0) * cv
+        if spread == 0.0:
+            return min(1.0 / n, 1.0)
+        return 1.0 if math.isinf(spread) else 1.0 / (1.0 + n * error * error / (spread * spread))
+    if function in RANKED:
+        most = math.log(2.0 / delta) / (2.0 * error * error)
+        return min(most * (1.0 + 1.0 / n) / (1.0 + most / n) / n, 1.0)
+    raise ValueError(f"{function} is not an aggregate: use count, sum, avg, min, max, median or quantile")
+
+
+def _sum_coverage(n: float, cv: float, error: float, delta: float) -> float:
+    spread = _normal_quantile(1.0 - delta) * math.sqrt((1.0 + cv * cv) / n)
+    low, high = 0.5, 1.0
+    if not math.isfinite(spread):
+        return 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        if (1.0 - middle) + spread * math.sqrt(middle * (1.0 - middle)) <= error:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@lru_cache(maxsize=64)
+def _normal_quantile(probability: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(min(max(probability, 1e-12), 1.0 - 1e-12))
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Rows of windows to be observed, grouped; arrays of one length `n`.
+
+    Attributes
+    ----------
+    group, pane : int64[n]
+        Group (any number that tells groups apart) and pane number.
+    bucket : int64[n]
+        Wait beyond the end of the pane's first window, in granules; -1 for rows that came before it.
+    rows : int64[n]
+    counted, total, squares, least, most : float64[columns, n]
+        Per value column: values that are not null, their sum, sum of squares, least and greatest (NaN where none).
+    """
+
+    group: Int64
+    pane: Int64
+    bucket: Int64
+    rows: Int64
+    counted: Float64
+    total: Float64
+    squares: Float64
+    least: Float64
+    most: Float64
+
+    def ordered(self) -> Cells:
+        """The same cells by (group, pane, bucket), so that sums of floats do not depend on how they were gathered."""
+        order = np.lexsort((self.bucket, self.pane, self.group))
+        flat = (self.group[order], self.pane[order], self.bucket[order], self.rows[order])
+        return Cells(
+            *flat, *(each[:, order] for each in (self.counted, self.total, self.squares, self.least, self.most))
+        )
+
+
+@dataclass(frozen=True)
+class Function:
+    """An aggregate: its function, and the value column it reads (None for ``count()``)."""
+
+    name: str
+    column: int | None
+
+
+def required_coverage(
+    cells: Cells,
+    grid: Grid,
+    windows: tuple[int, int],
+    cut_us: int,
+    functions: Sequence[Function],
+    error: float,
+    delta: float,
+) -> list[Observed]:
+    """Windows ``[first, last]`` as HPM sees them: contributions are rows, and a share of them is needed.
+
+    Parameters
+    ----------
+    cells
+        Rows of these windows (others are ignored).
+    cut_us
+        Stream time at which the observation ends: what arrived then or later is not known.
+    functions
+        The query's aggregates; the one that needs most decides.
+
+    Returns
+    -------
+    list of Observed
+        In the order of windows, those without rows left out. The size of a window is its rows per group; `cv` is pooled over
+        groups, so it is not underestimated where groups differ.
+    """
+    spread = spread_over(grid, cells.pane, cells.bucket, windows, cut_us)
+    found: list[Observed] = []
+    if not len(spread.at):
+        return found
+    order = np.lexsort((spread.wait, spread.window))
+    at, window, wait = spread.at[order], spread.window[order], spread.wait[order]
+    numbers, starts = np.unique(window, return_index=True)
+    for number, begin, end in zip(numbers.tolist(), starts, [*starts[1:], len(window)], strict=True):
+        own, waits = at[begin:end], wait[begin:end]
+        rows = cells.rows[own]
+        total = float(rows.sum())
+        groups = len(np.unique(cells.group[own]))
+        needed = 0.0
+        for function in functions:
+            cv = 0.0 if function.column is None else _variation(cells, own, function.column)
+            needed = max(needed, needed_coverage(function.name, total / max(groups, 1), cv, error, delta))
+        behind = waits >= 0
+        levels, place = np.unique(waits[behind], return_inverse=True)
+        weight = np.zeros(len(levels))
+        np.add.at(weight, place, rows[behind])
+        found.append(Observed(number, (levels + 1) * grid.granularity_us, weight, total, min(needed, 1.0)))
+    return found
+
+
+def _variation(cells: Cells, own: Int64, column: int) -> float:
+    count = float(cells.counted[column, own].sum())
+    if count <= 0:
+        return 0.0
+    mean = float(cells.total[column, own].sum()) / count
+    variance = max(float(cells.squares[column, own].sum()) / count - mean * mean, 0.0)
+    if not math.isfinite(mean) or not math.isfinite(variance):
+        return math.inf
+    return math.sqrt(variance) / abs(mean) if mean else (math.inf if variance else 0.0)
+
+
+def required_answers(
+    cells: Cells, grid: Grid, windows: tuple[int, int], cut_us: int, functions: Sequence[Function], error: float
+) -> list[Observed]:
+    """The same windows, contributions being answers: per group, the least slack whose answer is within `error` of the truth.
+
+    Per (window, group) the cells are sorted by wait, longest first; after each, everything so far is what a slack up to that
+    wait would have lost. The longest wait at which some aggregate is off by `error` or more must be waited for. For MEDIAN and
+    QUANTILE the share lost bounds the error in rank.
+    """
+    spread = spread_over(grid, cells.pane, cells.bucket, windows, cut_us)
+    if not len(spread.at):
+        return []
+    group = cells.group[spread.at]
+    order = np.lexsort((-spread.wait, group, spread.window))
+    at, window, wait, group = spread.at[order], spread.window[order], spread.wait[order], group[order]
+    fresh = np.ones(len(at), bool)
+    fresh[1:] = (window[1:] != window[:-1]) | (group[1:] != group[:-1])
+    answer = np.cumsum(fresh) - 1
+    starts = np.flatnonzero(fresh)
+    # cells of one wait are lost together: only the last of them is a possible cut
+    whole = np.ones(len(at), bool)
+    whole[:-1] = fresh[1:] | (wait[1:] != wait[:-1])
+    broken = np.zeros(len(at), bool)
+    for function in functions:
+        broken |= _off(cells, at, starts, answer, function, error)
+    broken &= whole & (wait >= 0)
+    required = np.zeros(len(starts), np.int64)
+    np.maximum.at(required, answer[broken], (wait[broken] + 1) * grid.granularity_us)
+    numbers = window[starts]
+    found = []
+    for number in np.unique(numbers).tolist():
+        own = required[numbers == number]
+        levels, count = np.unique(own[own > 0], return_counts=True)
+        found.append(Observed(number, levels, count.astype(np.float64), float(len(own))))
+    return found
+
+
+def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Function, error: float) -> NDArray[np.bool_]:
+    """Is the answer off by `error` or more once all cells up to here (longest wait first) are lost? bool[n]."""
+    rows = cells.rows[at].astype(np.float64)
+    total = np.add.reduceat(rows, starts)[answer]
+    lost = _running(rows, starts, answer)
+    gone = lost >= total
+    if (function.name == "count" and function.column is None) or function.name in RANKED:
+        return gone | (lost / total >= error)
+    assert function.column is not None
+    column = function.column
+    count = cells.counted[column, at]
+    count_all = np.add.reduceat(count, starts)[answer]
+    count_lost = _running(count, starts, answer)
+    if function.name == "count":
+        return gone | (_relative(count_all - count_lost, count_all) >= error)
+    gone |= (count_all > 0) & (count_lost >= count_all)
+    if function.name in ("min", "max"):
+        value = cells.least[column, at] if function.name == "min" else cells.most[column, at]
+        value = value if function.name == "min" else -value
+        value = np.where(np.isnan(value), np.inf, value)
+        truth = np.minimum.reduceat(value, starts)[answer]
+        # what is left after the loss: the least of all later cells of this answer
+        left = _later_minimum(value, starts)
+        return gone | ((left != truth) & (_relative(left, truth) >= error))
+    sums = cells.total[column, at]
+    sum_all = np.add.reduceat(sums, starts)[answer]
+    sum_left = sum_all - _running(sums, starts, answer)
+    if function.name == "sum":
+        return gone | (_relative(sum_left, sum_all) >= error)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean_left = sum_left / (count_all - count_lost)
+        mean_all = sum_all / count_all
+    return gone | ((count_all > 0) & (_relative(mean_left, mean_all) >= error))
+
+
+def _running(values: Float64, starts: Int64, answer: Int64) -> Float64:
+    """Prefix sums inside each answer."""
+    sums = np.cumsum(values)
+    before = np.concatenate([[0.0], sums])[starts]
+    return np.asarray(sums - before[answer])
+
+
+@njit(cache=True)
+def _later_minimum(values: Float64, starts: Int64) -> Float64:
+    """Per cell, the least value of the cells after it in the same answer; infinity after the last."""
+    out = np.full(len(values), np.inf)
+    for each in range(len(starts)):
+        end = starts[each + 1] if each + 1 < len(starts) else len(values)
+        least = np.inf
+        for place in range(end - 1, starts[each] - 1, -1):
+            out[place] = least
+            least = min(least, values[place])
+    return out
+
+
+def _relative(answer: Float64, truth: Float64) -> Float64:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = np.abs(answer - truth) / np.abs(truth)
+    off = np.where(answer == truth, 0.0, off)
+    return np.where(np.isnan(off), np.where(np.isnan(answer) & np.isnan(truth), 0.0, np.inf), off)

@@ -1,0 +1,471 @@
+"""Cuckoo filter: a multiset of 64-bit hashes, approximately, with deletes; nothing inserted is ever lost.
+
+What a membership query needs: ``contains`` of an inserted element is always true. A false negative drops a result
+before anything could confirm it, so a filter that cannot place a fingerprint chains a further table, and never drops.
+
+*Classes.* A hash is reduced to its class: a fingerprint of ``f`` bits and the unordered pair of buckets ``i1``,
+``i2 = i1 xor hash(fingerprint)``. Elements of one class cannot be told apart; the answer of one table depends on the
+multiset of classes alone, not on the order of inserts, on the kicks, or on how calls were cut into batches.
+*Delete* removes one copy of the class. What is certainly absent is refused. An element that only appears to be there
+(a false positive) is removed in place of its class mate: no cuckoo filter can know better, so delete only what was
+inserted. Under that rule no element is lost.
+*Copies.* A table holds up to ``bucket // 2`` (at least one) copies of a class; further ones are counted in an exact
+overflow. Copies beyond two buckets could not be placed at all, and below that they crowd out others. Deletes take
+from the overflow first; hence a class in the overflow is also in the table, and ``contains`` never looks there.
+*Table size.* Any number of buckets: the xor acts within aligned chunks of a power of two. It sets a chunk's top bit,
+so the two buckets differ. A chunk (32,768 buckets at most) stays within the second-level cache.
+*Chain.* Tables have m, m, 2m, 4m, ... buckets; bucket numbers and offsets of a larger table extend those of a smaller
+by low bits. So a class of a larger table lies inside one of each smaller table, and a delete that tries the
+largest first takes either the element's own copy or one whose owner is still answered by the element's copy.
+*False positives.* An absent element meets on average ``2 n / m`` entries, each equal with probability ``1 / 2**f``:
+at most ``2b / 2**f`` per table. Where ``f`` fills a cell (8, 16, 32) one value means empty; the table then takes at
+most ``(2**f - 1) / 2**f`` of its cells, which keeps the same bound. An overflow adds nothing.
+
+Card
+----
+ordering : none; commutative inserts as far as answers go (one table)
+cost : lookup two buckets per table; insert amortised O(1), a bounded random walk; memory f bits rounded up to 8, 16
+    or 32, divided by the load (0.95 of the cells at bucket 4), and 16 bytes per overflow slot
+first published : Fan, Andersen, Kaminsky, Mitzenmacher, 2014
+
+References
+----------
+B. Fan, D. Andersen, M. Kaminsky, M. Mitzenmacher, Cuckoo filter: practically better than Bloom, CoNEXT 2014.
+H. Chen et al., The dynamic cuckoo filter, ICNP 2017 (chaining). M. Wang et al., Vacuum filters, VLDB 2020 (chunks).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+UInt64Array = NDArray[np.uint64]
+BoolArray = NDArray[np.bool_]
+
+MAX_KICKS = 500
+"""Length of the random walk after which a table counts as full (the paper's)."""
+
+_MAGIC, _VERSION = b"LCCF", 1
+_HEADER = struct.Struct("<4sHBBQQH")
+_TABLE = struct.Struct("<QQQQQQ")
+_SMALL, _LARGE = 1 << 12, 1 << 15
+_PEAK = {1: 0.41, 2: 0.85, 3: 0.92}
+"""Load that tables of a bucket size surely reach before an insert fails (measured; 0.955 from bucket 4 on)."""
+
+_C1 = np.uint64(0xFF51AFD7ED558CCD)
+_C2 = np.uint64(0xC4CEB9FE1A85EC53)
+_GOLD = np.uint64(0x9E3779B97F4A7C15)
+_LOW = np.uint64(0xFFFFFFFF)
+_S32 = np.uint64(32)
+_S33 = np.uint64(33)
+_ONE = np.uint64(1)
+_LANES = np.uint64(0x0001000100010001)
+_TOPS = np.uint64(0x8000800080008000)
+
+
+@njit(cache=True)
+def _spot(hashed, seed, buckets, values):  # type: ignore[no-untyped-def]
+    """First bucket and fingerprint (1..values) of a hash."""
+    x = hashed ^ seed
+    x = (x ^ (x >> _S33)) * _C1
+    x = (x ^ (x >> _S33)) * _C2
+    x ^= x >> _S33
+    return ((x >> _S32) * buckets) >> _S32, (((x & _LOW) * values) >> _S32) + _ONE
+
+
+@njit(cache=True)
+def _other(bucket, fingerprint, half, shift):  # type: ignore[no-untyped-def]
+    """The other bucket of a fingerprint: an involution inside one chunk of ``2 * half`` buckets."""
+    return bucket ^ (((fingerprint * _GOLD) >> shift) | half)
+
+
+@njit(cache=True)
+def _contains(cells, hashes, seed, values, half, shift, out):  # type: ignore[no-untyped-def]
+    """``out |=`` whether each hash's fingerprint is in one of its buckets."""
+    buckets, b = np.uint64(cells.shape[0]), cells.shape[1]
+    for n in range(hashes.size):
+        i1, fp = _spot(hashes[n], seed, buckets, values)
+        i2 = _other(i1, fp, half, shift)
+        found = False
+        for j in range(b):
+            found |= (np.uint64(cells[i1, j]) == fp) | (np.uint64(cells[i2, j]) == fp)
+        out[n] |= found
+
+
+@njit(cache=True)
+def _contains_4x16(words, hashes, seed, values, half, shift, out):  # type: ignore[no-untyped-def]
+    """As `_contains`, a bucket of four 16-bit cells read as one word; no branch, so that loads overlap."""
+    buckets = np.uint64(words.size)
+    for n in range(hashes.size):
+        i1, fp = _spot(hashes[n], seed, buckets, values)
+        i2 = _other(i1, fp, half, shift)
+        lanes = fp * _LANES
+        x, y = words[i1] ^ lanes, words[i2] ^ lanes
+        out[n] |= ((((x - _LANES) & ~x) | ((y - _LANES) & ~y)) & _TOPS) != np.uint64(0)
+
+
+@njit(cache=True)
+def _slot(keys, key):  # type: ignore[no-untyped-def]
+    """Where `key` is, or would be put, in an open-addressing table whose size is a power of two."""
+    mask = np.uint64(keys.size - 1)
+    at = ((key * _C1) >> _S32) & mask
+    while keys[at] != key and keys[at] != np.uint64(0):
+        at = (at + _ONE) & mask
+    return at
+
+
+@njit(cache=True)
+def _walk(cells, bucket, fp, half, shift, rng, path):  # type: ignore[no-untyped-def]
+    """Place `fp` by kicking others on; on failure every kick is taken back. Returns whether it was placed."""
+    b = np.uint64(cells.shape[1])
+    steps = path.shape[0]
+    for k in range(steps):
+        rng[0] ^= rng[0] << np.uint64(13)
+        rng[0] ^= rng[0] >> np.uint64(7)
+        rng[0] ^= rng[0] << np.uint64(17)
+        j = ((rng[0] >> _S32) * b) >> _S32
+        path[k, 0], path[k, 1] = bucket, j
+        evicted = np.uint64(cells[bucket, j])
+        cells[bucket, j] = fp
+        fp = evicted
+        bucket = _other(bucket, fp, half, shift)
+        for i in range(b):
+            if cells[bucket, i] == 0:
+                cells[bucket, i] = fp
+                return True
+    for k in range(steps - 1, -1, -1):
+        evicted = np.uint64(cells[path[k, 0], path[k, 1]])
+        cells[path[k, 0], path[k, 1]] = fp
+        fp = evicted
+    return False
+
+
+@njit(cache=True)
+def _insert(cells, hashes, start, seed, values, half, shift, copies, limit, count, rng, path, keys, extra):  # type: ignore[no-untyped-def]
+    """Insert from `start` on; returns the first hash not inserted and why: 0 done, 1 table full, 2 overflow full.
+
+    `count` holds cells used, copies in the overflow, keys in the overflow.
+    """
+    buckets, b = np.uint64(cells.shape[0]), cells.shape[1]
+    for n in range(start, hashes.size):
+        i1, fp = _spot(hashes[n], seed, buckets, values)
+        i2 = _other(i1, fp, half, shift)
+        same, free1, free2 = 0, -1, -1
+        for j in range(b):
+            c1, c2 = np.uint64(cells[i1, j]), np.uint64(cells[i2, j])
+            same += (c1 == fp) + (c2 == fp)
+            free1 = j if c1 == np.uint64(0) else free1
+            free2 = j if c2 == np.uint64(0) else free2
+        if same >= copies:
+            if 4 * (count[2] + 1) > 3 * keys.size:
+                return n, 2
+            key = (min(i1, i2) << _S32) | fp
+            at = _slot(keys, key)
+            if keys[at] == np.uint64(0):
+                keys[at] = key
+                count[2] += 1
+            extra[at] += 1
+            count[1] += 1
+            continue
+        if count[0] >= limit:
+            return n, 1
+        if free1 >= 0:
+            cells[i1, free1] = fp
+        elif free2 >= 0:
+            cells[i2, free2] = fp
+        elif not _walk(cells, i1, fp, half, shift, rng, path):
+            return n, 1
+        count[0] += 1
+    return hashes.size, 0
+
+
+@njit(cache=True)
+def _delete(cells, hashes, seed, values, half, shift, count, keys, extra, done):  # type: ignore[no-untyped-def]
+    """Remove one copy for each hash not yet `done`, and mark it."""
+    buckets, b = np.uint64(cells.shape[0]), cells.shape[1]
+    for n in range(hashes.size):
+        if done[n]:
+            continue
+        i1, fp = _spot(hashes[n], seed, buckets, values)
+        i2 = _other(i1, fp, half, shift)
+        if count[1] > 0:
+            at = _slot(keys, (min(i1, i2) << _S32) | fp)
+            if extra[at] > 0:
+                extra[at] -= 1
+                count[1] -= 1
+                done[n] = True
+                continue
+        for i in (i1, i2):
+            for j in range(b):
+                if not done[n] and np.uint64(cells[i, j]) == fp:
+                    cells[i, j] = 0
+                    count[0] -= 1
+                    done[n] = True
+
+
+@njit(cache=True)
+def _rehash(keys, extra, new_keys, new_extra):  # type: ignore[no-untyped-def]
+    """Copy the overflow's live entries; returns how many."""
+    live = 0
+    for i in range(keys.size):
+        if extra[i] > 0:
+            at = _slot(new_keys, keys[i])
+            new_keys[at], new_extra[at] = keys[i], extra[i]
+            live += 1
+    return live
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What `size_for` chose: cells of `fingerprint_bits`, `buckets` of `bucket` cells, table `bytes`, and the bound."""
+
+    fingerprint_bits: int
+    bucket: int
+    buckets: int
+    bytes: int
+    false_positive_bound: float
+
+
+def size_for(expected_rows: int, false_positive_rate: float, fingerprint_bits: int = 12, bucket: int = 4) -> Sizing:
+    """The smallest filter for `expected_rows` that meets `false_positive_rate`; raises the bits where it must.
+
+    Raises
+    ------
+    ValueError
+        Not even 32 bits meet the rate with this bucket, or a parameter is out of range.
+    """
+    _check(expected_rows, fingerprint_bits, bucket)
+    bits = fingerprint_bits
+    while bits <= 32 and 2 * bucket / 2**bits > false_positive_rate:
+        bits += 1
+    if bits > 32:
+        raise ValueError(f"false_positive_rate {false_positive_rate} needs more than 32 bits: lower bucket {bucket}")
+    buckets, _ = _geometry(expected_rows, bucket)
+    return Sizing(bits, bucket, buckets, buckets * bucket * _cell(bits).itemsize, 2 * bucket / 2**bits)
+
+
+def _check(expected_rows: int, bits: int, bucket: int) -> None:
+    if expected_rows < 0 or not 1 <= bits <= 32 or not 1 <= bucket <= 64:
+        raise ValueError(
+            f"expected_rows {expected_rows}, fingerprint_bits {bits}, bucket {bucket}: want rows >= 0, bits 1..32, bucket 1..64"
+        )
+
+
+def _cell(bits: int) -> np.dtype:
+    return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
+
+
+def _geometry(rows: int, bucket: int) -> tuple[int, int]:
+    """Buckets, and buckets of a chunk, so that `rows` fit; a chunk's fill scatters, small ones more (four sigma)."""
+    peak = _PEAK.get(bucket, 0.955)
+    chunk = 2
+    while chunk < _SMALL and rows * (1 + 4 / (chunk * bucket) ** 0.5) > peak * chunk * bucket:
+        chunk *= 2
+    while chunk < _LARGE and rows > 8 * chunk * bucket:
+        chunk *= 2
+    per_chunk = peak * chunk * bucket / (1 + 4 / (chunk * bucket) ** 0.5)
+    buckets = chunk * max(1, -int(-rows // per_chunk))
+    if buckets >= 1 << 32:
+        raise ValueError(f"expected_rows {rows} is beyond 2**32 buckets: shard the elements")
+    return buckets, chunk
+
+
+class _Table:
+    """One table: cells, exact overflow, counters, and the state of its random walk."""
+
+    def __init__(self, buckets: int, chunk: int, bits: int, bucket: int, seed: int) -> None:
+        self.cells: NDArray[np.unsignedinteger] = np.zeros((buckets, bucket), _cell(bits))
+        self.chunk = chunk
+        full = bits in (8, 16, 32)
+        self.values = np.uint64(2**bits - full)
+        self.limit = self.cells.size * int(self.values) >> bits
+        self.half, self.shift = np.uint64(chunk // 2), np.uint64(65 - chunk.bit_length())
+        self.seed = np.uint64(seed)
+        self.copies = max(1, bucket // 2)
+        self.count = np.zeros(3, np.int64)
+        self.rng = np.array([seed | 1], np.uint64)
+        self.keys, self.extra = np.zeros(16, np.uint64), np.zeros(16, np.int64)
+
+    def insert(self, hashes: UInt64Array, start: int) -> int:
+        """Insert from `start` on; returns the first hash that found no place."""
+        path = np.empty((MAX_KICKS, 2), np.uint64)
+        while True:
+            start, why = _insert(
+                self.cells, hashes, start, self.seed, self.values, self.half, self.shift, self.copies, self.limit,
+                self.count, self.rng, path, self.keys, self.extra,
+            )  # fmt: skip
+            if why != 2:
+                return int(start)
+            self.rehash()
+
+    def rehash(self) -> None:
+        """Make room in the overflow: twice the live entries, at least."""
+        live = int(np.count_nonzero(self.extra))
+        size = 16
+        while size < 2 * live + 2:
+            size *= 2
+        keys, extra = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+        self.count[2] = _rehash(self.keys, self.extra, keys, extra)
+        self.keys, self.extra = keys, extra
+
+    def contains(self, hashes: UInt64Array) -> BoolArray:
+        """Whether each hash's class is here."""
+        out = np.zeros(hashes.size, np.bool_)
+        rest = hashes, self.seed, self.values, self.half, self.shift, out
+        if self.cells.dtype == np.uint16 and self.cells.shape[1] == 4:
+            _contains_4x16(self.cells.view(np.uint64).reshape(-1), *rest)
+        else:
+            _contains(self.cells, *rest)
+        return out
+
+    def delete(self, hashes: UInt64Array, done: BoolArray) -> None:
+        """Remove a copy for each hash not yet `done`, and mark it."""
+        _delete(
+            self.cells, hashes, self.seed, self.values, self.half, self.shift, self.count, self.keys, self.extra, done
+        )
+
+
+class CuckooFilter:
+    """A multiset of 64-bit hashes with false positives and without false negatives.
+
+    Parameters
+    ----------
+    expected_rows : int
+        Inserts, duplicates counted, that the first table is sized for. More are taken, in further tables.
+    fingerprint_bits : int
+        ``f``, 1 to 32; cells are 8, 16 or 32 bits wide.
+    bucket : int
+        ``b``, cells per bucket, 1 to 64.
+    seed : int
+        Mixed into every hash; filters of one seed and geometry err on the same elements, of different seeds do not.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
+    """
+
+    def __init__(self, expected_rows: int, fingerprint_bits: int = 12, bucket: int = 4, seed: int = 0) -> None:
+        _check(expected_rows, fingerprint_bits, bucket)
+        self.fingerprint_bits, self.bucket, self.seed = fingerprint_bits, bucket, seed % 2**64
+        self._tables = [self._table(*_geometry(expected_rows, bucket))]
+
+    def _table(self, buckets: int, chunk: int) -> _Table:
+        if buckets >= 1 << 32:
+            raise ValueError("more than 2**32 buckets in one table: shard the elements")
+        return _Table(buckets, chunk, self.fingerprint_bits, self.bucket, self.seed)
+
+    def insert(self, hashes: UInt64Array) -> None:
+        """Insert every hash (uint64[n]), duplicates as often as they occur; a full table gets a successor."""
+        hashes = _as_hashes(hashes)
+        done = self._tables[-1].insert(hashes, 0)
+        while done < hashes.size:
+            last = self._tables[-1]
+            factor = 2 if len(self._tables) > 1 else 1
+            self._tables.append(self._table(last.cells.shape[0] * factor, last.chunk * factor))
+            done = self._tables[-1].insert(hashes, done)
+
+    def contains(self, hashes: UInt64Array) -> BoolArray:
+        """Whether each hash may be in the multiset, bool[n]; certainly true for what was inserted and not deleted."""
+        hashes = _as_hashes(hashes)
+        out = self._tables[0].contains(hashes)
+        for table in self._tables[1:]:
+            out |= table.contains(hashes)
+        return out
+
+    def delete(self, hashes: UInt64Array) -> BoolArray:
+        """Remove one copy per hash, in order; bool[n] says for which there was one. Only delete what was inserted."""
+        hashes = _as_hashes(hashes)
+        done = np.zeros(hashes.size, np.bool_)
+        for table in reversed(self._tables):
+            table.delete(hashes, done)
+        self._tables = [table for table in self._tables if table.count[0]] or self._tables[:1]
+        return done
+
+    def __len__(self) -> int:
+        return int(sum(table.count[0] + table.count[1] for table in self._tables))
+
+    @property
+    def load_factor(self) -> float:
+        """Share of all cells that are used."""
+        return float(sum(t.count[0] for t in self._tables) / sum(t.cells.size for t in self._tables))
+
+    @property
+    def load_factors(self) -> tuple[float, ...]:
+        """Share of cells used, per table; the length is the number of chained tables."""
+        return tuple(float(table.count[0] / table.cells.size) for table in self._tables)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of cells and overflows, in bytes."""
+        return int(sum(t.cells.nbytes + t.keys.nbytes + t.extra.nbytes for t in self._tables))
+
+    def false_positive_bound(self) -> float:
+        """``2b / 2**f`` times the number of tables, at most 1."""
+        return min(1.0, len(self._tables) * 2 * self.bucket / 2**self.fingerprint_bits)
+
+    def false_positive_estimate(self) -> float:
+        """What the present fill implies, ``sum of 2 * cells used / (buckets * 2**f)``: at most the bound."""
+        filled = sum(float(t.count[0]) / t.cells.shape[0] / float(t.values) for t in self._tables)
+        return min(1.0, 2 * filled)
+
+    def to_bytes(self) -> bytes:
+        """Magic, version, tables and checksum; the same filter gives the same bytes."""
+        parts = [_HEADER.pack(
+            _MAGIC, _VERSION, self.fingerprint_bits, self.bucket, self.seed, len(self), len(self._tables)
+        )]  # fmt: skip
+        for t in self._tables:
+            t.rehash()
+            live = np.flatnonzero(t.extra)
+            live = live[np.argsort(t.keys[live])]
+            used, extra, _ = (int(c) for c in t.count)
+            parts.append(_TABLE.pack(t.cells.shape[0], t.chunk, used, extra, int(t.rng[0]), live.size))
+            parts += [t.cells.tobytes(), t.keys[live].tobytes(), t.extra[live].tobytes()]
+        body = b"".join(parts)
+        return body + struct.pack("<I", zlib.crc32(body))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> CuckooFilter:
+        """The filter that `to_bytes` wrote.
+
+        Raises
+        ------
+        ValueError
+            Not a filter, of another version, cut short or damaged.
+        """
+        if len(data) < _HEADER.size + 4 or data[:4] != _MAGIC:
+            raise ValueError("these bytes are not a cuckoo filter")
+        _, version, bits, bucket, seed, rows, tables = _HEADER.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"version {version} of a cuckoo filter is not known here (want {_VERSION}): rebuild it")
+        if zlib.crc32(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
+            raise ValueError("the cuckoo filter is damaged or cut short: rebuild it from the stored rows")
+        made = cls(0, bits, bucket, seed)
+        made._tables, at = [], _HEADER.size
+        for _ in range(tables):
+            buckets, chunk, used, extra, rng, live = _TABLE.unpack_from(data, at)
+            at += _TABLE.size
+            table = made._table(buckets, chunk)
+            table.cells = np.frombuffer(data, table.cells.dtype, buckets * bucket, at).reshape(buckets, bucket).copy()
+            at += table.cells.nbytes
+            keys, counts = np.frombuffer(data, np.uint64, live, at), np.frombuffer(data, np.int64, live, at + 8 * live)
+            at += 16 * live
+            table.keys, table.extra = keys, counts
+            table.rehash()
+            table.count[:2], table.rng[0] = (used, extra), rng
+            made._tables.append(table)
+        if at != len(data) - 4 or len(made) != rows:
+            raise ValueError("the cuckoo filter's parts do not add up: rebuild it from the stored rows")
+        return made
+
+
+def _as_hashes(hashes: UInt64Array) -> UInt64Array:
+    array = np.asarray(hashes)
+    if array.dtype != np.uint64 or array.ndim != 1:
+        raise ValueError(f"hashes must be a one-dimensional array of uint64, not {array.ndim}-d {array.dtype}")
+    return np.ascontiguousarray(array)

@@ -1,0 +1,181 @@
+"""Comparable integers for the operand columns of a theta join.
+
+Ordering: none asked of the input. Cost: O(n) where both columns share a number type, O(n log n) where whole numbers
+meet floating-point ones and for Arrow columns. The integers are order-preserving: a < b as values exactly where
+a < b as integers, so the join itself compares nothing but int64.
+
+A mixed comparison is exact: a number is written as (integer part, fraction), both of which floating point holds
+without rounding, so 2**53 + 1 and 2.0**53 stay apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+_TOP, _LOW = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+def number_column(values: NDArray[Any]) -> NDArray[Any]:
+    """`values` as int64 or float64, one dimension.
+
+    Raises
+    ------
+    TypeError
+        For any other type, or whole numbers beyond int64.
+    """
+    values = np.asarray(values)
+    if values.ndim != 1:
+        raise TypeError(f"an operand column has {values.ndim} dimensions: give one")
+    if values.dtype in (np.int64, np.float64):
+        return values
+    if values.dtype.kind == "b" or (values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int64)):
+        return values.astype(np.int64)
+    if values.dtype.kind == "f" and values.dtype.itemsize < 8:
+        return values.astype(np.float64)
+    raise TypeError(f"an operand column is {values.dtype}: give int64 or float64, or encode() it first")
+
+
+def float_codes(values: NDArray[np.float64]) -> Int64:
+    """float64 as order-preserving int64 (zeros are one value; NaN has no meaning here)."""
+    bits = (values + 0.0).view(np.int64)
+    return bits ^ ((bits >> 63) & _TOP)
+
+
+def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Bool]]:
+    """Codes of number columns that are compared with one another, and which rows can match (all but NaN).
+
+    Parameters
+    ----------
+    columns
+        int64 or float64, any lengths.
+
+    Returns
+    -------
+    codes : list of int64[n]
+        Order-preserving over all columns together; arbitrary where not valid.
+    valid : list of bool[n]
+    """
+    arrays = [number_column(column) for column in columns]
+    valid = [np.ones(len(a), np.bool_) if a.dtype == np.int64 else ~np.isnan(a) for a in arrays]
+    if all(a.dtype == np.int64 for a in arrays):
+        return list(arrays), valid
+    if all(a.dtype == np.float64 for a in arrays):
+        return [float_codes(a) for a in arrays], valid
+    whole, part = (np.concatenate(parts) for parts in zip(*(_split(a) for a in arrays), strict=True))
+    order = np.lexsort((part, whole))
+    new = np.ones(len(order), np.int64)
+    new[1:] = (np.diff(whole[order]) != 0) | (np.diff(part[order]) != 0)
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.cumsum(new) - 1
+    return _cut(ranks, [len(a) for a in arrays]), valid
+
+
+def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]:
+    """Order-preserving integers of Arrow columns that are compared with one another.
+
+    Numbers of any width, decimals, strings (order of their UTF-8 bytes), binary, dates, times, durations, timestamps
+    and booleans. Whole and floating-point numbers may mix and are compared exactly.
+
+    Parameters
+    ----------
+    columns
+        Columns of one kind; lengths may differ.
+
+    Returns
+    -------
+    codes : list of int64[n]
+    valid : list of bool[n]
+        False for null and NaN. The caller removes rows that are not valid in any operand.
+
+    Raises
+    ------
+    TypeError
+        If the kinds cannot be compared (a string with a number, a timestamp with and one without a zone).
+    """
+    parts = [c if isinstance(c, pa.ChunkedArray) else pa.chunked_array([c]) for c in columns]
+    if not parts:
+        return [], []
+    parts = [c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in parts]
+    lengths = [len(c) for c in parts]
+    valid = [~_numpy(c.is_null(nan_is_null=pa.types.is_floating(c.type)), np.bool_) for c in parts]
+    common = _common_type([c.type for c in parts])
+    if common is None:
+        numbers = []
+        for column, good in zip(parts, valid, strict=True):
+            floating = pa.types.is_floating(column.type)
+            filled = pc.fill_null(column.cast(pa.float64() if floating else pa.int64()), 0)
+            values = _numpy(filled, np.float64 if floating else np.int64)
+            numbers.append(np.where(good, values, values.dtype.type(0)))
+        return shared_codes(numbers)[0], valid
+    chunks = [chunk for c in parts for chunk in c.cast(common).chunks]
+    encoded = pa.chunked_array(chunks, type=common).combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    by_value = _numpy(pc.array_sort_indices(encoded.dictionary), np.int64)
+    ranks = np.zeros(max(len(by_value), 1), np.int64)
+    ranks[by_value] = np.arange(len(by_value))
+    return _cut(ranks[_numpy(pc.fill_null(encoded.indices, 0), np.int64)], lengths), valid
+
+
+def _numpy(column: Any, dtype: Any) -> NDArray[Any]:
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    return np.asarray(values.to_numpy(zero_copy_only=False)).astype(dtype)
+
+
+def _common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
+    """The one type all columns are cast to; None for whole and floating-point numbers."""
+    known = [t for t in types if not pa.types.is_null(t)]
+    if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in known):
+        return None
+    first = known[0]
+    for test, target in (
+        (lambda t: pa.types.is_string(t) or pa.types.is_large_string(t), pa.large_string()),
+        (lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t), pa.large_binary()),
+        (pa.types.is_boolean, pa.bool_()),
+        (pa.types.is_date, pa.date64()),
+        (lambda t: pa.types.is_decimal(t) or pa.types.is_integer(t), None),
+        (pa.types.is_duration, None),
+        (pa.types.is_time, None),
+        (lambda t: pa.types.is_timestamp(t) and (t.tz is None) == (getattr(first, "tz", None) is None), None),
+    ):
+        if all(test(t) for t in known):
+            return target if target is not None else _finest(known)
+    raise TypeError(f"columns of types {', '.join(map(str, types))} cannot be compared with one another")
+
+
+def _finest(types: Sequence[pa.DataType]) -> pa.DataType:
+    """A type that holds the values of all `types` (one family) without rounding."""
+    if any(pa.types.is_decimal(t) for t in types):
+        scale = max(t.scale if pa.types.is_decimal(t) else 0 for t in types)
+        whole = max(t.precision - t.scale if pa.types.is_decimal(t) else 20 for t in types)
+        return pa.decimal256(min(76, whole + scale), scale)
+    unit = max((t.unit for t in types), key=("s", "ms", "us", "ns").index)
+    if pa.types.is_timestamp(types[0]):
+        return pa.timestamp(unit, None if types[0].tz is None else "UTC")
+    if pa.types.is_duration(types[0]):
+        return pa.duration(unit)
+    return pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)
+
+
+def _split(values: NDArray[Any]) -> tuple[Int64, NDArray[np.float64]]:
+    """A number as (integer part, fraction), ordered like the number; beyond int64 the fraction holds all of it."""
+    if values.dtype == np.int64:
+        return values, np.zeros(len(values))
+    values = np.where(np.isnan(values), 0.0, values)
+    high, low = values >= 2.0**63, values < -(2.0**63)
+    whole = np.trunc(np.where(high | low, 0.0, values))
+    part = np.where(high | low, values, values - whole)
+    return np.where(high, _TOP, np.where(low, _LOW, whole.astype(np.int64))), part
+
+
+def _cut(values: Int64, lengths: Sequence[int]) -> list[Int64]:
+    return np.split(values, np.cumsum(lengths)[:-1]) if lengths else []

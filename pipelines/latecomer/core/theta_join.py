@@ -1,0 +1,422 @@
+"""Theta join of one window on arrays: counted, factorised, or row by row, and never more work than the form asks.
+
+A result takes one row of every stream such that all conditions hold; conditions compare a column of one stream with a
+column of another by ``<, <=, >, >=, =``. NaN matches nothing. Answers do not depend on how many partitions are asked
+for, and row numbers come in lexicographic order.
+
+Ordering: none asked of the input. Cost, for n rows in all and two streams or an acyclic join graph:
+
+* `count`, `matches`: O(n log n) where no two streams share more than two inequalities (any number of equalities), by
+  dynamic programming along the tree; no pair is built. Three and more inequalities on an edge: the two that rule out
+  most shape the runs and the pairs they let through are tested one by one, without being stored.
+* `rows`: O(n log n + output), with a logarithm of their own length on lists of matches shorter than 1/64 of the far
+  stream, which are sorted. Streams are first reduced to rows that take part in some result, so no intermediate
+  result is larger than the last one. The rounds of `plan` (neighbouring pairs, then pairs of results) are for an
+  executor that runs the pairs of a round at once; here the tree is followed stream by stream, which on reduced streams
+  is bounded alike.
+* `ranges`: linear space per edge with at most one inequality, O(n log n) runs with two; a third stays as a filter.
+
+A cyclic join graph is enumerated along a spanning tree in chunks; the conditions that close a cycle filter as soon as
+both of their streams are reached.
+
+References
+----------
+.. [1] The FastThetaJoin algorithm, chapters 3 and 4 of the source thesis, 2020.
+.. [2] M. Yannakakis, Algorithms for acyclic database schemes, VLDB 1981 (reduction before joining).
+.. [3] B. Chazelle, A functional approach to data structures and its use in multidimensional searching, 1988.
+.. [4] Z. Khayyat et al., Lightning fast and space efficient inequality joins, VLDB 2015 (two inequalities by
+   permutations and positions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latecomer.core import theta_kernels as kernels
+from latecomer.core.theta_edges import Comparison, Edge, Query, Residuals, Stats, Step, Streams
+from latecomer.core.theta_encode import encode
+from latecomer.core.theta_plan import Plan, check, partitioned_edge, plan
+
+__all__ = [
+    "Comparison",
+    "Plan",
+    "RangeEdge",
+    "Ranges",
+    "Stats",
+    "count",
+    "encode",
+    "expand",
+    "iter_rows",
+    "matches",
+    "plan",
+    "ranges",
+    "rows",
+]
+
+Int64 = NDArray[np.int64]
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class RangeEdge:
+    """The pairs between two streams as runs, lossless.
+
+    Attributes
+    ----------
+    near, far
+        Stream numbers; `near` is reached first.
+    order
+        int64, row numbers of the far stream, sorted by the first inequality (with two, once per level of blocks).
+    row, first, last
+        int64[k], ascending in `row`: near row ``row[i]`` matches ``order[first[i]:last[i]]``, half-open. A row may have
+        several runs, which share no far row.
+    limits, places
+        int64[r, rows of near] and int64[r, rows of far], usually r = 0: filters kept for the third and further
+        inequalities; a pair counts where ``places[:, far] < limits[:, near]`` everywhere.
+    """
+
+    near: int
+    far: int
+    order: Int64
+    row: Int64
+    first: Int64
+    last: Int64
+    limits: Int64
+    places: Int64
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """A factorised result: a tree of edges from stream 0, and filters that close cycles.
+
+    Attributes
+    ----------
+    sizes
+        Rows per stream.
+    edges
+        In the order in which streams are reached.
+    closing
+        For cyclic graphs: ``(near, far, limits, places)``, read as in `RangeEdge`.
+    """
+
+    sizes: tuple[int, ...]
+    edges: tuple[RangeEdge, ...]
+    closing: tuple[tuple[int, int, Int64, Int64], ...]
+
+
+def count(streams: Streams, conditions: Sequence[Comparison], *, stats: Stats | None = None) -> int:
+    """Number of results, exact at any size.
+
+    Parameters
+    ----------
+    streams
+        ``streams[i][c]`` is operand column c of stream i, int64[n_i] or float64[n_i].
+    conditions
+        All must hold.
+    stats
+        Added to.
+
+    Returns
+    -------
+    int
+        A Python int; beyond 63 bits the sum is taken modulo 2**64 and several primes and put together at the end.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `latecomer.core.theta_edges.Query`.
+    """
+    query = Query(streams, conditions)
+    kept = query.coarse(stats)
+    if query.tree(0)[1]:
+        total = sum(len(chunk[0]) for chunk in _chunks(query, kept, _CHUNK, 0, stats))
+    else:
+        parts = _residues(query, 0, kept, 0, stats)
+        sums = [(int(w.view(np.uint64).sum()) if m == 1 << 64 else int(w.sum()) % m, m) for w, m in parts]
+        total = int(_joined([np.array([value], object) for value, _ in sums], [m for _, m in sums])[0])
+    if stats is not None:
+        stats.results += total
+    return total
+
+
+def matches(streams: Streams, conditions: Sequence[Comparison], of: int, *, stats: Stats | None = None) -> Int64:
+    """Per row of stream `of`, in how many results it takes part.
+
+    Parameters and errors as `count`.
+
+    Returns
+    -------
+    int64[n_of]
+        Zero for rows that match nothing. Its sum is `count`; weighted by a key it counts per key.
+
+    Raises
+    ------
+    OverflowError
+        If a row takes part in more than 2**63 - 1 results.
+    """
+    query = Query(streams, conditions)
+    if not 0 <= of < len(streams):
+        raise ValueError(f"of is {of}: there are streams 0 to {len(streams) - 1}")
+    kept = query.coarse(stats)
+    found: NDArray[Any] = np.zeros(query.sizes[of], np.int64)
+    if query.tree(of)[1]:
+        for chunk in _chunks(query, kept, _CHUNK, 0, stats):
+            found += np.bincount(chunk[of], minlength=query.sizes[of])
+    else:
+        found = _tree_matches(query, of, kept, stats)
+        if found.dtype == object:
+            if max(found, default=0) > np.iinfo(np.int64).max:
+                raise OverflowError(f"a row of stream {of} takes part in more than 2**63 - 1 results: use count()")
+            found = found.astype(np.int64)
+    if stats is not None:
+        stats.results += int(found.astype(object).sum())
+    return found
+
+
+def rows(
+    streams: Streams,
+    conditions: Sequence[Comparison],
+    *,
+    partitions: int = 10,
+    boundaries: str = "equal_depth",
+    stats: Stats | None = None,
+) -> list[Int64]:
+    """All results as row numbers.
+
+    Parameters
+    ----------
+    streams, conditions, stats
+        As for `count`.
+    partitions, boundaries
+        As for `plan`; they change the work, not the answer. An edge with one inequality follows the plan: partition
+        pairs that match wholly are produced without a comparison, the diagonal is sorted and searched.
+
+    Returns
+    -------
+    list of int64[results]
+        One array per stream, in lexicographic order of (row of stream 0, row of stream 1, ...).
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `plan`. Memory is the caller's to watch: `count` says how many, `iter_rows` bounds it.
+    """
+    check(partitions, boundaries)
+    query = Query(streams, conditions)
+    stats = stats if stats is not None else Stats()
+    out = _expanded(query, query.coarse(stats), (partitions, boundaries), stats)
+    stats.results += len(out[0])
+    return out
+
+
+def iter_rows(
+    streams: Streams, conditions: Sequence[Comparison], chunk_rows: int, *, stats: Stats | None = None
+) -> Iterator[list[Int64]]:
+    """The results of `rows`, in the same order, in chunks of at most `chunk_rows` results.
+
+    Memory is O(n log n + chunk_rows). Every chunk costs O(n) or, with three streams and more, O(n log n) besides its
+    results, so choose chunks of n rows or more. For a cyclic graph a chunk is cut before the closing filters and may be
+    small; empty ones are left out.
+
+    Raises
+    ------
+    ValueError
+        For `chunk_rows` below 1.
+    """
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows is {chunk_rows}: give 1 or more")
+    query = Query(streams, conditions)
+    for chunk in _chunks(query, query.coarse(stats), chunk_rows, 0, stats):
+        if stats is not None:
+            stats.results += len(chunk[0])
+        yield chunk
+
+
+def ranges(streams: Streams, conditions: Sequence[Comparison], *, stats: Stats | None = None) -> Ranges:
+    """The result factorised: per edge of the join tree, runs of sorted far rows.
+
+    Space is O(n) per edge with at most one inequality and any equalities, O(n log n) with two or more (the answer of
+    two inequalities is cut into canonical runs, so no filter is left; a third and further ones stay as filters).
+    With three streams and more, rows that take part in no result are removed first.
+
+    Parameters and errors as `count`.
+    """
+    query = Query(streams, conditions)
+    kept = query.coarse(stats)
+    if len(streams) > 2:
+        kept = _reduced(query, kept, stats)
+    steps, closing = query.tree(0)
+    edges = []
+    for step in steps:
+        edge = query.edge(step, kept, stats)
+        limits, places = edge.residuals.limits, edge.residuals.places
+        edges.append(RangeEdge(step.near, step.far, *edge.runs(), limits, places))
+    filters = []
+    for step in closing:
+        kept_back = query.residuals(step, query.between(step.near, step.far))
+        filters.append((step.near, step.far, kept_back.limits, kept_back.places))
+    return Ranges(tuple(query.sizes), tuple(edges), tuple(filters))
+
+
+def expand(factorised: Ranges) -> list[Int64]:
+    """The rows of a factorised result: equal to `rows` of what it was made from, in the same order."""
+    steps = [Step(edge.near, edge.far) for edge in factorised.edges]
+    adjacency = []
+    for edge in factorised.edges:
+        near_size, far_size = factorised.sizes[edge.near], factorised.sizes[edge.far]
+        starts, far = kernels.expand_runs(
+            edge.row, edge.first, edge.last, edge.order, edge.limits, edge.places, near_size
+        )
+        kernels.sort_runs(starts, far, far_size)
+        adjacency.append((starts, far))
+    filters = [(Step(near, far), Residuals(limits, places)) for near, far, limits, places in factorised.closing]
+    return _followed(factorised.sizes, np.arange(factorised.sizes[0]), steps, adjacency, filters)
+
+
+def _residues(
+    query: Query, root: int, kept: Sequence[Int64], free: int, stats: Stats | None
+) -> list[tuple[Int64, int]]:
+    """Results per row of `root`, modulo as many numbers as exactness needs; `free` streams (0 or 1) bound no row."""
+    steps, _ = query.tree(root)
+    edges = [query.edge(step, kept, stats) for step in steps]
+    bits = sum(len(rows).bit_length() for i, rows in enumerate(kept) if not (free and i == root))
+    moduli = [1 << 64, *_primes(-(-(bits - 64) // 30) if bits > 64 else 0)]
+    out = []
+    for modulus in moduli:
+        reduce = None if modulus == 1 << 64 else modulus
+        weights = [np.zeros(size, np.int64) for size in query.sizes]
+        for weight, rows_kept in zip(weights, kept, strict=True):
+            weight[rows_kept] = 1
+        for step, edge in zip(reversed(steps), reversed(edges), strict=True):
+            weights[step.near] *= edge.sums(weights[step.far], query.sizes[step.near], reduce)
+            if reduce is not None:
+                weights[step.near] %= reduce
+        out.append((weights[root], modulus))
+    return out
+
+
+def _tree_matches(query: Query, root: int, kept: Sequence[Int64], stats: Stats | None) -> NDArray[Any]:
+    """Results per row of `root` along its tree: int64, or object where int64 could overflow."""
+    parts = _residues(query, root, kept, 1, stats)
+    bits = sum(len(rows).bit_length() for i, rows in enumerate(kept) if i != root)
+    if bits <= 63:
+        return parts[0][0]
+    values = [w.view(np.uint64).astype(object) if m == 1 << 64 else w.astype(object) for w, m in parts]
+    return _joined(values, [m for _, m in parts])
+
+
+def _joined(values: Sequence[NDArray[np.object_]], moduli: Sequence[int]) -> NDArray[np.object_]:
+    """The numbers with these residues (Garner's form of the Chinese remainder theorem)."""
+    total, product = values[0], moduli[0]
+    for value, modulus in zip(values[1:], moduli[1:], strict=True):
+        total = total + (value - total) * pow(product, -1, modulus) % modulus * product
+        product *= modulus
+    return total
+
+
+def _primes(number: int) -> list[int]:
+    """The largest primes below 2**31."""
+    found: list[int] = []
+    candidate = (1 << 31) - 1
+    while len(found) < number:
+        if np.all(candidate % np.arange(3, 46_342, 2)):
+            found.append(candidate)
+        candidate -= 2
+    return found
+
+
+def _reduced(query: Query, kept: Sequence[Int64], stats: Stats | None) -> list[Int64]:
+    """Rows that take part in some result of the tree: once from the leaves to stream 0, once back."""
+    left = list(kept)
+    steps, _ = query.tree(0)
+    for step in [*reversed(steps), *(Step(step.far, step.near) for step in steps)]:
+        alive = np.zeros(query.sizes[step.far], np.int64)
+        alive[left[step.far]] = 1
+        sums = query.edge(step, left, stats).sums(alive, query.sizes[step.near])
+        left[step.near] = left[step.near][sums[left[step.near]] > 0]
+    return left
+
+
+def _expanded(
+    query: Query, kept: Sequence[Int64], layout: tuple[int, str] | None, stats: Stats | None, known: Edge | None = None
+) -> list[Int64]:
+    """All results between the kept rows; `known` is the first edge, where the caller has it already."""
+    steps, closing = query.tree(0)
+    if len(query.sizes) > 2:
+        kept = _reduced(query, kept, stats)
+    adjacency = []
+    for step in steps:
+        if known is not None:
+            edge = known
+        elif layout is not None:
+            edge = partitioned_edge(query, step, kept, *layout, stats if stats is not None else Stats())
+        else:
+            edge = query.edge(step, kept, stats)
+        adjacency.append(edge.adjacency(query.sizes[step.near], query.sizes[step.far]))
+    filters = [(step, query.residuals(step, query.between(step.near, step.far))) for step in closing]
+    return _followed(query.sizes, kept[0], steps, adjacency, filters)
+
+
+def _followed(
+    sizes: Sequence[int],
+    start: Int64,
+    steps: Sequence[Step],
+    adjacency: Sequence[tuple[Int64, Int64]],
+    filters: Sequence[tuple[Step, Residuals]],
+) -> list[Int64]:
+    """Follow the tree from stream 0, filter where a cycle closes, and put results in lexicographic order."""
+    columns: dict[int, Int64] = {0: start}
+    waiting = list(filters)
+    for step, (starts, far) in zip(steps, adjacency, strict=True):
+        if len(columns) == 1:  # the first step: `start` holds every row that has matches, so its list is the answer
+            columns, child = {0: np.repeat(np.arange(sizes[0]), np.diff(starts))}, far
+        else:
+            origin, child = kernels.follow(columns[step.near], starts, far)
+            columns = {stream: column[origin] for stream, column in columns.items()}
+        columns[step.far] = child
+        for closing in [f for f in waiting if f[0].near in columns and f[0].far in columns]:
+            waiting.remove(closing)
+            (near, far_stream), residuals = (closing[0].near, closing[0].far), closing[1]
+            keep = np.ones(len(child), np.bool_)
+            for limit, place in zip(residuals.limits, residuals.places, strict=True):
+                keep &= place[columns[far_stream]] < limit[columns[near]]
+            columns = {stream: column[keep] for stream, column in columns.items()}
+            child = columns[step.far]
+    reached = [0, *(step.far for step in steps)]
+    if reached != sorted(reached):
+        order = np.arange(len(columns[0]))
+        for stream in sorted(reached, reverse=True):
+            order = kernels.stable_order(columns[stream], order, sizes[stream])
+        return [columns[stream][order] for stream in sorted(reached)]
+    return [columns[stream] for stream in reached]
+
+
+def _chunks(
+    query: Query, kept: Sequence[Int64], chunk_rows: int, level: int, stats: Stats | None
+) -> Iterator[list[Int64]]:
+    """Cut the results by rows of stream `level`; a row with too many of its own is cut by the next stream."""
+    two = len(query.sizes) == 2 and level == 0
+    found = _tree_matches(query, level, kept, stats)[kept[level]]
+    per_row = np.minimum(found, chunk_rows + 1).astype(np.int64)
+    active, per_row = kept[level][per_row > 0], per_row[per_row > 0]
+    edge = query.edge(query.tree(0)[0][0], [active, kept[1]]) if two and len(active) else None
+    ends = np.cumsum(per_row)
+    start = 0
+    while start < len(active):
+        done = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, done + chunk_rows, "right"))
+        here = [*kept[:level], active[start : max(stop, start + 1)], *kept[level + 1 :]]
+        if stop == start:
+            yield from _chunks(query, here, chunk_rows, level + 1, stats)
+            start += 1
+            continue
+        known = edge.take(np.arange(start, stop)) if edge is not None else None
+        chunk = _expanded(query, here, None, stats, known)
+        if len(chunk[0]):
+            yield chunk
+        start = stop

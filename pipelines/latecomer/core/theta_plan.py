@@ -1,0 +1,318 @@
+"""The planner of the theta join: shared boundaries, partition pairs, skew, rounds.
+
+Both sides of a condition are cut at the *same* boundaries, so partitions are ordered: a pair of them matches wholly,
+not at all, or, on the diagonal, in part. Only the diagonal compares values. Equal values never part, so skew can leave
+a partition too large; it is then cut into pieces that are joined separately and need no boundary.
+
+Ordering: none asked of the input. Cost: O(n log p + p^2) for p partitions; boundaries of equal depth come from a sample
+of at most 100,000 values (every k-th, so the plan is a function of its input alone).
+
+Choices where the source is silent: an edge is planned by its first equality, else its first inequality; equal depth is
+the default, equal width the source's; pieces cut the left stream's and the right stream's partitions alike, and every
+left piece receives what it matches on the right once.
+
+References
+----------
+.. [1] The FastThetaJoin algorithm, chapters 3 and 4 of the source thesis, 2020. Its filter for ``<=`` prints min and max
+   exchanged, and its listing filters the right side of ``>`` by the left minimum where the maximum is meant; both are
+   corrected here by the rule that what can match something is kept.
+.. [2] A. Okcan and M. Riedewald, Processing theta-joins using MapReduce, SIGMOD 2011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latecomer.core.theta_edges import Comparison, Edge, Query, Residuals, Side, Stats, Step, Streams
+from latecomer.core.theta_encode import number_column
+
+Int64 = NDArray[np.int64]
+BOUNDARIES = ("equal_depth", "equal_width")
+SAMPLE = 100_000
+NONE, DIAGONAL, WHOLE = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class EdgePlan:
+    """One condition's partitions.
+
+    Attributes
+    ----------
+    left, right, op
+        The two streams and the condition that the plan follows.
+    cuts
+        p - 1 boundary values, ascending, or none where no row is left; partition k holds
+        ``cuts[k - 1] <= value < cuts[k]``.
+    left_rows, right_rows
+        int64[p], rows per partition after the coarse filter.
+    left_pieces, right_pieces
+        int64[p], pieces per partition (0 for an empty one).
+    kinds
+        int8[p, p], left by right: 0 none, 1 diagonal, 2 whole.
+    candidates
+        Row pairs in partition pairs that are not ruled out.
+    comparisons
+        Predicted comparisons (sort and search on the diagonal).
+    shuffled
+        Row copies sent to left pieces.
+    output
+        Predicted result pairs of all conditions between the two streams, taken as independent.
+    """
+
+    left: int
+    right: int
+    op: str
+    cuts: tuple[float | int, ...]
+    left_rows: Int64
+    right_rows: Int64
+    left_pieces: Int64
+    right_pieces: Int64
+    kinds: NDArray[np.int8]
+    candidates: int
+    comparisons: int
+    shuffled: int
+    output: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a theta join of one window would run.
+
+    Attributes
+    ----------
+    partitions, boundaries
+        As asked.
+    sizes, kept
+        Rows per stream before and after the coarse filter.
+    edges
+        One plan per pair of streams that a condition connects.
+    rounds
+        Per round, the groups of streams joined at once; a group that waits is not named.
+    comparisons, output
+        Predicted totals.
+    """
+
+    partitions: int
+    boundaries: str
+    sizes: tuple[int, ...]
+    kept: tuple[int, ...]
+    edges: tuple[EdgePlan, ...]
+    rounds: tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], ...]
+    comparisons: int
+    output: float
+
+    def to_text(self) -> str:
+        """The plan for people, one line per fact."""
+        lines = [f"theta join: {self.partitions} partitions, {self.boundaries} boundaries"]
+        for number, (size, kept) in enumerate(zip(self.sizes, self.kept, strict=True)):
+            lines.append(f"  stream {number}: {size:,} rows, {kept:,} after the coarse filter")
+        for e in self.edges:
+            whole, diagonal = int((e.kinds == WHOLE).sum()), int((e.kinds == DIAGONAL).sum())
+            lines += [
+                f"  streams {e.left} {e.op} {e.right}: {whole} partition pairs whole, {diagonal} on the diagonal, "
+                f"{e.kinds.size - whole - diagonal} ruled out",
+                f"    cuts {', '.join(f'{cut:g}' for cut in e.cuts[:12])}{' ...' if len(e.cuts) > 12 else ''}",
+                f"    pieces {int(e.left_pieces.sum())} and {int(e.right_pieces.sum())}; candidates {e.candidates:,}; "
+                f"comparisons {e.comparisons:,}; rows shuffled {e.shuffled:,}; pairs about {e.output:,.0f}",
+            ]
+        for number, pairs in enumerate(self.rounds):
+            text = "; ".join(f"{_named(one)} with {_named(other)}" for one, other in pairs)
+            lines.append(f"  round {number + 1}: {text}")
+        lines.append(f"  predicted: {self.comparisons:,} comparisons, about {self.output:,.0f} results")
+        return "\n".join(lines)
+
+
+def plan(
+    streams: Streams, conditions: Sequence[Comparison], partitions: int = 10, boundaries: str = "equal_depth"
+) -> Plan:
+    """How the join of one window would run. Pure: the same input gives the same plan.
+
+    Parameters
+    ----------
+    streams, conditions
+        As for `latecomer.core.theta_join.rows`.
+    partitions
+        1 or more.
+    boundaries
+        ``equal_depth`` or ``equal_width``.
+
+    Raises
+    ------
+    ValueError
+        For a number of partitions below 1 or unknown boundaries, and as `Query` does.
+    """
+    check(partitions, boundaries)
+    query = Query(streams, conditions)
+    kept = query.coarse()
+    edges = tuple(_edge_plan(query, pair, kept, partitions, boundaries) for pair in sorted(query.pairs))
+    output = float(np.prod([float(len(rows)) for rows in kept]))
+    for edge in edges:
+        output *= edge.output / max(1.0, float(len(kept[edge.left])) * float(len(kept[edge.right])))
+    return Plan(
+        partitions,
+        boundaries,
+        tuple(query.sizes),
+        tuple(map(len, kept)),
+        edges,
+        rounds_of(len(streams), set(query.pairs)),
+        sum(edge.comparisons for edge in edges),
+        output,
+    )
+
+
+def check(partitions: int, boundaries: str) -> None:
+    """Refuse what no plan can be made of (ValueError)."""
+    if partitions < 1:
+        raise ValueError(f"partitions is {partitions}: give 1 or more")
+    if boundaries not in BOUNDARIES:
+        raise ValueError(f"boundaries is {boundaries!r}: use one of {', '.join(BOUNDARIES)}")
+
+
+def pieces(actual: int, most: int) -> list[int]:
+    """Sizes of the ``ceil(actual / most)`` pieces of a partition of `actual` rows; they differ by 1 at most."""
+    number = -(-actual // max(most, 1))
+    return [actual * (k + 1) // number - actual * k // number for k in range(number)]
+
+
+def rounds_of(
+    streams: int, pairs: set[tuple[int, int]]
+) -> tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], ...]:
+    """Neighbouring groups of streams that a condition connects, joined two by two until one group is left."""
+    groups: list[tuple[int, ...]] = [(stream,) for stream in range(streams)]
+    rounds = []
+    while len(groups) > 1:
+        waiting, merged, this_round = list(groups), [], []
+        while waiting:
+            one = waiting.pop(0)
+            linked = [o for o in waiting if any((min(a, b), max(a, b)) in pairs for a in one for b in o)]
+            if linked:
+                waiting.remove(linked[0])
+                this_round.append((one, linked[0]))
+                one = tuple(sorted(one + linked[0]))
+            merged.append(one)
+        if not this_round:
+            this_round, merged = [(groups[0], groups[1])], [tuple(sorted(groups[0] + groups[1])), *groups[2:]]
+        rounds.append(tuple(this_round))
+        groups = merged
+    return tuple(rounds)
+
+
+def cut_codes(query: Query, place: int, kept: Sequence[Int64], partitions: int, boundaries: str) -> Int64:
+    """p - 1 ascending boundary codes of condition `place`, as both of its sides see them from its left stream."""
+    c = query.conditions[place]
+    codes = [query.codes(place, c.left)[kept[c.left]], query.codes(place, c.right)[kept[c.right]]]
+    if partitions == 1 or not any(map(len, codes)):
+        return np.empty(0, np.int64)
+    if boundaries == "equal_depth":
+        step = -(-sum(map(len, codes)) // SAMPLE)
+        sample = np.sort(np.concatenate(codes)[::step])
+        return sample[np.arange(1, partitions) * len(sample) // partitions]
+    ends = ((c.left, c.left_column), (c.right, c.right_column))
+    values = np.concatenate([number_column(query.streams[s][column])[kept[s]].astype(np.float64) for s, column in ends])
+    finite = values[np.isfinite(values)]
+    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+    cuts = low + (high / partitions - low / partitions) * np.arange(1, partitions)
+    bounds = np.full(partitions, max(int(c.max()) for c in codes if len(c)), np.int64)
+    np.minimum.at(bounds, np.searchsorted(cuts, values, "right"), np.concatenate(codes))
+    return np.minimum.accumulate(bounds[::-1])[::-1][1:]
+
+
+def partitioned_edge(
+    query: Query, step: Step, kept: Sequence[Int64], partitions: int, boundaries: str, stats: Stats
+) -> Edge:
+    """The edge of a single inequality, by way of the plan: partitions in order, only the diagonal sorted and searched.
+
+    Equal to ``query.edge(step, kept)`` as a set of pairs. An edge with an equality or several inequalities is left to
+    `Query.edge`, which groups or ranks before it compares.
+    """
+    places = query.between(step.near, step.far)
+    if len(places) != 1 or query.conditions[places[0]].op == "=":
+        return query.edge(step, kept, stats)
+    near_rows, far_rows = kept[step.near], kept[step.far]
+    cuts = cut_codes(query, places[0], kept, partitions, boundaries)
+    side = query.side(places[0], step.near)
+    near, far = side.near[near_rows], side.far[far_rows]
+    near_id, far_id = partition_ids(cuts, side, near, far)
+    stats.search(len(near) + len(far), len(cuts))
+    near_order, far_order = (np.argsort(_small(ids, partitions), kind="stable") for ids in (near_id, far_id))
+    near_ends = np.concatenate([[0], np.cumsum(np.bincount(near_id, minlength=partitions))])
+    far_ends = np.concatenate([[0], np.cumsum(np.bincount(far_id, minlength=partitions))])
+    last = np.empty(len(near), np.int64)
+    for part in range(partitions):
+        mine = near_order[near_ends[part] : near_ends[part + 1]]
+        if len(mine) == 0:
+            continue
+        begin, end = far_ends[part], far_ends[part + 1]
+        theirs = far_order[begin:end]
+        theirs = theirs[np.argsort(far[theirs], kind="stable")]
+        far_order[begin:end] = theirs
+        last[mine] = begin + np.searchsorted(far[theirs], near[mine], "right" if side.inclusive else "left")
+        stats.sort(len(theirs))
+        stats.search(len(mine), len(theirs))
+        stats.candidates += len(mine) * int(end)
+        most = -(-query.sizes[step.near] // partitions)
+        stats.rows_shuffled += len(mine) + -(-len(mine) // max(most, 1)) * int(end)
+    none = Residuals(np.empty((0, query.sizes[step.near]), np.int64), np.empty((0, query.sizes[step.far]), np.int64))
+    return Edge(near_rows, far_rows, far_rows[far_order], np.zeros(len(near), np.int64), last, None, None, none)
+
+
+def partition_ids(cuts: Int64, side: Side, near: Int64, far: Int64) -> tuple[Int64, Int64]:
+    """Partition numbers of both sides, counted so that a near partition matches lower far partitions wholly."""
+    if side.flipped:
+        return len(cuts) - np.searchsorted(cuts, ~near, "right"), len(cuts) - np.searchsorted(cuts, ~far, "right")
+    return np.searchsorted(cuts, near, "right"), np.searchsorted(cuts, far, "right")
+
+
+def _small(ids: Int64, partitions: int) -> NDArray[Any]:
+    """The same numbers in a type whose stable sort is linear, where they fit."""
+    return ids.astype(np.uint16) if partitions <= 1 << 16 else ids
+
+
+def _edge_plan(
+    query: Query, pair: tuple[int, int], kept: Sequence[Int64], partitions: int, boundaries: str
+) -> EdgePlan:
+    places = query.pairs[pair]
+    place = next((p for p in places if query.conditions[p].op == "="), places[0])
+    c = query.conditions[place]
+    cuts = cut_codes(query, place, kept, partitions, boundaries)
+    ours, theirs = query.codes(place, c.left)[kept[c.left]], query.codes(place, c.right)[kept[c.right]]
+    left, right = (np.bincount(np.searchsorted(cuts, codes, "right"), minlength=partitions) for codes in (ours, theirs))
+    a, b = np.arange(partitions)[:, None], np.arange(partitions)[None, :]
+    kinds = np.where(a == b, DIAGONAL, NONE)
+    if c.op != "=":
+        kinds = np.where((a > b) if c.op in (">", ">=") else (a < b), WHOLE, kinds)
+    left_pieces, right_pieces = (
+        -(-rows // max(1, -(-query.sizes[stream] // partitions))) for rows, stream in ((left, c.left), (right, c.right))
+    )
+    products = left[:, None].astype(object) * right[None, :].astype(object)
+    diagonal = [(int(n), int(m)) for n, m in zip(left, right, strict=True) if n and m]
+    sample = np.unique(theirs[:: -(-len(theirs) // SAMPLE)]) if len(theirs) else theirs
+    within = sum(n * m for n, m in diagonal) * (1 / max(1, len(sample)) * partitions if c.op == "=" else 0.5)
+    output = float(products[kinds == WHOLE].sum()) + min(within, float(sum(n * m for n, m in diagonal)))
+    for _ in range(len(places) - 1):
+        output /= 2
+    return EdgePlan(
+        c.left,
+        c.right,
+        c.op,
+        tuple(query.decode(place, cuts)),
+        left,
+        right,
+        left_pieces,
+        right_pieces,
+        kinds.astype(np.int8),
+        int(products[kinds != NONE].sum()),
+        sum(m * (m - 1).bit_length() + n * m.bit_length() for n, m in diagonal)
+        + (len(ours) + len(theirs)) * len(cuts).bit_length(),
+        int(left.sum() + (right[None, :] * (kinds != NONE) * left_pieces[:, None]).sum()),
+        output,
+    )
+
+
+def _named(group: Sequence[int]) -> str:
+    return " x ".join(map(str, group))

@@ -1,0 +1,397 @@
+"""Windowed kinds, control plane: when windows close, as a state machine over compact interval summaries.
+
+A window ``[start, start + size)`` with `start` a multiple of `slide` closes when the watermark ``W(a) = running max of
+(T(a) - K)`` reaches its end. The slack `K` is constant inside an *interval* of stream time (one slide) and chosen when its
+first arrival enters it, from what came strictly before. So the data plane can place every arrival from one short table
+of (interval, base, slack), and nothing depends on where micro-batches were cut.
+
+What a slack would have given is known without choosing it: a contribution needs the wait ``r = T(seq) - end``, and is on time
+if and only if ``K > r`` (``algorithms.md`` section 6). A window's contributions are *observed* some time after its end, when most of
+its stragglers are in; policies learn from observed windows only, in the order of their ends.
+
+Ordering: arrivals in any order inside an interval, intervals in order of stream time. Cost: O(1) per interval and window.
+State: rows per pane of the open windows, windows not yet observed, one account per open period.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latecomer.core.time import FOREVER, NEVER
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+LONGEST_OBSERVATION = 64
+"""Window sizes after which a window is observed at the latest: one absurdly late row must not blind the controller."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Half-open windows ``[m * slide, m * slide + size)`` by their number `m`, and panes of ``gcd(size, slide)``."""
+
+    size_us: int
+    slide_us: int
+
+    @property
+    def pane_us(self) -> int:
+        """Width of a pane: the largest that never straddles a window's edge."""
+        return math.gcd(self.size_us, self.slide_us)
+
+    @property
+    def granularity_us(self) -> int:
+        """Resolution of waits: a divisor of the pane, about a five-hundredth of it, at least a microsecond."""
+        return next((self.pane_us // n for n in (500, 400, 250, 200, 100, 50, 10) if self.pane_us % n == 0), 1)
+
+    def end(self, window: int) -> int:
+        """End of a window."""
+        return window * self.slide_us + self.size_us
+
+    def last_closed(self, watermark_us: int) -> int:
+        """Number of the last window whose end the watermark has reached."""
+        return (watermark_us - self.size_us) // self.slide_us
+
+    def first_of(self, time_us: Any) -> Any:
+        """Number of the first window that holds a time (int or int64 array)."""
+        return (time_us - self.size_us) // self.slide_us + 1
+
+    def last_of(self, time_us: Any) -> Any:
+        """Number of the last window that holds a time (int or int64 array)."""
+        return time_us // self.slide_us
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is known about one window when its observation is over.
+
+    Attributes
+    ----------
+    window : int
+        Its number.
+    required_us : int64[n]
+        Slack each contribution requires: 0, or the least multiple of the granularity above its wait.
+    weight : float64[n]
+        Contributions with that requirement.
+    total : float
+        All contributions, those that required nothing included.
+    needed_coverage : float
+        For policies that steer by coverage: least share of its rows that keeps the promise (1 where it does not apply).
+    """
+
+    window: int
+    required_us: Int64
+    weight: Float64
+    total: float
+    needed_coverage: float = 1.0
+
+    def lost(self, slack_us: int) -> float:
+        """Contributions that the slack would have lost."""
+        return float(self.weight[self.required_us > slack_us].sum())
+
+
+class SlackPolicy(Protocol):
+    """Chooses the slack; deterministic, JSON-able state."""
+
+    needs_observation: bool
+
+    def delays(self, largest_us: int) -> None:
+        """The largest delay of a complete interval."""
+
+    def observe(self, seen: Observed, slack_us: int, interval: int) -> None:
+        """One window whose observation is over, in order; `slack_us` was in force when it closed."""
+
+    def choose(self, interval: int) -> int:
+        """Slack in us for an interval; `FOREVER` closes nothing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """State as JSON-able values."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `to_dict`'s value."""
+
+
+@dataclass(frozen=True)
+class IntervalRows:
+    """One interval of one shard: last stream time, largest delay, rows, and rows by pane (int64 arrays)."""
+
+    interval: int
+    t_last_us: int
+    delay_us: int
+    rows: int
+    panes: Int64
+    pane_rows: Int64
+
+
+@dataclass
+class SlackAccount:
+    """Rows held and slack over one period of stream time. Integrals over stream time, in row-us and us."""
+
+    held_area: int = 0
+    weight_us: int = 0
+    held_max: int = 0
+    slack_area: int = 0
+    slack_weight_us: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The control plane's decisions: arrays with one entry per interval, int64 us. ``W = max(base, T - slack)``."""
+
+    interval: Int64
+    base: Int64
+    slack: Int64
+
+
+@dataclass
+class WindowControl:
+    """State machine of one shard.
+
+    Parameters
+    ----------
+    grid, period_us
+        Windows; period of the ledger.
+    policy
+        Chooses the slack.
+    observe_us
+        How long after its end a window is observed; None: as long as the largest delay so far, at least one size.
+    """
+
+    grid: Grid
+    period_us: int
+    policy: SlackPolicy
+    observe_us: int | None = None
+    interval: int | None = None
+    t_last_us: int = NEVER
+    base: int = NEVER
+    slack: int = 0
+    delay_us: int = 0
+    pending_delay_us: int = 0
+    delivered: int | None = None
+    closings: list[tuple[int, int]] = field(default_factory=list)
+    panes: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    pane_rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    accounts: dict[int, SlackAccount] = field(default_factory=dict)
+
+    @property
+    def interval_us(self) -> int:
+        """Length of an interval: one slide."""
+        return self.grid.slide_us
+
+    def watermark(self) -> int:
+        """The watermark now, after the last arrival taken in."""
+        if self.interval is None or self.slack >= FOREVER:
+            return self.base
+        return max(self.base, self.t_last_us - self.slack)
+
+    def schedule(self, intervals: list[IntervalRows]) -> dict[int, tuple[int, int]]:
+        """Windows that will be observed while these intervals are entered: interval -> (first, last) window number.
+
+        A function of delays only, so the data plane can count what is observed before any slack is chosen.
+        """
+        if not self.policy.needs_observation:
+            return {}
+        found: dict[int, tuple[int, int]] = {}
+        delay, pending, done, now = self.delay_us, self.pending_delay_us, self.delivered, self.interval
+        for each in intervals:
+            if now is None or each.interval > now:
+                delay, now = max(delay, pending), each.interval
+                pending = 0
+                last = self._observable(each.interval, delay)
+                if done is None:
+                    done = (
+                        self.grid.first_of(int(each.panes.min()) * self.grid.pane_us) - 1 if len(each.panes) else None
+                    )
+                if done is not None and last > done:
+                    found[each.interval] = (done + 1, last)
+                    done = last
+            pending = max(pending, each.delay_us)
+        return found
+
+    def _before_first(self, interval: int) -> int:
+        """The last window that is not observed: windows that ended before the first interval hold nothing but late rows."""
+        return int(self.grid.first_of(interval * self.grid.slide_us)) - 1
+
+    def _observable(self, interval: int, delay_us: int) -> int:
+        """Last window whose observation is over when the interval is entered."""
+        size, slide = self.grid.size_us, self.grid.slide_us
+        span = min(max(size, delay_us), LONGEST_OBSERVATION * size) if self.observe_us is None else self.observe_us
+        return (interval * slide - span - size) // slide
+
+    def observed_from(self) -> int:
+        """Number of the oldest window that is not observed yet; its rows are still to be counted."""
+        if self.delivered is None:
+            return NEVER
+        return self.delivered + 1
+
+    def wait(self, panes: Int64, rows: Int64) -> None:
+        """Take in arrivals that came before every stream had spoken: they are held, and decide nothing."""
+        keys, place = np.unique(np.concatenate([self.panes, panes]), return_inverse=True)
+        total = np.zeros(len(keys), np.int64)
+        np.add.at(total, place, np.concatenate([self.pane_rows, rows]))
+        self.panes, self.pane_rows = keys, total
+
+    def step(self, intervals: list[IntervalRows], observed: dict[int, list[Observed]]) -> Placement:
+        """Take in one micro-batch's intervals, in order; `observed` holds what :meth:`schedule` asked for."""
+        table: list[tuple[int, int, int]] = []
+        for each in intervals:
+            if self.interval is None or each.interval > self.interval:
+                self._enter(each, observed.get(each.interval, []))
+            self._take(each)
+            table.append((each.interval, self.base, self.slack))
+        columns = np.array(table, np.int64).reshape(len(table), 3)
+        return Placement(columns[:, 0], columns[:, 1], columns[:, 2])
+
+    def flush(self) -> int | None:
+        """Close every window that holds a row; returns the last one's number, None where there is none."""
+        last = None if not len(self.panes) else int(self.grid.last_of(int(self.panes[-1]) * self.grid.pane_us))
+        if last is not None:
+            self.base = max(self.base, self.grid.end(last))
+        self.panes, self.pane_rows = np.empty(0, np.int64), np.empty(0, np.int64)
+        return last
+
+    def _enter(self, each: IntervalRows, observed: list[Observed]) -> None:
+        if self.interval is not None:
+            self._leave(each.interval)
+        if self.policy.needs_observation:
+            if self.delivered is None:
+                self.delivered = self._before_first(each.interval)
+            last = self._observable(each.interval, self.delay_us)
+            for seen in observed:
+                self.policy.observe(seen, self._slack_at_close(seen.window), each.interval)
+            if last > self.delivered:
+                self.delivered = last
+                self._forget(last)
+        self.interval = each.interval
+        self.slack = self.policy.choose(each.interval)
+        self.t_last_us = NEVER
+
+    def _leave(self, following: int) -> None:
+        assert self.interval is not None
+        self.delay_us = max(self.delay_us, self.pending_delay_us)
+        self.policy.delays(self.pending_delay_us)
+        self.pending_delay_us = 0
+        reached = self.watermark()
+        if self.policy.needs_observation and reached > self.base:
+            self.closings.append((reached, self.slack))
+        self.base = reached
+        start, end = self.interval * self.interval_us, following * self.interval_us
+        period = self._period(start)
+        self._book(self._open(period), min(end, period + self.period_us) - start)
+        if end > period + self.period_us:
+            later = self._period(end)
+            if later < end:
+                self._book(self._open(later), end - later, slack=False)
+
+    def _slack_at_close(self, window: int) -> int:
+        """Slack under which a window closed; `FOREVER` if it is still open."""
+        place = bisect_left(self.closings, (self.grid.end(window), -1))
+        return self.closings[place][1] if place < len(self.closings) else FOREVER
+
+    def _forget(self, window: int) -> None:
+        place = bisect_left(self.closings, (self.grid.end(window + 1), -1))
+        self.closings = self.closings[place:]
+
+    def _take(self, each: IntervalRows) -> None:
+        self.t_last_us = max(self.t_last_us, each.t_last_us)
+        self.pending_delay_us = max(self.pending_delay_us, each.delay_us)
+        account = self._open(self._period(each.interval * self.interval_us))
+        account.rows += each.rows
+        self.wait(each.panes, each.pane_rows)
+        mark = self.watermark()
+        if mark > NEVER:
+            oldest = (self.grid.last_closed(mark) + 1) * self.grid.slide_us // self.grid.pane_us
+            keep = int(np.searchsorted(self.panes, oldest))
+            self.panes, self.pane_rows = self.panes[keep:], self.pane_rows[keep:]
+
+    def _book(self, account: SlackAccount, weight_us: int, *, slack: bool = True) -> None:
+        held = int(self.pane_rows.sum())
+        account.held_area += held * weight_us
+        account.weight_us += weight_us
+        account.held_max = max(account.held_max, held)
+        if slack and self.slack < FOREVER:
+            account.slack_area += self.slack * weight_us
+            account.slack_weight_us += weight_us
+
+    def account(self, period: int, *, now: bool = False) -> SlackAccount:
+        """Account of one period; `now` closes the current interval's books as if stream time stopped here."""
+        found = self.accounts.get(period) or SlackAccount()
+        copy = SlackAccount(**vars(found))
+        if now and self.interval is not None and self._period(self.interval * self.interval_us) == period:
+            self._book(copy, max(1, self.t_last_us - self.interval * self.interval_us))
+        return copy
+
+    def _open(self, period: int) -> SlackAccount:
+        return self.accounts.setdefault(period, SlackAccount())
+
+    def _period(self, time_us: int) -> int:
+        return time_us // self.period_us * self.period_us
+
+    def to_dict(self) -> dict[str, Any]:
+        """State as JSON-able values."""
+        return {
+            "interval": self.interval,
+            "t_last_us": self.t_last_us,
+            "base": self.base,
+            "slack": self.slack,
+            "delay_us": self.delay_us,
+            "pending_delay_us": self.pending_delay_us,
+            "delivered": self.delivered,
+            "closings": [list(pair) for pair in self.closings],
+            "panes": self.panes.tolist(),
+            "pane_rows": self.pane_rows.tolist(),
+            "accounts": {str(start): list(vars(account).values()) for start, account in self.accounts.items()},
+            "policy": self.policy.to_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `to_dict`'s value."""
+        for name in ("interval", "t_last_us", "base", "slack", "delay_us", "pending_delay_us", "delivered"):
+            setattr(self, name, state[name])
+        self.closings = [(int(mark), int(slack)) for mark, slack in state["closings"]]
+        self.panes, self.pane_rows = np.array(state["panes"], np.int64), np.array(state["pane_rows"], np.int64)
+        self.accounts = {int(start): SlackAccount(*values) for start, values in state["accounts"].items()}
+        self.policy.restore(state["policy"])
+
+
+def required_slack(wait_us: Int64, granularity_us: int) -> Int64:
+    """Least slack, a multiple of the granularity, that keeps contributions of these waits on time; int64, same shape."""
+    return np.where(wait_us < 0, 0, (wait_us // granularity_us + 1) * granularity_us)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Entries by window, int64 arrays of one length: `at` points to the entry, its wait there is in granules (-1: in time)."""
+
+    at: Int64
+    window: Int64
+    wait: Int64
+
+
+def spread_over(grid: Grid, pane: Int64, bucket: Int64, windows: tuple[int, int], cut_us: int) -> Spread:
+    """Every entry in every window of ``[first, last]`` that holds its pane; what came at or after `cut_us` is left out.
+
+    Parameters
+    ----------
+    pane, bucket : int64[n]
+        Pane number, and the wait beyond the end of the pane's first window in granules; -1 where it came before that.
+    """
+    start = pane * grid.pane_us
+    own_first = grid.first_of(start)
+    first = np.maximum(own_first, windows[0])
+    last = np.minimum(grid.last_of(start), windows[1])
+    times = np.maximum(last - first + 1, 0)
+    at = np.repeat(np.arange(len(start)), times)
+    offset = np.arange(len(at)) - np.repeat(np.cumsum(times) - times, times)
+    window = first[at] + offset
+    per_slide = grid.slide_us // grid.granularity_us
+    wait = bucket[at] - (window - own_first[at]) * per_slide
+    wait = np.where((bucket[at] < 0) | (wait < 0), -1, wait)
+    known = wait * grid.granularity_us < cut_us - (window * grid.slide_us + grid.size_us)
+    return Spread(at[known], window[known], wait[known])

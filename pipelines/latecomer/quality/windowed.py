@@ -1,0 +1,191 @@
+"""The ledger of the windowed kinds: what the run wrote, and what is known about it by now.
+
+A window's answer can be corrected long after its period was written, so everything that says how complete answers were is read
+from on-time rows, corrections and late rows when the ledger is read. ``expected``, ``missed``, ``repaired`` and both
+``achieved`` are null while a late row of the period is pending.
+
+==========  ==================================================  ===============================================
+kind        what is counted                                     ``achieved_on_time``
+==========  ==================================================  ===============================================
+aggregate   (row, window) contributions                         share of answers whose first error was < `error`
+topk        members of the final top-k                          share that the first answer had (hit rate)
+theta_join  result rows; with ``emit: count`` their matches     share that was published on time
+membership  result elements                                     share that was published on time
+==========  ==================================================  ===============================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from latecomer.lake import small, views
+from latecomer.lake.location import Lake
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None) -> pa.Table:
+    """One row per period that has arrivals, answers or corrections."""
+    parts = [part for part in (small.read(lake, "ledger", spec.name), open_periods) if part is not None]
+    if not parts:
+        return pa.table({"period_start": pa.array([], TIMESTAMP)})
+    rows = pa.concat_tables(parts, promote_options="default").to_pandas()
+    rows["period"] = _us(rows["period_start"])
+    rows = rows.sort_values(["period", "emission"]).drop_duplicates("period", keep="last").set_index("period")
+    late = _late(lake, spec)
+    truth = {"aggregate": _aggregate, "topk": _topk}.get(spec.kind, _counted)(lake, spec)
+    index = rows.index.union(late.index).union(truth.index)
+    rows, late, truth = rows.reindex(index), late.reindex(index).fillna(0), truth.reindex(index)
+    known = (late["pending"] == 0).to_numpy()
+    expected = truth["expected"].fillna(0).to_numpy().astype(np.int64)
+    on_time = truth["on_time"].fillna(0).to_numpy().astype(np.int64)
+    achieved = truth["achieved"].fillna(1.0).to_numpy().astype(float)
+    start = pa.array(index.to_numpy(np.int64), pa.int64()).cast(TIMESTAMP)
+    columns: dict[str, Any] = {
+        "period_start": start,
+        "period_end": pa.array(index.to_numpy(np.int64) + spec.period_us, pa.int64()).cast(TIMESTAMP),
+        "expected": pa.array(expected, mask=~known),
+        "on_time": pa.array(on_time),
+        "missed": pa.array(expected - on_time, mask=~known),
+        "repaired": pa.array(expected - on_time, mask=~known),
+        "target": pa.array(np.full(len(index), spec.target)),
+        "achieved_on_time": pa.array(achieved, mask=~known),
+        "achieved_final": pa.array(np.ones(len(index)), mask=~known),
+        "rows": pa.array(rows["rows"].fillna(0).to_numpy().astype(np.int64)),
+        "late_rows": pa.array(late["late"].to_numpy().astype(np.int64)),
+        "rows_held_mean": pa.array(rows["rows_held_mean"].fillna(0.0).to_numpy(float)),
+        "rows_held_max": pa.array(rows["rows_held_max"].fillna(0).to_numpy().astype(np.int64)),
+        "wait_mean_us": pa.array(rows["wait_mean_us"].fillna(0.0).to_numpy(float)),
+        "slack_mean_us": pa.array(rows["slack_mean_us"].to_numpy(float), from_pandas=True),
+    }
+    if spec.kind == "membership":
+        for name in ("tested", "candidates", "confirmed", "filter_bytes", "moved_bytes", "exact_bytes"):
+            columns[name] = pa.array(rows[name].fillna(0).to_numpy().astype(np.int64))
+        absent = (rows["tested"].fillna(0) - rows["confirmed"].fillna(0)).to_numpy(float)
+        passed = (rows["candidates"].fillna(0) - rows["confirmed"].fillna(0)).to_numpy(float)
+        columns["false_positive_rate"] = pa.array(np.where(absent > 0, passed / np.maximum(absent, 1), 0.0))
+        columns["false_positive_bound"] = pa.array(np.full(len(index), spec.false_positive_rate))
+    for name in truth.columns.difference(["expected", "on_time", "achieved"]):
+        values = truth[name].fillna(0).to_numpy()
+        columns[name] = (
+            pa.array(values, mask=~known)
+            if values.dtype.kind == "f" and name != "windows"
+            else pa.array(values.astype(np.int64), mask=~known)
+        )
+    return pa.table(columns)
+
+
+def _us(times: Any) -> np.ndarray:
+    return np.asarray(times.to_numpy("datetime64[us]").astype(np.int64))
+
+
+def _late(lake: Lake, spec: Any) -> pd.DataFrame:
+    """Per period (us): late rows that concern one of its windows, and those still pending."""
+    rows = small.read(lake, "late", spec.name, columns=["seq", "windows_from", "windows_to"])
+    if rows is None or rows.num_rows == 0:
+        return pd.DataFrame({"late": [], "pending": []}, index=pd.Index([], dtype=np.int64), dtype=np.int64)
+    done = views.closing_arrivals(lake, spec.name)
+    pending = rows["seq"].to_numpy() > (int(done[-1]) if len(done) else -1)
+    first = (rows["windows_from"].cast(pa.int64()).to_numpy() + spec.window.size_us - 1) // spec.period_us
+    last = (rows["windows_to"].cast(pa.int64()).to_numpy() - 1) // spec.period_us
+    times = last - first + 1
+    offset = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+    period = (np.repeat(first, times) + offset) * spec.period_us
+    frame = pd.DataFrame({"period": period, "late": 1, "pending": np.repeat(pending, times).astype(np.int64)})
+    return frame.groupby("period").sum()
+
+
+def _answers(lake: Lake, spec: Any, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """On-time rows and corrections, with ``period`` in us and the groups as plain columns."""
+    found = []
+    for area in ("on_time", "corrections"):
+        rows = small.read(lake, area, spec.name)
+        if rows is None:
+            rows = pa.table({name: pa.array([], pa.int64()) for name in [*columns, "window_start", "period_start"]})
+        kept = rows.select([name for name in [*columns, "window_start"] if name in rows.column_names])
+        frame = kept.set_column(
+            kept.column_names.index("window_start"), "window_start", kept["window_start"].cast(pa.int64())
+        ).to_pandas()
+        frame["period"] = rows["period_start"].cast(pa.int64()).to_numpy()
+        found.append(frame)
+    return found[0], found[1]
+
+
+def _aggregate(lake: Lake, spec: Any) -> pd.DataFrame:
+    keys = [*spec.group_by, "window_start"]
+    first, fixed = _answers(lake, spec, [*spec.group_by, "rows", "revision", "error"])
+    last = fixed.sort_values("revision").drop_duplicates(keys, keep="last")
+    both = (
+        first.merge(last, on=keys, how="outer", suffixes=("", "_last"))
+        if len(last)
+        else first.assign(rows_last=np.nan, error=0.0, period_last=np.nan)
+    )
+    if "error_last" in both:
+        both["error"] = both["error_last"]
+    period = both["period"].fillna(both["period_last"]).astype(np.int64)
+    frame = pd.DataFrame(
+        {
+            "period": period,
+            "on_time": both["rows"].fillna(0),
+            "expected": both["rows_last"].fillna(both["rows"]),
+            "windows": 1,
+            "windows_off": (both["error"].fillna(0.0) >= spec.error).astype(np.int64),
+        }
+    )
+    sums = frame.groupby("period").sum()
+    sums["achieved"] = 1.0 - sums["windows_off"] / sums["windows"]
+    sums["coverage"] = sums["on_time"] / sums["expected"].clip(lower=1)
+    return sums
+
+
+def _topk(lake: Lake, spec: Any) -> pd.DataFrame:
+    keys = [*spec.group_by, "window_start"]
+    first, fixed = _answers(lake, spec, [*spec.group_by, "seq", "revision"])
+    if len(fixed):
+        newest = fixed.groupby(keys, dropna=False)["revision"].transform("max")
+        last = fixed[fixed["revision"] == newest]
+        touched = last[keys].drop_duplicates()
+        marked = first.merge(touched, on=keys, how="left", indicator=True)
+        final = pd.concat([first[(marked["_merge"] == "left_only").to_numpy()], last])
+    else:
+        final = first
+    hits = final.merge(first[[*keys, "seq"]], on=[*keys, "seq"], how="left", indicator=True)
+    frame = pd.DataFrame(
+        {
+            "period": hits["period"].astype(np.int64),
+            "expected": 1,
+            "on_time": (hits["_merge"] == "both").astype(np.int64),
+        }
+    )
+    sums = frame.groupby("period").sum()
+    sums["achieved"] = sums["on_time"] / sums["expected"]
+    return sums
+
+
+def _counted(lake: Lake, spec: Any) -> pd.DataFrame:
+    if getattr(spec, "emit", "") == "count":
+        first, fixed = _answers(lake, spec, ["matches", "revision"])
+        last = fixed.sort_values("revision").drop_duplicates("window_start", keep="last")
+        both = first.merge(last, on="window_start", how="outer", suffixes=("", "_last"))
+        frame = pd.DataFrame(
+            {
+                "period": both["period"].fillna(both["period_last"]).astype(np.int64),
+                "on_time": both["matches"].astype(float).fillna(0),
+                "expected": both["matches_last"].astype(float).fillna(both["matches"].astype(float)),
+            }
+        )
+        sums = frame.groupby("period").sum()
+    else:
+        counts = [small.count_by(lake, area, spec.name, "period_start") for area in ("on_time", "corrections")]
+        index = sorted({*counts[0], *counts[1]})
+        on_time = np.array([counts[0].get(p, 0) for p in index], np.int64)
+        fixed_rows = np.array([counts[1].get(p, 0) for p in index], np.int64)
+        sums = pd.DataFrame(
+            {"on_time": on_time, "expected": on_time + fixed_rows}, index=pd.Index(index, dtype=np.int64)
+        )
+    sums["achieved"] = np.where(sums["expected"] > 0, sums["on_time"] / sums["expected"].clip(lower=1), 1.0)
+    return sums

@@ -1,0 +1,114 @@
+"""Windowed kinds, one tuple at a time: when windows close, which rows were on time, which are late. For tests only.
+
+Everything a policy is shown is recomputed from scratch; nothing is shared with the fast path but the policy itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+FAR = 1 << 61
+
+
+@dataclass
+class Arrival:
+    """One row: place in the arrival order, stream number, event time in us, payload; `ok` says whether the query counts it."""
+
+    seq: int
+    stream: int
+    ts: int
+    row: dict[str, Any]
+    ok: bool = True
+
+
+@dataclass
+class Outcome:
+    """Per closed window: the arrival that closed it and its rows then; late rows with the windows they missed."""
+
+    closed: dict[int, int] = field(default_factory=dict)
+    on_time: dict[int, list[Arrival]] = field(default_factory=dict)
+    final: dict[int, list[Arrival]] = field(default_factory=dict)
+    late: dict[int, list[int]] = field(default_factory=dict)
+
+
+def run(
+    arrivals: list[Arrival],
+    *,
+    size: int,
+    slide: int,
+    streams: int,
+    policy: Any,
+    observe: Callable[[int, list[tuple[Arrival, int]], int], Any] | None = None,
+    observe_us: int | None = None,
+    end: int | None = None,
+) -> Outcome:
+    """Close windows as the stream goes by.
+
+    Parameters
+    ----------
+    observe
+        Window number, its rows so far with their stream time, and the time of the cut -> what the policy is shown.
+    end
+        The arrival that would come next, which is what a flush is published by.
+    """
+    out = Outcome()
+    most: list[int | None] = [None] * streams
+    seen: list[tuple[Arrival, int]] = []
+    mark, interval, slack, largest, pending, delivered = -FAR, None, 0, 0, 0, None
+    marks: list[tuple[int, int]] = []
+
+    def close(upto: int, by: int) -> None:
+        for window in {w for a, _ in seen if a.ok for w in windows(a.ts, size, slide)}:
+            if window * slide + size <= upto and window not in out.closed:
+                out.closed[window] = by
+                out.on_time[window] = [a for a, _ in seen if a.ok and window in windows(a.ts, size, slide)]
+
+    for a in arrivals:
+        before = most[a.stream]
+        most[a.stream] = a.ts if before is None else max(before, a.ts)
+        if any(m is None for m in most):
+            seen.append((a, -FAR))
+            continue
+        t = min(m for m in most if m is not None)
+        number = t // slide
+        if number != interval:
+            if interval is not None:
+                largest = max(largest, pending)
+                policy.delays(pending)
+                pending = 0
+                marks.append((mark, slack))
+            if policy.needs_observation:
+                if delivered is None:
+                    delivered = (number * slide - size) // slide
+                span = min(max(size, largest), 64 * size) if observe_us is None else observe_us
+                last = (number * slide - span - size) // slide
+                for window in range(delivered + 1, last + 1):
+                    cut = number * slide
+                    rows = [(b, u) for b, u in seen if b.ok and window in windows(b.ts, size, slide) and u < cut]
+                    if rows and observe is not None:
+                        at_close = next((k for m, k in marks if m >= window * slide + size), FAR)
+                        policy.observe(observe(window, rows, cut), at_close, number)
+                delivered = max(delivered, last)
+            interval = number
+            slack = policy.choose(number)
+        pending = max(pending, (most[a.stream] or 0) - a.ts)
+        if slack < FAR:
+            mark = max(mark, t - slack)
+        close(mark, a.seq)
+        missed = [w for w in windows(a.ts, size, slide) if w * slide + size <= mark]
+        if a.ok and missed:
+            out.late[a.seq] = missed
+        seen.append((a, t))
+    close(FAR, len(arrivals) if end is None else end)
+    for a, _ in seen:
+        if a.ok:
+            for w in windows(a.ts, size, slide):
+                out.final.setdefault(w, []).append(a)
+    return out
+
+
+def windows(ts: int, size: int, slide: int) -> list[int]:
+    """Numbers of the windows that hold a time."""
+    return list(range((ts - size) // slide + 1, ts // slide + 1))

@@ -1,0 +1,432 @@
+"""Aggregates over sliding windows on Spark: panes, partial states, exact answers, measured errors.
+
+A row is folded once, into the partial state of (group, pane, first window it is on time for); only those states, few as they
+are, are spread over windows. So a sliding window costs about what a tumbling one does. MEDIAN and QUANTILE have no small
+state: their partial state is how often each value occurred, still exact. Sums are independent of row order
+(:mod:`latecomer.spark.exact_sum`).
+
+Nulls are ignored, as in SQL; an aggregate without a value is null; ``count()`` counts rows. NaN is greater than every
+number and makes sums and means NaN, as in Spark. Controllers: :mod:`latecomer.core.slack`, one per shard of groups.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.core import aggregate as core
+from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
+from latecomer.core.time import FOREVER
+from latecomer.core.windows import Observed, SlackPolicy
+from latecomer.spark import tables
+from latecomer.spark.exact_sum import ExactSum
+from latecomer.spark.query import check_expressions, quoted, sql
+from latecomer.spark.windowed import Closing, WindowedStage, _div, _div_of
+from latecomer.specs import expressions as ex
+from latecomer.specs.aggregate import AggregateSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_CLAMP = repr(2.0**61)
+
+
+def policies_of(spec: AggregateSpec, grid: Any) -> list[SlackPolicy]:
+    """One slack policy per shard, at its start."""
+    strategy = spec.strategy
+
+    def make() -> SlackPolicy:
+        if strategy.name in ("hpm", "aq_k_slack"):
+            return Proportional(strategy.kp, strategy.kd, strategy.alpha, grid.granularity_us)
+        if strategy.name == "calibrated":
+            return CalibratedSlack(spec.probability, grid, spec.period_us, strategy.confidence)
+        if strategy.name == "mp_k_slack":
+            return LargestDelay()
+        return Fixed(FOREVER if strategy.slack_us is None else strategy.slack_us)
+
+    return [make() for _ in range(strategy.shards)]
+
+
+class AggregateStage(WindowedStage):
+    """``kind: aggregate``; see the module docstring."""
+
+    spec: AggregateSpec
+
+    def check(self) -> None:
+        """Columns exist, aggregated values are numbers (``min``, ``max``, ``count`` take anything)."""
+        alias = self.spec.streams[0][0]
+        wanted: list[tuple[str, ex.Expr, str | None]] = [
+            (f"group_by[{i}]", ex.Column(alias, name), None) for i, name in enumerate(self.spec.group_by)
+        ]
+        for each in self.spec.select:
+            if each.argument is not None:
+                number = each.function not in ("count", "min", "max")
+                wanted.append((f"select.{each.name}", each.argument, "number" if number else None))
+        if self.spec.where is not None:
+            wanted.append(("where", self.spec.where, "bool"))
+        check_expressions(self.spec, self.events, wanted)
+
+    def policies(self) -> list[SlackPolicy]:
+        """HPM's controller, its rivals, or the calibrated one."""
+        return policies_of(self.spec, self.grid)
+
+    @cached_property
+    def arguments(self) -> list[ex.Expr]:
+        """Distinct aggregated expressions; value column ``v{i}`` holds the i-th."""
+        return list(dict.fromkeys(each.argument for each in self.spec.select if each.argument is not None))
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """Spark types of the value columns."""
+        from pyspark.sql import functions as F
+
+        events = self.events[self.sources[0]]
+        return [
+            kind
+            for _, kind in events.select(*(F.expr(sql(a)).alias(f"v{i}") for i, a in enumerate(self.arguments))).dtypes
+        ]
+
+    def payload(self, source: int) -> dict[str, str]:
+        """Groups ``g{i}``, values ``v{i}``, ``ok``."""
+        where = "true" if self.spec.where is None else f"coalesce({sql(self.spec.where)}, false)"
+        return (
+            {f"g{i}": quoted(name) for i, name in enumerate(self.spec.group_by)}
+            | {f"v{i}": sql(argument) for i, argument in enumerate(self.arguments)}
+            | {"ok": where}
+        )
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the group columns inside the stage."""
+        return [f"g{i}" for i in range(len(self.spec.group_by))]
+
+    def shard_sql(self) -> str:
+        """Shards are ranges of the groups' hash."""
+        if self.shards == 1 or not self.groups:
+            return "0"
+        return f"pmod(xxhash64({', '.join(self.groups)}), {self.shards})"
+
+    # ----------------------------------------------------------------------------------------------------- observe
+
+    def observed(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+        """Windows' rows by wait, as the strategy's controller wants them."""
+        cells = self._cells(scanned, wanted)
+        functions = self.functions
+        found: list[dict[int, list[Observed]]] = []
+        for shard, spans in enumerate(wanted):
+            own = cells.get(shard)
+            answers: dict[int, list[Observed]] = {}
+            for interval, windows in spans.items():
+                if own is None:
+                    continue
+                cut = interval * self.grid.slide_us
+                if self.spec.strategy.name == "calibrated":
+                    answers[interval] = core.required_answers(own, self.grid, windows, cut, functions, self.spec.error)
+                else:
+                    answers[interval] = core.required_coverage(
+                        own, self.grid, windows, cut, functions, self.spec.error, 1.0 - self.spec.probability
+                    )
+            found.append(answers)
+        return found
+
+    @cached_property
+    def functions(self) -> list[core.Function]:
+        """The query's aggregates by value column."""
+        return [
+            core.Function(each.function, None if each.argument is None else self.arguments.index(each.argument))
+            for each in self.spec.select
+        ]
+
+    def _cells(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> dict[int, core.Cells]:
+        """Per shard, what is needed of the windows wanted, by (group, pane, wait)."""
+        from pyspark.sql import functions as F
+
+        spans = [span for each in wanted for span in each.values()]
+        low = min(first for first, _ in spans) * self.grid.slide_us
+        high = self.grid.end(max(last for _, last in spans))
+        pane = self.grid.pane_us
+        rows = scanned.where(F.col("ok") & (F.col("ts") >= low) & (F.col("ts") < high)).withColumn(
+            "pane", _div("ts", pane)
+        )
+        first_end = (
+            _div_of(F.col("pane") * pane - F.lit(self.grid.size_us), self.grid.slide_us) + 1
+        ) * self.grid.slide_us
+        wait = F.col("t") - (first_end + self.grid.size_us)
+        bucket = F.when(wait >= 0, _div_of(wait, self.grid.granularity_us)).otherwise(F.lit(-1))
+        group = F.expr(f"xxhash64({', '.join(self.groups)})") if self.groups else F.lit(0).cast("bigint")
+        rows = rows.withColumn("bucket", bucket.cast("bigint")).withColumn("grp", group)
+        counts: dict[str, Column] = {"n": F.count("*")}
+        reduced: list[tuple[ExactSum, ExactSum]] = []
+        for i, kind in enumerate(self.kinds):
+            if not any(f.column == i and f.name in ("sum", "avg", "min", "max") for f in self.functions):
+                counts |= {f"c{i}": F.count(f"v{i}")}
+                continue
+            value = f"cast(v{i} as double)" if _numeric(kind) else "0D"
+            clamped = f"case when v{i} is null then null when isnan({value}) then 0D else greatest(least({value}, {_CLAMP}D), -{_CLAMP}D) end"
+            pair = (ExactSum(f"z{i}", "double"), ExactSum(f"q{i}", "double"))
+            rows = rows.withColumn(f"z{i}", F.expr(clamped)).withColumn(
+                f"q{i}", F.expr(f"least(z{i} * z{i}, {_CLAMP}D)")
+            )
+            for each in pair:
+                rows = _with(rows, each)
+                counts |= each.partial()
+            counts |= {f"c{i}": F.count(f"v{i}"), f"lo{i}": F.min(f"z{i}"), f"hi{i}": F.max(f"z{i}")}
+            reduced.append(pair)
+        table = rows.groupBy("shard", "grp", "pane", "bucket").agg(*(v.alias(k) for k, v in counts.items()))
+        extra = [F.expr(s.tame_total()).alias(s.column) for pair in reduced for s in pair]
+        counted = [k for k in counts if k[:1] == "c" or k[:2] in ("lo", "hi")]
+        kept = ["shard", "grp", "pane", "bucket", "n", *counted]
+        return self._as_cells(table.select(*kept, *extra).toArrow())
+
+    def _as_cells(self, table: pa.Table) -> dict[int, core.Cells]:
+        columns, n = len(self.kinds), table.num_rows
+
+        def stack(prefix: str, missing: float) -> np.ndarray:
+            out = np.full((columns, n), missing)
+            for i in range(columns):
+                if f"{prefix}{i}" in table.column_names:
+                    out[i] = table[f"{prefix}{i}"].cast(pa.float64()).to_numpy()
+            return out
+
+        shard = table["shard"].to_numpy()
+        flat = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "n")]
+        deep = [stack("c", 0.0), stack("z", 0.0), stack("q", 0.0), stack("lo", np.nan), stack("hi", np.nan)]
+        found = {}
+        for each in np.unique(shard).tolist():
+            mine = shard == each
+            found[each] = core.Cells(*(a[mine] for a in flat), *(a[:, mine] for a in deep)).ordered()
+        return found
+
+    # ----------------------------------------------------------------------------------------------------- answers
+
+    def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
+        """Windows that close, from partial states per (group, pane, first window on time)."""
+        from pyspark.sql import functions as F
+
+        pane = _div("ts", self.grid.pane_us)
+        last = self.last_of("ts")
+        for shard, after in enumerate(closing.after):
+            last = F.when(F.col("shard") == shard, F.least(last, F.lit(after))).otherwise(last)
+        keyed = rows.withColumn("pane", pane).withColumn("last", last).where(F.col("o") <= F.col("last"))
+        inner = [*self.groups, "shard", "pane", "o", "last"]
+
+        def spread(partial: DataFrame) -> DataFrame:
+            wide = self.in_windows(partial, F.col("o"), F.col("last"))
+            return wide.join(F.broadcast(closing.table), ["shard", "m"])
+
+        return self._aggregated(keyed, inner, spread, [*self.groups, "shard", "m", "closed_seq", "wait_us"])
+
+    def _aggregated(self, rows: DataFrame, inner: list[str], spread: Any, outer: list[str]) -> DataFrame:
+        """Fold rows by `inner`, `spread` the partial states, merge them by `outer`; public names."""
+        from pyspark.sql import functions as F
+
+        sums = [ExactSum(f"v{i}", kind) for i, kind in enumerate(self.kinds) if self._reads(i, ("sum", "avg"))]
+        prepared, keys = rows, list(inner)
+        for each in sums:
+            prepared = _with(prepared, each)
+            keys += [each.wild] if each.floating else []
+        partial: dict[str, Column] = {"rows": F.count("*")}
+        merge: dict[str, Column] = {"rows": F.sum("rows")}
+        for i in range(len(self.kinds)):
+            if self._reads(i, ("count",)):
+                partial[f"v{i}_count"], merge[f"v{i}_count"] = F.count(f"v{i}"), F.sum(f"v{i}_count")
+            for name, how in (("min", F.min), ("max", F.max)):
+                if self._reads(i, (name,)):
+                    partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = how(f"v{i}"), how(f"v{i}_{name}")
+        for each in sums:
+            partial |= each.partial()
+            merge |= each.merge()
+        folded = prepared.groupBy(*keys).agg(*(v.alias(k) for k, v in partial.items()))
+        merged = spread(folded).groupBy(*outer).agg(*(v.alias(k) for k, v in merge.items()))
+        for i in range(len(self.kinds)):
+            ranks = [f for f in self.spec.select if f.function in core.RANKED and f.argument == self.arguments[i]]
+            if ranks:
+                counted = (
+                    rows.where(F.col(f"v{i}").isNotNull()).groupBy(*inner, f"v{i}").agg(F.count("*").alias("often"))
+                )
+                shares = [0.5 if f.q is None else f.q for f in ranks]
+                found = F.expr(
+                    f"percentile(cast(v{i} as double), array({', '.join(f'{s!r}D' for s in shares)}), often)"
+                )
+                ranked = spread(counted).groupBy(*outer).agg(found.alias(f"r{i}"))
+                merged = _null_safe_join(merged, ranked, outer, f"r{i}")
+        columns = [F.col(name) for name in outer if name not in self.groups]
+        groups = [F.col(f"g{i}").alias(name) for i, name in enumerate(self.spec.group_by)]
+        return merged.select(
+            *groups,
+            *(self._output(each, sums).alias(each.name) for each in self.spec.select),
+            F.col("rows"),
+            F.lit(1.0).alias("coverage"),
+            *columns,
+        )
+
+    def _reads(self, column: int, functions: tuple[str, ...]) -> bool:
+        return any(f.column == column and f.name in functions for f in self.functions)
+
+    def _output(self, each: Any, sums: list[ExactSum]) -> Column:
+        from pyspark.sql import functions as F
+
+        if each.argument is None:
+            return F.col("rows")
+        i = self.arguments.index(each.argument)
+        if each.function in ("count", "min", "max"):
+            return F.col(f"v{i}_{each.function}")
+        if each.function in core.RANKED:
+            same = [f for f in self.spec.select if f.function in core.RANKED and f.argument == each.argument]
+            return F.col(f"r{i}")[same.index(each)]
+        total = next(s for s in sums if s.column == f"v{i}")
+        return F.expr(total.total() if each.function == "sum" else total.mean())
+
+    # ------------------------------------------------------------------------------------------------------ repair
+
+    def corrected(self, due: DataFrame) -> DataFrame:
+        """Every touched window after every Gamma batch that touched it, with its error against the first answer."""
+        from pyspark.sql import functions as F
+
+        touched = (
+            self.in_windows(due, F.col("m_from"), F.col("m_to")).select(*self.groups, "m", "repaired_in").distinct()
+        ).persist()
+        rows = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts"))
+        keys = [*self.groups, "m"]
+        pairs = _null_safe(rows, touched, keys, F.col("_r_repaired_in") >= F.col("seq"))
+        keyed = pairs.withColumn("repaired_in", F.col("_r_repaired_in")).drop(
+            *(c for c in pairs.columns if c.startswith("_r_"))
+        )
+        outer = [*keys, "repaired_in"]
+        found = self._aggregated(keyed, outer, lambda partial: partial, outer)
+        first = self._first_answers(touched)
+        return self._with_errors(found, first, keyed)
+
+    def _first_answers(self, touched: DataFrame) -> DataFrame:
+        """On-time answers of the touched windows: groups, ``m``, ``_f_rows``, ``_f_<name>`` per aggregate."""
+        from pyspark.sql import functions as F
+
+        names = [each.name for each in self.spec.select]
+        low, high = touched.agg(F.min("m"), F.max("m")).collect()[0]
+        slide = self.grid.slide_us
+        start = F.unix_micros("window_start")
+        table = tables.read(self.spark, self.lake, "on_time", self.spec.name)
+        table = table.where((start >= low * slide) & (start <= high * slide))
+        return table.select(
+            *(F.col(quoted(name)).alias(name) for name in self.spec.group_by),
+            _div_of(start, slide).alias("m"),
+            F.col("rows").alias("_f_rows"),
+            *(F.col(name).alias(f"_f_{name}") for name in names),
+        )
+
+    def _with_errors(self, found: DataFrame, first: DataFrame, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        keys = [*self.spec.group_by, "m"]
+        joined = _null_safe(found, first, keys, None, how="left", prefix="_o_")
+        joined = joined.drop(*(f"_o_{name}" for name in keys)).withColumnRenamed("_o__f_rows", "_f_rows")
+        for each in self.spec.select:
+            joined = joined.withColumnRenamed(f"_o__f_{each.name}", f"_f_{each.name}")
+        errors: list[Column] = []
+        for each in self.spec.select:
+            if each.function in core.RANKED:
+                joined = self._rank_error(joined, first, rows, each)
+                errors.append(F.col(f"_e_{each.name}"))
+            elif dict(joined.dtypes)[each.name] in ("string", "boolean", "date", "timestamp", "binary"):
+                same = F.col(each.name).eqNullSafe(F.col(f"_f_{each.name}"))
+                errors.append(F.when(same, 0.0).otherwise(F.lit(float("inf"))))
+            else:
+                errors.append(_relative(F.col(f"_f_{each.name}").cast("double"), F.col(each.name).cast("double")))
+        worst = F.greatest(*errors) if len(errors) > 1 else errors[0]
+        error = F.when(F.col("_f_rows").isNull(), F.lit(float("inf"))).otherwise(worst)
+        before = self._revisions(keys)
+        joined = _null_safe(joined.withColumn("error", error), before, keys, None, how="left", prefix="_p_")
+        order = Window.partitionBy(*(F.col(quoted(name)) for name in keys)).orderBy("repaired_in")
+        base = F.coalesce(F.col("_p_last"), F.when(F.col("_f_rows").isNull(), F.lit(-1)).otherwise(F.lit(0)))
+        numbered = joined.withColumn("revision", (F.row_number().over(order) + base).cast("int"))
+        return numbered.drop(*(c for c in numbered.columns if c[:3] in ("_f_", "_p_", "_e_")))
+
+    def _rank_error(self, joined: DataFrame, first: DataFrame, rows: DataFrame, each: Any) -> DataFrame:
+        """How far the first answer's rank among all values is from `q`, as a share of the values."""
+        from pyspark.sql import functions as F
+
+        i, q = self.arguments.index(each.argument), 0.5 if each.q is None else each.q
+        keys = [*self.spec.group_by, "m"]
+        named = rows.select(
+            *(F.col(f"g{k}").alias(name) for k, name in enumerate(self.spec.group_by)),
+            "m", "repaired_in", F.col(f"v{i}").cast("double").alias("_v"),
+        ).where("_v is not null")  # fmt: skip
+        answers = first.select(*keys, F.col(f"_f_{each.name}").alias("_a"))
+        both = _null_safe(named, answers, keys, None, prefix="_o_")
+        ranks = both.groupBy(*(F.col(quoted(k)) for k in keys), "repaired_in").agg(
+            (F.count_if(F.col("_v") < F.col("_o__a")) / F.count("*")).alias("_below"),
+            (F.count_if(F.col("_v") <= F.col("_o__a")) / F.count("*")).alias("_upto"),
+        )
+        ranks = ranks.withColumn(
+            f"_e_{each.name}", F.greatest(F.lit(0.0), F.col("_below") - q, F.lit(q) - F.col("_upto"))
+        ).drop("_below", "_upto")
+        wide = _null_safe(joined, ranks, [*keys, "repaired_in"], None, how="left", prefix="_o_")
+        value = F.coalesce(F.col(f"_o__e_{each.name}"), F.lit(0.0))
+        return wide.withColumn(f"_e_{each.name}", value).drop(*(c for c in wide.columns if c.startswith("_o_")))
+
+    def _revisions(self, keys: list[str]) -> DataFrame:
+        """Last revision of every window corrected before."""
+        from pyspark.sql import functions as F
+
+        shape = tables.read(self.spark, self.lake, "on_time", self.spec.name)
+        if self.lake.exists("corrections", self.spec.name):
+            table = tables.read(self.spark, self.lake, "corrections", self.spec.name)
+        else:
+            table = shape.where("false")
+        m = _div_of(F.unix_micros("window_start"), self.grid.slide_us).alias("m")
+        groups = [F.col(quoted(name)) for name in self.spec.group_by]
+        return table.groupBy(*groups, m).agg(F.max("revision").alias("last")).select(*groups, "m", "last")
+
+
+def _relative(answer: Column, truth: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    off = F.abs(answer - truth) / F.abs(F.when(truth != 0, truth))
+    return F.when(answer.eqNullSafe(truth), F.lit(0.0)).otherwise(F.coalesce(off, F.lit(float("inf"))))
+
+
+def _with(rows: DataFrame, each: ExactSum) -> DataFrame:
+    """Rows with the columns of an exact sum; each column may read the ones before it."""
+    for name, value in each.prepare().items():
+        rows = rows.withColumn(name, value)
+    return rows
+
+
+def _null_safe(
+    left: DataFrame,
+    right: DataFrame,
+    keys: list[str],
+    condition: Column | None,
+    how: str = "inner",
+    prefix: str = "_r_",
+) -> DataFrame:
+    """Join on keys that may be null; the right side's columns get a prefix."""
+    from pyspark.sql import functions as F
+
+    renamed = right.select(*(F.col(quoted(name)).alias(prefix + name) for name in right.columns))
+    matched: Column = F.lit(True)
+    for key in keys:
+        matched = matched & left[quoted(key)].eqNullSafe(renamed[quoted(prefix + key)])
+    return left.join(renamed, matched if condition is None else matched & condition, how)
+
+
+def _null_safe_join(left: DataFrame, right: DataFrame, keys: list[str], column: str) -> DataFrame:
+    joined = _null_safe(left, right, keys, None, how="left", prefix="_j_")
+    return joined.withColumnRenamed(f"_j_{column}", column).drop(*(f"_j_{key}" for key in keys))
+
+
+def _numeric(kind: str) -> bool:
+    return kind.split("(")[0] in ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+def open_ledger(spec: AggregateSpec, state: dict[str, Any]) -> pa.Table | None:
+    """Ledger rows of periods that are still open. Needs no Spark."""
+    from latecomer.core.windows import Grid
+    from latecomer.spark.windowed import books_of, controls_of
+
+    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    return books_of(spec, state).open(controls_of(spec, policies_of(spec, grid), state))

@@ -1,0 +1,333 @@
+"""Membership on Spark: which elements occur in every stream, filters first, then exactly.
+
+1. Every stream but the first gives one cuckoo filter per window, built in parallel from 64-bit hashes (`xxhash64`, the same on both
+   sides). Hashes are sorted and made distinct before they are inserted, so a filter is a function of its window's elements alone.
+2. Filters are collected and handed to every task; the first stream's elements that pass all of them are *candidates*.
+3. Candidates, few as they are, travel to the other streams and are confirmed exactly.
+
+So whole elements move only for candidates, and the answer is exact; ``false_positive_rate`` bounds the work done in vain. Strategies:
+``mcf`` as above, ``one_filter`` one filter per stream for all windows that close, ``bloom`` a Bloom filter per window, ``exact`` a semi-join.
+
+An element is published once: a window's late rows can only add elements, each at the repair that made it complete. Null and
+NaN are no elements. Windows: with one `window` for all streams, an element has to occur in the same window of each; with a window per
+stream see :func:`latecomer.core.membership.windows_touched`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.baselines.membership import BloomFilter
+from latecomer.core.cuckoo import CuckooFilter, size_for
+from latecomer.core.slack import Fixed
+from latecomer.core.windows import SlackPolicy
+from latecomer.spark.query import check_expressions, quoted
+from latecomer.spark.windowed import Closing, WindowedStage
+from latecomer.specs import expressions as ex
+from latecomer.specs.membership import MembershipSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_NUMBERS = (*_WHOLE, "float", "double")
+HASH_BYTES = 8
+
+
+class MembershipStage(WindowedStage):
+    """``kind: membership``; see the module docstring."""
+
+    spec: MembershipSpec
+
+    def check(self) -> None:
+        """Element columns exist and are comparable."""
+        first = self.spec.elements[0]
+        wanted: list[tuple[str, ex.Expr, str | None]] = [
+            (f"element.{column.alias}", ex.Binary("=", first, column), "bool") for column in self.spec.elements[1:]
+        ]
+        check_expressions(self.spec, self.events, wanted)
+
+    def policies(self) -> list[SlackPolicy]:
+        """No slack: nothing is estimated."""
+        return [Fixed(0)]
+
+    @cached_property
+    def side_of(self) -> list[int]:
+        """The source that each stream of the query reads."""
+        return [self.sources.index(stream) for _, stream in self.spec.streams]
+
+    @cached_property
+    def kind(self) -> str:
+        """Spark type in which elements are compared and published."""
+        kinds = {
+            dict(self.events[stream].dtypes)[column.name]
+            for (_, stream), column in zip(self.spec.streams, self.spec.elements, strict=True)
+        }
+        if len(kinds) == 1 and not (kinds & {"float"}):
+            (only,) = kinds
+            return "bigint" if only in _WHOLE else only
+        if kinds <= set(_WHOLE):
+            return "bigint"
+        return "double" if kinds <= set(_NUMBERS) else "string"
+
+    def payload(self, source: int) -> dict[str, str]:
+        """Elements ``e{place}`` of the streams that read the source, ``ok``."""
+        found = {
+            f"e{place}": f"cast({quoted(column.name)} as {self.kind})"
+            for place, column in enumerate(self.spec.elements)
+            if self.side_of[place] == source
+        }
+        some = " or ".join(f"({text}) is not null" for text in found.values())
+        return found | {"ok": some}
+
+    # ----------------------------------------------------------------------------------------------------- windows
+
+    @cached_property
+    def alike(self) -> bool:
+        """Have all streams the same windows?"""
+        return len(set(self.spec.windows)) == 1
+
+    @property
+    def lookback_us(self) -> int:
+        """Rows of a stream with windows of its own may lie before the window they belong to."""
+        return 0 if self.alike else max(window.size_us + window.slide_us for window in self.spec.windows)
+
+    def first_of(self, time: str) -> Column:
+        """Number of the first window of the first stream that a row belongs to."""
+        return super().first_of(time) if self.alike else self._by_side(time, 0)
+
+    def last_of(self, time: str) -> Column:
+        """Number of the last window of the first stream that a row belongs to."""
+        return super().last_of(time) if self.alike else self._by_side(time, 1)
+
+    def _by_side(self, time: str, which: int) -> Column:
+        from pyspark.sql import functions as F
+
+        found: Column | None = None
+        for side in range(len(self.sources)):
+            own = [self._span(place, time)[which] for place in range(len(self.side_of)) if self.side_of[place] == side]
+            edge = own[0] if len(own) == 1 else (F.least(*own) if which == 0 else F.greatest(*own))
+            found = edge if found is None else F.when(F.col("side") == side, edge).otherwise(found)
+        assert found is not None
+        return found
+
+    def _span(self, place: int, time: str) -> tuple[Column, Column]:
+        """First and last window of the first stream for which a row of stream `place` counts."""
+        from pyspark.sql import functions as F
+
+        if self.alike or place == 0:
+            return super().first_of(time), super().last_of(time)
+        size, slide = self.grid.size_us, self.grid.slide_us
+        own = self.spec.windows[place]
+        before = F.col(time) - own.size_us
+        first_end = before - F.pmod(before, F.lit(own.slide_us)) + own.slide_us + own.size_us
+        last_end = F.col(time) - F.pmod(F.col(time), F.lit(own.slide_us)) + own.size_us
+        first = _ceil(first_end - size, slide)
+        touched = _ceil(last_end, slide) - 1
+        following = _ceil(last_end + own.slide_us - size, slide) - 1
+        return first, F.greatest(touched, following)
+
+    # ----------------------------------------------------------------------------------------------------- answers
+
+    def _role(self, rows: DataFrame, place: int, first: Column | None, last: Column | None) -> DataFrame:
+        """Rows of one stream by window, as ``m`` and ``element``; `first` and `last` bound the windows further."""
+        from pyspark.sql import functions as F
+
+        own = rows.where(F.col("side") == self.side_of[place]).withColumn("element", F.col(f"e{place}"))
+        own = own.where(F.col("element").isNotNull())
+        if self.kind == "double":
+            own = own.where(~F.isnan("element"))
+        low, high = self._span(place, "ts")
+        low = low if first is None else F.greatest(low, first)
+        high = high if last is None else F.least(high, last)
+        return self.in_windows(own, low, high)
+
+    def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
+        """Elements of windows that close."""
+        from pyspark.sql import functions as F
+
+        last = F.lit(closing.after[0])
+        closed = closing.table.drop("shard")
+        roles = [
+            self._role(rows, place, F.col("o"), last).join(F.broadcast(closed.select("m")), "m").select("m", "element")
+            for place in range(len(self.side_of))
+        ]
+        first = roles[0].distinct()
+        if self.spec.strategy.name == "exact":
+            found = first
+        else:
+            found = self._candidates(first, roles[1:])
+        for role in roles[1:]:
+            found = found.join(role, ["m", "element"], "left_semi")
+        found = found.persist()
+        if self.spec.strategy.name != "exact":
+            self._count("confirmed", found)
+        return found.join(F.broadcast(closed), "m").select("element", "m", "closed_seq", "wait_us")
+
+    def _candidates(self, first: DataFrame, others: list[DataFrame]) -> DataFrame:
+        """Elements of the first stream that pass every other stream's filter of their window."""
+        from pyspark.sql import functions as F
+
+        filters, counted = self._filters(others)
+        hashed = first.withColumn("hash", F.xxhash64("element")).persist()
+        self._count("tested", hashed)
+        per_window = self.spec.strategy.name != "one_filter"
+        make = BloomFilter.from_bytes if self.spec.strategy.name == "bloom" else CuckooFilter.from_bytes
+        shared = self.spark.sparkContext.broadcast(filters)
+        places = len(others)
+
+        def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            opened: dict[tuple[int, int], Any] = {}
+            for batch in batches:
+                window = batch["m"].to_numpy()
+                hashes = batch["hash"].to_numpy().view(np.uint64)
+                keep = np.ones(len(window), bool)
+                for number in np.unique(window).tolist():
+                    at = np.flatnonzero(window == number)
+                    for place in range(places):
+                        key = (place, number if per_window else 0)
+                        if key not in opened:
+                            data = shared.value.get(key)
+                            opened[key] = None if data is None else make(data)
+                        if opened[key] is None:
+                            keep[at] = False
+                            break
+                        mine = at[keep[at]]
+                        keep[mine] = opened[key].contains(hashes[mine])
+                yield batch.filter(pa.array(keep))
+
+        schema = f"m bigint, element {self.kind}, hash bigint"
+        passed = hashed.select("m", "element", "hash").mapInArrow(passing, schema).drop("hash").persist()
+        self._count("candidates", passed)
+        self._note_bytes(first, others, passed, counted)
+        return passed
+
+    def _filters(self, others: list[DataFrame]) -> tuple[dict[tuple[int, int], bytes], dict[int, tuple[int, int]]]:
+        """Serialised filters by (place, window), and per window the filters' bytes and the hashes they were built from."""
+        from pyspark.sql import functions as F
+
+        strategy, name = self.spec.strategy, self.spec.strategy.name
+        rate = self.spec.false_positive_rate / len(others)
+        parts = [
+            role.select(F.lit(p).alias("place"), "m", F.xxhash64("element").alias("hash"))
+            for p, role in enumerate(others)
+        ]
+        hashes = parts[0]
+        for part in parts[1:]:
+            hashes = hashes.unionByName(part)
+        if name == "one_filter":
+            hashes = hashes.withColumn("m", F.lit(0).cast("bigint"))
+
+        def build(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            table = pa.Table.from_batches(list(batches))
+            own = np.unique(table["hash"].to_numpy().view(np.uint64))
+            if name == "bloom":
+                found: Any = BloomFilter(len(own), rate)
+            else:
+                size = size_for(len(own), rate, strategy.fingerprint_bits, strategy.bucket)
+                found = CuckooFilter(len(own), size.fingerprint_bits, size.bucket)
+            found.insert(own)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    table["place"].chunk(0)[:1],
+                    table["m"].chunk(0)[:1],
+                    pa.array([len(own)]),
+                    pa.array([found.to_bytes()]),
+                ],
+                names=["place", "m", "hashes", "data"],
+            )
+
+        rows = (
+            hashes.distinct()
+            .groupBy("place", "m")
+            .applyInArrow(build, "place int, m bigint, hashes bigint, data binary")
+        )
+        filters: dict[tuple[int, int], bytes] = {}
+        counted: dict[int, tuple[int, int]] = {}
+        for row in rows.toLocalIterator():
+            filters[row["place"], row["m"]] = bytes(row["data"])
+            size, count = counted.get(row["m"], (0, 0))
+            counted[row["m"]] = (size + len(row["data"]), count + row["hashes"])
+        return filters, counted
+
+    # ------------------------------------------------------------------------------------------------------- books
+
+    def _period(self, window: int) -> int:
+        end = self.grid.end(window) - 1
+        return int(end - end % self.spec.period_us)
+
+    def _add(self, window: int, name: str, count: int) -> None:
+        own = self.extras.setdefault(self._period(window), {})
+        own[name] = own.get(name, 0) + count
+
+    def _count(self, name: str, rows: DataFrame) -> None:
+        for row in rows.groupBy("m").count().collect():
+            self._add(row["m"], name, row["count"])
+
+    def _note_bytes(
+        self, first: DataFrame, others: list[DataFrame], passed: DataFrame, counted: dict[int, tuple[int, int]]
+    ) -> None:
+        """Bytes that filters, hashes and candidates take, and those an exact semi-join of distinct elements would move."""
+        from pyspark.sql import functions as F
+
+        width = F.octet_length("element") if self.kind in ("string", "binary") else F.lit(8)
+        for window, (size, count) in counted.items():
+            if self.spec.strategy.name != "one_filter":
+                self._add(window, "filter_bytes", size)
+                self._add(window, "moved_bytes", size + count * HASH_BYTES)
+        for row in passed.groupBy("m").agg(F.sum(width).alias("n")).collect():
+            self._add(row["m"], "moved_bytes", int(row["n"]))
+        for rows in (first, *others):
+            for row in rows.distinct().groupBy("m").agg(F.sum(width).alias("n")).collect():
+                self._add(row["m"], "exact_bytes", int(row["n"]))
+
+    # ------------------------------------------------------------------------------------------------------ repair
+
+    def corrected(self, due: DataFrame) -> DataFrame:
+        """Elements that late rows complete, each at the Gamma batch that did."""
+        from pyspark.sql import functions as F
+
+        places = range(len(self.side_of))
+        late = [
+            self._role(due, p, F.col("m_from"), F.col("m_to")).select("m", "element", "seq", "repaired_in")
+            for p in places
+        ]
+        keys = late[0].select("m", "element")
+        for part in late[1:]:
+            keys = keys.unionByName(part.select("m", "element"))
+        keys = keys.distinct().persist()
+        stored = self.stored_in(due)
+        found = None
+        for place in places:
+            own = (
+                self._role(stored, place, None, None)
+                .select("m", "element", "seq")
+                .join(keys, ["m", "element"], "left_semi")
+            )
+            marked = own.join(late[place], ["m", "element", "seq"], "left")
+            since = marked.groupBy("m", "element").agg(F.min(F.coalesce("repaired_in", F.lit(-1))).alias(f"c{place}"))
+            found = since if found is None else found.join(since, ["m", "element"])
+        assert found is not None
+        when = F.greatest(*(f"c{place}" for place in places))
+        complete = found.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
+        return complete.select("element", "m", "repaired_in")
+
+
+def _ceil(value: Column, length: int) -> Column:
+    """Ceiling division of a bigint by a positive length."""
+    from pyspark.sql import functions as F
+
+    up = value + (length - 1)
+    return F.call_function("div", up - F.pmod(up, F.lit(length)), F.lit(length))
+
+
+def open_ledger(spec: MembershipSpec, state: dict[str, Any]) -> pa.Table | None:
+    """Ledger rows of periods that are still open. Needs no Spark."""
+    from latecomer.spark.windowed import books_of, controls_of
+
+    return books_of(spec, state).open(controls_of(spec, [Fixed(0)], state))

@@ -1,0 +1,85 @@
+"""What every stage checks before it reads a row: the streams are there, columns exist, like is compared with like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+from latecomer.spark import tables
+from latecomer.specs import expressions as ex
+from latecomer.specs.common import SpecError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def open_streams(spec: Any, spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
+    """Stream name -> its events, in the order of the query.
+
+    Raises
+    ------
+    InputError
+        A stream is not in the lake.
+    """
+    found: dict[str, DataFrame] = {}
+    for _, stream in spec.streams:
+        if stream in found:
+            continue
+        if not lake.exists("events", stream):
+            known = ", ".join(lake.names("events")) or "none"
+            raise InputError(
+                f"query {spec.name}: streams",
+                stream,
+                f"no such stream in {lake.uri}",
+                f"ingest it first (has: {known})",
+            )
+        found[stream] = tables.read(spark, lake, "events", stream)
+    return found
+
+
+def check_expressions(
+    spec: Any, events: dict[str, DataFrame], expressions: Iterable[tuple[str, ex.Expr, str | None]]
+) -> None:
+    """Check expressions against the streams' columns.
+
+    Parameters
+    ----------
+    expressions
+        Triples of key (for messages), expression, and the kind it must have: ``number``, ``bool``, None for any.
+
+    Raises
+    ------
+    SpecError
+        With key, value and remedy.
+    """
+    schemas = {alias: events[stream].columns for alias, stream in spec.streams}
+    kinds = {(alias, name): kind_of(kind) for alias, stream in spec.streams for name, kind in events[stream].dtypes}
+    for key, expression, wanted in expressions:
+        ex.check_columns(expression, schemas, source=spec.source, key=key)
+        kind = ex.check_types(expression, kinds, source=spec.source, key=key)
+        if wanted is not None and kind not in (wanted, None):
+            raise SpecError(
+                spec.source, key, ex.to_text(expression), f"is a {kind}, not a {wanted}", f"give it a {wanted} column"
+            )
+
+
+def kind_of(spark_type: str) -> str:
+    """``number``, ``string``, ``bool``, ``timestamp``, or the type itself."""
+    base = spark_type.split("(")[0]
+    if base in ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"):
+        return "number"
+    return {"string": "string", "boolean": "bool", "timestamp": "timestamp", "timestamp_ntz": "timestamp"}.get(
+        base, base
+    )
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def sql(expression: ex.Expr) -> str:
+    """An expression over one stream's own column names."""
+    return ex.to_spark_sql(expression, lambda column: quoted(column.name))

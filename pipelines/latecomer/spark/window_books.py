@@ -1,0 +1,131 @@
+"""The run's half of a windowed kind's ledger: answers published, waits, rows held, slack, by period.
+
+A window belongs to the period that holds its last microsecond; arrivals, rows held and slack to the period of stream time
+they fell into. A period is written when every shard's watermark has reached its end, so its row does not depend on where
+micro-batches were cut; at a flush the open periods are written too. What was late, and how complete answers were, is
+joined at read time (:mod:`latecomer.quality.windowed`): late rows may concern periods that were written long ago.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from latecomer.core.windows import SlackAccount, WindowControl
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+LEDGER = pa.schema(
+    [
+        ("period_start", TIMESTAMP),
+        ("period_end", TIMESTAMP),
+        ("rows", pa.int64()),
+        ("published", pa.int64()),
+        ("target", pa.float64()),
+        ("rows_held_mean", pa.float64()),
+        ("rows_held_max", pa.int64()),
+        ("wait_mean_us", pa.float64()),
+        ("slack_mean_us", pa.float64()),
+        ("tested", pa.int64()),
+        ("candidates", pa.int64()),
+        ("confirmed", pa.int64()),
+        ("filter_bytes", pa.int64()),
+        ("moved_bytes", pa.int64()),
+        ("exact_bytes", pa.int64()),
+        ("emission", pa.int32()),
+    ]
+)
+
+
+@dataclass
+class Published:
+    """Sums over one period's answers: result rows and their waits in us."""
+
+    rows: int = 0
+    wait_us: int = 0
+    emitted: int = 0
+    extra: dict[str, int] | None = None
+
+
+class WindowBooks:
+    """Counts of every period that is still open."""
+
+    def __init__(self, period_us: int, target: float) -> None:
+        self.period_us, self.target = period_us, target
+        self.periods: dict[int, Published] = {}
+        self.totals = {"rows_read": 0, "on_time": 0, "late": 0}
+
+    def add(self, published: dict[int, tuple[int, int]], rows_read: int, late: int) -> None:
+        """Take in one micro-batch: period start in us -> (result rows, their waits), rows read, late rows."""
+        for period, (rows, wait) in published.items():
+            found = self.periods.setdefault(period, Published())
+            found.rows += rows
+            found.wait_us += wait
+            self.totals["on_time"] += rows
+        self.totals["rows_read"] += rows_read
+        self.totals["late"] += late
+
+    def note(self, extras: dict[int, dict[str, int]]) -> None:
+        """Add what a kind counts besides, per period: names of ledger columns with int64 sums."""
+        for period, counts in extras.items():
+            found = self.periods.setdefault(period, Published())
+            before = found.extra or {}
+            found.extra = {name: before.get(name, 0) + count for name, count in counts.items()}
+
+    def close(self, controls: list[WindowControl], *, flush: bool) -> pa.Table | None:
+        """Rows of the periods whose end every watermark has reached; with `flush`, of the open ones too.
+
+        Call it before the controls are told of the flush: what a flush closes is no natural end of a period.
+        """
+        reached = min(control.watermark() for control in controls)
+        starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
+        rows = []
+        for start in starts:
+            if start + self.period_us <= reached:
+                rows.append(self._row(start, controls, now=False))
+                self.periods.pop(start, None)
+                for control in controls:
+                    control.accounts.pop(start, None)
+            elif flush:
+                rows.append(self._row(start, controls, now=True))
+                self.periods.setdefault(start, Published()).emitted += 1
+        return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
+
+    def open(self, controls: list[WindowControl]) -> pa.Table | None:
+        """Rows of the periods that are still open, as they stand."""
+        starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
+        rows = [self._row(start, controls, now=True) for start in starts]
+        return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
+
+    def _row(self, start: int, controls: list[WindowControl], *, now: bool) -> dict[str, Any]:
+        counts = self.periods.get(start, Published())
+        accounts = [control.account(start, now=now) for control in controls]
+        slack = [a.slack_area / a.slack_weight_us for a in accounts if a.slack_weight_us]
+        return {
+            "period_start": start,
+            "period_end": start + self.period_us,
+            "rows": sum(a.rows for a in accounts),
+            "published": counts.rows,
+            "target": self.target,
+            "rows_held_mean": sum(_mean(a) for a in accounts),
+            "rows_held_max": sum(a.held_max for a in accounts),
+            "wait_mean_us": counts.wait_us / counts.rows if counts.rows else 0.0,
+            "slack_mean_us": sum(slack) / len(slack) if slack else None,
+            "emission": counts.emitted,
+        } | (counts.extra or {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """State as JSON-able values."""
+        periods = {str(start): list(vars(counts).values()) for start, counts in self.periods.items()}
+        return {"periods": periods, "totals": dict(self.totals)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from `to_dict`'s value."""
+        self.periods = {int(start): Published(*values) for start, values in state["periods"].items()}
+        self.totals = dict(state["totals"])
+
+
+def _mean(account: SlackAccount) -> float:
+    return account.held_area / account.weight_us if account.weight_us else 0.0

@@ -1,0 +1,553 @@
+"""Windowed kinds, data plane: scan, place, close, register. What an answer is, each kind says for itself.
+
+One micro-batch, arrivals ``[seq_from, seq_to)``:
+
+1. *Scan* the new rows: running maxima, stream time, the interval of each arrival. A policy that learns from observed windows
+   has the scan begin where the oldest unobserved window can have its first row; a checkpoint of the maxima makes that exact.
+2. *Observe* the windows whose observation ends in these intervals (the kind says what their contributions required).
+3. *Decide*: :class:`latecomer.core.windows.WindowControl`, one per shard, gives the slack of every interval.
+4. *Close*: the watermark after every arrival follows from one short table. A row is on time for the windows the watermark
+   has not reached when it arrives: for those from number `o` on. Windows closed here are answered from stored rows that
+   are on time for them; a row for which a closed window exists is registered as late.
+
+Rows of open windows are no copy: they are a range of the stored events, found by file statistics.
+
+`repair` takes Gamma batches of late rows: the answer of a touched window after the batch that arrival `C` closed is the
+answer over all its rows with ``seq <= C``, whatever was on time. So corrections are a function of the arrival order too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.core.time import FOREVER, NEVER
+from latecomer.core.windows import Grid, IntervalRows, Observed, Placement, SlackPolicy, WindowControl
+from latecomer.lake import small
+from latecomer.lake.location import Lake
+from latecomer.spark.query import open_streams
+from latecomer.spark.scan import Chunks, running_maxima
+from latecomer.spark.stage import Batch, Outcome, Settled
+from latecomer.spark.window_books import WindowBooks
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_EARLIEST_US, _LATEST_US = -60_000_000_000_000_000, 250_000_000_000_000_000
+
+
+def controls_of(spec: Any, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[WindowControl]:
+    """One control plane per shard, as a micro-batch's state left them."""
+    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    observe = getattr(spec.strategy, "observe_us", None)
+    found = [WindowControl(grid, spec.period_us, policy, observe) for policy in policies]
+    if state is not None:
+        for control, each in zip(found, state["controls"], strict=True):
+            control.restore(each)
+    return found
+
+
+def books_of(spec: Any, state: dict[str, Any] | None) -> WindowBooks:
+    """The ledger's open periods, as a micro-batch's state left them."""
+    books = WindowBooks(spec.period_us, spec.target)
+    if state is not None:
+        books.restore(state["books"])
+    return books
+
+
+@dataclass
+class Closing:
+    """Windows that close in this micro-batch.
+
+    Attributes
+    ----------
+    before, after : list of int
+        Per shard: number of the last closed window before and after the micro-batch.
+    table : DataFrame
+        Columns ``shard``, ``m`` (window number), ``closed_seq`` (the arrival that closed it), ``wait_us``; small.
+    count : int
+        Its rows.
+    """
+
+    before: list[int]
+    after: list[int]
+    table: Any
+    count: int
+
+
+class WindowedStage:
+    """Base of the windowed kinds' stages; subclasses fill in the five methods below the line."""
+
+    def __init__(self, spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> None:
+        self.spec, self.spark, self.lake, self.parameters = spec, spark, lake, parameters
+        self.grid = Grid(spec.window.size_us, spec.window.slide_us)
+        self.events = open_streams(spec, spark, lake)
+        self.sources = list(self.events)
+        self.extras: dict[int, dict[str, int]] = {}
+        self.shards: int = getattr(spec.strategy, "shards", 1)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse a query that its streams cannot answer."""
+
+    def policies(self) -> list[SlackPolicy]:
+        """One slack policy per shard, at its start."""
+        raise NotImplementedError
+
+    def payload(self, source: int) -> dict[str, str]:
+        """Columns a stage works with: name -> SQL over the source's own columns; ``ok`` (does the row count?) included."""
+        raise NotImplementedError
+
+    def shard_sql(self) -> str:
+        """Shard of a row, SQL over payload columns."""
+        return "0"
+
+    def observed(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+        """Per shard and interval, the windows that were asked for; `scanned` has payload, ``t``, ``shard`` and ``ts``."""
+        raise NotImplementedError
+
+    def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
+        """Result columns of closed windows with ``shard``, ``m`` and ``closed_seq``, ``wait_us``.
+
+        `rows` has payload, ``seq``, ``ts``, ``side``, ``shard`` and ``o``, the first window the row is on time for.
+        """
+        raise NotImplementedError
+
+    def corrected(self, due: DataFrame) -> DataFrame:
+        """Corrections: result columns with ``m``, ``revision`` and ``repaired_in``.
+
+        `due` has payload of late rows, ``seq``, ``ts``, ``side``, ``m_from``, ``m_to`` and ``repaired_in``.
+        """
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------------- micro-batch
+
+    def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
+        """Answer one micro-batch."""
+        controls, books = controls_of(self.spec, self.policies(), state), books_of(self.spec, state)
+        marks = [Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))] if state is None else _marks(state)
+        carry = marks[-1].carry
+        observing = any(control.policy.needs_observation for control in controls)
+        start = marks[0] if observing else marks[-1]
+        scanned = self._scanned(start, batch).persist()
+        new = scanned.where(scanned["seq"] >= batch.seq_from)
+        arrived = self._arrived(new, carry)
+        wanted = [control.schedule(each) for control, each in zip(controls, arrived.intervals, strict=True)]
+        seen = self.observed(scanned, wanted) if any(wanted) else [{} for _ in controls]
+        before = [self.grid.last_closed(control.watermark()) for control in controls]
+        held_low = [_oldest(control, self.lookback_us) for control in controls]
+        for control, waiting in zip(controls, arrived.waiting, strict=True):
+            control.wait(*waiting)
+        openings = [control.panes for control in controls]
+        placements = [
+            control.step(each, found) for control, each, found in zip(controls, arrived.intervals, seen, strict=True)
+        ]
+        placed = self._placed(new, placements).persist()
+        closing, late_count = self._closing(placed, batch, controls, arrived, before, openings)
+        rows = self._available(placed, batch, before, held_low)
+        on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq") if closing.count else None
+        if on_time is None and batch.number == 0:
+            on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
+        late = self._late_rows(placed) if late_count or batch.number == 0 else None
+        peaks = [max(a, b) for a, b in zip(carry, arrived.peaks, strict=True)]
+
+        def settle(produced: dict[int, int]) -> Settled:
+            published = self._published(batch) if produced else {}
+            books.add(published, arrived.rows, late_count)
+            books.note(self.extras)
+            closed = books.close(controls, flush=batch.flush)
+            if batch.flush:
+                for control in controls:
+                    control.flush()
+            following = [*marks, Checkpoint(batch.seq_to, peaks)]
+            while len(following) > 1 and (not observing or self._passed(following[1], controls)):
+                following.pop(0)
+            after = {
+                "controls": [control.to_dict() for control in controls],
+                "books": books.to_dict(),
+                "marks": [[mark.seq, mark.carry] for mark in following],
+            }
+            return Settled(closed, after, dict(books.totals))
+
+        def release() -> None:
+            placed.unpersist()
+            scanned.unpersist()
+
+        return Outcome(on_time, late, settle, release)
+
+    def _passed(self, mark: Checkpoint, controls: list[WindowControl]) -> bool:
+        """Can a scan begin here? Only if no row of a window that is still to be observed came before."""
+        for shard, control in enumerate(controls):
+            if control.delivered is None and control.interval is not None:
+                return False
+            oldest = control.observed_from()
+            own = mark.carry[shard :: self.shards]
+            if oldest > NEVER and max(own) >= oldest * self.grid.slide_us:
+                return False
+        return True
+
+    def _scanned(self, mark: Checkpoint, batch: Batch) -> DataFrame:
+        """Rows from the checkpoint on with payload, ``shard``, ``t``, ``delay`` and interval ``j``."""
+        from pyspark.sql import functions as F
+
+        chunks = Chunks.over(mark.seq, batch.seq_to, self.spark.sparkContext.defaultParallelism)
+        rows = self._stored((F.col("seq") >= mark.seq) & (F.col("seq") < batch.seq_to))
+        sources = range(len(self.sources))
+        by = "shard" if self.shards > 1 else None
+        values = {
+            f"m{i}": (F.when(F.col("side") == i, F.col("ts")) if len(sources) > 1 else F.col("ts")) for i in sources
+        }
+        carry = {f"m{i}": mark.carry[i * self.shards : (i + 1) * self.shards] for i in sources}
+        scanned = running_maxima(rows, values, carry, chunks, by=by, groups=self.shards)
+        t = F.col("m0") if len(sources) == 1 else F.least(*(f"m{i}" for i in sources))
+        own = F.col("m0")
+        for i in list(sources)[1:]:
+            own = F.when(F.col("side") == i, F.col(f"m{i}")).otherwise(own)
+        return (
+            scanned.withColumn("t", t)
+            .withColumn("delay", own - F.col("ts"))
+            .withColumn("j", _div("t", self.grid.slide_us))
+            .drop(*(f"m{i}" for i in sources))
+        )
+
+    def _stored(self, condition: Column | None = None) -> DataFrame:
+        """Stored rows of all sources with ``seq``, ``ts``, ``side``, ``shard`` and payload; `condition` over table columns."""
+        from pyspark.sql import functions as F
+
+        parts = []
+        for side, stream in enumerate(self.sources):
+            events = self.events[stream] if condition is None else self.events[stream].where(condition)
+            columns = [F.expr(text).alias(name) for name, text in self.payload(side).items()]
+            parts.append(
+                events.select("seq", F.unix_micros("event_ts").alias("ts"), F.lit(side).alias("side"), *columns)
+            )
+        rows = parts[0]
+        for other in parts[1:]:
+            rows = rows.unionByName(other, allowMissingColumns=True)
+        return rows.withColumn("shard", F.expr(self.shard_sql()).cast("int"))
+
+    def _arrived(self, new: DataFrame, carry: list[int]) -> Arrived:
+        from pyspark.sql import functions as F
+
+        table = (
+            new.groupBy("shard", "j", "side", _div("ts", self.grid.pane_us).alias("pane"))
+            .agg(F.count("*").alias("n"), F.max("t").alias("t"), F.max("delay").alias("delay"), F.max("ts").alias("hi"))
+            .toArrow()
+        )
+        return Arrived.of(table, self.shards, len(self.sources))
+
+    def _placed(self, new: DataFrame, placements: list[Placement]) -> DataFrame:
+        """New rows with ``w``, the watermark after each, and ``o``, the first window each is on time for."""
+        from pyspark.sql import functions as F
+
+        table = pa.table(
+            {
+                "shard": pa.array(
+                    np.repeat(np.arange(len(placements)), [len(p.interval) for p in placements]), pa.int32()
+                ),
+                "j": np.concatenate([p.interval for p in placements]),
+                "b": np.concatenate([p.base for p in placements]),
+                "k": np.concatenate([p.slack for p in placements]),
+            }
+        )
+        if not table.num_rows:
+            marked = new.withColumn("w", F.lit(NEVER))
+        else:
+            keys = ["j"] if self.shards == 1 else ["shard", "j"]
+            short = self.spark.createDataFrame(table.drop_columns(["shard"]) if self.shards == 1 else table)
+            moving = F.when(F.col("k") < F.lit(FOREVER), F.col("t") - F.col("k"))
+            marked = (
+                new.join(F.broadcast(short), keys, "left")
+                .withColumn("w", F.when(F.col("t") > NEVER, F.greatest(F.col("b"), moving)).otherwise(F.lit(NEVER)))
+                .drop("b", "k")
+            )
+        return marked.withColumn("c", _div_of(F.col("w") - F.lit(self.grid.size_us), self.grid.slide_us)).withColumn(
+            "o", F.greatest(F.col("c") + 1, self.first_of("ts"))
+        )
+
+    def first_of(self, time: str) -> Column:
+        """Number of the first window that holds a time."""
+        from pyspark.sql import functions as F
+
+        return _div_of(F.col(time) - F.lit(self.grid.size_us), self.grid.slide_us) + 1
+
+    def last_of(self, time: str) -> Column:
+        """Number of the last window that holds a time."""
+        return _div(time, self.grid.slide_us)
+
+    @property
+    def lookback_us(self) -> int:
+        """How far before a window's start its rows may lie (0: they lie in it)."""
+        return 0
+
+    def _closing(
+        self,
+        placed: DataFrame,
+        batch: Batch,
+        controls: list[WindowControl],
+        arrived: Arrived,
+        before: list[int],
+        openings: list[np.ndarray],
+    ) -> tuple[Closing, int]:
+        from pyspark.sql import functions as F
+
+        steps = (
+            placed.groupBy("shard", "c")
+            .agg(
+                F.min("seq").alias("seq"),
+                F.min("t").alias("t"),
+                F.count_if(F.col("ok") & (F.col("c") >= self.first_of("ts"))).alias("late"),
+            )
+            .toArrow()
+        )
+        late = int(pc.sum(steps["late"]).as_py() or 0)
+        shard, reached = steps["shard"].to_numpy(), steps["c"].to_numpy()
+        seq, t = steps["seq"].to_numpy(), steps["t"].to_numpy()
+        columns: list[tuple[np.ndarray, ...]] = []
+        after = list(before)
+        for each, control in enumerate(controls):
+            mine = (shard == each) & (reached > before[each])
+            order = np.argsort(reached[mine])
+            marks, seqs, times = reached[mine][order], seq[mine][order], t[mine][order]
+            panes = np.unique(np.concatenate([openings[each], *(i.panes for i in arrived.intervals[each])]))
+            held = np.unique(self._windows_of(panes))
+            if batch.flush and len(held) and control.interval is not None:
+                top = int(held[-1])
+                if not len(marks) or top > marks[-1]:
+                    marks = np.append(marks, top)
+                    seqs, times = np.append(seqs, batch.seq_to), np.append(times, control.t_last_us)
+            if not len(marks):
+                continue
+            after[each] = int(marks[-1])
+            closed = held[(held > before[each]) & (held <= after[each])]
+            place = np.searchsorted(marks, closed)
+            wait = np.maximum(times[place] - (closed * self.grid.slide_us + self.grid.size_us), 0)
+            columns.append((np.full(len(closed), each, np.int32), closed, seqs[place], wait))
+        joined = (
+            [np.concatenate(parts) for parts in zip(*columns, strict=True)] if columns else [np.empty(0, np.int64)] * 4
+        )
+        table = pa.table(
+            {
+                "shard": pa.array(joined[0], pa.int32()),
+                "m": pa.array(joined[1], pa.int64()),
+                "closed_seq": pa.array(joined[2], pa.int64()),
+                "wait_us": pa.array(joined[3], pa.int64()),
+            }
+        )
+        return Closing(before, after, self.spark.createDataFrame(table), table.num_rows), late
+
+    def _windows_of(self, panes: np.ndarray) -> np.ndarray:
+        """Numbers of all windows that hold one of the panes, with repetitions."""
+        start = panes * self.grid.pane_us
+        first, last = self.grid.first_of(start), self.grid.last_of(start)
+        times = last - first + 1
+        offset = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+        return np.asarray(np.repeat(first, times) + offset, np.int64)
+
+    def _available(self, placed: DataFrame, batch: Batch, before: list[int], low: list[int]) -> DataFrame:
+        """Rows that can be in a window that closes now: new ones, and stored ones of windows that were open."""
+        from pyspark.sql import functions as F
+
+        fresh = placed.where("ok").drop("t", "delay", "j", "w", "c")
+        if batch.seq_from == 0:
+            return fresh
+        lowest = min(low)
+        bound = F.col("seq") < batch.seq_from
+        if lowest > _EARLIEST_US:
+            bound = bound & (F.col("event_ts") >= F.timestamp_micros(F.lit(min(lowest, _LATEST_US))))
+        opened: Column = F.lit(before[0] + 1)
+        for shard in range(1, self.shards):
+            opened = F.when(F.col("shard") == shard, F.lit(before[shard] + 1)).otherwise(opened)
+        held = self._stored(bound).where("ok").withColumn("o", F.greatest(opened, self.first_of("ts")))
+        return fresh.unionByName(held.where(F.col("o") <= self.last_of("ts")))
+
+    def _late_rows(self, placed: DataFrame) -> DataFrame:
+        """New rows for which a window was closed already."""
+        from pyspark.sql import functions as F
+
+        stream: Column = F.lit(self.sources[0])
+        for side, name in enumerate(self.sources[1:], 1):
+            stream = F.when(F.col("side") == side, F.lit(name)).otherwise(stream)
+        size, slide = self.grid.size_us, self.grid.slide_us
+        last = F.least(self.last_of("ts"), F.col("c"))
+        return placed.where(F.col("ok") & (F.col("c") >= self.first_of("ts"))).select(
+            "seq",
+            stream.alias("stream"),
+            F.timestamp_micros("ts").alias("event_ts"),
+            F.timestamp_micros(self.first_of("ts") * slide).alias("windows_from"),
+            F.timestamp_micros(last * slide + size).alias("windows_to"),
+        )
+
+    def _results(self, rows: DataFrame, provenance: str, published: str) -> DataFrame:
+        """Public columns of result rows; what is needed inside only (``wait_us``, ``period_start``) stands last."""
+        from pyspark.sql import functions as F
+
+        start = F.col("m") * self.grid.slide_us
+        end = start + self.grid.size_us
+        period = end - 1 - F.pmod(end - 1, F.lit(self.spec.period_us))
+        inner = {"m", "shard", "closed_seq", "repaired_in", "wait_us", "revision", "error"}
+        columns = [F.col(_q(name)) for name in rows.columns if name not in inner]
+        place = sum(1 for name in rows.columns if name in self.leading)
+        extra = [F.col(name) for name in ("error",) if name in rows.columns]
+        return rows.select(
+            *columns[:place],
+            F.timestamp_micros(start).alias("window_start"),
+            F.timestamp_micros(end).alias("window_end"),
+            *columns[place:],
+            F.lit(provenance).alias("provenance"),
+            (F.col("revision") if "revision" in rows.columns else F.lit(0)).cast("int").alias("revision"),
+            F.col(published).alias("published_seq"),
+            *([F.col("wait_us")] if "wait_us" in rows.columns else [F.lit(None).cast("bigint").alias("wait_us")]),
+            *extra,
+            F.timestamp_micros(period).alias("period_start"),
+        )
+
+    @cached_property
+    def leading(self) -> tuple[str, ...]:
+        """Result columns that stand before ``window_start``: the groups."""
+        return tuple(getattr(self.spec, "group_by", ()))
+
+    def _published(self, batch: Batch) -> dict[int, tuple[int, int]]:
+        """Committed on-time rows of the micro-batch per period: their number and the sum of their waits."""
+        last = batch.seq_to if batch.flush else batch.seq_to - 1
+        mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") <= last)
+        rows = small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine)
+        waits = small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine, "wait_us")
+        return {period: (count, waits.get(period) or 0) for period, count in rows.items()}
+
+    # ------------------------------------------------------------------------------------------------------ repair
+
+    def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
+        """Corrections for registered late rows; ``seq`` and ``repaired_in`` (int64) say which and in which Gamma batch."""
+        from pyspark.sql import functions as F
+
+        chosen = self.spark.createDataFrame(repaired_in)
+        size, slide = self.grid.size_us, self.grid.slide_us
+        spans = late.join(F.broadcast(chosen), "seq").select(
+            "seq",
+            "repaired_in",
+            _div_of(F.unix_micros("windows_from"), slide).alias("m_from"),
+            _div_of(F.unix_micros("windows_to") - size, slide).alias("m_to"),
+        )
+        bounds = repaired_in["seq"].to_numpy()
+        in_range = (F.col("seq") >= int(bounds.min())) & (F.col("seq") <= int(bounds.max()))
+        due = self._stored(in_range).join(F.broadcast(spans), "seq").persist()
+        return self._results(self.corrected(due), "repaired", "repaired_in")
+
+    def stored_in(self, due: DataFrame) -> DataFrame:
+        """All stored rows of the windows that late rows touch, up to the last Gamma batch; payload, ``seq``, ``ts``, ``side``."""
+        from pyspark.sql import functions as F
+
+        low, high, last = due.agg(F.min("m_from"), F.max("m_to"), F.max("repaired_in")).collect()[0]
+        start, end = low * self.grid.slide_us - self.lookback_us, high * self.grid.slide_us + self.grid.size_us
+        inside = (
+            (F.col("seq") <= last)
+            & (F.col("event_ts") >= F.timestamp_micros(F.lit(start)))
+            & (F.col("event_ts") < F.timestamp_micros(F.lit(end)))
+        )
+        return self._stored(inside).where("ok")
+
+    def in_windows(self, rows: DataFrame, first: Column, last: Column) -> DataFrame:
+        """One row per row and window number ``m`` in ``[first, last]``; none where that is empty."""
+        from pyspark.sql import functions as F
+
+        return (
+            rows.withColumn("_a", first)
+            .withColumn("_b", last)
+            .where("_a <= _b")
+            .withColumn("m", F.explode(F.sequence("_a", "_b")))
+            .drop("_a", "_b")
+        )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Running maxima before arrival `seq`: per source, per shard."""
+
+    seq: int
+    carry: list[int]
+
+
+def _marks(state: dict[str, Any]) -> list[Checkpoint]:
+    return [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]]
+
+
+@dataclass
+class Arrived:
+    """One micro-batch's new rows as the control plane takes them: intervals per shard, peaks per source and shard.
+
+    `waiting` are panes and rows per shard that came before every stream had spoken.
+    """
+
+    rows: int
+    intervals: list[list[IntervalRows]]
+    waiting: list[tuple[np.ndarray, np.ndarray]]
+    peaks: list[int]
+
+    @staticmethod
+    def of(table: pa.Table, shards: int, sources: int) -> Arrived:
+        """From counts by shard, j, side and pane."""
+        columns = {name: table[name].to_numpy() for name in ("shard", "j", "side", "pane", "n", "t", "delay", "hi")}
+        peaks = [NEVER] * (shards * sources)
+        for side in range(sources):
+            for shard in range(shards):
+                own = columns["hi"][(columns["side"] == side) & (columns["shard"] == shard)]
+                peaks[side * shards + shard] = int(own.max()) if len(own) else NEVER
+        intervals, waiting = [], []
+        for shard in range(shards):
+            mine = (columns["shard"] == shard) & (columns["t"] > NEVER)
+            intervals.append(_by_interval({name: values[mine] for name, values in columns.items()}))
+            unplaced = (columns["shard"] == shard) & (columns["t"] <= NEVER)
+            waiting.append((columns["pane"][unplaced], columns["n"][unplaced]))
+        return Arrived(int(columns["n"].sum()), intervals, waiting, peaks)
+
+
+def _by_interval(columns: dict[str, np.ndarray]) -> list[IntervalRows]:
+    if not len(columns["j"]):
+        return []
+    order = np.lexsort((columns["pane"], columns["j"]))
+    columns = {name: values[order] for name, values in columns.items()}
+    numbers, starts = np.unique(columns["j"], return_index=True)
+    found = []
+    for number, first, end in zip(numbers.tolist(), starts, [*starts[1:], len(order)], strict=True):
+        own = slice(first, end)
+        panes, place = np.unique(columns["pane"][own], return_inverse=True)
+        rows = np.zeros(len(panes), np.int64)
+        np.add.at(rows, place, columns["n"][own])
+        last, delay = int(columns["t"][own].max()), int(columns["delay"][own].max())
+        found.append(IntervalRows(number, last, delay, int(rows.sum()), panes, rows))
+    return found
+
+
+def _oldest(control: WindowControl, lookback_us: int) -> int:
+    """Earliest event time of a row in an open window."""
+    if lookback_us and control.watermark() > NEVER:
+        first = control.grid.last_closed(control.watermark()) + 1
+        return max(first * control.grid.slide_us - lookback_us, _EARLIEST_US)
+    if lookback_us:
+        return _EARLIEST_US
+    if not len(control.panes):
+        return _LATEST_US
+    return max(int(control.panes[0]) * control.grid.pane_us, _EARLIEST_US)
+
+
+def _div(name: str, length: int) -> Column:
+    from pyspark.sql import functions as F
+
+    return _div_of(F.col(name), length)
+
+
+def _div_of(value: Column, length: int) -> Column:
+    """Floor division of a bigint, exact for negative numbers too (SQL's ``div`` truncates)."""
+    from pyspark.sql import functions as F
+
+    return F.call_function("div", value - F.pmod(value, F.lit(length)), F.lit(length))
+
+
+def _q(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

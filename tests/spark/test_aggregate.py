@@ -1,0 +1,175 @@
+"""Aggregates on Spark against a tuple-at-a-time reference and pandas over the complete input.
+
+Oracle family: first answers and late rows = reference, results after repair = a batch query. Differential family: any cut, any
+number of repairs, the same tables, byte for byte.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from latecomer.core.aggregate import needed_coverage
+from latecomer.core.windows import Grid, Observed
+from latecomer.lake import views
+from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
+from latecomer.reference import windows as reference
+from latecomer.spark.aggregate import policies_of
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
+
+from tests.spark.test_join import load
+from tests.support import events
+
+QUERY = """
+name: sums
+kind: aggregate
+streams: {{s: {stream}}}
+{group}
+window: {window}
+select: {{n: count(), total: sum(v), mean: avg(v), low: min(v), high: max(v), mid: median(v), p90: quantile(v, 0.9), notes: count(note), whole: sum(k)}}
+{where}
+quality: {{error: 0.05, probability: 0.9, period: 10 s}}
+strategy: {{name: {strategy}, gamma: 3 s{more}}}
+"""
+WINDOW = "{size: 4 s, slide: 1 s}"
+
+
+def query(strategy="hpm", stream="a", group="group_by: [g]", window=WINDOW, where="", more=""):
+    text = QUERY.format(strategy=strategy, stream=stream, group=group, window=window, where=where, more=more)
+    return parse_query(text, "test.yaml")
+
+
+def data(seed, rows=300):
+    import pyarrow as pa
+
+    table = events.disordered(seed, rows)
+    rng = np.random.default_rng(seed)
+    group = [None if each == 3 else f"g{each}" for each in rng.integers(0, 4, rows)]
+    value = np.where(rng.random(rows) < 0.1, 1e-13, np.round(rng.normal(5, 3, rows), 3))
+    return table.append_column("g", pa.array(group, pa.string())).set_column(4, "v", pa.array(value))
+
+
+def rows_of(table, spec):
+    stream = spec.streams[0][1]
+    found = []
+    for row in table.to_pylist():
+        if row["stream"] == stream:
+            ok = spec.where is None or row["v"] > 4
+            found.append(reference.Arrival(row["seq"], 0, row["event_ts"], row, ok))
+    return found
+
+
+def expected(table, spec):
+    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    policy = policies_of(spec, grid)[0]
+    g = grid.granularity_us
+
+    def observe(window, rows, cut):
+        waits = [u - grid.end(window) for _, u in rows]
+        needed = [(w // g + 1) * g for w in waits if w >= 0]
+        levels, counts = np.unique(np.array(needed, np.int64), return_counts=True)
+        groups = {a.row["g"] for a, _ in rows} if spec.group_by else {0}
+        values = np.array([a.row["v"] for a, _ in rows if a.row["v"] is not None])
+        tame = np.where(np.abs(values) < 2.0**-43, 0.0, values)
+        cv = tame.std() / abs(tame.mean())
+        size = len(rows) / len(groups)
+        share = max(needed_coverage(f.function, size, cv, 0.05, 0.1) for f in spec.select)
+        return Observed(window, levels, counts.astype(float), float(len(rows)), min(share, 1.0))
+
+    return reference.run(
+        rows_of(table, spec), size=grid.size_us, slide=grid.slide_us, streams=1, policy=policy, observe=observe,
+        observe_us=spec.strategy.observe_us, end=table.num_rows,
+    )  # fmt: skip
+
+
+def answer(rows):
+    values = [a.row["v"] for a in rows]
+    return {
+        "n": len(rows), "total": math.fsum(values), "mean": math.fsum(values) / len(values), "low": min(values), "high": max(values),
+        "mid": float(np.median(values)), "p90": float(np.quantile(values, 0.9)), "notes": sum(a.row["note"] is not None for a in rows),
+        "whole": sum(a.row["k"] for a in rows), "rows": len(rows),
+    }  # fmt: skip
+
+
+def grouped(windows, spec):
+    found = {}
+    for number, rows in windows.items():
+        for row in rows:
+            found.setdefault((row.row["g"] if spec.group_by else None, number * spec.window.slide_us), []).append(row)
+    return {key: answer(rows) for key, rows in found.items()}
+
+
+def compare(table, wanted, spec):
+    found = {}
+    for row in table.to_pylist():
+        key = (row["g"] if spec.group_by else None, int(row["window_start"].timestamp() * 1_000_000))
+        assert key not in found
+        found[key] = row
+    assert found.keys() == wanted.keys()
+    for key, truth in wanted.items():
+        for name, value in truth.items():
+            assert found[key][name] == pytest.approx(value, rel=1e-12, abs=1e-12), (key, name)
+
+
+CASES = [
+    ("hpm", "group_by: [g]", WINDOW, ""),
+    ("hpm", "", "{size: 4 s, slide: 4 s}", "where: v > 4"),
+    ("k_slack", "group_by: [g]", "{size: 3 s, slide: 2 s}", ""),
+    ("mp_k_slack", "", WINDOW, ""),
+    ("exact", "", WINDOW, ""),
+]
+
+
+@pytest.mark.parametrize(("strategy", "group", "window", "where"), CASES)
+def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, group, window, where):
+    table = data(1)
+    more = ", slack: 500 ms" if strategy == "k_slack" else ", alpha: 0.2" if strategy == "hpm" else ""
+    spec = query(strategy, group=group, window=window, where=where, more=more)
+    load(lake, table, tmp_path)
+    run(lake, spec, rows_per_batch=110, flush=True)
+    truth = expected(table, spec)
+    compare(views.view(lake, spec, "on_time"), grouped(truth.on_time, spec), spec)
+    late = views.view(lake, spec, "late")
+    assert set(late["seq"].to_pylist()) == set(truth.late)
+    assert (strategy == "exact") == (not truth.late)
+    if strategy != "exact":
+        closed = {row["published_seq"] for row in views.view(lake, spec, "on_time").to_pylist()}
+        assert closed == set(truth.closed.values())
+    repair(lake, spec, flush=True)
+    compare(views.results(lake, spec), grouped(truth.final, spec), spec)
+    ledger = books.ledger(lake, spec).to_pylist()
+    assert sum(row["expected"] for row in ledger) == sum(len(rows) for rows in truth.final.values())
+    assert sum(row["on_time"] for row in ledger) == sum(len(rows) for rows in truth.on_time.values())
+    assert {row["achieved_final"] for row in ledger} == {1.0}
+
+
+def exported(lake, spec):
+    return {name: views.view(lake, spec, name) for name in ("results", "on_time", "corrections", "late")} | {
+        "ledger": books.ledger(lake, spec)
+    }
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more"), [("hpm", ", shards: 3, alpha: 0.3"), ("calibrated", ""), ("aq_k_slack", ", alpha: 0.1")]
+)
+def test_any_cut_gives_the_same_tables(tmp_path, spark, strategy, more):
+    table = data(7)
+    spec = query(strategy, more=more)
+    found = []
+    for number, size in enumerate((1000, 67)):
+        lake = Lake(tmp_path / f"lake{number}")
+        load(lake, table, tmp_path)
+        if size == 67:
+            run(lake, spec, rows_per_batch=size, until_seq=150)
+            repair(lake, spec)
+        run(lake, spec, rows_per_batch=size, flush=True)
+        repair(lake, spec)
+        repair(lake, spec, flush=True)
+        found.append(exported(lake, spec))
+    for name, rows in found[0].items():
+        assert rows.equals(found[1][name]), name
+    results = found[0]["results"]
+    wanted = grouped(expected(table, query("exact")).final, spec)
+    compare(results, wanted, spec)
