@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.setup-$(shell cat requirements.lock infra/jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
+STAMP := .venv/.setup-$(shell cat requirements.lock infra/jars.txt infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint up down lock clean
@@ -13,7 +13,7 @@ help: ## this list
 
 setup: $(STAMP) ## virtual environment, jars, class archive (once)
 
-$(STAMP): requirements.lock infra/jars.txt infra/setup.sh
+$(STAMP): requirements.lock infra/jars.txt infra/test_jars.txt infra/setup.sh
 	@PYTHON="$(PYTHON)" bash infra/setup.sh
 	@rm -f .venv/.setup-* && touch $@
 

@@ -32,20 +32,43 @@ export VIRTUAL_ENV=$PWD/.venv
 step .tools/bin/uv pip sync --quiet --require-hashes requirements.lock
 step .tools/bin/uv pip install --quiet --no-deps --no-build-isolation --editable .
 
+# fetch LIST WITHOUT FOLDER: the jars of a list of coordinates and what they need, into FOLDER/jars, by Spark's Ivy
+fetch() {
+  rm -rf "$3" && mkdir -p "$3"
+  echo 'print("fetched")' >"$3/nothing.py"
+  env PYSPARK_PYTHON="$PWD/.venv/bin/python" .venv/bin/spark-submit --master 'local[1]' --conf spark.ui.enabled=false \
+    --conf "spark.jars.ivy=$PWD/$3" --packages "$(grep -v '^#' "$1" | paste -sd,)" --exclude-packages "$2" "$3/nothing.py" \
+    >>"$log" 2>&1
+}
+
 want=$(cksum <infra/jars.txt)
 if [ "$(cat .jvm/fetched 2>/dev/null)" != "$want" ]; then
   say "jars"
-  rm -rf .jvm && mkdir -p .jvm/ivy
-  echo 'print("fetched")' >.jvm/nothing.py
-  packages=$(grep -v '^#' infra/jars.txt | paste -sd,)
+  rm -rf .jvm
   skip=software.amazon.awssdk:bundle,org.scala-lang:scala-library,org.apache.hadoop:hadoop-client-runtime
   skip=$skip,org.apache.hadoop:hadoop-client-api,org.apache.logging.log4j:log4j-slf4j2-impl
-  env PYSPARK_PYTHON="$PWD/.venv/bin/python" .venv/bin/spark-submit --master 'local[1]' --conf spark.ui.enabled=false \
-    --conf "spark.jars.ivy=$PWD/.jvm/ivy" --packages "$packages" --exclude-packages "$skip" .jvm/nothing.py >>"$log" 2>&1 ||
+  fetch infra/jars.txt "$skip" .jvm/ivy ||
     { rm -rf .jvm; stop "the jars could not be fetched (see $log); is the package registry reachable?"; }
   .venv/bin/python infra/collect_jars.py .jvm/ivy/jars .jvm/jars >>"$log" 2>&1 || { rm -rf .jvm; stop "no jars (see $log)"; }
-  rm -rf .jvm/ivy .jvm/nothing.py
+  rm -rf .jvm/ivy
   echo "$want" >.jvm/fetched
+fi
+want=$(cksum <infra/test_jars.txt)
+if [ -d tests ] && [ "$(cat .jvm/s3/fetched 2>/dev/null)" != "$want" ]; then
+  say "object store of the tests"
+  rm -rf .jvm/s3
+  skip=com.azure:*,com.microsoft.azure:*,com.google.api*:*,com.google.apis:*,com.google.auth:*,com.google.cloud*:*
+  skip=$skip,com.google.code.gson:*,com.google.http-client:*,com.google.jimfs:*,com.google.oauth-client:*
+  skip=$skip,com.google.protobuf:*,com.google.re2j:*,com.github.fge:*,com.github.openstack4j*:*,com.squareup.*:*
+  skip=$skip,com.fasterxml.jackson.dataformat:*,com.fasterxml.jackson.datatype:*,org.yaml:*,org.threeten:*
+  skip=$skip,org.apache.sshd:*,org.apache.httpcomponents*:*,net.java.dev.jna:*,io.projectreactor:*,io.grpc:*
+  skip=$skip,io.opencensus:*,io.prometheus:*,io.opentelemetry:opentelemetry-sdk*,io.opentelemetry:opentelemetry-exporter*
+  skip=$skip,org.eclipse.jetty*:*,ch.qos.logback:*,software.amazon.awssdk:sts,software.amazon.awssdk:apache5-client
+  fetch infra/test_jars.txt "$skip" .jvm/s3.ivy ||
+    { rm -rf .jvm/s3.ivy; stop "the tests' object store could not be fetched (see $log); is the package registry reachable?"; }
+  mv .jvm/s3.ivy/jars .jvm/s3
+  rm -rf .jvm/s3.ivy
+  echo "$want" >.jvm/s3/fetched
 fi
 if [ ! -f .jvm/latecomer.jsa ]; then
   say "class archive (Spark starts about three times faster with it)"

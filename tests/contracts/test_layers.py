@@ -16,7 +16,7 @@ MAY = {
     "baselines": {"core", "baselines"},
     "reference": {"core", "reference", "specs"},
     "lake": {"core", "lake", "specs"},
-    "spark": {"core", "lake", "spark", "specs"},
+    "spark": {"core", "baselines", "lake", "spark", "specs"},
     "quality": {"core", "lake", "spark", "quality", "specs"},
     "jobs": set(ORDER) - {"reference"},
 }

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.calibrated import CELLS, Calibrated, IntervalLoss, _cheapest, cell_edges
-from latecomer.core.estimators import CalibratedRetention
 from latecomer.core.histogram import IntervalStats
+from latecomer.core.retention import CalibratedRetention
 from latecomer.core.time import FOREVER
 
 from tests.support.join_sim import (

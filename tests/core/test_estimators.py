@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from latecomer.core.estimators import (
     ESTIMATORS,
     PaperRecall,
-    QJoinRetention,
     SeparableRecall,
     aq_k_slack,
     choose_retention,
@@ -32,6 +31,7 @@ from latecomer.core.histogram import (
     sampled_share,
     uncensor,
 )
+from latecomer.core.retention import QJoinRetention
 from latecomer.core.time import FOREVER
 
 from tests.support.join_sim import JoinCase, clairvoyant, constant_rows, make_case, simulate

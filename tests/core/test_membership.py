@@ -119,7 +119,7 @@ def test_windows_touched_examples() -> None:
     assert windows_touched((0, 10), WindowSpec(10, 5), same=True) == [0]
     assert windows_touched((0, 10), WindowSpec(5, 5)) == [0, 5]
     assert windows_touched((0, 10), WindowSpec(20, 5)) == [-15, -10]
-    assert windows_touched((0, 10), WindowSpec(60, 60)) == [0], "none ends inside: the one that covers the end"
+    assert windows_touched((0, 10), WindowSpec(60, 60)) == [-60], "none ends inside: the last one before"
     assert windows_touched((50, 60), WindowSpec(60, 60)) == [0], "it ends at 60, which is in (50, 60]"
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from latecomer.core.estimators import CalibratedRetention, QJoinRetention
 from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
 from latecomer.core.join import IntervalSummary
 from latecomer.core.policies import (
@@ -20,6 +19,7 @@ from latecomer.core.policies import (
     adapted_parameters,
     restore_policy,
 )
+from latecomer.core.retention import CalibratedRetention, QJoinRetention
 from latecomer.core.time import FOREVER
 
 from tests.support.join_sim import make_case, simulate

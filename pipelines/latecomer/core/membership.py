@@ -10,8 +10,9 @@ are (`windows_touched`; our choice, the papers are silent):
 
 * streams with equal size and slide: W itself and nothing else;
 * otherwise the windows of stream i whose end lies in (s, e];
-* where there is none of those, the first window of stream i to end after e, if it starts before e (it then holds
-  the last instant of W); else nothing is touched and W has no result.
+* where there is none of those, the last window of stream i to end at or before e.
+
+So nothing that W touches lies after W's end: what a result says is known once stream time has reached e.
 
 *Early stop.* Within a stream only elements still undecided go on to the next window; between streams only elements
 that every stream so far has answered go on.
@@ -119,8 +120,7 @@ def windows_touched(first_window: tuple[int, int], other_window_spec: WindowSpec
     last = (end - size) // slide
     if first_after <= last:
         return [k * slide for k in range(first_after, last + 1)]
-    following = (last + 1) * slide
-    return [following] if following < end else []
+    return [last * slide]
 
 
 def query_bound(e: float, s: int, m: int, w: int, k: int) -> float:
@@ -218,7 +218,8 @@ class MultiCuckoo:
         if self._same(stream):
             return self.watermark_us
         first = self.windows[0]
-        return ((self.watermark_us - first.size_us) // first.slide_us + 1) * first.slide_us
+        oldest = ((self.watermark_us - first.size_us) // first.slide_us + 1) * first.slide_us
+        return min(oldest, oldest + first.size_us - self.windows[stream].slide_us)
 
     def insert(self, stream: int, event_time_us: Int64Array, hashes: UInt64Array) -> BoolArray:
         """Insert rows of a stream into every window they belong to.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from latecomer.core.estimators import CalibratedRetention, QJoinRetention, aq_k_slack
+from latecomer.core.estimators import aq_k_slack
 from latecomer.core.histogram import UNCENSORED, IntervalStats, from_dict, to_dict
 from latecomer.core.join import IntervalSummary
+from latecomer.core.retention import CalibratedRetention, QJoinRetention
 from latecomer.core.time import FOREVER
 
 

@@ -156,6 +156,10 @@ class WindowJoin:
             tables += _filters(number, names, seqs[near], seqs[far], limits, places)
         return pa.concat_tables(tables)
 
+    def encoded(self, table: pa.Table) -> tuple[list[pa.Table], list[list[Int64]], list[Comparison]]:
+        """Rows of every alias that can match, their operands as integers, and the comparisons between them."""
+        return self._encoded(self._parts(table))
+
     def _parts(self, table: pa.Table) -> list[pa.Table]:
         """The rows of every alias, in the order of their arrival."""
         table = table.sort_by("seq")

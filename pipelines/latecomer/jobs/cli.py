@@ -14,6 +14,7 @@ import click
 
 from latecomer import __version__
 from latecomer.jobs import text
+from latecomer.specs.common import SpecError
 
 QUERY = click.argument("query", type=click.Path(path_type=Path))
 LAKE = click.option(
@@ -135,25 +136,38 @@ def ingest(
 @click.option("--rows-per-batch", type=click.IntRange(min=1), metavar="N", help="Arrivals per micro-batch.")
 @click.option("--until-seq", type=click.IntRange(min=0), metavar="N", help="Last arrival to process.")
 @click.option("--flush", is_flag=True, help="The input is complete: close everything.")
+@click.option("--element", metavar="X", help="Membership: also say in which windows X is in every stream.")
 @JSON
 def run(
-    query: Path, lake_uri: str, rows_per_batch: int | None, until_seq: int | None, flush: bool, as_json: bool
+    query: Path,
+    lake_uri: str,
+    rows_per_batch: int | None,
+    until_seq: int | None,
+    flush: bool,
+    element: str | None,
+    as_json: bool,
 ) -> None:
     """Answer what was ingested and not yet processed, in micro-batches; then stop."""
     from latecomer.lake.location import Lake
     from latecomer.spark import run as runner
 
     spec = _load(query)
+    if element is not None and spec.kind != "membership":
+        raise SpecError(str(query), "kind", spec.kind, "has no elements", "leave --element out")
     done = runner.run(
         Lake(lake_uri), spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress
     )
     counts = _counts(done.rows_read, done.on_time, done.late, 0, done.micro_batches, done.seconds)
-    _report(
-        as_json,
-        counts | {"query": spec.name, "seq_to": done.seq_to},
+    more: dict[str, Any] = {"query": spec.name, "seq_to": done.seq_to}
+    line = (
         f"{spec.name}: {done.rows_read:,} rows in {done.micro_batches} micro-batches, {done.on_time:,} results on time, "
-        f"{done.late:,} late rows registered ({done.seconds:.1f} s)",
+        f"{done.late:,} late rows registered ({done.seconds:.1f} s)"
     )
+    if element is not None:
+        windows = _windows_of(Lake(lake_uri), spec, element)
+        more |= {"element": element, "windows": windows}
+        line += f"\n{element}: in every stream in {len(windows)} windows" + "".join(f"\n  {w}" for w in windows)
+    _report(as_json, counts | more, line)
 
 
 @main.command()
@@ -176,6 +190,26 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
         counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
         f"{spec.name}: {done.late_repaired:,} late rows repaired in {done.batches} batches, {done.corrections:,} corrections, "
         f"{done.pending:,} pending ({done.seconds:.1f} s)",
+    )
+
+
+@main.command()
+@QUERY
+@LAKE
+@click.option("--from", "start", required=True, metavar="TIME", help="First window start, ISO 8601 (UTC if no zone).")
+@click.option("--to", "end", required=True, metavar="TIME", help="Windows start before this.")
+@JSON
+def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) -> None:
+    """Answer the closed windows of a range again from everything stored, and replace what was there. Twice is once."""
+    from latecomer.lake.location import Lake
+    from latecomer.spark import backfill as runner
+
+    spec = _load(query)
+    done = runner.backfill(Lake(lake_uri), spec, _instant("--from", start), _instant("--to", end))
+    _report(
+        as_json,
+        {"query": spec.name, "from": start, "to": end, "rows": done.rows, "seconds": round(done.seconds, 3)},
+        f"{spec.name}: {done.rows:,} result rows for windows from {start} to {end} ({done.seconds:.1f} s)",
     )
 
 
@@ -288,6 +322,41 @@ def status(lake_uri: str, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder with zeek_events.parquet and ooo_events.parquet.",
+)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("build/bench"), show_default=True, metavar="DIR")
+@click.option("--quick", is_flag=True, help="A version of seconds: shows that it runs, not what it measures.")
+@JSON
+def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -> None:
+    """Measure a query kind beside its published rivals: figures as PNG and CSV, and a summary.
+
+    NAME is join, aggregate, topk, theta_join or membership.
+    """
+    from latecomer.jobs import bench as benches
+    from latecomer.lake.errors import InputError
+    from latecomer.specs.common import did_you_mean
+
+    if name not in benches.NAMES:
+        raise InputError("bench", name, "is not a benchmark", did_you_mean(name, benches.NAMES))
+    if data is not None and not data.is_dir():
+        raise InputError("--data", str(data), "is not a folder", "name the folder that holds the Parquet files")
+    started = time.monotonic()
+    found = benches.run(name, data, out / name, _progress, quick=quick)
+    (out / name / "summary.json").write_text(json.dumps(found, indent=2, default=str) + "\n", encoding="utf-8")
+    seconds = round(time.monotonic() - started, 1)
+    _report(
+        as_json,
+        found | {"seconds": seconds},
+        json.dumps(found, indent=2, default=str) + f"\n{out / name} ({seconds} s)",
+    )
+
+
+@main.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 def init(folder: Path) -> None:
     """Make a project skeleton: landing folder and one commented query file per kind."""
@@ -301,6 +370,35 @@ def _load(query: Path) -> Any:
     from latecomer.specs.loading import load_query
 
     return load_query(query)
+
+
+def _instant(option: str, text_: str) -> int:
+    """ISO 8601 as microseconds since the epoch; UTC where it names no zone."""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        moment = datetime.fromisoformat(text_)
+    except ValueError:
+        raise SpecError("backfill", option, text_, "is not a time", "write it as 2013-01-31T12:00:00Z") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _windows_of(lake: Any, spec: Any, element: str) -> list[str]:
+    """Starts of the windows in which an element is in every stream, ISO 8601."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from latecomer.lake import views
+
+    rows = views.results(lake, spec)
+    if not rows.num_rows:
+        return []
+    try:
+        wanted = pa.scalar(element).cast(rows["element"].type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return []
+    return [each.isoformat() for each in rows.filter(pc.equal(rows["element"], wanted))["window_start"].to_pylist()]
 
 
 def _counts(rows: int, on_time: int, late: int, repaired: int, batches: int, seconds: float) -> dict[str, Any]:

@@ -17,7 +17,10 @@ ZONE = "America/New_York"
 
 
 def events() -> pd.DataFrame:
-    """Both streams in one frame, by arrival: ``stream``, ``event_ts`` and ``arrival_ts`` (UTC), the payload."""
+    """All streams in one frame, by arrival: ``stream``, ``event_ts`` and ``arrival_ts`` (UTC), the payload.
+
+    ``flights`` and ``weather``; and per airport ``departures_<origin>``, the tail numbers alone, as if each airport kept its own log.
+    """
     flights = _table("flights")
     scheduled = pd.to_datetime(flights[["year", "month", "day"]]) + pd.to_timedelta(flights["hour"], unit="h")
     scheduled += pd.to_timedelta(flights["minute"], unit="m")
@@ -33,7 +36,9 @@ def events() -> pd.DataFrame:
     weather = weather[["origin", "temp", "humid", "wind_speed", "precip", "pressure", "visib"]].assign(
         stream="weather", event_ts=hour, arrival_ts=hour + pd.Timedelta(minutes=5)
     )
-    both = pd.concat([flights, weather], ignore_index=True)
+    tails = flights.loc[took_off.notna(), ["tailnum", "origin", "event_ts", "arrival_ts"]]
+    tails = tails.assign(stream="departures_" + tails["origin"].str.lower(), origin=None)
+    both = pd.concat([flights, weather, tails], ignore_index=True)
     return both.sort_values("arrival_ts", kind="stable", ignore_index=True)
 
 

@@ -44,6 +44,8 @@ class Explained:
     points: list[Point]
     clairvoyant: Point | None
     done: Point | None
+    knob: str = "retention"
+    share: str = "recall"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -58,32 +60,37 @@ class Explained:
         lines = [
             f"{self.query}: target {self.target:g} in {self.confidence:g} of periods",
             "",
-            text.table(("retention", "recall", "periods met", "rows held"), rows),
+            text.table((self.knob, self.share, "periods met", "rows held"), rows),
             "",
         ]
         for name, point in (("clairvoyant", self.clairvoyant), ("as run", self.done)):
             if point is not None:
                 lines.append(
-                    f"{name}: retention {point.retention_us / 1e6:,.3f} s, recall {point.recall:.4f}, periods met {point.periods_met:.2f}, rows held {point.rows_held:,.0f}"
+                    f"{name}: {self.knob} {point.retention_us / 1e6:,.3f} s, {self.share} {point.recall:.4f}, periods met {point.periods_met:.2f}, rows held {point.rows_held:,.0f}"
                 )
         return "\n".join(lines)
 
 
-def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Explained:
+def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
     """Count history and evaluate a grid of constants.
 
     Raises
     ------
     InputError
-        The query has not been run, or is of a kind without this curve.
+        The query has not been run.
     """
     state = journal.load_state(lake, spec.name)
     if state is None:
         raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
     if plot is not None and plot.suffix != ".png":
         raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
-    from latecomer.spark.join import JoinStage
     from latecomer.spark.session import session
+
+    if spec.kind != "join":
+        from latecomer.jobs import explain_windows
+
+        return explain_windows.explain(lake, spec, state, session(lake), plot)
+    from latecomer.spark.join import JoinStage
 
     stage = JoinStage(spec, session(lake), lake)
     history = stage.history(state.seq_to)
@@ -162,7 +169,7 @@ def draw(found: Explained, path: Path) -> None:
 
     figure, axis = plt.subplots(figsize=(8, 4.5), layout="constrained")
     held = [p.rows_held for p in found.points]
-    axis.plot(held, [p.recall for p in found.points], "o-", label="recall, constant retention")
+    axis.plot(held, [p.recall for p in found.points], "o-", label=f"{found.share}, constant {found.knob}")
     axis.plot(
         held, [p.periods_met for p in found.points], "s--", color="0.5", label="share of periods that meet the target"
     )

@@ -1,4 +1,4 @@
-"""`init`: a project skeleton, a landing folder and a commented query file for each kind that can be run."""
+"""`init`: a project skeleton, a landing folder and a commented query file for each kind."""
 
 from __future__ import annotations
 
@@ -19,6 +19,58 @@ quality: {recall: 0.95, period: 1 h}       # in 95% of hours, at least 95% of th
 # strategy: {name: qjoin, estimator: calibrated}
 #   others: exact (keep everything), k_slack (slack: 5 s), mp_k_slack, aq_k_slack
 # schedule: {repair: "@hourly", adapt: "@daily"}
+"""
+
+AGGREGATE = """\
+# Sums, counts and quantiles over sliding windows, published when they are close enough, exact after repair.
+name: views_per_page
+kind: aggregate
+streams: {v: views}
+group_by: [page]                           # optional
+window: {size: 1 h, slide: 10 min}         # or just a size: tumbling
+select: {views: count(), seconds: sum(seconds), typical: median(seconds), p90: quantile(seconds, 0.9)}
+#   count() sum avg min max median quantile(x, q); each over any expression
+# where: seconds > 0
+quality: {error: 0.05, probability: 0.95, period: 1 d}   # 95% of a day's answers within 5% of the truth
+# strategy: {name: calibrated, gamma: 5 s} # default; others: hpm, mp_k_slack, aq_k_slack, k_slack (slack: 5 s), exact
+"""
+
+TOPK = """\
+# The k best rows by a score in every window (and group), answered when enough of them are known.
+name: longest_views
+kind: topk
+streams: {v: views}
+group_by: [page]
+score: seconds                             # any expression; ties: earlier event time, then earlier arrival
+k: 5
+window: {size: 1 h, slide: 10 min}
+select: [session]                          # default: every column
+quality: {hit_rate: 0.95, period: 1 d}     # on average 95% of the final k are in the first answer
+# strategy: {name: calibrated}             # default; others: adaptive_wait (candidates, windows, initial_wait), none, ...
+"""
+
+THETA_JOIN = """\
+# Any conjunction of <, <=, >, >=, = between two or more streams, per window.
+name: longer_views
+kind: theta_join
+streams: {short: views, long: views}
+window: {size: 1 h, slide: 1 h}
+conditions: [short.seconds < long.seconds, short.page = long.page]
+emit: count                                # rows | count | ranges (factorised, lossless, linear in the input)
+# select: [short.session, long.session]    # with emit: rows
+# strategy: {name: fast_theta_join, partitions: 10}
+# schedule: {interval: "@daily"}           # a DAG that `airflow backfill create` can run for any past range
+"""
+
+MEMBERSHIP = """\
+# Elements seen in every stream within a window. Only filters travel; the answer is exact.
+name: viewed_and_clicked
+kind: membership
+streams: {a: views, b: clicks}
+element: session                           # or {a: session, b: sid}
+window: {size: 10 min, slide: 10 min}
+quality: {false_positive_rate: 0.001}      # work done in vain, never a wrong answer
+# strategy: {name: mcf, fingerprint_bits: 12, bucket: 4}   # others: one_filter, bloom, exact
 """
 
 READ_ME = """\
@@ -45,7 +97,14 @@ def make(folder: Path) -> list[str]:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError("init", str(folder), "exists and is not an empty folder", "name a new one")
-        files = {"queries/join.yaml": JOIN, "README.txt": READ_ME}
+        queries = {
+            "join": JOIN,
+            "aggregate": AGGREGATE,
+            "topk": TOPK,
+            "theta_join": THETA_JOIN,
+            "membership": MEMBERSHIP,
+        }
+        files = {f"queries/{kind}.yaml": content for kind, content in queries.items()} | {"README.txt": READ_ME}
         for name in ("landing/views", "landing/clicks", "queries"):
             (folder / name).mkdir(parents=True)
         for name, content in files.items():

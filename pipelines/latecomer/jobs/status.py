@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from latecomer.jobs import text
@@ -33,9 +34,31 @@ def status(lake: Lake) -> dict[str, Any]:
                 **state.counts,
                 "late_pending": pending,
                 "late_repaired": len(seqs) - pending,
+                "last_run": _written(lake, name),
+                "last_check": _checked(lake, name),
             }
         )
     return {"lake": lake.uri, "next_seq": available, "streams": stream_totals(lake), "queries": queries}
+
+
+def _written(lake: Lake, query: str) -> str | None:
+    """When the query's state was last committed, UTC."""
+    table = small.open_table(lake, "state", query)
+    if table is None:
+        return None
+    return _iso(table.history(1)[0]["timestamp"] / 1000)
+
+
+def _checked(lake: Lake, query: str) -> str | None:
+    rows = small.read(lake, "checks", query)
+    if rows is None or not rows.num_rows:
+        return None
+    row = rows.to_pylist()[0]
+    return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}"
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def render(found: dict[str, Any]) -> str:
@@ -47,7 +70,21 @@ def render(found: dict[str, Any]) -> str:
     ]
     if streams:
         lines += ["", text.table(("stream", "rows", "quarantined"), streams)]
-    header = ("query", "rows_read", "backlog", "on_time", "late", "late_pending", "micro_batches")
-    rows = [(q["query"], *(f"{q[key]:,}" for key in header[1:])) for q in found["queries"]]
+    header = (
+        "query",
+        "rows_read",
+        "backlog",
+        "on_time",
+        "late",
+        "late_pending",
+        "micro_batches",
+        "last_run",
+        "last_check",
+    )
+    rows = [(q["query"], *(_cell(q[key]) for key in header[1:])) for q in found["queries"]]
     lines += ["", text.table(header, rows)] if rows else ["", "no query has been run yet"]
     return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value or "never")

@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from latecomer.lake.errors import LeaseHeld
+from latecomer.lake.errors import LatecomerError, LeaseHeld
 from latecomer.lake.location import Lake
 
 RENEW_S = 15.0
@@ -65,6 +65,8 @@ class Lease:
         for _ in range(5):
             table = self._open()
             row = self._row(table)
+            if row is not None and row["holder"] == _me() and row["acquired"] == self._acquired:
+                break  # our commit had succeeded, only its answer was lost
             if row is not None and row["holder"] != _FREE and _alive(row):
                 raise LeaseHeld(self._name, row["holder"], time.time() - row["acquired"])
             self._acquired = time.time()
@@ -123,10 +125,14 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_S):
-            table = self._open()
-            row = self._row(table)
-            if row is None or row["holder"] != _me() or not self._commit(table, _me()):
+            try:
+                table = self._open()
+                row = self._row(table)
+            except (LatecomerError, DeltaError, OSError):
+                continue  # the store does not answer: again at the next turn
+            if row is None or row["holder"] != _me():
                 return
+            self._commit(table, _me())
 
 
 def _me() -> str:

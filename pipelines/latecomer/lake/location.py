@@ -1,7 +1,7 @@
 """Where the tables of a lake are: a local directory or a bucket of an S3-compatible store.
 
 Layout: ``<lake>/<area>/<name>`` is one Delta table. Areas that a query's user reads: ``events``, ``quarantine`` (by
-stream), ``on_time``, ``corrections``, ``late``, ``ledger`` (by query). Areas the product keeps for itself: ``state``,
+stream), ``on_time``, ``corrections``, ``backfill``, ``late``, ``ledger`` (by query). Areas the product keeps for itself: ``state``,
 ``journal``, ``repairs``, ``parameters`` (by query), ``ingest`` (by lake).
 """
 
@@ -21,6 +21,7 @@ AREAS = (
     "quarantine",
     "on_time",
     "corrections",
+    "backfill",
     "late",
     "ledger",
     "state",
@@ -92,25 +93,45 @@ class Lake:
 
     def spark_path(self, area: str, name: str) -> str:
         """The same table as Spark's file systems name it."""
-        return self.table(area, name) if self.is_local else "s3a://" + self.table(area, name)[len("s3://") :]
+        return self.spark_uri(self.table(area, name))
+
+    @staticmethod
+    def spark_uri(uri: str) -> str:
+        """A path or URI in the lake as Spark's file systems name it."""
+        return "s3a://" + uri[len("s3://") :] if uri.startswith("s3://") else uri
 
     def exists(self, area: str, name: str) -> bool:
-        """Is there a Delta table at this place?"""
+        """Is there a Delta table at this place?
+
+        Raises
+        ------
+        InputError
+            The store does not answer, refuses the credentials, or has no such bucket.
+        """
         if self.is_local:
             return Path(self.table(area, name), "_delta_log").is_dir() and DeltaTable.is_deltatable(
                 self.table(area, name)
             )
-        return DeltaTable.is_deltatable(self.table(area, name), storage_options=self.storage_options)
+        try:
+            return DeltaTable.is_deltatable(self.table(area, name), storage_options=self.storage_options)
+        except OSError as error:
+            raise InputError(
+                f"lake {self.uri}",
+                None,
+                f"the object store cannot be used ({' '.join(str(error).split())[:400]})",
+                "check the bucket, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+            ) from None
 
     def names(self, area: str) -> list[str]:
         """Tables of an area, sorted."""
-        filesystem, root = self._filesystem()
+        filesystem, root = self.filesystem()
         base = f"{root}/{area}"
         infos = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
         found = [info.base_name for info in infos if info.type == fs.FileType.Directory]
         return sorted(name for name in found if self.exists(area, name))
 
-    def _filesystem(self) -> tuple[fs.FileSystem, str]:
+    def filesystem(self) -> tuple[fs.FileSystem, str]:
+        """File system of the lake, and the lake's place in it: for files that are not tables."""
         if self.is_local:
             return fs.LocalFileSystem(), self.uri
         endpoint = os.environ.get("AWS_ENDPOINT_URL")

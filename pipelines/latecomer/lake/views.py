@@ -34,6 +34,9 @@ def identity(spec: Any) -> list[str]:
     aliases = [alias for alias, _ in spec.streams]
     groups = list(getattr(spec, "group_by", ()) or ())
     window = ["window_start", "window_end"]
+    emit = getattr(spec, "emit", "rows")
+    if emit != "rows":
+        return window if emit == "count" else [*window, "edge", "part", "position", "seq", "first"]
     return {
         "join": [f"{alias}_seq" for alias in aliases],
         "aggregate": groups + window,
@@ -65,8 +68,8 @@ def view(lake: Lake, spec: Any, name: str) -> pa.Table:
 
 
 def results(lake: Lake, spec: Any) -> pa.Table:
-    """On-time rows plus corrections, latest revision of each, no duplicates."""
-    return _sorted_rows(lake, spec, ["on_time", "corrections"], latest=True)
+    """On-time rows, corrections and backfills, no duplicates: the newest answer, or the first where answers only grow."""
+    return _sorted_rows(lake, spec, ["on_time", "corrections", "backfill"], latest=True)
 
 
 def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa.Table:
@@ -79,12 +82,24 @@ def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa
         return pa.table({})
     rows = pa.concat_tables(parts, promote_options="default")
     keys = [name for name in identity(spec) if name in rows.column_names]
-    rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in [*keys, "revision"]]))
+    if latest and getattr(spec, "emit", "") == "ranges":
+        rows = _newest_windows(rows)
+    grows = spec.kind in ("join", "membership") or getattr(spec, "emit", "") == "rows"
+    newest = [("published_seq", "descending" if grows else "ascending"), ("revision", "ascending")]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[*((name, "ascending") for name in keys), *newest]))
     if latest and rows.num_rows > 1:
         rows = rows.filter(_last_of_each(rows, keys))
     if spec.kind == "aggregate":
         rows = _with_coverage(lake, spec, rows, keys)
     return rows.drop_columns([name for name in _INTERNAL if name in rows.column_names])
+
+
+def _newest_windows(rows: pa.Table) -> pa.Table:
+    """Rows of each window's newest answer, where an answer is many rows that stand together."""
+    newest = rows.group_by("window_start").aggregate([("published_seq", "max")])
+    joined = rows.join(newest, "window_start")
+    kept = joined.filter(pc.equal(joined["published_seq"], joined["published_seq_max"]))
+    return kept.select(rows.column_names)
 
 
 def _with_coverage(lake: Lake, spec: Any, rows: pa.Table, keys: list[str]) -> pa.Table:

@@ -15,6 +15,18 @@ class ExpectRecallToMeetTarget(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
     description: str = "Recall on time reaches the target in the promised share of periods"
 
 
+class ExpectErrorWithinPromise(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
+    """The share of answers within the error reaches the promised probability, less what chance alone explains."""
+
+    description: str = "Enough answers are within the promised error"
+
+
+class ExpectFalsePositivesBounded(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
+    """Absent elements that passed the filters are no more than the false-positive rate and chance explain."""
+
+    description: str = "False positives stay under their bound"
+
+
 class ExpectCompleteAfterRepair(gxe.ExpectColumnValuesToBeBetween):
     """After repair every period is complete: recall is exactly 1."""
 

@@ -31,8 +31,7 @@ def touched(start: int, first: Spec, other: Spec) -> list[int]:
     inside = [s for s in starts if start < s + size <= end]
     if inside:
         return inside
-    after = min(s for s in starts if s + size > end)
-    return [after] if after < end else []
+    return [max(s for s in starts if s + size <= end)]
 
 
 def results(streams: Sequence[Iterable[Row]], specs: Sequence[Spec]) -> set[tuple[int, object]]:

@@ -82,7 +82,7 @@ def run(
             if policy.needs_observation:
                 if delivered is None:
                     delivered = (number * slide - size) // slide
-                span = min(max(size, largest), 64 * size) if observe_us is None else observe_us
+                span = min(max(size, largest), 16 * size) if observe_us is None else observe_us
                 last = (number * slide - span - size) // slide
                 for window in range(delivered + 1, last + 1):
                     cut = number * slide

@@ -1,8 +1,8 @@
 """`adapt`: recompute a query's adaptation statistics from everything that was stored.
 
-Live statistics are censored (a pair that was missed was not seen); history is not. `adapt` counts, for every period, the
-retention each pair would have needed, and writes what the controller should have known, effective from the
-arrival the next micro-batch starts with.
+Live statistics of a join are censored (a pair that was missed was not seen), those of windows end with their observation; history
+has neither limit. `adapt` counts what every pair, answer or member would have needed, and writes what the controller should
+have known, effective from the arrival the next micro-batch starts with.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
         state = journal.load_state(lake, spec.name)
         if state is None:
             raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
-        stage = _stage(lake, spec)
-        parameters = adapted_parameters(stage.settings, stage.history(state.seq_to))
+        parameters = _learnt(lake, spec, state)
         last = small.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1
         row = {"number": number, "effective_seq": state.seq_to, "parameters": json.dumps(parameters)}
@@ -58,9 +57,29 @@ def effective(lake: Lake, query: str, seq: int) -> dict[str, Any] | None:
     return {"number": rows["number"][newest].as_py(), **json.loads(rows["parameters"][newest].as_py())}
 
 
-def _stage(lake: Lake, spec: Spec) -> Any:
-    if spec.kind != "join":
-        raise InputError(f"query {spec.name}: kind", spec.kind, "does not adapt from history", "only a join does")
-    from latecomer.spark.join import JoinStage
+def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
+    """What the query's controllers should have known."""
+    if spec.kind == "join":
+        from latecomer.spark.join import JoinStage
 
-    return JoinStage(spec, session(lake), lake)  # type: ignore[arg-type]
+        stage = JoinStage(spec, session(lake), lake)
+        return adapted_parameters(stage.settings, stage.history(state.seq_to))
+    if spec.kind not in ("aggregate", "topk"):
+        raise InputError(f"query {spec.name}: kind", spec.kind, "has nothing to adapt", "it waits for nothing")
+    from latecomer.spark.kinds import stage_of
+    from latecomer.spark.windowed import WindowedStage, controls_of
+
+    windows = stage_of(spec, session(lake), lake)
+    assert isinstance(windows, WindowedStage)
+    policies = windows.policies()
+    known = controls_of(spec, windows.policies(), state.stage)
+    if not policies[0].needs_observation:
+        raise InputError(
+            f"query {spec.name}: strategy", spec.strategy.name, "has nothing to adapt", "choose one that adapts"
+        )
+    for policy, control, seen in zip(policies, known, windows.history(state.seq_to), strict=True):
+        policy.delays(max(control.delay_us, control.pending_delay_us))
+        for each in seen:
+            interval = each.window + windows.grid.size_us // windows.grid.slide_us
+            policy.observe(each, policy.choose(interval), interval)
+    return {"policies": [policy.to_dict() for policy in policies]}

@@ -73,6 +73,14 @@ class AggregateStage(WindowedStage):
         """HPM's controller, its rivals, or the calibrated one."""
         return policies_of(self.spec, self.grid)
 
+    by_answer = property(lambda self: self._by_answer or self.spec.strategy.name == "calibrated")
+    """Is a contribution an answer (what `calibrated` learns from) or a row (the other controllers)?"""
+    _by_answer = False
+
+    def judge_answers(self) -> None:
+        """From now on observe answers, whatever the strategy."""
+        self._by_answer = True
+
     @cached_property
     def arguments(self) -> list[ex.Expr]:
         """Distinct aggregated expressions; value column ``v{i}`` holds the i-th."""
@@ -123,7 +131,7 @@ class AggregateStage(WindowedStage):
                 if own is None:
                     continue
                 cut = interval * self.grid.slide_us
-                if self.spec.strategy.name == "calibrated":
+                if self.by_answer:
                     answers[interval] = core.required_answers(own, self.grid, windows, cut, functions, self.spec.error)
                 else:
                     answers[interval] = core.required_coverage(

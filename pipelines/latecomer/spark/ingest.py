@@ -25,10 +25,13 @@ import pyarrow.compute as pc
 from latecomer.core.landing import valid_stream
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError
+from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import landing, tables
 from latecomer.spark.session import session
+
+ALWAYS = ("seq", "event_ts", "arrival_ts")
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -206,8 +209,12 @@ class _Ingestion:
         )
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in totals.collect()}
         good = sum(c["rows"] for c in counts.values())
+        every = good + sum(c["quarantined"] for c in counts.values())
         ordered = self._ordered(judged.where(F.col("_problem").isNull()), good).persist()
         try:
+            if every <= tables.FEW_ROWS:
+                self._write_few(ordered, judged, counts, number)
+                return self._commit(counts, good, number)
             ordered.count()
             jobs = [("events", stream) for stream, c in sorted(counts.items()) if c["rows"]]
             jobs += [("quarantine", stream) for stream, c in sorted(counts.items()) if c["quarantined"]]
@@ -224,6 +231,24 @@ class _Ingestion:
                         say(f"ingest: {place + 1} of {len(jobs)} tables written")
         finally:
             ordered.unpersist()
+        return self._commit(counts, good, number)
+
+    def _write_few(self, ordered: DataFrame, judged: DataFrame, counts: dict[str, dict[str, int]], number: int) -> None:
+        """Write every table from the driver: with few rows Spark's own commits would take all the time."""
+        events = ordered.toArrow()
+        payload = [c for c in events.column_names if not c.startswith("_") and c not in ALWAYS]
+        for stream in sorted(stream for stream, c in counts.items() if c["rows"]):
+            own = events.filter(pc.equal(events["_stream"], stream)).select([*ALWAYS, *payload]).sort_by("seq")
+            small.append(self.lake, "events", stream, _nullable(own), "ingest", number)
+            crash.point("ingest:events")
+        if any(c["quarantined"] for c in counts.values()):
+            bad = self._bad_rows(judged, None, number).toArrow()
+            for stream in sorted(stream for stream, c in counts.items() if c["quarantined"]):
+                own = bad.filter(pc.equal(bad["_stream"], stream)).drop_columns(["_stream"])
+                small.append(self.lake, "quarantine", stream, _nullable(own), "ingest", number)
+                crash.point("ingest:quarantine")
+
+    def _commit(self, counts: dict[str, dict[str, int]], good: int, number: int) -> dict[str, dict[str, int]]:
         row = {
             "number": number,
             "seq_from": self.start,
@@ -234,6 +259,7 @@ class _Ingestion:
         }
         small.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number)
         crash.point("ingest:committed")
+        tend(self.lake, [("events", stream) for stream in counts] + [("quarantine", stream) for stream in counts])
         return counts
 
     def _ordered(self, rows: DataFrame, count: int) -> DataFrame:
@@ -263,17 +289,26 @@ class _Ingestion:
         payload = [c for c in ordered.columns if not c.startswith("_") and c not in ("seq", "event_ts", "arrival_ts")]
         return ordered.where(F.col("_stream") == stream).select("seq", "event_ts", "arrival_ts", *map(_quoted, payload))
 
-    def _bad_rows(self, judged: DataFrame, stream: str, number: int) -> DataFrame:
+    def _bad_rows(self, judged: DataFrame, stream: str | None, number: int) -> DataFrame:
+        """Quarantined rows of a stream; None: of all, with ``_stream``."""
         from pyspark.sql import functions as F
 
         names = F.create_map(*(part for i, path in enumerate(self.files) for part in (F.lit(i), F.lit(str(path)))))
-        return judged.where((F.col("_stream") == stream) & F.col("_problem").isNotNull()).select(
+        bad = judged.where(F.col("_problem").isNotNull())
+        bad = bad if stream is None else bad.where(F.col("_stream") == stream)
+        return bad.select(
+            *(["_stream"] if stream is None else []),
             F.col("_raw").alias("raw"),
             F.element_at(names, F.col("_file")).alias("file"),
             F.col("_line").alias("line"),
             F.col("_problem").alias("reason"),
             F.lit(number).cast("bigint").alias("ingest_id"),
         )
+
+
+def _nullable(rows: pa.Table) -> pa.Table:
+    """The same rows with every column nullable, as Spark's own tables have them."""
+    return rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
 
 
 def _check_options(options: IngestOptions) -> None:

@@ -7,6 +7,7 @@ came; Parquet is read in place. The common columns are ``_file`` (index of the f
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from latecomer.core import landing as core
 from latecomer.lake.errors import InputError
@@ -82,14 +84,13 @@ class Landed:
 
     rows: DataFrame
     text: set[str]
-    staging: list[Path] = field(default_factory=list)
+    staging: list[tuple[fs.FileSystem, str]] = field(default_factory=list)
 
     def close(self) -> None:
         """Remove what was staged."""
-        import shutil
-
-        for path in self.staging:
-            shutil.rmtree(path, ignore_errors=True)
+        for filesystem, folder in self.staging:
+            with contextlib.suppress(OSError):
+                filesystem.delete_dir(folder)
 
 
 def read(spark: SparkSession, lake: Lake, files: list[Path], options: IngestOptions) -> Landed:
@@ -234,11 +235,13 @@ def _text(spark: SparkSession, lake: Lake, path: Path, kind: str, staging: Lande
             at += n
     fields = [("_row", pa.int64()), ("_line", pa.int64()), ("_raw", pa.string()), ("_problem", pa.string())]
     whole = pa.concat_tables([*tables, pa.schema(fields).empty_table()], promote_options="default")
-    folder = Path(lake.uri if lake.is_local else "/tmp") / "_staging" / uuid.uuid4().hex
-    folder.mkdir(parents=True)
-    staging.staging.append(folder)
-    pq.write_table(whole, folder / "rows.parquet", row_group_size=1 << 18)
-    rows = spark.read.parquet(str(folder))
+    filesystem, root = lake.filesystem()
+    folder = f"_staging/{uuid.uuid4().hex}"
+    if lake.is_local:
+        filesystem.create_dir(f"{root}/{folder}")
+    staging.staging.append((filesystem, f"{root}/{folder}"))
+    pq.write_table(whole, f"{root}/{folder}/rows.parquet", row_group_size=1 << 18, filesystem=filesystem)
+    rows = spark.read.parquet(lake.spark_uri(f"{lake.uri}/{folder}"))
     if kind != "json" or "line" not in rows.columns:
         return rows
     shape = spark.read.option("primitivesAsString", True).option("mode", "PERMISSIVE").json(str(path.resolve())).schema

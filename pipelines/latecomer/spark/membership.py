@@ -177,12 +177,13 @@ class MembershipStage(WindowedStage):
         hashed = first.withColumn("hash", F.xxhash64("element")).persist()
         self._count("tested", hashed)
         per_window = self.spec.strategy.name != "one_filter"
-        make = BloomFilter.from_bytes if self.spec.strategy.name == "bloom" else CuckooFilter.from_bytes
+        bloom = self.spec.strategy.name == "bloom"
         shared = self.spark.sparkContext.broadcast(filters)
         places = len(others)
 
         def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             opened: dict[tuple[int, int], Any] = {}
+            kind = BloomFilter if bloom else CuckooFilter
             for batch in batches:
                 window = batch["m"].to_numpy()
                 hashes = batch["hash"].to_numpy().view(np.uint64)
@@ -193,7 +194,7 @@ class MembershipStage(WindowedStage):
                         key = (place, number if per_window else 0)
                         if key not in opened:
                             data = shared.value.get(key)
-                            opened[key] = None if data is None else make(data)
+                            opened[key] = None if data is None else kind.from_bytes(data)
                         if opened[key] is None:
                             keep[at] = False
                             break

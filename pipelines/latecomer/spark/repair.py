@@ -18,15 +18,18 @@ import pyarrow.compute as pc
 from latecomer.core.repair import assign, gamma_batches
 from latecomer.lake import crash, journal, small, views
 from latecomer.lake.errors import InputError
+from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import session
+from latecomer.spark.session import SMALL_ROWS, session, tune
 
 if TYPE_CHECKING:
     from latecomer.specs.common import Spec
 
+REPAIR_WEIGHT = 10
+"""Stored rows that are read for a late row, about: what a repair is planned for."""
 REPAIRS = pa.schema(
     [
         ("number", pa.int64()),
@@ -104,6 +107,8 @@ def repair(
                 0.0,
             )
             done_to, number = int(closes[-1]), number + 1
+        if report.batches:
+            tend(lake, [(area, spec.name) for area in ("corrections", "repairs")])
         return RepairReport(
             report.late_repaired, report.corrections, report.batches, report.pending, time.monotonic() - started
         )
@@ -136,12 +141,14 @@ def _commit(
     lake: Lake, spec: Spec, number: int, seq: np.ndarray, batch: np.ndarray, closes: np.ndarray, done_to: int
 ) -> int:
     spark = session(lake)
+    tune(spark, len(seq) * REPAIR_WEIGHT)
     stage = stage_of(spec, spark, lake)
     late = tables.read(spark, lake, "late", spec.name)
     done = small.last_version(lake, "corrections", spec.name, "repair")
     if done is None or done < number:
         corrections = stage.repair(late, pa.table({"seq": seq, "repaired_in": batch}))
-        tables.append(corrections, lake, "corrections", spec.name, "repair", number)
+        few = len(seq) * REPAIR_WEIGHT <= SMALL_ROWS
+        tables.append(corrections, lake, "corrections", spec.name, "repair", number, few=few)
     crash.point("repair:corrections")
     mine = (pc.field("published_seq") > done_to) & (pc.field("published_seq") <= int(closes[-1]))
     per_period = small.count_by(lake, "corrections", spec.name, "period_start", mine)

@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 
 from latecomer.lake import crash, journal, small
 from latecomer.lake.errors import InputError
+from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.adapt import effective
 from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import session
+from latecomer.spark.session import SMALL_ROWS, session, tune
 from latecomer.spark.stage import Batch
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def run(
             progress(
                 f"{spec.name}: micro-batch {batch.number}, arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
             )
+        if count:
+            tend(lake, [(area, spec.name) for area in ("on_time", "late", "ledger", "state")])
         after = state.counts if state else {}
         change = {key: after.get(key, 0) - before.get(key, 0) for key in ("rows_read", "on_time", "late")}
         return RunReport(
@@ -116,12 +119,14 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
 
 def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None) -> journal.RunState:
     spark = session(lake)
+    tune(spark, batch.seq_to - batch.seq_from)
     stage = stage_of(spec, spark, lake, effective(lake, spec.name, batch.seq_from))
     outcome = stage.process(batch, state.stage if state else None)
     try:
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
             if rows is not None and not _committed(lake, area, spec.name, batch.number):
-                tables.append(rows, lake, area, spec.name, "run", batch.number)
+                few = batch.seq_to - batch.seq_from <= SMALL_ROWS
+                tables.append(rows, lake, area, spec.name, "run", batch.number, few=few)
             crash.point(f"run:{area}")
         settled = outcome.settle(_produced(lake, spec.name, batch) if outcome.on_time is not None else {})
     finally:

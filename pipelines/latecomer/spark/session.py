@@ -36,12 +36,18 @@ def jars() -> list[Path]:
 
 
 def java_options() -> str:
-    """Driver JVM options: the class archive that ``make setup`` made starts Spark about three times faster."""
+    """Driver JVM options: the class archive that ``make setup`` made starts Spark about three times faster.
+
+    ``LATECOMER_JAVA_OPTIONS`` adds to them.
+    """
     archive = _ROOT / ".jvm" / "latecomer.jsa"
     quiet = (
         f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')} -Xlog:disable -Xlog:all=off"
     )
-    return f"-XX:SharedArchiveFile={archive} -Xshare:auto {quiet}" if archive.is_file() else quiet
+    more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
+    return " ".join(
+        [*([f"-XX:SharedArchiveFile={archive} -Xshare:auto"] if archive.is_file() else []), quiet, more]
+    ).strip()
 
 
 def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
@@ -61,6 +67,22 @@ def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
     return spark
+
+
+SMALL_ROWS = 50_000
+"""Arrivals up to which a micro-batch is planned for latency: compiling code for it would take longer than reading it."""
+
+
+def tune(spark: SparkSession, rows: int) -> None:
+    """Plan what follows for this many new rows. Results do not depend on it.
+
+    Small: no adaptive stages and no generated code, which is compiled anew for every micro-batch because plans hold its bounds.
+    Large: both, and with them the splitting of hot keys.
+    """
+    large = rows > SMALL_ROWS
+    spark.conf.set("spark.sql.adaptive.enabled", str(large).lower())
+    spark.conf.set("spark.sql.codegen.wholeStage", str(large).lower())
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if large else "NO_CODEGEN")
 
 
 def settings(lake: Lake) -> dict[str, str]:
@@ -105,6 +127,11 @@ def settings(lake: Lake) -> dict[str, str]:
 
 
 def _s3_settings() -> dict[str, str]:
+    """Hadoop's S3 file system. Credentials come from the environment, the executors' too.
+
+    Delta commits from Spark look before they put (its log store for S3 knows one driver): the lease in the lake, which
+    delta-rs takes with a conditional put, keeps a second driver away.
+    """
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     settings = {
         "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",

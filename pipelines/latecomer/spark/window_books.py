@@ -72,7 +72,7 @@ class WindowBooks:
         for period, counts in extras.items():
             found = self.periods.setdefault(period, Published())
             before = found.extra or {}
-            found.extra = {name: before.get(name, 0) + count for name, count in counts.items()}
+            found.extra = before | {name: before.get(name, 0) + count for name, count in counts.items()}
 
     def close(self, controls: list[WindowControl], *, flush: bool) -> pa.Table | None:
         """Rows of the periods whose end every watermark has reached; with `flush`, of the open ones too.

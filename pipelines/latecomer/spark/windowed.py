@@ -130,6 +130,11 @@ class WindowedStage:
     def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
         """Answer one micro-batch."""
         controls, books = controls_of(self.spec, self.policies(), state), books_of(self.spec, state)
+        used = (state or {}).get("parameters")
+        if self.parameters and self.parameters["number"] != used:
+            used = self.parameters["number"]
+            for control, learnt in zip(controls, self.parameters["policies"], strict=True):
+                control.policy.restore(learnt)
         marks = [Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))] if state is None else _marks(state)
         carry = marks[-1].carry
         observing = any(control.policy.needs_observation for control in controls)
@@ -171,6 +176,7 @@ class WindowedStage:
                 "controls": [control.to_dict() for control in controls],
                 "books": books.to_dict(),
                 "marks": [[mark.seq, mark.carry] for mark in following],
+                "parameters": used,
             }
             return Settled(closed, after, dict(books.totals))
 
@@ -420,7 +426,49 @@ class WindowedStage:
         waits = small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine, "wait_us")
         return {period: (count, waits.get(period) or 0) for period, count in rows.items()}
 
-    # ------------------------------------------------------------------------------------------------------ repair
+    def history(self, seq_to: int) -> list[list[Observed]]:
+        """Per shard, every window of the arrivals before `seq_to` as it is known now, in order; nothing is left out as too late."""
+        from pyspark.sql import functions as F
+
+        start = Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))
+        scanned = self._scanned(start, Batch(-1, 0, seq_to)).where(F.col("t") > NEVER).persist()
+        try:
+            low, high, last = scanned.agg(F.min("ts"), F.max("ts"), F.max("j")).collect()[0]
+            if low is None:
+                return [[] for _ in range(self.shards)]
+            span = (self.grid.first_of(low), self.grid.last_of(high))
+            found = self.observed(scanned, [{last + 1: span} for _ in range(self.shards)])
+            return [each.get(last + 1, []) for each in found]
+        finally:
+            scanned.unpersist()
+
+    # ---------------------------------------------------------------------------------------------- backfill, repair
+
+    def recompute(self, from_us: int, to_us: int, seq_to: int, state: dict[str, Any]) -> DataFrame:
+        """Answers, from all rows before `seq_to`, of closed windows that start in ``[from_us, to_us)``."""
+        from pyspark.sql import functions as F
+
+        slide, size = self.grid.slide_us, self.grid.size_us
+        first, last = -(-from_us // slide), (to_us - 1) // slide
+        controls = controls_of(self.spec, self.policies(), state)
+        after = [min(last, self.grid.last_closed(control.watermark())) for control in controls]
+        low = max(first * slide - self.lookback_us, _EARLIEST_US)
+        inside = (
+            (F.col("seq") < seq_to)
+            & (F.col("event_ts") >= F.timestamp_micros(F.lit(low)))
+            & (F.col("event_ts") < F.timestamp_micros(F.lit(min(last * slide + size, _LATEST_US))))
+        )
+        rows = self._stored(inside).where("ok").withColumn("o", self.first_of("ts"))
+        shard, number = F.lit(after[0]), F.col("m")
+        for each in range(1, self.shards):
+            shard = F.when(F.col("shard") == each, F.lit(after[each])).otherwise(shard)
+        lowest = F.greatest(F.col("o"), F.lit(first))
+        windows = self.in_windows(rows, lowest, F.least(self.last_of("ts"), shard)).select("shard", number).distinct()
+        table = windows.withColumn("closed_seq", F.lit(seq_to - 1).cast("bigint")).withColumn(
+            "wait_us", F.lit(0).cast("bigint")
+        )
+        closing = Closing([first - 1] * self.shards, after, table.persist(), 1)
+        return self._results(self.answers(rows, closing), "repaired", "closed_seq")
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
         """Corrections for registered late rows; ``seq`` and ``repaired_in`` (int64) say which and in which Gamma batch."""

@@ -1,7 +1,8 @@
 """``kind: topk``: the k best rows by a score over sliding windows, with a least hit rate.
 
 Defaults, with their source: ``candidates`` 10, ``windows`` 30, ``initial_wait`` 2 s, ``hit_rate`` 0.95 and ``k`` 5 in the examples are
-the paper's (`algorithms.md` section 3). Ours: ``min_step``, the finest difference between candidate waits, is a tenth of the
+the paper's (`algorithms.md` section 3). Ours: the strategy ``calibrated``, which keeps the hit rate in
+95% of periods where ``adaptive_wait`` keeps it on average; ``min_step``, the finest difference between candidate waits, is a tenth of the
 first step (``initial_wait / candidates / 10``, at least 1 ms); ``gamma`` is one period; the period of a query without one is 60 s
 or a window, whichever is longer.
 """
@@ -119,7 +120,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
     k = reader.number("k", low=1, high=10_000, whole=True)
     select = select_of(reader, aliases, (*group_by, *FIXED))
     where = where_of(reader, aliases)
-    inner, strategy_name = strategy_of(reader, STRATEGIES, "adaptive_wait", _USES)
+    inner, strategy_name = strategy_of(reader, STRATEGIES, "calibrated", _USES)
     quality = quality_of(reader, strategy_name, _STEERED, "hit_rate: 0.95, period: 1 d")
     hit_rate = quality.number("hit_rate", 0.95, low=0.0, high=1.0, open_low=True)
     period_us = quality.duration("period", max(60_000_000, window.size_us))

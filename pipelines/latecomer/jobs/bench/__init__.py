@@ -13,6 +13,9 @@ from typing import Any
 
 NAMES = ("join", "aggregate", "topk", "theta_join", "membership")
 
+SPARK_ROWS = {"join": 2_000_000, "aggregate": 10_000_000, "topk": 10_000_000}
+"""Generated events for the comparison with Spark's own ways."""
+
 
 def run(
     name: str, data: Path | None, out: Path, progress: Callable[[str], None], quick: bool = False
@@ -41,4 +44,8 @@ def run(
         raise ValueError(f"benchmark is {name!r}: choose one of {', '.join(NAMES)}")
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = import_module(f"latecomer.jobs.bench.{name}").run(data, out, progress, quick=quick)
+    if name in SPARK_ROWS and not quick:
+        from latecomer.jobs.bench import spark_speed
+
+        found["spark_speed"] = spark_speed.measure(name, SPARK_ROWS[name], progress)
     return found

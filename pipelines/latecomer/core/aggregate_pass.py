@@ -1,0 +1,198 @@
+"""A whole stream through the control plane of an aggregate, in memory: what `run` does on Spark, on arrays.
+
+One pass gives, for every window, when it closed, the slack in force, its first answer and the final one. Used by benchmarks and
+tests of the promise; the Spark stage reads the same controllers from the same summaries.
+
+Ordering: none. Cost: O(n log n) for n rows and O(1) per interval and window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latecomer.core.aggregate import Cells, Function, required_answers, required_coverage
+from latecomer.core.time import FOREVER
+from latecomer.core.windows import Grid, IntervalRows, Observed, SlackPolicy, WindowControl
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Windows of one pass, in order; arrays of one length.
+
+    Attributes
+    ----------
+    window, close_us, wait_us : int64[w]
+        Number; stream time at which it closed; that minus its end.
+    slack_us : int64[w]
+        Slack of the interval in which it closed.
+    first_sum, final_sum, first_rows, final_rows : float64[w]
+        Sum of values and rows when it closed, and in the end.
+    held_mean : float
+        Rows in open windows, averaged over stream time.
+    """
+
+    window: Int64
+    close_us: Int64
+    wait_us: Int64
+    slack_us: Int64
+    first_sum: Float64
+    final_sum: Float64
+    first_rows: Float64
+    final_rows: Float64
+    held_mean: float
+
+    def error(self, *, count: bool = False) -> Float64:
+        """Relative error of each first answer: of the sum, or of the count."""
+        first, final = (self.first_rows, self.final_rows) if count else (self.first_sum, self.final_sum)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            off = np.abs(first - final) / np.abs(final)
+        off = np.where(first == final, 0.0, np.where(np.isnan(off), np.inf, off))
+        return np.where(self.first_rows > 0, off, np.inf)
+
+
+def run_pass(
+    event_time_us: Int64,
+    value: Float64,
+    grid: Grid,
+    policy: SlackPolicy,
+    *,
+    functions: Sequence[Function] = (Function("sum", 0),),
+    error: float = 0.05,
+    delta: float = 0.05,
+    period_us: int = 60_000_000,
+    by_answer: bool = False,
+    group: Int64 | None = None,
+    observe_us: int | None = None,
+) -> Closed:
+    """Run one stream to its end.
+
+    Parameters
+    ----------
+    event_time_us, value : int64[n], float64[n]
+        In arrival order.
+    by_answer
+        The policy learns from answers per group (``calibrated``), not from rows.
+    group : int64[n], optional
+        Groups, for what the policy is shown; sums are over all of them.
+    """
+    t = np.maximum.accumulate(event_time_us)
+    interval = t // grid.slide_us
+    pane = event_time_us // grid.pane_us
+    control = WindowControl(grid, period_us, policy, observe_us)
+    intervals = _intervals(interval, t, t - event_time_us, pane)
+    cells = _cells(event_time_us, t, value, group, grid)
+    seen: dict[int, list[Observed]] = {}
+    for number, windows in control.schedule(intervals).items():
+        cut = number * grid.slide_us
+        if by_answer:
+            seen[number] = required_answers(_near(cells, grid, windows), grid, windows, cut, functions, error)
+        else:
+            seen[number] = required_coverage(_near(cells, grid, windows), grid, windows, cut, functions, error, delta)
+    placement = control.step(intervals, seen)
+    at = np.searchsorted(placement.interval, interval)
+    slack = placement.slack[at]
+    mark = np.maximum(placement.base[at], np.where(slack >= FOREVER, placement.base[at], t - slack))
+    return _answers(event_time_us, t, value, mark, slack, grid, control)
+
+
+def _intervals(interval: Int64, t: Int64, delay: Int64, pane: Int64) -> list[IntervalRows]:
+    starts = np.flatnonzero(np.diff(interval, prepend=interval[0] - 1))
+    ends = np.append(starts[1:], len(interval))
+    found = []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        panes, rows = np.unique(pane[start:end], return_counts=True)
+        found.append(
+            IntervalRows(
+                int(interval[start]),
+                int(t[end - 1]),
+                int(delay[start:end].max()),
+                end - start,
+                panes,
+                rows.astype(np.int64),
+            )
+        )
+    return found
+
+
+def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, grid: Grid) -> Cells:
+    """Rows by (group, pane, wait), in the order of panes."""
+    pane = event_time_us // grid.pane_us
+    wait = t - (grid.first_of(event_time_us) * grid.slide_us + grid.size_us)
+    bucket = np.where(wait >= 0, wait // grid.granularity_us, -1)
+    owner = np.zeros(len(pane), np.int64) if group is None else group
+    order = np.lexsort((bucket, owner, pane))
+    pane, bucket, owner, value = pane[order], bucket[order], owner[order], value[order]
+    fresh = np.ones(len(pane), bool)
+    fresh[1:] = (pane[1:] != pane[:-1]) | (bucket[1:] != bucket[:-1]) | (owner[1:] != owner[:-1])
+    starts = np.flatnonzero(fresh)
+    rows = np.diff(np.append(starts, len(pane)))
+    sums = [np.add.reduceat(value, starts), np.add.reduceat(value * value, starts)]
+    ends = [np.minimum.reduceat(value, starts), np.maximum.reduceat(value, starts)]
+    return Cells(
+        owner[starts],
+        pane[starts],
+        bucket[starts],
+        rows,
+        rows[None, :].astype(float),
+        *(a[None, :] for a in (*sums, *ends)),
+    )
+
+
+def _near(cells: Cells, grid: Grid, windows: tuple[int, int]) -> Cells:
+    """The cells whose pane can be in one of the windows; cells are in the order of panes."""
+    low = np.searchsorted(cells.pane, windows[0] * grid.slide_us // grid.pane_us)
+    high = np.searchsorted(cells.pane, -(-(windows[1] * grid.slide_us + grid.size_us) // grid.pane_us))
+    part = slice(int(low), int(high))
+    deep = (cells.counted, cells.total, cells.squares, cells.least, cells.most)
+    return Cells(cells.group[part], cells.pane[part], cells.bucket[part], cells.rows[part], *(a[:, part] for a in deep))
+
+
+def _answers(
+    event_time_us: Int64, t: Int64, value: Float64, mark: Int64, slack: Int64, grid: Grid, control: WindowControl
+) -> Closed:
+    first, last = grid.first_of(event_time_us), grid.last_of(event_time_us)
+    low = int(first.min())
+    count = int(last.max()) - low + 1
+    # prefix differences: a row adds to windows [from, last]; on time to those after the last one closed
+    opened = np.maximum(first, (mark - grid.size_us) // grid.slide_us + 1)
+    final = _spans(first - low, last - low, value, count)
+    on_time = _spans(np.minimum(opened, last + 1) - low, last - low, value, count)
+    ends = (np.arange(count) + low) * grid.slide_us + grid.size_us
+    place = np.minimum(np.searchsorted(mark, ends), len(mark) - 1)
+    used = final[1] > 0
+    closed = t[place]
+    held = sum(a.held_area for a in control.accounts.values())
+    weight = sum(a.weight_us for a in control.accounts.values())
+    chosen = np.where(slack[place] >= FOREVER, closed - ends, slack[place])
+    arrays = (
+        np.arange(count) + low,
+        closed,
+        np.maximum(closed - ends, 0),
+        chosen,
+        on_time[0],
+        final[0],
+        on_time[1],
+        final[1],
+    )
+    kept = [np.asarray(a[used]) for a in arrays]
+    return Closed(
+        kept[0], kept[1], kept[2], kept[3], kept[4], kept[5], kept[6], kept[7], held / weight if weight else 0.0
+    )
+
+
+def _spans(first: Int64, last: Int64, value: Float64, count: int) -> tuple[Float64, Float64]:
+    """Sums of values and numbers of rows over windows, each row adding to ``[first, last]``."""
+    found = []
+    for weights in (value, np.ones(len(value))):
+        steps = (
+            np.bincount(first, weights, count + 1)[: count + 1] - np.bincount(last + 1, weights, count + 1)[: count + 1]
+        )
+        found.append(np.cumsum(steps)[:count])
+    return np.asarray(np.round(found[0], 9), np.float64), np.asarray(np.round(found[1]), np.float64)

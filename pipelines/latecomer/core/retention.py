@@ -1,0 +1,187 @@
+"""Retention policies of QJoin: which estimator steers, and what is done between adaptations.
+
+``CalibratedRetention`` puts the shared controller (:mod:`latecomer.core.calibrated`) behind the join's two knobs; ``QJoinRetention`` is
+the paper's controller, equation (3), with any of the estimators of :mod:`latecomer.core.estimators`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from latecomer.core.calibrated import Calibrated
+from latecomer.core.estimators import (
+    ESTIMATORS,
+    Recall,
+    choose_retention,
+    delay_aware,
+    empirical,
+    interval_loss,
+    interval_target,
+    paper,
+)
+from latecomer.core.histogram import (
+    SAMPLE_FRACTION,
+    IntervalStats,
+    TailEstimator,
+    from_dict,
+    sampled_share,
+    to_dict,
+    uncensor,
+)
+from latecomer.core.time import FOREVER
+
+
+class CalibratedRetention:
+    """The shared ``calibrated`` controller as a join's retention policy: two knobs, floor ``-w``.
+
+    Scarce results. A buffer that keeps less than one window hides the pairs that would tell it so, and only the sample
+    could object. So a retention below 0 is chosen only while the sample would notice: a period that lost just what it
+    may is expected to show at least `EVIDENCE` sampled losses. Else at least one window is kept, as the paper does.
+    """
+
+    needs_pairs = True
+    needs_candidates = True
+
+    EVIDENCE = 4.0
+    """Sampled losses per period; a Poisson count of 4 is known to within a half."""
+
+    def __init__(self, controller: Calibrated, tail: TailEstimator, results: float = 0.0, periods: float = 0.0) -> None:
+        self.controller, self.tail, self.results, self.periods = controller, tail, results, periods
+
+    @classmethod
+    def build(
+        cls,
+        target: float,
+        *,
+        window_us: int,
+        period_us: int,
+        interval_us: int,
+        granularity_us: int,
+        sample_fraction: float = SAMPLE_FRACTION,
+        share: float = 0.95,
+    ) -> CalibratedRetention:
+        """A policy that has seen nothing yet."""
+        floor = (-window_us, -window_us)
+        controller = Calibrated(target, period_us, interval_us, granularity_us, floor, share)
+        spans = (window_us, granularity_us, interval_us, period_us)
+        return cls(controller, TailEstimator(*spans, sample_fraction, controller.memory))
+
+    def observe(self, stats: IntervalStats) -> None:
+        """Take in one complete interval; in order, those without arrivals left out."""
+        last = self.tail.last
+        estimated = self.tail.estimate(stats)
+        self.controller.observe(interval_loss(stats, estimated, self.controller.granularity_us))
+        span = (1 if last is None else stats.interval - last) * self.controller.interval_us / self.controller.period_us
+        fade = 1 / (1 + span / self.controller.memory)
+        self.results = self.results * fade + sum(float(weight.sum()) for _, weight in estimated)
+        self.periods = self.periods * fade + span
+
+    def choose(self, interval: int) -> tuple[int, int]:
+        """``(d_left, d_right)`` in us for `interval`; `FOREVER` keeps everything."""
+        left, right = self.controller.choose(interval)
+        share = sampled_share(self.tail.sample_fraction)
+        if share * self.results * (1 - self.controller.target) < self.EVIDENCE * self.periods:
+            return max(left, 0), max(right, 0)
+        return left, right
+
+    def to_dict(self) -> dict[str, Any]:
+        """Parameters and state, JSON-able and exact."""
+        return {
+            "controller": self.controller.to_dict(),
+            "tail": self.tail.to_dict(),
+            "results": self.results,
+            "periods": self.periods,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CalibratedRetention:
+        """Inverse of ``to_dict``."""
+        parts = Calibrated.from_dict(data["controller"]), TailEstimator.from_dict(data["tail"])
+        return cls(*parts, float(data["results"]), float(data["periods"]))
+
+
+@dataclass
+class QJoinRetention:
+    """QJoin's controller: once per `L`, equation (3)'s target and the cheapest retention that is estimated to reach it.
+
+    Choices where the paper is silent: ideal results of an interval are those produced divided by the recall estimated
+    under the retention in force (``empirical``: the estimated count itself); an interval without evidence leaves the
+    retention as it is. Until the first full period has passed everything is retained.
+    """
+
+    estimator: str
+    target: float
+    window_us: int
+    period_us: int
+    interval_us: int
+    granularity_us: int
+    basic_window_us: int = 10_000
+    sample_fraction: float = SAMPLE_FRACTION
+    first: int | None = None
+    retention: tuple[int, int] = (FOREVER, FOREVER)
+    recent: list[IntervalStats] = field(default_factory=list)
+    account: list[tuple[int, float, float]] = field(default_factory=list)
+    """Per interval of the last P: number, results produced, results it should have had (estimated)."""
+
+    needs_pairs = True
+
+    def __post_init__(self) -> None:
+        if self.estimator not in ESTIMATORS:
+            raise ValueError(f"estimator is {self.estimator!r}: choose one of {', '.join(ESTIMATORS)}")
+
+    @property
+    def needs_candidates(self) -> bool:
+        """The two models read candidates and results by delay, ``empirical`` does not."""
+        return self.estimator != "empirical"
+
+    def observe(self, stats: IntervalStats) -> None:
+        """Take in one complete interval; in order, those without arrivals left out."""
+        self.first = stats.interval if self.first is None else self.first
+        oldest = stats.interval - self.period_us // self.interval_us
+        keep = oldest if self.estimator == "empirical" else stats.interval - 1
+        self.recent = [s for s in self.recent if s.interval > keep] + [stats]
+        produced = float(stats.left.pairs.sum() + stats.right.pairs.sum())
+        if self.estimator == "empirical":
+            ideal = sum(float(uncensor(s, self.sample_fraction)[1].sum()) for s in (stats.left, stats.right))
+        else:
+            recall = self._recall()
+            share = 1.0 if recall is None or max(self.retention) >= FOREVER else recall.at(*self.retention)
+            ideal = produced / max(share, 0.01)
+        self.account = [a for a in self.account if a[0] > oldest] + [(stats.interval, produced, ideal)]
+
+    def choose(self, interval: int) -> tuple[int, int]:
+        """``(d_left, d_right)`` in us for `interval`; `FOREVER` keeps everything."""
+        if self.first is None or (interval - self.first) * self.interval_us < self.period_us:
+            return self.retention
+        recall = self._recall()
+        if recall is not None:
+            oldest = interval - self.period_us // self.interval_us
+            rest = sum(produced for number, produced, _ in self.account if number > oldest)
+            ideal = sum(each for number, _, each in self.account if number >= oldest)
+            goal = interval_target(self.target, rest, ideal, self.interval_us, self.period_us)
+            rows = [sum(getattr(s, name).rows for s in self.recent) for name in ("left", "right")]
+            self.retention = choose_retention(recall, rows[0], rows[1], goal)
+        return self.retention
+
+    def _recall(self) -> Recall | None:
+        w, g, length = self.window_us, self.granularity_us, self.interval_us
+        if self.estimator == "empirical":
+            return empirical(self.recent, w, g, self.sample_fraction)
+        if self.estimator == "delay_aware":
+            return delay_aware(self.recent[-1], w, g, length)
+        return paper(self.recent[-1], w, g, length, self.basic_window_us)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Parameters and state, JSON-able and exact."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain["retention"], plain["account"] = list(self.retention), [list(a) for a in self.account]
+        return plain | {"recent": [to_dict(s) for s in self.recent]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> QJoinRetention:
+        """Inverse of ``to_dict``."""
+        left, right = data["retention"]
+        account = [(int(a), float(b), float(c)) for a, b, c in data["account"]]
+        recent = [from_dict(s) for s in data["recent"]]
+        return cls(**{**data, "retention": (int(left), int(right)), "account": account, "recent": recent})

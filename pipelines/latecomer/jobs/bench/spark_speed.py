@@ -1,0 +1,142 @@
+"""How fast is `run` on Spark, beside what Spark does itself and beside the least any job could do?
+
+Workload: generated events (exponential delays, mean 100 ms, 10,000 events a second of event time), ingested once, untimed. Per kind, in
+one session and one run: ``latecomer``, the whole of `run` with its commits; ``spark``, Spark's own way to the same answer (windowed
+streaming aggregation and stream-stream join with a watermark, available-now trigger; a window function for top-k); ``floor``,
+a plain job that reads the same columns of the same events and writes the same result rows. Each is run once to warm up on a tenth of the
+rows. Ratios are what to look at: the machine is whatever it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from latecomer.jobs.bench.data import exponential
+from latecomer.lake.location import Lake
+from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.run import run
+from latecomer.spark.session import session
+from latecomer.specs.loading import parse_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RATE = 10_000.0
+QUERIES = {
+    "aggregate": "streams: {s: a}\nwindow: {size: 10 s, slide: 2 s}\nselect: {total: sum(value)}\nstrategy: {name: k_slack, slack: 1 s}",
+    "topk": "streams: {s: a}\nscore: value\nk: 5\nwindow: {size: 10 s, slide: 10 s}\nselect: [value]\nstrategy: none",
+    "join": "streams: {l: a, r: b}\nkeys: [key]\nwindow: 1 s\nselect: [l.value, r.value]\nstrategy: {name: k_slack, slack: 1 s}",
+}
+
+
+def measure(kind: str, rows: int, progress: Callable[[str], None]) -> dict[str, float]:
+    """Seconds and rows per second of the three jobs over `rows` events."""
+    folder = Path(tempfile.mkdtemp(prefix="latecomer-bench-"))
+    try:
+        spent: dict[str, float] = {}
+        for share, label in ((rows // 10, "warm up"), (rows, "measured")):
+            lake = _lake(folder / label.replace(" ", "-"), kind, share)
+            progress(f"{kind}: {label}, {share:,} rows")
+            spent = _measure(kind, lake)
+        found = {f"{name}_seconds": seconds for name, seconds in spent.items()}
+        found |= {f"{name}_rows_per_second": rows / seconds for name, seconds in spent.items() if seconds}
+        found["times_spark"] = spent["spark"] / spent["latecomer"]
+        found["times_floor"] = spent["latecomer"] / spent["floor"]
+        return found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lake(folder: Path, kind: str, rows: int) -> Lake:
+    folder.mkdir(parents=True)
+    table = exponential(5, rows, RATE, 100_000.0)
+    rng = np.random.default_rng(5)
+    names = np.where(rng.random(rows) < 0.5, "a", "b") if kind == "join" else np.full(rows, "a")
+    columns = {
+        "stream": pa.array(names),
+        "event_ts": table["event_time_us"],
+        "value": table["value"],
+        "key": pa.array(rng.integers(0, 5_000, rows)),
+    }
+    pq.write_table(pa.table(columns), folder / "events.parquet")
+    lake = Lake(str(folder / "lake"))
+    ingest(lake, [str(folder / "events.parquet")], IngestOptions(by="stream"))
+    return lake
+
+
+def _measure(kind: str, lake: Lake) -> dict[str, float]:
+    spec = parse_query(f"name: q\nkind: {kind}\n{QUERIES[kind]}\n")
+    spark = session(lake)
+    started = time.perf_counter()
+    run(lake, spec, rows_per_batch=1 << 40, flush=True)
+    spent = {"latecomer": time.perf_counter() - started}
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    started = time.perf_counter()
+    {"aggregate": _stream_aggregate, "join": _stream_join, "topk": _window_function}[kind](spark, lake)
+    spent["spark"] = time.perf_counter() - started
+    started = time.perf_counter()
+    _floor(spark, lake, ["a", "b"] if kind == "join" else ["a"])
+    spent["floor"] = time.perf_counter() - started
+    return spent
+
+
+def _stream_aggregate(spark: SparkSession, lake: Lake) -> None:
+    from pyspark.sql import functions as F
+
+    events = spark.readStream.format("delta").load(lake.spark_path("events", "a"))
+    late = events.withWatermark("event_ts", "1 second")
+    sums = late.groupBy(F.window("event_ts", "10 seconds", "2 seconds")).agg(F.sum("value").alias("total"))
+    _stream(sums, lake)
+
+
+def _stream_join(spark: SparkSession, lake: Lake) -> None:
+    from pyspark.sql import functions as F
+
+    sides = []
+    for name, stream in (("l", "a"), ("r", "b")):
+        events = spark.readStream.format("delta").load(lake.spark_path("events", stream))
+        columns = [F.col(c).alias(f"{name}_{c}") for c in ("seq", "event_ts", "value", "key")]
+        sides.append(events.select(*columns).withWatermark(f"{name}_event_ts", "1 second"))
+    near = "l_key = r_key and l_event_ts between r_event_ts - interval 1 second and r_event_ts + interval 1 second"
+    _stream(sides[0].join(sides[1], F.expr(near)), lake)
+
+
+def _stream(rows: DataFrame, lake: Lake) -> None:
+    place = f"{lake.uri}/_bench"
+    shutil.rmtree(place, ignore_errors=True)
+    query = (
+        rows.writeStream.format("delta")
+        .outputMode("append")
+        .option("checkpointLocation", f"{place}/checkpoint")
+        .trigger(availableNow=True)
+        .start(f"{place}/out")
+    )
+    query.awaitTermination()
+
+
+def _window_function(spark: SparkSession, lake: Lake) -> None:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    events = spark.read.format("delta").load(lake.spark_path("events", "a"))
+    start = F.window("event_ts", "10 seconds").start
+    order = Window.partitionBy("w").orderBy(F.col("value").desc(), "event_ts", "seq")
+    best = events.withColumn("w", start).withColumn("rank", F.row_number().over(order)).where("rank <= 5")
+    best.select("w", "rank", "value", "seq").write.format("delta").mode("overwrite").save(f"{lake.uri}/_bench/topk")
+
+
+def _floor(spark: SparkSession, lake: Lake, streams: list[str]) -> None:
+    for stream in streams:
+        events = spark.read.format("delta").load(lake.spark_path("events", stream))
+        events.select("seq", "event_ts", "value", "key").write.format("noop").mode("overwrite").save()
+    results = spark.read.format("delta").load(lake.spark_path("on_time", "q"))
+    results.write.format("delta").mode("overwrite").save(f"{lake.uri}/_bench/copy")

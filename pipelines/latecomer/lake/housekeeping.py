@@ -1,0 +1,45 @@
+"""Housekeeping: many small files become few, and files no version needs any more are removed.
+
+Each writer tends its own tables after its work, so a table never has two writers. Compaction changes no row and no transaction
+version; killed anywhere, it leaves the table as it was. Files are kept for a week after they were replaced: longer than any
+reader takes, and repairs read the newest version anyway, since nothing is ever removed from a table but by compaction.
+
+``events`` are written in arrival order and compacted in pieces of `TARGET_BYTES`, so that files (and the row groups in them) keep
+narrow ranges of ``seq`` and ``event_ts``: a micro-batch finds by file statistics what its retention needs, and reads little more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deltalake.exceptions import DeltaError
+
+from latecomer.lake import crash, small
+from latecomer.lake.location import Lake
+
+MANY_FILES = 64
+"""Files in a table from which on it is compacted."""
+TARGET_BYTES = 32 * 1024 * 1024
+KEEP_HOURS = 168
+
+
+def tend(lake: Lake, tables: Iterable[tuple[str, str]]) -> list[str]:
+    """Compact and vacuum the given tables (area, name) that have grown many files; returns their URIs.
+
+    A store that refuses leaves the table as it was: the work is done, tidiness can wait for the next call.
+    """
+    tended = []
+    for area, name in tables:
+        table = small.open_table(lake, area, name)
+        if table is None or (len(table.file_uris()) < MANY_FILES and table.version() % MANY_FILES):
+            continue
+        try:
+            if len(table.file_uris()) >= MANY_FILES:
+                table.optimize.compact(target_size=TARGET_BYTES)
+                crash.point("tend:compacted")
+            if table.version():
+                table.vacuum(retention_hours=KEEP_HOURS, dry_run=False)
+        except (DeltaError, OSError):
+            continue
+        tended.append(lake.table(area, name))
+    return tended

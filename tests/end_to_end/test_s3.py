@@ -1,0 +1,250 @@
+"""A lake in a bucket of a real S3-compatible server: the command, Spark and delta-rs give what a local lake gives.
+
+The server runs on a free port of this machine and keeps its objects in a temporary folder; a put with If-None-Match
+is atomic there. ``make setup`` fetches it (infra/test_jars.txt).
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from latecomer.lake import views
+from latecomer.lake.errors import InputError
+from latecomer.lake.lease import Lease
+from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
+from latecomer.specs.loading import load_query
+from minio import Minio
+
+from tests.support import events
+
+JARS = Path(__file__).resolve().parents[2] / ".jvm" / "s3"
+BUCKET = "latecomer"
+LAKE = f"s3://{BUCKET}/some/lake"
+QUERY = """
+name: pairs
+kind: join
+streams: {left: a, right: b}
+keys: [k]
+window: 2 s
+where: left.v <= right.v + 6
+quality: {recall: 0.9, period: 10 s}
+strategy: {name: qjoin, gamma: 3 s}
+"""
+# many commands, one JVM: each is the command's own function, with a command line's arguments
+COMMANDS = """
+import json, os, sys
+from latecomer.jobs.cli import main
+for arguments in json.load(sys.stdin):
+    code = main(arguments, prog_name="latecomer", standalone_mode=False)
+    if code:
+        break
+from pyspark.sql import SparkSession
+SparkSession.getActiveSession().stop()
+sys.stdout.flush()
+os._exit(code or 0)
+"""
+# takes the lease named on a line, says what came of it, gives it back at the next line
+RACER = """
+import sys
+from latecomer.lake.errors import LeaseHeld
+from latecomer.lake.lease import Lease
+from latecomer.lake.location import Lake
+lake = Lake(sys.argv[1])
+print("ready", flush=True)
+while name := sys.stdin.readline().strip():
+    try:
+        with Lease(lake, name):
+            print("held", flush=True)
+            sys.stdin.readline()
+    except LeaseHeld as refusal:
+        print(refusal.holder, flush=True)
+        sys.stdin.readline()
+    print("back", flush=True)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(port: int, process: subprocess.Popen, seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A client of a running server; the environment names the server as a deployment's would."""
+    assert list(JARS.glob("*.jar")), "the tests' object store is missing: run `make setup`"
+    folder = tmp_path_factory.mktemp("s3")
+    (folder / "objects").mkdir()
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*", "org.gaul.s3proxy.Main"]
+    for _ in range(3):  # another process may take the port first
+        port = free_port()
+        (folder / "server.properties").write_text(
+            f"s3proxy.endpoint=http://127.0.0.1:{port}\ns3proxy.authorization=aws-v2-or-v4\n"
+            "s3proxy.identity=tester\ns3proxy.credential=tester-secret\n"
+            f"jclouds.provider=filesystem-nio2\njclouds.filesystem.basedir={folder / 'objects'}\n"
+        )
+        with open(folder / "server.log", "w") as log:
+            server = subprocess.Popen(
+                [java, *options, "--properties", folder / "server.properties"], stdout=log, stderr=log
+            )
+        if answers(port, server):
+            break
+        server.kill()
+        server.wait()
+    else:
+        pytest.fail((folder / "server.log").read_text()[-2000:])
+    client = Minio(f"127.0.0.1:{port}", "tester", "tester-secret", secure=False, region="us-east-1")
+    client.make_bucket(BUCKET)
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE"):
+            environment.delenv(name, raising=False)
+        environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        environment.setenv("AWS_ACCESS_KEY_ID", "tester")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "tester-secret")
+        environment.setenv("AWS_REGION", "us-east-1")
+        environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield client
+    server.kill()
+    server.wait()
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess:
+    """The command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "latecomer.jobs.cli", *map(str, arguments)], capture_output=True, text=True, timeout=100
+    )
+
+
+def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
+    table = events.disordered(1)
+    parquet = events.write(table.slice(0, 200), tmp_path / "first.parquet")
+    pa.csv.write_csv(table.slice(200), tmp_path / "second.csv")  # staged in the lake, for the executors to read
+    landing = ["--by", "stream", parquet, str(tmp_path / "second.csv"), "--json"]
+    query = tmp_path / "pairs.yaml"
+    query.write_text(QUERY)
+    local = str(tmp_path / "lake")
+    commands = [
+        ["ingest", "--lake", LAKE, *landing],
+        ["run", str(query), "--lake", LAKE, "--until-seq", "149", "--json"],  # and on from the state in the bucket
+        ["run", str(query), "--lake", LAKE, "--flush", "--json"],
+        ["repair", str(query), "--lake", LAKE, "--flush", "--json"],
+        ["ingest", "--lake", local, *landing],
+        ["run", str(query), "--lake", local, "--flush", "--json"],
+        ["repair", str(query), "--lake", local, "--flush", "--json"],
+        ["check", str(query), "--lake", LAKE, "--json"],
+        ["export", str(query), "--lake", LAKE, "--table", "results", "--to", str(tmp_path / "out.parquet"), "--json"],
+        ["status", "--lake", LAKE, "--json"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input=json.dumps(commands),
+        env=os.environ | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},  # a third less CPU for jobs this small
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(said) == len(commands)
+    assert [each["seq_to"] for each in said if "seq_to" in each] == [300, 150, 300, 300, 300]
+    assert said[0]["streams"] == said[4]["streams"] and said[0]["quarantined"] == 0
+
+    spec = load_query(query)
+    for name in ("results", "on_time", "corrections", "late", "ledger"):
+        found = [
+            books.ledger(lake, spec) if name == "ledger" else views.view(lake, spec, name)
+            for lake in (Lake(LAKE), Lake(local))
+        ]
+        assert found[0].num_rows > 0 and found[0].equals(found[1]), name
+    assert Lake(LAKE).names("events") == ["a", "b"] and Lake(LAKE).names("state") == ["pairs"]
+    left = [item.object_name for item in store.list_objects(BUCKET, "some/lake/_staging/", recursive=True)]
+    assert [name for name in left if not name.endswith("/")] == [], "what was staged is still there"
+
+    checked, exported, status = said[-3:]
+    assert checked["success"]
+    assert (
+        pq.read_table(tmp_path / "out.parquet").num_rows
+        == exported["rows"]
+        == views.results(Lake(local), spec).num_rows
+    )
+    (row,) = status["queries"]
+    assert (row["query"], row["backlog"], row["late_pending"], row["micro_batches"]) == ("pairs", 0, 0, 2)
+
+
+def racer() -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", RACER, LAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def say(process: subprocess.Popen, line: str) -> None:
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def heard(process: subprocess.Popen) -> str:
+    return process.stdout.readline().strip()
+
+
+def test_of_two_processes_one_gets_the_lease(store):
+    racers = [racer(), racer()]
+    try:
+        assert [heard(process) for process in racers] == ["ready", "ready"]
+        for name in ["run-a", "run-a", "run-b", "run-b", "run-c", "run-c", "run-c"]:  # new ones, and given back ones
+            for process in racers:
+                say(process, name)
+            outcome = [heard(process) for process in racers]
+            assert outcome.count("held") == 1, outcome
+            winner = outcome.index("held")
+            assert outcome[1 - winner] == f"{socket.gethostname()}:{racers[winner].pid}"
+            for process in racers:
+                say(process, "give it back")
+            assert [heard(process) for process in racers] == ["back", "back"]
+        say(racers[0], "run-a")
+        assert heard(racers[0]) == "held"
+        racers[0].kill()
+        racers[0].wait()
+        say(racers[1], "run-a")
+        assert heard(racers[1]) == "held", "a dead holder's lease is free"
+    finally:
+        for process in racers:
+            process.kill()
+            process.communicate()
+
+
+def test_a_held_lake_refuses_the_command(store, tmp_path):
+    landing = events.write(events.disordered(2, rows=20), tmp_path / "in.parquet")
+    with Lease(Lake(LAKE + "2"), "ingest"):
+        refused = command("ingest", "--lake", LAKE + "2", "--by", "stream", landing)
+    assert refused.returncode == 3, refused.stderr[-2000:]
+    assert f"held by {socket.gethostname()}:{os.getpid()}" in refused.stderr
+
+
+def test_an_unusable_store_is_one_line(store, monkeypatch):
+    with pytest.raises(InputError, match=r"s3://no-such-bucket/lake.*check the bucket"):
+        Lake("s3://no-such-bucket/lake").exists("events", "a")
+    refused = command("status", "--lake", "s3://no-such-bucket/lake")
+    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, refused.stderr
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(InputError, match="AWS_SECRET_ACCESS_KEY"):
+        Lake(LAKE).exists("events", "a")

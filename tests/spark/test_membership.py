@@ -1,0 +1,115 @@
+"""Membership on Spark against sets: on time, after repair, for all strategies and any cut."""
+
+import pytest
+from latecomer.core.slack import Fixed
+from latecomer.lake import views
+from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
+from latecomer.reference import windows as reference
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
+
+from tests.spark.test_aggregate import exported
+from tests.spark.test_join import load
+from tests.support import events
+
+QUERY = """
+name: everywhere
+kind: membership
+streams: {{x: a, y: b}}
+element: {element}
+window: {window}
+quality: {{false_positive_rate: 0.01, period: 10 s}}
+strategy: {{name: {strategy}, gamma: 3 s}}
+"""
+SAME = "{size: 4 s, slide: 2 s}"
+OWN = "{x: {size: 4 s, slide: 4 s}, y: {size: 6 s, slide: 3 s}}"
+
+
+def query(strategy="mcf", element="k", window=SAME):
+    return parse_query(QUERY.format(strategy=strategy, element=element, window=window), "test.yaml")
+
+
+def data(seed):
+    return events.disordered(seed, rows=160, keys=12)
+
+
+def expected(table, spec):
+    arrivals = [
+        reference.Arrival(r["seq"], "ab".index(r["stream"]), r["event_ts"], r, r[spec.elements[0].name] is not None)
+        for r in table.to_pylist()
+    ]
+    window = spec.window
+    return reference.run(
+        arrivals, size=window.size_us, slide=window.slide_us, streams=2, policy=Fixed(0), end=table.num_rows
+    )
+
+
+def sets(windows, spec):
+    found = set()
+    for number, rows in windows.items():
+        seen = [
+            {a.row[c.name] for a in rows if a.row["stream"] == s}
+            for c, (_, s) in zip(spec.elements, spec.streams, strict=True)
+        ]
+        found |= {(number * spec.window.slide_us, x) for x in set.intersection(*seen)}
+    return found
+
+
+def found(table):
+    rows = [(int(r["window_start"].timestamp() * 1_000_000), r["element"]) for r in table.to_pylist()]
+    assert len(rows) == len(set(rows))
+    return set(rows)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "element"), [("mcf", "k"), ("mcf", "note"), ("bloom", "k"), ("one_filter", "k"), ("exact", "note")]
+)
+def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element):
+    table, spec = data(2), query(strategy, element)
+    load(lake, table, tmp_path)
+    run(lake, spec, rows_per_batch=100, flush=True)
+    truth = expected(table, spec)
+    first, final = sets(truth.on_time, spec), sets(truth.final, spec)
+    assert found(views.view(lake, spec, "on_time")) == first
+    assert set(views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
+    repair(lake, spec, flush=True)
+    assert found(views.results(lake, spec)) == final and len(first) < len(final)
+    ledger = books.ledger(lake, spec).to_pylist()
+    assert sum(r["expected"] for r in ledger) == len(final) and sum(r["on_time"] for r in ledger) == len(first)
+    if strategy == "mcf":
+        assert sum(r["tested"] for r in ledger) >= sum(r["candidates"] for r in ledger) >= len(first)
+
+
+@pytest.mark.parametrize("window", [SAME, OWN])
+def test_any_cut_gives_the_same_tables(tmp_path, spark, window):
+    table, spec = data(5), query(window=window)
+    kept = []
+    for number, size in enumerate((1000, 60)):
+        lake = Lake(tmp_path / f"lake{number}")
+        load(lake, table, tmp_path)
+        if size == 60:
+            run(lake, spec, rows_per_batch=size, until_seq=100)
+            repair(lake, spec)
+        run(lake, spec, rows_per_batch=size, flush=True)
+        repair(lake, spec)
+        repair(lake, spec, flush=True)
+        kept.append(exported(lake, spec))
+    for name, rows in kept[0].items():
+        assert rows.equals(kept[1][name]), name
+    if window == SAME:
+        assert found(kept[0]["results"]) == sets(expected(table, spec).final, spec)
+        return
+    from latecomer.reference.membership import results
+
+    assert found(kept[0]["results"]) == results_of(results, table, spec)
+
+
+def results_of(results, table, spec):
+    """Brute force for windows of their own."""
+    windows = [(w.size_us // 1000, w.slide_us // 1000) for w in spec.windows]
+    streams = [
+        [(r["event_ts"] // 1000, r["k"]) for r in table.to_pylist() if r["stream"] == s] for _, s in spec.streams
+    ]
+    return {(start * 1000, x) for start, x in results(streams, windows)}

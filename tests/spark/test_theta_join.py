@@ -1,0 +1,160 @@
+"""Theta joins on Spark: on time = what had arrived when a window closed, after repair = brute force; all methods alike."""
+
+import itertools
+import operator
+
+import pyarrow as pa
+import pytest
+from latecomer.core.slack import Fixed
+from latecomer.core.theta_window import expand
+from latecomer.lake import views
+from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
+from latecomer.reference import windows as reference
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
+
+from tests.spark.test_aggregate import exported
+from tests.spark.test_join import load
+from tests.support import events
+
+QUERY = """
+name: pairs
+kind: theta_join
+streams: {streams}
+window: {window}
+conditions: {conditions}
+emit: {emit}
+{select}
+quality: {{period: 10 s}}
+strategy: {{name: {strategy}, gamma: 3 s}}
+"""
+TUMBLING, SLIDING = "{size: 5 s, slide: 5 s}", "{size: 4 s, slide: 2 s}"
+
+
+def query(
+    streams="{r: a, s: b}",
+    conditions="[r.v > s.v]",
+    emit="rows",
+    strategy="fast_theta_join",
+    window=TUMBLING,
+    select="",
+):
+    text = QUERY.format(
+        streams=streams, conditions=conditions, emit=emit, strategy=strategy, window=window, select=select
+    )
+    return parse_query(text, "test.yaml")
+
+
+def expected(table, spec):
+    sources = list(dict.fromkeys(stream for _, stream in spec.streams))
+    arrivals = [
+        reference.Arrival(r["seq"], sources.index(r["stream"]), r["event_ts"], r)
+        for r in table.to_pylist()
+        if r["stream"] in sources
+    ]
+    window = spec.window
+    return reference.run(
+        arrivals, size=window.size_us, slide=window.slide_us, streams=len(sources), policy=Fixed(0), end=table.num_rows
+    )
+
+
+OPS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
+
+
+def brute(windows, spec):
+    found = set()
+    aliases = [alias for alias, _ in spec.streams]
+    for number, rows in windows.items():
+        parts = [[a.row for a in rows if a.row["stream"] == stream] for _, stream in spec.streams]
+        for chosen in itertools.product(*parts):
+            row = dict(zip(aliases, chosen, strict=True))
+            if all(_holds(c, row) for c in spec.conditions):
+                found.add((number * spec.window.slide_us, *(r["seq"] for r in chosen)))
+    return found
+
+
+def _holds(condition, row):
+    left, right = (row[side.alias][side.name] for side in (condition.left, condition.right))
+    return left is not None and right is not None and OPS[condition.op](left, right)
+
+
+def start(row):
+    return int(row["window_start"].timestamp() * 1_000_000)
+
+
+def found(table, spec):
+    rows = [(start(row), *(row[f"{alias}_seq"] for alias, _ in spec.streams)) for row in table.to_pylist()]
+    assert len(rows) == len(set(rows))
+    return set(rows)
+
+
+CASES = [
+    query(),
+    query(conditions="[r.v > s.v, r.k = s.k]", window=SLIDING, select="select: [r.note, s.v, r.v - s.v as gap]"),
+    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]"),
+    query("{r: a, s: b, l: a}", "[r.v > s.v, s.note <= l.note, r.k = s.k, s.k = l.k]"),
+]
+
+
+@pytest.mark.parametrize("spec", CASES)
+def test_rows_on_time_and_exact_after_repair(lake, tmp_path, spec):
+    table = events.disordered(4, rows=160)
+    load(lake, table, tmp_path)
+    run(lake, spec, rows_per_batch=100, flush=True)
+    truth = expected(table, spec)
+    first = brute(truth.on_time, spec)
+    assert found(views.view(lake, spec, "on_time"), spec) == first
+    assert set(views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
+    repair(lake, spec, flush=True)
+    final = brute(truth.final, spec)
+    assert found(views.results(lake, spec), spec) == final and len(first) < len(final)
+    ledger = books.ledger(lake, spec).to_pylist()
+    assert sum(r["expected"] for r in ledger) == len(final) and sum(r["on_time"] for r in ledger) == len(first)
+
+
+@pytest.mark.parametrize("emit", ["count", "ranges"])
+def test_count_and_ranges_with_any_cut(tmp_path, spark, emit):
+    table, spec = events.disordered(6, rows=160), query(emit=emit, conditions="[r.v > s.v, r.k <= s.k]")
+    kept = []
+    for number, size in enumerate((1000, 55)):
+        lake = Lake(tmp_path / f"lake{number}")
+        load(lake, table, tmp_path)
+        if size == 55:
+            run(lake, spec, rows_per_batch=size, until_seq=100)
+            repair(lake, spec)
+        run(lake, spec, rows_per_batch=size, flush=True)
+        repair(lake, spec)
+        repair(lake, spec, flush=True)
+        kept.append(exported(lake, spec))
+    for name, rows in kept[0].items():
+        assert rows.equals(kept[1][name]), name
+    final = brute(expected(table, spec).final, spec)
+    wanted = {}
+    for row in final:
+        wanted[row[0]] = wanted.get(row[0], 0) + 1
+    results = kept[0]["results"]
+    if emit == "count":
+        assert {start(r): r["matches"] for r in results.to_pylist() if r["matches"]} == wanted
+        return
+    opened = set()
+    for each in sorted({start(r) for r in results.to_pylist()}):
+        mine = results.filter(pa.array([start(r) == each for r in results.to_pylist()]))
+        pairs = expand(mine, ("r", "s"))
+        opened |= {(each, *pair) for pair in zip(pairs["r"].tolist(), pairs["s"].tolist(), strict=True)}
+    assert opened == final
+
+
+def test_all_methods_give_the_same_rows(lake, tmp_path):
+    table = events.disordered(8, rows=120)
+    load(lake, table, tmp_path)
+    kept = {}
+    for strategy in ("fast_theta_join", "cfs", "one_bucket", "cross_product", "spark_sql"):
+        spec = query(strategy=strategy, conditions="[r.v > s.v, r.k = s.k]")
+        object.__setattr__(spec, "name", f"by_{strategy}")
+        run(lake, spec, flush=True)
+        kept[strategy] = found(views.view(lake, spec, "on_time"), spec)
+    assert len(kept["fast_theta_join"]) > 20
+    for strategy, rows in kept.items():
+        assert rows == kept["fast_theta_join"], strategy

@@ -1,0 +1,133 @@
+"""Top-k on Spark: first answers = tuple-at-a-time reference, after repair = sort everything; any cut the same tables."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from latecomer.core.windows import Grid, Observed
+from latecomer.lake import views
+from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
+from latecomer.reference import windows as reference
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.spark.topk import policies_of
+from latecomer.specs.loading import parse_query
+
+from tests.spark.test_aggregate import exported
+from tests.spark.test_join import load
+from tests.support import events
+
+QUERY = """
+name: best
+kind: topk
+streams: {{s: a}}
+{group}
+score: v
+k: {k}
+window: {{size: 4 s, slide: 1 s}}
+select: [note, k + 1 as more]
+quality: {{hit_rate: 0.9, period: 10 s}}
+strategy: {{name: {strategy}{more}}}
+"""
+
+
+def query(strategy="adaptive_wait", k=3, group="group_by: [k]", more=""):
+    return parse_query(QUERY.format(strategy=strategy, k=k, group=group, more=more), "test.yaml")
+
+
+def data(seed, rows=300):
+    table = events.disordered(seed, rows, keys=2)
+    value = [
+        None if i % 11 == 0 else float("nan") if i % 13 == 0 else round(v) for i, v in enumerate(table["v"].to_pylist())
+    ]
+    return table.set_column(4, "v", pa.array([None if v is None else float(v) for v in value]))
+
+
+def rows_of(table):
+    return [
+        reference.Arrival(r["seq"], 0, r["event_ts"], r, r["v"] is not None and r["v"] == r["v"])
+        for r in table.to_pylist()
+        if r["stream"] == "a"
+    ]
+
+
+def top(rows, spec):
+    """Per group, the k best: (seq, rank)."""
+    groups = {}
+    for a in rows:
+        groups.setdefault(a.row["k"] if spec.group_by else None, []).append(a)
+    best = lambda a: (-a.row["v"], a.ts, a.seq)  # noqa: E731
+    return {g: sorted(own, key=best)[: spec.k] for g, own in groups.items()}
+
+
+def expected(table, spec):
+    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    g = grid.granularity_us
+
+    def observe(window, rows, cut):
+        time = {a.seq: t for a, t in rows}
+        waits = [time[a.seq] - grid.end(window) for own in top([a for a, _ in rows], spec).values() for a in own]
+        levels, counts = np.unique(np.array([(w // g + 1) * g for w in waits if w >= 0], np.int64), return_counts=True)
+        return Observed(window, levels, counts.astype(float), float(len(waits)))
+
+    return reference.run(
+        rows_of(table), size=grid.size_us, slide=grid.slide_us, streams=1, policy=policies_of(spec, grid)[0], observe=observe,
+        end=table.num_rows,
+    )  # fmt: skip
+
+
+def answers(windows, spec):
+    return {
+        (group, number * spec.window.slide_us): [a.seq for a in own]
+        for number, rows in windows.items()
+        for group, own in top(rows, spec).items()
+    }
+
+
+def found(table, spec):
+    out = {}
+    for row in sorted(table.to_pylist(), key=lambda r: r["rank"]):
+        key = (row["k"] if spec.group_by else None, int(row["window_start"].timestamp() * 1_000_000))
+        out.setdefault(key, []).append(row["seq"])
+        assert row["rank"] == len(out[key]) and row["more"] is not None
+    return out
+
+
+@pytest.mark.parametrize(
+    ("strategy", "k", "group", "more"),
+    [("adaptive_wait", 3, "group_by: [k]", ", initial_wait: 200 ms, windows: 3"), ("min_topk", 40, "", "")],
+)
+def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, k, group, more):
+    table, spec = data(3), query(strategy, k, group, more)
+    load(lake, table, tmp_path)
+    run(lake, spec, rows_per_batch=140, flush=True)
+    truth = expected(table, spec)
+    first = answers(truth.on_time, spec)
+    assert found(views.view(lake, spec, "on_time"), spec) == first
+    assert set(views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
+    repair(lake, spec, flush=True)
+    final = answers(truth.final, spec)
+    assert found(views.results(lake, spec), spec) == final and final != first
+    ledger = books.ledger(lake, spec).to_pylist()
+    hits = sum(len(set(own) & set(first.get(key, []))) for key, own in final.items())
+    assert sum(r["on_time"] for r in ledger) == hits and sum(r["expected"] for r in ledger) == sum(
+        map(len, final.values())
+    )
+
+
+def test_any_cut_gives_the_same_tables(tmp_path, spark):
+    table, spec = data(5), query("calibrated")
+    kept = []
+    for number, size in enumerate((1000, 90)):
+        lake = Lake(tmp_path / f"lake{number}")
+        load(lake, table, tmp_path)
+        if size == 90:
+            run(lake, spec, rows_per_batch=size, until_seq=170)
+            repair(lake, spec)
+        run(lake, spec, rows_per_batch=size, flush=True)
+        repair(lake, spec)
+        repair(lake, spec, flush=True)
+        kept.append(exported(lake, spec))
+    for name, rows in kept[0].items():
+        assert rows.equals(kept[1][name]), name
+    assert found(kept[0]["results"], spec) == answers(expected(table, query("none")).final, spec)
