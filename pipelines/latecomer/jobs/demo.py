@@ -29,7 +29,10 @@ def main() -> int:
     parser.add_argument("--months", type=int, default=12, help="how much of the year")
     parser.add_argument("--per-file", type=int, default=3, help="months per interval")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo")
+    parser.add_argument("--close", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.close:
+        return close_here()
     started = time.monotonic()
     out = options.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
@@ -47,8 +50,8 @@ def main() -> int:
             if dag.dag_id == "latecomer_ingest" or "__" not in dag.dag_id:
                 say(f"interval {place} of {len(files)} ({path.stem}): {dag.dag_id}")
                 spent[dag.dag_id] = spent.get(dag.dag_id, 0.0) + run_dag(dag)
-    for query in queries():
-        latecomer("run", str(query), "--flush")
+    say("end of the year: nothing comes any more, every window is closed")
+    close()
     for dag in dags():
         if dag.dag_id.endswith("__repair"):
             say(f"end of the year: {dag.dag_id}")
@@ -137,6 +140,25 @@ def latecomer(*arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def close() -> None:
+    """`latecomer run --flush` for every query, in one process: Spark starts once."""
+    done = subprocess.run([sys.executable, "-m", "latecomer.jobs.demo", "--close"], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"closing failed: {done.stderr.strip()[-1000:]}")
+
+
+def close_here() -> int:
+    """What `close` runs."""
+    from latecomer.lake.location import Lake
+    from latecomer.spark.run import run
+    from latecomer.specs.loading import load_query
+
+    for query in queries():
+        run(Lake(os.environ["LATECOMER_LAKE"]), load_query(query), flush=True)
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def summarise(query: Path, out: Path, spent: dict[str, float]) -> dict[str, Any]:
     """One row of the summary, from the ledger and the counts of the lake."""
     import pyarrow.parquet as pq
@@ -153,12 +175,14 @@ def summarise(query: Path, out: Path, spent: dict[str, float]) -> dict[str, Any]
     found = latecomer("status")
     counts = next(each for each in found["queries"] if each["query"] == spec.name)
     expected = ledger["expected"].sum()
-    latecomer("check", str(query), "--report", str(out / "report"))
+    first = float(ledger["on_time"].sum() / expected) if expected else 1.0
+    if spec.kind == "aggregate":
+        first = float(1 - ledger["windows_off"].sum() / max(ledger["windows"].sum(), 1))
     return {
         "query": spec.name,
         "kind": spec.kind,
         "target": spec.target,
-        "achieved_on_time": float(ledger["on_time"].sum() / expected) if expected else 1.0,
+        "achieved_on_time": first,
         "achieved_final": float((ledger["on_time"].sum() + ledger["repaired"].sum()) / expected) if expected else 1.0,
         "periods": len(ledger),
         "periods_met": int((ledger["achieved_on_time"] >= ledger["target"]).sum()),
@@ -169,6 +193,7 @@ def summarise(query: Path, out: Path, spent: dict[str, float]) -> dict[str, Any]
         "rows_quarantined": quarantined,
         "corrections": pq.read_metadata(out / f"{spec.name}.corrections.parquet").num_rows,
         "rows_held_mean": float(ledger["rows_held_mean"].mean()),
+        "wait_mean_s": round(float(ledger["wait_mean_us"].mean()) / 1e6, 1),
         "seconds": round(spent.get(spec.name, 0.0), 1),
         "report": str(out / "report" / "index.html"),
     }
@@ -178,10 +203,12 @@ def show(summary: list[dict[str, Any]], out: Path) -> None:
     """The table on the terminal."""
     header = (
         "query",
+        "kind",
         "target",
         "on time",
         "after repair",
-        "days met",
+        "periods met",
+        "wait, h",
         "rows held",
         "late rows",
         "corrections",
@@ -189,8 +216,8 @@ def show(summary: list[dict[str, Any]], out: Path) -> None:
     )
     rows = [
         (
-            s["query"], f"{s['target']:.2f}", f"{s['achieved_on_time']:.4f}", f"{s['achieved_final']:.4f}",
-            f"{s['periods_met']}/{s['periods']}", f"{s['rows_held_mean']:,.0f}", f"{s['rows_late']:,}",
+            s["query"], s["kind"], f"{s['target']:.2f}", f"{s['achieved_on_time']:.4f}", f"{s['achieved_final']:.4f}",
+            f"{s['periods_met']}/{s['periods']}", f"{s['wait_mean_s'] / 3600:.1f}", f"{s['rows_held_mean']:,.0f}", f"{s['rows_late']:,}",
             f"{s['corrections']:,}", f"{s['rows_quarantined']:,}",
         )
         for s in summary
