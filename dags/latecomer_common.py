@@ -1,4 +1,4 @@
-"""What the DAG files share: where things are, and how a task calls the ``latecomer`` command.
+"""What the DAG files share: where things are, which query files are usable, how a task calls the ``latecomer`` command.
 
 Nothing heavy is imported here or by what imports it: these files are parsed again and again.
 """
@@ -6,11 +6,16 @@ Nothing heavy is imported here or by what imports it: these files are parsed aga
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Asset
+from croniter import croniter
+from latecomer.specs.common import SpecError
+from latecomer.specs.loading import load_query
+from latecomer.specs.schedule import DEFAULT, Schedule
 
 ROOT = Path(__file__).resolve().parents[1]
 QUERIES = Path(os.environ.get("LATECOMER_QUERIES") or ROOT / "include" / "queries")
@@ -19,10 +24,13 @@ LAKE = os.environ.get("LATECOMER_LAKE") or str(ROOT / "build" / "lake")
 REPORTS = os.environ.get("LATECOMER_REPORTS") or str(ROOT / "build" / "reports")
 SUBMIT = str(ROOT / "pipelines" / "latecomer" / "jobs" / "submit.py")
 CONNECTION = "latecomer_spark"
+INGEST = "latecomer_ingest"
 DEFAULTS: dict[str, Any] = {
     "owner": "latecomer",
     "retries": int(os.environ.get("LATECOMER_RETRIES", "2")),
     "retry_delay": timedelta(seconds=30),
+    # a backfill has a run limit of its own: this is what keeps one writer per table
+    "max_active_tis_per_dag": 1,
 }
 SETTINGS: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "default_args": DEFAULTS}
 
@@ -30,6 +38,11 @@ SETTINGS: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "default_arg
 def stream_asset(stream: str) -> Asset:
     """The asset that an ingestion of the stream updates and that schedules the queries over it."""
     return Asset(name=f"latecomer_{stream}", uri=f"latecomer://events/{stream}")
+
+
+def answers_asset(query: str) -> Asset:
+    """The asset that a run of the query updates and that starts its repair. The dot keeps it apart from streams."""
+    return Asset(name=f"latecomer.{query}", uri=f"latecomer://on_time/{query}")
 
 
 def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
@@ -47,6 +60,67 @@ def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
     )
 
 
-def query_files() -> list[Path]:
-    """Query files, in name order."""
-    return sorted([*QUERIES.glob("*.yaml"), *QUERIES.glob("*.yml")])
+def status() -> dict[str, Any]:
+    """What the lake holds, from ``latecomer status``; called by tasks, never while parsing."""
+    import json
+    import subprocess
+
+    done = subprocess.run(["latecomer", "status", "--lake", LAKE, "--json"], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-1000:])
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+@dataclass(frozen=True)
+class Usable:
+    """Query files by what can be made of them; `problems` has one line per file that gets no DAGs."""
+
+    queries: list[tuple[Path, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def usable() -> Usable:
+    """All query files, in name order. Never raises for what a file holds: one bad file must not cost another its DAGs.
+
+    Besides what no command accepts, Airflow refuses names that would clash among DAG ids (``__``, ``latecomer_ingest``),
+    a name that two files share, and cron expressions that name no moment.
+    """
+    found = Usable()
+    owners: dict[str, Path] = {}
+    for path in sorted([*QUERIES.glob("*.yaml"), *QUERIES.glob("*.yml")]):
+        try:
+            spec = load_query(path)
+        except SpecError as error:
+            found.problems.append(str(error))
+            continue
+        except Exception as error:
+            found.problems.append(f"{path}: cannot be read ({type(error).__name__}: {error})")
+            continue
+        problem = _problem(spec, owners)
+        if problem is not None:
+            found.problems.append(f"{path}: {problem}")
+            continue
+        owners[spec.name] = path
+        found.queries.append((path, spec))
+    return found
+
+
+def schedule_of(spec: Any) -> Schedule:
+    """The query's schedule, or the default."""
+    return spec.schedule or DEFAULT
+
+
+def _problem(spec: Any, owners: dict[str, Path]) -> str | None:
+    """Why a valid query cannot have DAGs."""
+    if "__" in spec.name or spec.name == INGEST:
+        return f"name {spec.name!r} is reserved for DAG ids; choose a name without __ other than {INGEST}"
+    if spec.name in owners:
+        return f"name {spec.name!r} is taken by {owners[spec.name].name}; name each query once"
+    schedule = schedule_of(spec)
+    for key, value in (("repair", schedule.repair), ("adapt", schedule.adapt), ("interval", schedule.interval)):
+        if value is None or (value == "@once" and key != "interval"):
+            continue
+        if not croniter.is_valid(value):
+            return f"schedule.{key} {value!r} names no moment; write a cron expression, or @hourly, @daily, @weekly"
+    return None

@@ -2,40 +2,58 @@
 
 ``landing/<stream>/*`` holds one stream; ``landing/_by_<column>/*`` holds many, the column names each row's. Files stay where
 they are: ingestion knows content it has seen. Each stream that a query file names is an asset, updated when its folder
-was ingested; a ``_by_`` folder updates them all.
+was ingested; a ``_by_`` folder updates them all. A folder in which nothing changed since its last ingestion is skipped, and
+no query is started for it.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import DAG, Asset
-from latecomer.specs.common import SpecError
-from latecomer.specs.loading import load_query
-from latecomer_common import LAKE, LANDING, SETTINGS, query_files, spark_task, stream_asset
+from latecomer_common import INGEST, LAKE, LANDING, SETTINGS, spark_task, status, stream_asset, usable
 
-
-def streams() -> list[str]:
-    """Streams that query files name."""
-    found: dict[str, None] = {}
-    for path in query_files():
-        try:
-            spec = load_query(path)
-        except SpecError:
-            continue
-        found.update(dict.fromkeys(stream for _, stream in spec.streams))
-    return list(found)
+FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # what may name a stream
 
 
 def folders() -> list[Path]:
-    """Sub-folders of the landing folder."""
-    return sorted(p for p in LANDING.iterdir() if p.is_dir()) if LANDING.is_dir() else []
+    """Sub-folders of the landing folder whose names say what they hold; others (``.git``, ``lost+found``) are left alone."""
+    inside = LANDING.iterdir() if LANDING.is_dir() else ()
+    return sorted(p for p in inside if p.is_dir() and FOLDER.fullmatch(p.name))
 
 
-_named = streams()
+def marker(folder: Path) -> dict[str, Any]:
+    """What a folder holds, and for which lake: equal markers mean that there is nothing to ingest."""
+    files = [(p, p.stat()) for p in sorted(folder.iterdir()) if p.is_file() and p.name[0] != "."]
+    return {"lake": LAKE, "files": [[p.name, s.st_size, s.st_mtime_ns] for p, s in files]}
+
+
+def hooks(folder: Path, task_id: str) -> dict[str, Callable[..., None]]:
+    """Skip before the task where nothing is new; after it remember what was there before it."""
+    seen: dict[str, Any] = {}
+
+    def before(context: Any) -> None:
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        seen.update(marker(folder))
+        last = context["ti"].xcom_pull(task_ids=task_id, key="marker", include_prior_dates=True)
+        # a lake that was removed since then is empty, and everything is new to it
+        if not seen["files"] or (last == seen and status()["streams"]):
+            raise AirflowSkipException(f"nothing new in {folder}")
+
+    def after(context: Any, result: Any) -> None:
+        context["ti"].xcom_push(key="marker", value=seen)
+
+    return {"pre_execute": before, "post_execute": after}
+
+
+_named = list(dict.fromkeys(stream for _, spec in usable().queries for _, stream in spec.streams))
 with DAG(
-    dag_id="latecomer_ingest",
+    dag_id=INGEST,
     schedule=os.environ.get("LATECOMER_INGEST_SCHEDULE", "*/5 * * * *"),
     tags=["latecomer"],
     doc_md=__doc__,
@@ -46,7 +64,9 @@ with DAG(
         _by = _folder.name.removeprefix("_by_") if _folder.name.startswith("_by_") else None
         _how = ["--by", _by] if _by else ["--stream", _folder.name]
         _assets: list[Asset] = [stream_asset(s) for s in (_named if _by else [_folder.name])]
-        _task = spark_task(f"ingest_{_folder.name}", "ingest", "--lake", LAKE, *_how, str(_folder), outlets=_assets)
+        _id = f"ingest_{_folder.name}"
+        _more: dict[str, Any] = {"outlets": _assets, "trigger_rule": "all_done", **hooks(_folder, _id)}
+        _task = spark_task(_id, "ingest", "--lake", LAKE, *_how, str(_folder), **_more)
         if _before is not None:
-            _before >> _task  # one arrival order, one writer
+            _before >> _task  # one arrival order, one writer; a folder that fails or is skipped holds up no other
         _before = _task

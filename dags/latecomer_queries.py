@@ -1,53 +1,127 @@
-"""Three DAGs from each query file: ``<query>`` (run, repair, check), ``<query>__repair``, ``<query>__adapt``.
+"""The DAGs of each query file.
 
-``<query>`` is scheduled by the assets of its streams. Its repair task is cheap where nothing is due: `latecomer repair`
-itself applies the Gamma rule to what is pending. ``<query>__repair`` flushes what stays below Gamma, on the query's own
-schedule. A broken query file costs its own DAGs only; ``latecomer_query_errors.py`` shows it as an import error.
+``<query>``: run, check; scheduled by the assets of its streams.
+``<query>__repair``: repair, check; one DAG with one run at a time, so that repair never meets itself. Started by each run
+of ``<query>`` it applies the Gamma rule, which is cheap where nothing is due; on the query's own schedule, or by hand, it
+flushes what stays below Gamma (``{"flush": false}`` as the run's configuration keeps it from that).
+``<query>__adapt``: recomputes adaptation statistics; joins, aggregates and top-k whose strategy has any.
+``<query>__backfill``: theta joins only. Its data interval is the range of windows to answer again, so the stock
+``airflow backfill create --dag-id <query>__backfill --from-date ... --to-date ...`` and the UI re-run the past.
+
+A broken query file costs its own DAGs only; ``latecomer_query_errors.py`` shows it as an import error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG
-from latecomer.specs.common import SpecError
-from latecomer.specs.loading import load_query
-from latecomer_common import LAKE, REPORTS, SETTINGS, query_files, spark_task, stream_asset
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
+from airflow.sdk.definitions.timetables.simple import OnceTimetable
+from latecomer_common import (
+    LAKE,
+    REPORTS,
+    SETTINGS,
+    answers_asset,
+    schedule_of,
+    spark_task,
+    status,
+    stream_asset,
+    usable,
+)
+
+ADAPTING = {
+    "join": ("qjoin",),
+    "aggregate": ("hpm", "aq_k_slack", "calibrated"),
+    "topk": ("adaptive_wait", "calibrated"),
+}
+FLUSH = Param(None, type=["null", "boolean"], title="Flush", description="Unset: yes, unless started by a run")
+# an argument cannot be templated away, and --json changes nothing but the line in the log
+FLUSH_OR_NOT = (
+    "{{ '--flush' if (dag_run.run_type != 'asset_triggered' if params.flush is none else params.flush) else '--json' }}"
+)
 
 
 def check_task(path: Path) -> BashOperator:
-    """`check` reads small tables only and starts no Spark, so it is a plain process."""
+    """`check` reads small tables only and starts no Spark, so it is a plain process; one writes the report at a time."""
     return BashOperator(
         task_id="check",
-        bash_command='exec latecomer check "$QUERY" --lake "$LAKE" --report "$REPORTS"',
+        bash_command='mkdir -p "$REPORTS" && { ! command -v flock >/dev/null || { exec 9>"$REPORTS/.lock" && flock 9; }; } '
+        '&& exec latecomer check "$QUERY" --lake "$LAKE" --report "$REPORTS"',
         env={"QUERY": str(path), "LAKE": LAKE, "REPORTS": REPORTS},
         append_env=True,
         retries=0,
     )
 
 
+def unless_never_run(query: str) -> Callable[[Any], None]:
+    """What a scheduled task does first: skip where its query has not been run yet. Runs by hand say so as an error."""
+
+    def before(context: Any) -> None:
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        if context["dag_run"].run_type != "scheduled":
+            return
+        if query not in {each["query"] for each in status()["queries"]}:
+            raise AirflowSkipException(f"{query} has not been run in {LAKE} yet")
+
+    return before
+
+
 def build(path: Path, spec: Any) -> list[DAG]:
     """The DAGs of one query."""
     about = f"{spec.description or spec.name}\n\nTarget {spec.target:g}.\n\n```yaml\n{path.read_text(encoding='utf-8')}\n```"
     common = SETTINGS | {"tags": ["latecomer", spec.kind], "doc_md": about}
-    assets = [stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)]
-    with DAG(dag_id=spec.name, schedule=assets, **common) as main:
-        run = spark_task("run", "run", str(path), "--lake", LAKE)
-        repair = spark_task("repair", "repair", str(path), "--lake", LAKE)
-        run >> repair >> check_task(path)
-    with DAG(dag_id=f"{spec.name}__repair", schedule=spec.schedule.repair, **common) as flush:
-        spark_task("repair", "repair", str(path), "--lake", LAKE, "--flush") >> check_task(path)
-    with DAG(dag_id=f"{spec.name}__adapt", schedule=spec.schedule.adapt, **common) as adapt:
-        spark_task("adapt", "adapt", str(path), "--lake", LAKE)
-    return [main, flush, adapt]
+    schedule, ready = schedule_of(spec), unless_never_run(spec.name)
+    query = (str(path), "--lake", LAKE)
+    with DAG(
+        dag_id=spec.name,
+        schedule=[stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)],
+        **common,
+    ) as main:
+        spark_task("run", "run", *query, outlets=[answers_asset(spec.name)]) >> check_task(path)
+    tick = OnceTimetable() if schedule.repair == "@once" else CronTriggerTimetable(schedule.repair, timezone="UTC")
+    with DAG(
+        dag_id=f"{spec.name}__repair",
+        schedule=AssetOrTimeSchedule(timetable=tick, assets=[answers_asset(spec.name)]),
+        params={"flush": FLUSH},
+        **common,
+    ) as repair:
+        spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=ready) >> check_task(path)
+    dags = [main, repair]
+    if spec.strategy.name in ADAPTING.get(spec.kind, ()):
+        with DAG(dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **common) as adapt:
+            spark_task("adapt", "adapt", *query, pre_execute=ready)
+        dags.append(adapt)
+    if spec.kind == "theta_join":
+        with DAG(
+            dag_id=f"{spec.name}__backfill",
+            schedule=CronDataIntervalTimetable(schedule.interval or "@daily", timezone="UTC"),
+            start_date=_first_day(schedule.start),
+            **common,
+        ) as backfill:
+            interval = (
+                "--from",
+                "{{ data_interval_start.isoformat() }}",
+                "--to",
+                "{{ data_interval_end.isoformat() }}",
+            )
+            spark_task("backfill", "backfill", *query, *interval, pre_execute=ready)
+        dags.append(backfill)
+    return dags
 
 
-for _path in query_files():
-    try:
-        _spec = load_query(_path)
-    except SpecError:
-        continue
+def _first_day(start: str | None) -> datetime | None:
+    """``schedule.start``; UTC where it names no zone."""
+    if start is None:
+        return None
+    day = datetime.fromisoformat(start)
+    return day if day.tzinfo else day.replace(tzinfo=UTC)
+
+
+for _path, _spec in usable().queries:
     for _dag in build(_path, _spec):
         globals()[_dag.dag_id] = _dag

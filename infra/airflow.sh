@@ -1,43 +1,83 @@
 #!/usr/bin/env bash
-# `airflow.sh up`: Airflow with its UI on localhost, in the background; `airflow.sh down`: stop it.
+# `airflow.sh up [SETTINGS]`: Airflow with its UI on localhost, in the background; `airflow.sh down [SETTINGS]`: stop it.
+# SETTINGS is a file like airflow.env whose lines win over its: another home, another port, another lake.
 set -euo pipefail
+given=${2:+$(realpath -- "$2")}
 cd "$(dirname "$0")/.."
 ROOT=$PWD
 export PATH=$ROOT/.venv/bin:$PATH
-while IFS= read -r line; do
-  case $line in ''|\#*) continue ;; esac
-  export "${line%%=*}=${line#*=}"
-done < <(sed "s#\$ROOT#$ROOT#g" infra/airflow.env)
+read_settings() {
+  local line
+  while IFS= read -r line || [ -n "$line" ]; do
+    case $line in ''|\#*) continue ;; esac
+    line=${line//'$ROOT'/$ROOT}
+    export "${line%%=*}=${line#*=}"
+  done <"$1"
+}
+read_settings infra/airflow.env
+export AIRFLOW__LOGGING__LOGGING_LEVEL=INFO # the logs in the UI show what a task said
+[ -z "$given" ] || read_settings "$given"
+url=http://127.0.0.1:$AIRFLOW__API__PORT
+# tasks report to the API server, wherever it listens
+export AIRFLOW__CORE__EXECUTION_API_SERVER_URL=$url/execution/
+logs=$AIRFLOW_HOME/logs
 pids=$AIRFLOW_HOME/pids
+parts="api-server dag-processor scheduler triggerer"
+
+fail() { printf '%s\n' "$*" >&2; exit 1; }
+healthy() { curl -fs --max-time 5 "$url/api/v2/monitor/health" 2>/dev/null; }
+# a process group that is ours: a number in an old file may by now be somebody else's
+ours() { ps -o args= -g "$1" 2>/dev/null | grep -q airflow; }
 
 down() {
+  local pid left turn signal
   [ -f "$pids" ] || return 0
-  while read -r pid; do kill -- "-$pid" 2>/dev/null || true; done <"$pids"
+  for signal in TERM KILL; do
+    for turn in $(seq 1 24); do
+      left=
+      while read -r pid; do
+        if ours "$pid"; then
+          left=yes
+          [ "$turn" != 1 ] || kill "-$signal" -- "-$pid" 2>/dev/null || true
+        fi
+      done <"$pids"
+      [ -n "$left" ] || break 2
+      sleep 0.5
+    done
+  done
   rm -f "$pids"
 }
 
 case ${1:-} in
 up)
-  mkdir -p "$AIRFLOW_HOME/logs"
+  mkdir -p "$logs" "${LATECOMER_LANDING:-build/landing}" "${LATECOMER_REPORTS:-build/reports}"
   down
-  airflow db migrate >"$AIRFLOW_HOME/logs/migrate.log" 2>&1 || { tail -n 5 "$AIRFLOW_HOME/logs/migrate.log" >&2; exit 1; }
-  [ -f "$AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE" ] || echo '{"admin": "admin"}' >"$AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"
-  for part in dag-processor scheduler triggerer api-server; do
-    setsid airflow "$part" >"$AIRFLOW_HOME/logs/$part.log" 2>&1 </dev/null &
+  if (exec 3<>"/dev/tcp/127.0.0.1/$AIRFLOW__API__PORT") 2>/dev/null; then
+    fail "port $AIRFLOW__API__PORT is taken by another program: stop it, or change AIRFLOW__API__PORT in infra/airflow.env"
+  fi
+  airflow db migrate >"$logs/migrate.log" 2>&1 || { tail -n 5 "$logs/migrate.log" >&2; exit 1; }
+  passwords=$AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE
+  [ -s "$passwords" ] || echo '{"admin": "admin"}' >"$passwords"
+  for part in $parts; do
+    setsid airflow "$part" >"$logs/$part.log" 2>&1 </dev/null &
     echo $! >>"$pids"
   done
-  for _ in $(seq 1 120); do
-    if curl -fs "http://127.0.0.1:$AIRFLOW__API__PORT/api/v2/monitor/health" >/dev/null 2>&1; then
-      echo "Airflow: http://127.0.0.1:$AIRFLOW__API__PORT  (user admin, password admin); stop it with: make down"
+  for _ in $(seq 1 180); do
+    found=$(healthy || true)
+    # DAGs are there once the DAG processor has reported, and run once the scheduler has
+    if [ "$(grep -o '"status": *"healthy"' <<<"$found" | wc -l)" -ge 4 ]; then
+      echo "Airflow: $url  (user admin, password admin); stop it with: make down"
       exit 0
     fi
+    while read -r pid; do
+      ours "$pid" || { tail -n 5 "$logs"/*.log >&2; down; fail "a part of Airflow stopped at once (logs in $logs)"; }
+    done <"$pids"
     sleep 1
   done
-  tail -n 5 "$AIRFLOW_HOME/logs/api-server.log" >&2
+  tail -n 5 "$logs/api-server.log" >&2
   down
-  echo "Airflow did not answer on port $AIRFLOW__API__PORT within 120 s (logs in build/airflow/logs)" >&2
-  exit 1
+  fail "Airflow was not healthy on port $AIRFLOW__API__PORT within 180 s (logs in $logs)"
   ;;
 down) down && echo "Airflow is stopped" ;;
-*) echo "usage: airflow.sh up|down" >&2; exit 2 ;;
+*) echo "usage: airflow.sh up|down [SETTINGS]" >&2; exit 2 ;;
 esac

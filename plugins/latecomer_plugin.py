@@ -7,14 +7,14 @@ from latecomer.quality.web import application
 
 
 class LatecomerPlugin(AirflowPlugin):
-    """A page per query behind Airflow's own login, linked from the menu."""
+    """A page per query behind Airflow's own login: shown inside the UI, and linked from its menu (Browse)."""
 
     name = "latecomer"
     fastapi_apps = [{"app": application(), "url_prefix": "/latecomer", "name": "Latecomer quality"}]
     external_views = [
         {
             "name": "Latecomer quality",
-            "href": "/latecomer/",
+            "href": "/latecomer/index.html",
             "destination": "nav",
             "category": "browse",
             "url_route": "latecomer_quality",

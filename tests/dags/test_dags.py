@@ -1,59 +1,129 @@
-"""The DAG folder as Airflow reads it."""
+"""The DAG folder as Airflow reads it: what DAGs each query file gives, what a bad one costs, how long it takes."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-CODE = """
-import json, os, sys
+import pytest
+
+from tests.dags.support import QUERIES, ROOT, Project
+
+PARSE = """
+import json, os, sys, time
+import jinja2
 sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 from airflow.dag_processing.dagbag import DagBag
+from airflow.serialization.serialized_objects import DagSerialization
+started = time.process_time()
 bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+seconds = time.process_time() - started
+heavy = [m for m in ("pyspark", "pandas", "numpy", "pyarrow", "deltalake") if m in sys.modules]
+for dag in bag.dags.values():
+    DagSerialization.serialize_dag(dag)
+tasks = [t for dag in bag.dags.values() for t in dag.tasks]
 print(json.dumps({
     "errors": {path.rsplit("/", 1)[-1]: text for path, text in bag.import_errors.items()},
     "dags": {name: {t.task_id: sorted(t.downstream_task_ids) for t in dag.tasks} for name, dag in bag.dags.items()},
-    "connections": sorted({t._conn_id for dag in bag.dags.values() for t in dag.tasks if hasattr(t, "_conn_id")}),
+    "schedules": {name: type(dag.timetable).__name__ for name, dag in bag.dags.items()},
+    "active": sorted({dag.max_active_runs for dag in bag.dags.values()}),
+    "each": sorted({t.max_active_tis_per_dag for t in tasks}),
+    "catchup": sorted({dag.catchup for dag in bag.dags.values()}),
+    "connections": sorted({t._conn_id for t in tasks if hasattr(t, "_conn_id")}),
+    "arguments": {f"{t.dag_id}.{t.task_id}": t.application_args for t in tasks if hasattr(t, "application_args")},
+    "outlets": {f"{t.dag_id}.{t.task_id}": [a.uri for a in t.outlets] for t in tasks if t.outlets},
+    "heavy": heavy,
+    "flush": {
+        f"{kind}/{flush}": jinja2.Template(bag.dags["near__repair"].task_dict["repair"].application_args[-1]).render(
+            dag_run={"run_type": kind}, params={"flush": flush}
+        )
+        for kind in ("asset_triggered", "scheduled", "manual") for flush in (None, True, False) if "near__repair" in bag.dags
+    },
+    "seconds": seconds,
 }))
 """
+RUN = {"run": ["check"], "check": []}
+REPAIR = {"repair": ["check"], "check": []}
 
 
-def parse(tmp_path, queries):
-    import json
-
-    env = os.environ | {
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(tmp_path / "none"),
-        "LATECOMER_QUERIES": str(queries),
-        "LATECOMER_LANDING": str(tmp_path / "landing"),
-    }
-    done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-1500:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path / "project").write()
 
 
-def test_a_dag_per_query_and_no_import_error(tmp_path):
-    (tmp_path / "landing" / "clicks").mkdir(parents=True)
-    (tmp_path / "landing" / "_by_kind").mkdir()
-    found = parse(tmp_path, ROOT / "include" / "queries")
+def test_every_kind_has_its_dags(project):
+    for name in ("clicks", "_by_kind", ".git", "lost+found", "not a stream"):
+        (project.landing / name).mkdir()
+    found = project.python(PARSE)
     assert found["errors"] == {}
-    assert found["dags"]["flights_with_weather"] == {"run": ["repair"], "repair": ["check"], "check": []}
-    assert found["dags"]["flights_with_weather__repair"] == {"repair": ["check"], "check": []}
-    assert found["dags"]["flights_with_weather__adapt"] == {"adapt": []}
-    assert found["dags"]["latecomer_ingest"] == {"ingest__by_kind": ["ingest_clicks"], "ingest_clicks": []}
+    expected = dict.fromkeys(QUERIES, RUN) | {f"{name}__repair": REPAIR for name in QUERIES}
+    expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best")}
+    expected |= {"pairs__backfill": {"backfill": []}}
+    expected |= {"latecomer_ingest": {"ingest__by_kind": ["ingest_clicks"], "ingest_clicks": []}}
+    assert found["dags"] == expected
     assert found["connections"] == ["latecomer_spark"]
+    assert found["schedules"]["near"] == "AssetTriggeredTimetable"
+    assert {found["schedules"][f"{name}__repair"] for name in QUERIES} == {"AssetOrTimeSchedule"}
+    assert found["schedules"]["pairs__backfill"] == "CronDataIntervalTimetable"
+    assert found["active"] == [1] and found["each"] == [1] and found["catchup"] == [False]
+    assert found["outlets"]["near.run"] == ["latecomer://on_time/near"]
+    assert found["outlets"]["latecomer_ingest.ingest__by_kind"] == ["latecomer://events/a", "latecomer://events/b"]
+    assert found["arguments"]["pairs__backfill.backfill"][-4::2] == ["--from", "--to"]
 
 
-def test_a_broken_query_file_costs_its_own_dags_only(tmp_path):
-    queries = tmp_path / "queries"
-    queries.mkdir()
-    good = (ROOT / "include" / "queries" / "flights_with_weather.yaml").read_text()
-    (queries / "good.yaml").write_text(good)
-    (queries / "bad.yaml").write_text(good.replace("window: 1 h", "window: 1 hour"))
-    found = parse(tmp_path, queries)
-    assert "flights_with_weather" in found["dags"]
+def test_repair_flushes_unless_a_run_started_it(project):
+    flushed = {how for how, argument in project.python(PARSE)["flush"].items() if argument == "--flush"}
+    assert flushed == {"scheduled/None", "manual/None", "scheduled/True", "manual/True", "asset_triggered/True"}
+
+
+def test_parsing_is_light(project):
+    found = project.python(PARSE)
+    assert found["heavy"] == [] and found["seconds"] < 2.0
+
+
+def test_the_queries_of_this_checkout_parse(project):
+    for path in project.queries.iterdir():
+        path.unlink()
+    shipped = sorted((ROOT / "include" / "queries").glob("*.yaml"))
+    for path in shipped:
+        (project.queries / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    found = project.python(PARSE)
+    assert found["errors"] == {} and sum("__" not in name for name in found["dags"]) == len(shipped) + 1
+
+
+BROKEN = {
+    "unit": ("window: 2 s", "window: 2 secs", "unknown unit"),
+    "suffix": ("name: suffix", "name: near__repair", "'near__repair' is reserved for DAG ids"),
+    "ingest": ("name: ingest", "name: latecomer_ingest", "'latecomer_ingest' is reserved for DAG ids"),
+    "twice": ("name: twice", "name: near", "'near' is taken by near.yaml"),
+    "cron": ("quality:", 'schedule: {repair: "99 * * * *"}\nquality:', "schedule.repair '99 * * * *' names no moment"),
+    "once": ("quality:", 'schedule: {interval: "@once"}\nquality:', "schedule.interval '@once' names no moment"),
+    "yaml": ("kind: join", "kind: [join", "not valid YAML"),
+}
+
+
+def test_a_broken_query_file_costs_its_own_dags_only(project):
+    for name, (old, new, _) in BROKEN.items():
+        text = f"name: {name}{QUERIES['near']}"
+        assert old in text
+        (project.queries / f"{name}.yaml").write_text(text.replace(old, new))
+    (project.queries / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    found = project.python(PARSE)
     assert list(found["errors"]) == ["latecomer_query_errors.py"]
-    text = found["errors"]["latecomer_query_errors.py"]
-    assert "bad.yaml" in text and "window" in text and "unknown unit" in text
+    lines = [line for line in found["errors"]["latecomer_query_errors.py"].splitlines() if ".yaml" in line]
+    for name, (_, _, said) in BROKEN.items():
+        assert any(f"{name}.yaml" in line and said in line for line in lines), (name, lines)
+    assert any("bytes.yaml" in line for line in lines)
+    mains = {name for name in found["dags"] if "__" not in name}
+    assert mains == {*QUERIES, "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 5
+
+
+def test_importing_the_plugin_starts_nothing_heavy(project):
+    code = "import sys; import latecomer_plugin as p; print([m for m in ('pyspark', 'pandas') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=project.environment | {"PYTHONPATH": str(ROOT / "plugins")},
+        capture_output=True,
+        text=True,
+        cwd=os.path.dirname(project.folder),
+    )
+    assert done.returncode == 0 and done.stdout.strip().splitlines()[-1] == "[]", done.stderr[-1500:]

@@ -4,30 +4,53 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
+
+EMPTY = """<!doctype html><html lang='en'><meta charset='utf-8'><title>Latecomer: quality</title>
+<body style='font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:40rem'><h1>Latecomer: quality</h1>
+<p>No report yet. A query's <code>check</code> task writes one; it runs after the query has new rows.</p></body></html>"""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "object-src 'none'",
+}
 
 
 def application() -> Any:
-    """A FastAPI application that serves ``LATECOMER_REPORTS``; every request needs Airflow's login."""
-    from airflow.api_fastapi.core_api.security import get_user
+    """A FastAPI application that serves ``LATECOMER_REPORTS``.
+
+    Airflow mounts a plugin's application beside its own and protects none of it, so every route here asks for what the
+    DAG list asks for: 401 without a login, 403 for a user who may not see DAGs.
+    """
+    from airflow.api_fastapi.core_api.security import requires_access_dag
     from fastapi import Depends, FastAPI, HTTPException
-    from fastapi.responses import FileResponse, RedirectResponse
+    from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 
-    app = FastAPI(title="Latecomer quality", docs_url=None, redoc_url=None, openapi_url=None)
     folder = Path(os.environ.get("LATECOMER_REPORTS") or Path(__file__).resolve().parents[3] / "build" / "reports")
+    app = FastAPI(
+        title="Latecomer quality",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(requires_access_dag(method="GET"))],
+    )
 
-    def root(user: Annotated[Any, Depends(get_user)]) -> Any:
-        """The index page, at a path that ends in a slash so that its links work."""
+    def root() -> Any:
+        """The index page, under its own name so that its links work."""
         return RedirectResponse("index.html")
 
-    def page(path: str, user: Annotated[Any, Depends(get_user)]) -> Any:
-        """One file of the report; nothing outside the folder."""
+    def page(path: str) -> Any:
+        """One file of the report; nothing outside the folder, nothing hidden."""
         wanted = (folder / path).resolve()
-        if not wanted.is_relative_to(folder.resolve()) or not wanted.is_file():
-            raise HTTPException(404, "no such page: has `latecomer check --report` been run?")
-        return FileResponse(wanted)
+        inside = wanted.is_relative_to(folder.resolve())
+        hidden = inside and any(part.startswith(".") for part in wanted.relative_to(folder.resolve()).parts)
+        if inside and not hidden and wanted.is_file():
+            return FileResponse(wanted, headers=HEADERS)
+        if path == "index.html":
+            return HTMLResponse(EMPTY, headers=HEADERS)
+        raise HTTPException(404, "no such page: has `latecomer check --report` been run?")
 
-    root.__annotations__["user"] = page.__annotations__["user"] = Annotated[Any, Depends(get_user)]
+    # added by call: with annotations as text, decorators would look for these names in the module
     app.get("/")(root)
     app.get("/{path:path}")(page)
     return app

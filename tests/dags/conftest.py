@@ -1,0 +1,47 @@
+"""One lake for the tests that run DAGs: filled by the DAGs themselves, then backfilled by a scheduler."""
+
+import pytest
+
+from tests.dags.support import QUERIES, Project
+from tests.support import events
+
+RUNS = """
+import json, os, sys
+sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+assert not bag.import_errors, bag.import_errors
+done = []
+for call in sys.argv[1:]:
+    name, _, conf = call.partition("=")
+    run = bag.dags[name].test(run_conf=json.loads(conf or "null"))
+    states = {t.task_id: str(getattr(t.state, "value", t.state)) for t in run.get_task_instances()}
+    done.append([call, str(getattr(run.state, "value", run.state)), states])
+print(json.dumps(done))
+"""
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory):
+    """Five queries over two streams."""
+    made = Project(tmp_path_factory.mktemp("airflow") / "project").write()
+    (made.landing / "_by_stream").mkdir()
+    events.write(events.disordered(11, rows=300).drop_columns(["seq"]), made.folder / "rows.parquet")
+    return made
+
+
+@pytest.fixture(scope="session")
+def database(project):
+    """Airflow's metadata database."""
+    project.call("airflow", "db", "migrate")
+    return project
+
+
+@pytest.fixture(scope="session")
+def filled(database):
+    """The project after every DAG was run by ``dag.test()``, ingestion with and without news; and what each run gave."""
+    (database.folder / "rows.parquet").rename(database.landing / "_by_stream" / "rows.parquet")
+    wanted = ["latecomer_ingest", "latecomer_ingest"]
+    wanted += [name for query in QUERIES for name in (query, f"{query}__repair")]
+    wanted += ["near__adapt", "sums__adapt", "best__adapt", "pairs__backfill"]
+    return database, database.python(RUNS, *wanted)

@@ -1,0 +1,151 @@
+"""A project of its own for Airflow: one small query per kind, landing files, an Airflow home."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+QUERIES = {
+    "near": """
+kind: join
+streams: {left: a, right: b}
+keys: [k]
+window: 2 s
+select: [left.v, right.v]
+quality: {recall: 0.5, period: 20 s}
+strategy: {name: qjoin, adapt_every: 2 s, granularity: 100 ms, basic_window: 100 ms, gamma: 5 s}
+""",
+    "sums": """
+kind: aggregate
+streams: {s: a}
+group_by: [k]
+window: {size: 10 s, slide: 5 s}
+select: {rows_seen: count(), total: sum(v)}
+quality: {error: 0.3, probability: 0.5, period: 20 s}
+strategy: {name: hpm, gamma: 5 s}
+""",
+    "best": """
+kind: topk
+streams: {s: a}
+score: v
+k: 3
+window: {size: 10 s, slide: 5 s}
+select: [note]
+quality: {hit_rate: 0.5, period: 20 s}
+strategy: {name: adaptive_wait, candidates: 5, windows: 4, initial_wait: 2 s, gamma: 5 s}
+""",
+    "pairs": """
+kind: theta_join
+streams: {r: a, s: b}
+window: {size: 5 s, slide: 5 s}
+conditions: [r.v > s.v, r.k = s.k]
+select: [r.note, s.v]
+quality: {period: 20 s}
+strategy: {name: fast_theta_join, partitions: 2, gamma: 5 s}
+schedule: {start: 2023-01-01, interval: "* 22 14 11 *"}
+""",
+    "both": """
+kind: membership
+streams: {x: a, y: b}
+element: note
+window: {size: 10 s, slide: 10 s}
+quality: {false_positive_rate: 0.01}
+strategy: {name: mcf, gamma: 5 s}
+""",
+}
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Project:
+    """Folders of one test project, and the environment that points Airflow and the command at them."""
+
+    folder: Path
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
+    def landing(self) -> Path:
+        return self.folder / "landing"
+
+    @property
+    def queries(self) -> Path:
+        return self.folder / "queries"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What differs from ``infra/airflow.env``."""
+        home = self.folder / "airflow"
+        return {
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+            "LATECOMER_QUERIES": str(self.queries),
+            "LATECOMER_LANDING": str(self.landing),
+            "LATECOMER_LAKE": str(self.lake),
+            "LATECOMER_REPORTS": str(self.folder / "reports"),
+            "LATECOMER_RETRIES": "0",
+            # beside an Airflow that is up already
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's environment, then ``infra/airflow.env``, then `settings`."""
+        found = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        for line in (ROOT / "infra" / "airflow.env").read_text(encoding="utf-8").splitlines():
+            if line.strip() and not line.startswith("#"):
+                key, _, value = line.partition("=")
+                found[key] = value.replace("$ROOT", str(ROOT))
+        return found | self.settings
+
+    def write(self, kinds: tuple[str, ...] = tuple(QUERIES)) -> Project:
+        """Make the folders and the query files."""
+        self.queries.mkdir(parents=True)
+        self.landing.mkdir()
+        (self.folder / "airflow").mkdir()
+        for name in kinds:
+            (self.queries / f"{name}.yaml").write_text(f"name: {name}{QUERIES[name]}", encoding="utf-8")
+        return self
+
+    def call(self, *command: str, codes: tuple[int, ...] = (0,), timeout: float = 300, both: bool = False) -> str:
+        """A command's standard output; with `both` also its standard error."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+        assert done.returncode in codes, f"{command}: {done.returncode}\n{done.stdout[-1500:]}\n{done.stderr[-2500:]}"
+        return done.stdout + done.stderr if both else done.stdout
+
+    def python(self, code: str, *arguments: str) -> Any:
+        """The JSON that a program prints last; it runs in a process of its own, as Airflow's state is per process."""
+        return json.loads(self.call(sys.executable, "-c", code, *arguments, timeout=850).strip().splitlines()[-1])
+
+    def table(self, query: str, name: str) -> Any:
+        """One of the query's tables, as rows."""
+        import pyarrow.parquet as pq
+
+        target = self.folder / f"{query}.{name}.parquet"
+        file = str(self.queries / f"{query}.yaml")
+        self.call("latecomer", "export", file, "--lake", str(self.lake), "--table", name, "--to", str(target))
+        return pq.read_table(target)
+
+    def stored(self, area: str, query: str) -> list[dict[str, Any]]:
+        """Rows of a lake table as they stand, sorted."""
+        from deltalake import DeltaTable
+
+        rows = DeltaTable(str(self.lake / area / query)).to_pyarrow_table().to_pylist()
+        return sorted(rows, key=lambda row: json.dumps(row, default=str, sort_keys=True))
