@@ -2,7 +2,5 @@
 # Tests in order of speed: core needs no JVM, end to end needs everything.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-# small jobs: a compiler that starts fast beats one that optimises
-export LATECOMER_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 export LATECOMER_LANDING= AIRFLOW__CORE__LOAD_EXAMPLES=False
 exec .venv/bin/pytest -q -p no:cacheprovider tests/core tests/contracts tests/spark tests/dags tests/end_to_end "$@"

@@ -123,7 +123,7 @@ def _plan(stage: Any, seq_to: int) -> Text:
 
     from latecomer.core import theta_join as theta
 
-    rows = stage.in_windows(stage._stored(F.col("seq") < seq_to), stage.first_of("ts"), stage.last_of("ts"))
+    rows = stage.in_windows(stage._stored(seq_to=seq_to), stage.first_of("ts"), stage.last_of("ts"))
     counts = rows.groupBy("m").count().orderBy(F.desc("count"), "m").limit(1).collect()
     if not counts:
         return Text(stage.spec.name, ["no rows yet"], {})

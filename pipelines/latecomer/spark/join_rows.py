@@ -158,8 +158,10 @@ class JoinRows:
         from pyspark.sql import functions as F
 
         parts = []
-        for i, events in enumerate(self.events):
-            new = events.where((F.col("seq") >= batch.seq_from) & (F.col("seq") < batch.seq_to))
+        for i, stream in enumerate(self.sources):
+            new = tables.events(
+                self.spark, self.lake, stream, columns=self.needed[i], seq_from=batch.seq_from, seq_to=batch.seq_to
+            )
             columns = [F.col(_quoted(name)).alias(f"s{i}_c{k}") for k, name in enumerate(self.needed[i])]
             parts.append(new.select("seq", F.unix_micros("event_ts").alias("ts"), F.lit(i).alias("side"), *columns))
         if len(parts) == 1:
@@ -177,15 +179,14 @@ class JoinRows:
 
         source = 0 if self.is_self else side
         low = max(above_us + 1, from_us)
-        rows = self.events[source].where(F.col("seq") < seq_to)
-        if low > _EARLIEST_US:
-            recent = F.col("event_ts") >= F.timestamp_micros(F.lit(low))
-            if sampled:
-                reach = F.timestamp_micros(F.lit(max(from_us, _EARLIEST_US)))
-                recent = recent | (in_sample("seq") & (F.col("event_ts") >= reach))
-            rows = rows.where(recent)
-        if to_us < _LATEST_US:
-            rows = rows.where(F.col("event_ts") <= F.timestamp_micros(F.lit(to_us)))
+        low_us = low if low > _EARLIEST_US else None
+        high_us = to_us if to_us < _LATEST_US else None
+        reach = max(from_us, _EARLIEST_US) if sampled and low_us is not None else low_us
+        rows = tables.events(
+            self.spark, self.lake, self.sources[source], columns=self.needed[source], seq_to=seq_to, low_us=reach, high_us=high_us
+        )  # fmt: skip
+        if sampled and low_us is not None:
+            rows = rows.where((F.col("event_ts") >= F.timestamp_micros(F.lit(low_us))) | in_sample("seq"))
         columns = [F.col(_quoted(name)).alias(f"{LETTERS[side]}_c{k}") for k, name in enumerate(self.needed[source])]
         return rows.select(
             F.col("seq").alias(f"{LETTERS[side]}_seq"), F.unix_micros("event_ts").alias(f"{LETTERS[side]}_ts"), *columns

@@ -115,6 +115,7 @@ def settings(lake: Lake) -> dict[str, str]:
         "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols": "8",
         "spark.databricks.delta.stats.collect": "true",
         "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing.py turns them into timestamps
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # call sites cost a round trip per expression
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

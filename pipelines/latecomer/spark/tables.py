@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.lake import small
 from latecomer.lake.location import Lake
@@ -19,6 +20,66 @@ FEW_ROWS = 200_000
 def read(spark: SparkSession, lake: Lake, area: str, name: str) -> DataFrame:
     """The table's rows, in no particular order."""
     return spark.read.format("delta").load(lake.spark_path(area, name))
+
+
+def events(
+    spark: SparkSession,
+    lake: Lake,
+    stream: str,
+    *,
+    columns: list[str] | None = None,
+    seq_from: int | None = None,
+    seq_to: int | None = None,
+    low_us: int | None = None,
+    high_us: int | None = None,
+) -> DataFrame:
+    """Stored events with ``seq_from <= seq < seq_to`` and ``low <= event_ts <= high``; None leaves a bound out.
+
+    A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has them read here, by file statistics and
+    without a Spark job, where they are few indeed: Spark's own scan of a Delta table is a job over its log first.
+    """
+    from pyspark.sql import functions as F
+
+    if spark.conf.get("spark.sql.adaptive.enabled") == "false":
+        found = _few(lake, stream, columns, seq_from, seq_to, low_us, high_us)
+        if found is not None:
+            return spark.createDataFrame(found)
+    rows = read(spark, lake, "events", stream)
+    if seq_from is not None:
+        rows = rows.where(F.col("seq") >= seq_from)
+    if seq_to is not None:
+        rows = rows.where(F.col("seq") < seq_to)
+    if low_us is not None:
+        rows = rows.where(F.col("event_ts") >= F.timestamp_micros(F.lit(low_us)))
+    if high_us is not None:
+        rows = rows.where(F.col("event_ts") <= F.timestamp_micros(F.lit(high_us)))
+    return rows
+
+
+def _few(
+    lake: Lake,
+    stream: str,
+    columns: list[str] | None,
+    seq_from: int | None,
+    seq_to: int | None,
+    low_us: int | None,
+    high_us: int | None,
+) -> pa.Table | None:
+    """The rows as an Arrow table, None where they are more than `FEW_ROWS`."""
+    table = small.open_table(lake, "events", stream)
+    if table is None:
+        return None
+    kept = pc.scalar(True)
+    for name, bound, above in (("seq", seq_from, True), ("seq", None if seq_to is None else seq_to - 1, False)):
+        if bound is not None:
+            kept = kept & (pc.field(name) >= bound if above else pc.field(name) <= bound)
+    for bound, above in ((low_us, True), (high_us, False)):
+        if bound is not None:
+            moment = pa.scalar(bound, pa.timestamp("us", tz="UTC"))
+            kept = kept & (pc.field("event_ts") >= moment if above else pc.field("event_ts") <= moment)
+    dataset = table.to_pyarrow_dataset()
+    found = dataset.scanner(columns=columns, filter=kept, use_threads=False).head(FEW_ROWS + 1)
+    return found if found.num_rows <= FEW_ROWS else None
 
 
 def append(rows: DataFrame, lake: Lake, area: str, name: str, app_id: str, version: int, *, few: bool = False) -> None:

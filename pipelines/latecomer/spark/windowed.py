@@ -30,6 +30,7 @@ from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.windows import Grid, IntervalRows, Observed, Placement, SlackPolicy, WindowControl
 from latecomer.lake import small
 from latecomer.lake.location import Lake
+from latecomer.spark import tables
 from latecomer.spark.query import open_streams
 from latecomer.spark.scan import Chunks, running_maxima
 from latecomer.spark.stage import Batch, Outcome, Settled
@@ -202,7 +203,7 @@ class WindowedStage:
         from pyspark.sql import functions as F
 
         chunks = Chunks.over(mark.seq, batch.seq_to, self.spark.sparkContext.defaultParallelism)
-        rows = self._stored((F.col("seq") >= mark.seq) & (F.col("seq") < batch.seq_to))
+        rows = self._stored(seq_from=mark.seq, seq_to=batch.seq_to)
         sources = range(len(self.sources))
         by = "shard" if self.shards > 1 else None
         values = {
@@ -221,13 +222,13 @@ class WindowedStage:
             .drop(*(f"m{i}" for i in sources))
         )
 
-    def _stored(self, condition: Column | None = None) -> DataFrame:
-        """Stored rows of all sources with ``seq``, ``ts``, ``side``, ``shard`` and payload; `condition` over table columns."""
+    def _stored(self, **bounds: int | None) -> DataFrame:
+        """Stored rows of all sources with ``seq``, ``ts``, ``side``, ``shard`` and payload; bounds as for `tables.events`."""
         from pyspark.sql import functions as F
 
         parts = []
         for side, stream in enumerate(self.sources):
-            events = self.events[stream] if condition is None else self.events[stream].where(condition)
+            events = tables.events(self.spark, self.lake, stream, **bounds)  # type: ignore[arg-type]
             columns = [F.expr(text).alias(name) for name, text in self.payload(side).items()]
             parts.append(
                 events.select("seq", F.unix_micros("event_ts").alias("ts"), F.lit(side).alias("side"), *columns)
@@ -363,13 +364,15 @@ class WindowedStage:
         if batch.seq_from == 0:
             return fresh
         lowest = min(low)
-        bound = F.col("seq") < batch.seq_from
-        if lowest > _EARLIEST_US:
-            bound = bound & (F.col("event_ts") >= F.timestamp_micros(F.lit(min(lowest, _LATEST_US))))
+        bound = min(lowest, _LATEST_US) if lowest > _EARLIEST_US else None
         opened: Column = F.lit(before[0] + 1)
         for shard in range(1, self.shards):
             opened = F.when(F.col("shard") == shard, F.lit(before[shard] + 1)).otherwise(opened)
-        held = self._stored(bound).where("ok").withColumn("o", F.greatest(opened, self.first_of("ts")))
+        held = (
+            self._stored(seq_to=batch.seq_from, low_us=bound)
+            .where("ok")
+            .withColumn("o", F.greatest(opened, self.first_of("ts")))
+        )
         return fresh.unionByName(held.where(F.col("o") <= self.last_of("ts")))
 
     def _late_rows(self, placed: DataFrame) -> DataFrame:
@@ -453,12 +456,8 @@ class WindowedStage:
         controls = controls_of(self.spec, self.policies(), state)
         after = [min(last, self.grid.last_closed(control.watermark())) for control in controls]
         low = max(first * slide - self.lookback_us, _EARLIEST_US)
-        inside = (
-            (F.col("seq") < seq_to)
-            & (F.col("event_ts") >= F.timestamp_micros(F.lit(low)))
-            & (F.col("event_ts") < F.timestamp_micros(F.lit(min(last * slide + size, _LATEST_US))))
-        )
-        rows = self._stored(inside).where("ok").withColumn("o", self.first_of("ts"))
+        high = min(last * slide + size, _LATEST_US) - 1
+        rows = self._stored(seq_to=seq_to, low_us=low, high_us=high).where("ok").withColumn("o", self.first_of("ts"))
         shard, number = F.lit(after[0]), F.col("m")
         for each in range(1, self.shards):
             shard = F.when(F.col("shard") == each, F.lit(after[each])).otherwise(shard)
@@ -483,8 +482,8 @@ class WindowedStage:
             _div_of(F.unix_micros("windows_to") - size, slide).alias("m_to"),
         )
         bounds = repaired_in["seq"].to_numpy()
-        in_range = (F.col("seq") >= int(bounds.min())) & (F.col("seq") <= int(bounds.max()))
-        due = self._stored(in_range).join(F.broadcast(spans), "seq").persist()
+        near = self._stored(seq_from=int(bounds.min()), seq_to=int(bounds.max()) + 1)
+        due = near.join(F.broadcast(spans), "seq").persist()
         return self._results(self.corrected(due), "repaired", "repaired_in")
 
     def stored_in(self, due: DataFrame) -> DataFrame:
@@ -493,12 +492,7 @@ class WindowedStage:
 
         low, high, last = due.agg(F.min("m_from"), F.max("m_to"), F.max("repaired_in")).collect()[0]
         start, end = low * self.grid.slide_us - self.lookback_us, high * self.grid.slide_us + self.grid.size_us
-        inside = (
-            (F.col("seq") <= last)
-            & (F.col("event_ts") >= F.timestamp_micros(F.lit(start)))
-            & (F.col("event_ts") < F.timestamp_micros(F.lit(end)))
-        )
-        return self._stored(inside).where("ok")
+        return self._stored(seq_to=last + 1, low_us=start, high_us=end - 1).where("ok")
 
     def in_windows(self, rows: DataFrame, first: Column, last: Column) -> DataFrame:
         """One row per row and window number ``m`` in ``[first, last]``; none where that is empty."""
