@@ -6,10 +6,10 @@ BIN := .venv/bin
 STAMP := .venv/.setup-$(shell cat requirements.lock infra/jars.txt infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint up down lock clean
+.PHONY: help setup demo test test-long lint up down lock clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 setup: $(STAMP) ## virtual environment, jars, class archive (once)
 
@@ -22,6 +22,9 @@ demo: setup ## run the main job on a year of New York flights, through Airflow
 
 test: setup lint ## everything that must pass
 	@bash infra/test.sh
+
+test-long: setup ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
+	@LATECOMER_LONG_TESTS=1 bash infra/test.sh
 
 lint: setup ## ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -43,5 +43,5 @@ def filled(database):
     (database.folder / "rows.parquet").rename(database.landing / "_by_stream" / "rows.parquet")
     wanted = ["latecomer_ingest", "latecomer_ingest"]
     wanted += [name for query in QUERIES for name in (query, f"{query}__repair")]
-    wanted += ["near__adapt", "sums__adapt", "best__adapt", "pairs__backfill"]
+    wanted += [f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES] + ["pairs__backfill"]
     return database, database.python(RUNS, *wanted)

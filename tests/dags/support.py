@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-QUERIES = {
+LONG = bool(os.environ.get("LATECOMER_LONG_TESTS"))
+"""Run every DAG of every kind, a scheduler and a browser (`make test-long`); else the DAGs of two kinds."""
+ALL_QUERIES = {
     "near": """
 kind: join
 streams: {left: a, right: b}
@@ -60,6 +62,7 @@ quality: {false_positive_rate: 0.01}
 strategy: {name: mcf, gamma: 5 s}
 """,
 }
+QUERIES = ALL_QUERIES if LONG else {name: ALL_QUERIES[name] for name in ("near", "pairs")}
 
 
 def free_port() -> int:

@@ -14,6 +14,8 @@ import json, sys
 from airflow.models.backfill import Backfill
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
+
+pytestmark = pytest.mark.skipif(not LONG, reason="minutes long: `make test-long`")
 with create_session() as session:
     runs = session.query(DagRun).filter(DagRun.dag_id == sys.argv[1], DagRun.run_type == "backfill").all()
     backfills = session.query(Backfill).all()

@@ -15,8 +15,10 @@ import urllib.request
 import pytest
 from websockets.sync.client import connect
 
-from tests.dags.support import ROOT, Project, free_port
+from tests.dags.support import LONG, ROOT, Project, free_port
 from tests.support import events
+
+pytestmark = pytest.mark.skipif(not LONG, reason="minutes long: `make test-long`")
 
 PORT = free_port()
 URL = f"http://127.0.0.1:{PORT}"

