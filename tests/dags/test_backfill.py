@@ -4,7 +4,9 @@ import time
 
 import pytest
 
-from tests.dags.support import free_port
+from tests.dags.support import LONG, free_port
+
+pytestmark = pytest.mark.skipif(not LONG, reason="minutes long: `make test-long`")
 
 DAG = "pairs__backfill"
 # cron gives one minute per run; the events lie between 22:13:20 and 22:14:20
@@ -14,8 +16,6 @@ import json, sys
 from airflow.models.backfill import Backfill
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-
-pytestmark = pytest.mark.skipif(not LONG, reason="minutes long: `make test-long`")
 with create_session() as session:
     runs = session.query(DagRun).filter(DagRun.dag_id == sys.argv[1], DagRun.run_type == "backfill").all()
     backfills = session.query(Backfill).all()
