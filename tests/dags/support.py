@@ -124,7 +124,7 @@ class Project:
         self.landing.mkdir()
         (self.folder / "airflow").mkdir()
         for name in kinds:
-            (self.queries / f"{name}.yaml").write_text(f"name: {name}{QUERIES[name]}", encoding="utf-8")
+            (self.queries / f"{name}.yaml").write_text(f"name: {name}{ALL_QUERIES[name]}", encoding="utf-8")
         return self
 
     def call(self, *command: str, codes: tuple[int, ...] = (0,), timeout: float = 300, both: bool = False) -> str:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.dags.support import QUERIES, ROOT, Project
+from tests.dags.support import ALL_QUERIES as QUERIES
+from tests.dags.support import ROOT, Project
 
 PARSE = """
 import json, os, sys, time
@@ -47,7 +48,7 @@ REPAIR = {"repair": ["check"], "check": []}
 
 @pytest.fixture
 def project(tmp_path):
-    return Project(tmp_path / "project").write()
+    return Project(tmp_path / "project").write(tuple(QUERIES))
 
 
 def test_every_kind_has_its_dags(project):
