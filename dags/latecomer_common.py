@@ -15,7 +15,6 @@ from airflow.sdk import Asset
 from croniter import croniter
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
-from latecomer.specs.schedule import DEFAULT, Schedule
 
 ROOT = Path(__file__).resolve().parents[1]
 QUERIES = Path(os.environ.get("LATECOMER_QUERIES") or ROOT / "include" / "queries")
@@ -106,18 +105,13 @@ def usable() -> Usable:
     return found
 
 
-def schedule_of(spec: Any) -> Schedule:
-    """The query's schedule, or the default."""
-    return spec.schedule or DEFAULT
-
-
 def _problem(spec: Any, owners: dict[str, Path]) -> str | None:
     """Why a valid query cannot have DAGs."""
     if "__" in spec.name or spec.name == INGEST:
         return f"name {spec.name!r} is reserved for DAG ids; choose a name without __ other than {INGEST}"
     if spec.name in owners:
         return f"name {spec.name!r} is taken by {owners[spec.name].name}; name each query once"
-    schedule = schedule_of(spec)
+    schedule = spec.schedule
     for key, value in (("repair", schedule.repair), ("adapt", schedule.adapt), ("interval", schedule.interval)):
         if value is None or (value == "@once" and key != "interval"):
             continue

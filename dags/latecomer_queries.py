@@ -26,7 +26,6 @@ from latecomer_common import (
     REPORTS,
     SETTINGS,
     answers_asset,
-    schedule_of,
     spark_task,
     status,
     stream_asset,
@@ -75,7 +74,7 @@ def build(path: Path, spec: Any) -> list[DAG]:
     """The DAGs of one query."""
     about = f"{spec.description or spec.name}\n\nTarget {spec.target:g}.\n\n```yaml\n{path.read_text(encoding='utf-8')}\n```"
     common = SETTINGS | {"tags": ["latecomer", spec.kind], "doc_md": about}
-    schedule, ready = schedule_of(spec), unless_never_run(spec.name)
+    schedule, ready = spec.schedule, unless_never_run(spec.name)
     query = (str(path), "--lake", LAKE)
     with DAG(
         dag_id=spec.name,

@@ -21,7 +21,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark.session import session
 
 if TYPE_CHECKING:
-    from latecomer.specs.common import Spec
+    from latecomer.specs.spec import Spec
 
 
 def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:

@@ -19,7 +19,7 @@ from latecomer.spark.kinds import stage_of
 from latecomer.spark.session import session
 
 if TYPE_CHECKING:
-    from latecomer.specs.common import Spec
+    from latecomer.specs.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from latecomer.spark.kinds import stage_of
 from latecomer.spark.session import SMALL_ROWS, session, tune
 
 if TYPE_CHECKING:
-    from latecomer.specs.common import Spec
+    from latecomer.specs.spec import Spec
 
 REPAIR_WEIGHT = 10
 """Stored rows that are read for a late row, about: what a repair is planned for."""

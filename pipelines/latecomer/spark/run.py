@@ -25,7 +25,7 @@ from latecomer.spark.session import SMALL_ROWS, session, tune
 from latecomer.spark.stage import Batch
 
 if TYPE_CHECKING:
-    from latecomer.specs.common import Spec
+    from latecomer.specs.spec import Spec
 
 ROWS_PER_BATCH = 2_000_000
 """Arrivals per micro-batch where the caller does not say: what a 4 GB driver handles with wide rows."""

@@ -11,12 +11,12 @@ size for ``hpm`` and as long as the largest delay so far, at most 16 windows, fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, fingerprint, streams_of
-from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.common import Reader, streams_of
+from latecomer.specs.spec import Spec, rest_of
 from latecomer.specs.windows import (
     Window,
     group_by_of,
@@ -77,41 +77,27 @@ class AggregateStrategy:
     confidence: float
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateSpec(Spec):
     """An aggregate query: ``P(error >= error) <= 1 - probability`` per period of `period_us`."""
 
-    name: str
-    streams: tuple[tuple[str, str], ...]
+    kind: ClassVar[str] = "aggregate"
     group_by: tuple[str, ...]
     window: Window
     select: tuple[Aggregate, ...]
     where: ex.Expr | None
     error: float
     probability: float
-    period_us: int
     strategy: AggregateStrategy
-    source: str = field(default="", compare=False)
-    description: str = field(default="", compare=False)
-    schedule: Schedule | None = field(default=None, compare=False)
-    kind: str = "aggregate"
 
     @property
     def target(self) -> float:
         """Least share of windows that are within the error."""
         return self.probability
 
-    @property
-    def gamma_us(self) -> int:
-        """Span of event times at which late rows become a repair batch."""
-        return self.strategy.gamma_us
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the query computes, as JSON-able values."""
+    def question(self) -> dict[str, Any]:
+        """The rest of what the query computes."""
         return {
-            "kind": self.kind,
-            "name": self.name,
-            "streams": jsonable(self.streams),
             "group_by": jsonable(self.group_by),
             "window": jsonable(self.window),
             "select": jsonable(self.select),
@@ -119,10 +105,6 @@ class AggregateSpec:
             "quality": {"error": self.error, "probability": self.probability, "period_us": self.period_us},
             "strategy": jsonable(self.strategy),
         }
-
-    def fingerprint(self) -> str:
-        """Identity of what the query computes."""
-        return fingerprint(self.to_dict())
 
 
 def parse(reader: Reader, name: str) -> AggregateSpec:
@@ -146,12 +128,19 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
     period_us = quality.duration("period", max(60_000_000, window.size_us))
     quality.done()
     strategy = _strategy(inner, strategy_name, window)
-    description, schedule = reader.text("description", ""), schedule_of(reader)
-    reader.done()
     return AggregateSpec(
-        name, streams, group_by, window, select, where, error, probability, period_us, strategy,
-        reader.source, description, schedule,
-    )  # fmt: skip
+        name=name,
+        streams=streams,
+        group_by=group_by,
+        window=window,
+        select=select,
+        where=where,
+        error=error,
+        probability=probability,
+        period_us=period_us,
+        strategy=strategy,
+        **rest_of(reader),
+    )
 
 
 def _select(reader: Reader, alias: str, group_by: tuple[str, ...]) -> tuple[Aggregate, ...]:

@@ -7,12 +7,10 @@ key is ever ignored.
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, Protocol
+from typing import Any
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -266,58 +264,3 @@ def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], 
             "streams", dict(found), f"names {len(found)} streams, this kind takes {wanted}", "add or remove streams"
         )
     return tuple(found)
-
-
-def fingerprint(values: Any) -> str:
-    """SHA-256 of a JSON-able value in canonical form."""
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-class Spec(Protocol):
-    """What every kind's spec offers to the layers that do not care which kind it is."""
-
-    @property
-    def name(self) -> str:
-        """The query's name."""
-
-    @property
-    def kind(self) -> str:
-        """Stem of the query kind."""
-
-    @property
-    def streams(self) -> tuple[tuple[str, str], ...]:
-        """Pairs (alias, stream), in the file's order."""
-
-    @property
-    def target(self) -> float:
-        """What a period has to reach, from 0 to 1."""
-
-    @property
-    def period_us(self) -> int:
-        """Period of the ledger, over which the target is judged."""
-
-    @property
-    def gamma_us(self) -> int:
-        """Span of event times at which late rows become a repair batch."""
-
-    @property
-    def source(self) -> str:
-        """The file it was read from."""
-
-    @property
-    def description(self) -> str:
-        """What its author says about it."""
-
-    @property
-    def schedule(self) -> Any:
-        """When Airflow runs what: a `latecomer.specs.schedule.Schedule`."""
-
-    def columns_used(self, alias: str) -> frozenset[str] | None:
-        """Columns the query reads of a stream, None: all of them."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the query computes, as JSON-able values."""
-
-    def fingerprint(self) -> str:
-        """Identity of what the query computes; comments, description and schedule do not count."""

@@ -8,12 +8,12 @@ is one period.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, fingerprint, streams_of, texts
-from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.common import Reader, streams_of, texts
+from latecomer.specs.spec import Spec, rest_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
@@ -35,46 +35,33 @@ class JoinStrategy:
     confidence: float
 
 
-@dataclass(frozen=True, slots=True)
-class JoinSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSpec(Spec):
     """A join query. `keys` are pairs (left column, right column); `select` None means every column."""
 
-    name: str
-    streams: tuple[tuple[str, str], ...]
+    kind: ClassVar[str] = "join"
     keys: tuple[tuple[str, str], ...]
     window_us: int
     where: ex.Expr | None
     select: tuple[ex.SelectItem, ...] | None
-    target: float
-    period_us: int
+    recall: float
     strategy: JoinStrategy
-    source: str = field(default="", compare=False)
-    description: str = field(default="", compare=False)
-    schedule: Schedule | None = field(default=None, compare=False)
-    kind: str = "join"
 
     @property
-    def gamma_us(self) -> int:
-        """Span of event times at which late rows become a repair batch."""
-        return self.strategy.gamma_us
+    def target(self) -> float:
+        """Least share of a period's pairs that are produced on time."""
+        return self.recall
 
-    def to_dict(self) -> dict[str, Any]:
-        """What the query computes, as JSON-able values."""
+    def question(self) -> dict[str, Any]:
+        """The rest of what the query computes."""
         return {
-            "kind": self.kind,
-            "name": self.name,
-            "streams": [list(pair) for pair in self.streams],
             "keys": [list(pair) for pair in self.keys],
             "window_us": self.window_us,
             "where": None if self.where is None else ex.to_text(self.where),
             "select": None if self.select is None else [[item.name, ex.to_text(item.expr)] for item in self.select],
-            "quality": {"recall": self.target, "period_us": self.period_us},
+            "quality": {"recall": self.recall, "period_us": self.period_us},
             "strategy": {name: getattr(self.strategy, name) for name in JoinStrategy.__dataclass_fields__},
         }
-
-    def fingerprint(self) -> str:
-        """Identity of what the query computes."""
-        return fingerprint(self.to_dict())
 
 
 def parse(reader: Reader, name: str) -> JoinSpec:
@@ -99,21 +86,17 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     strategy_name = inner.choice("name", STRATEGIES, "qjoin")
     target, period_us = _quality(reader, strategy_name)
     strategy = _strategy(inner, strategy_name, window_us, period_us)
-    description, schedule = reader.text("description", ""), schedule_of(reader)
-    reader.done()
     return JoinSpec(
-        name,
-        streams,
-        keys,
-        window_us,
-        condition,
-        select,
-        target,
-        period_us,
-        strategy,
-        reader.source,
-        description,
-        schedule,
+        name=name,
+        streams=streams,
+        keys=keys,
+        window_us=window_us,
+        where=condition,
+        select=select,
+        recall=target,
+        period_us=period_us,
+        strategy=strategy,
+        **rest_of(reader),
     )
 
 

@@ -8,12 +8,12 @@ is 60 s or the longest window, whichever is longer, and ``gamma`` is one period.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, fingerprint, streams_of
-from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.common import Reader, streams_of
+from latecomer.specs.spec import Spec, rest_of
 from latecomer.specs.windows import Window, jsonable, quality_of, strategy_of, window_of
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
@@ -31,21 +31,15 @@ class MembershipStrategy:
     gamma_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipSpec(Spec):
     """A membership query; `elements` and `windows` are in the order of `streams`, whose first gives the elements."""
 
-    name: str
-    streams: tuple[tuple[str, str], ...]
+    kind: ClassVar[str] = "membership"
     elements: tuple[ex.Column, ...]
     windows: tuple[Window, ...]
     false_positive_rate: float
-    period_us: int
     strategy: MembershipStrategy
-    source: str = field(default="", compare=False)
-    description: str = field(default="", compare=False)
-    schedule: Schedule | None = field(default=None, compare=False)
-    kind: str = "membership"
 
     @property
     def window(self) -> Window:
@@ -57,26 +51,14 @@ class MembershipSpec:
         """Always 1: no element is ever lost."""
         return 1.0
 
-    @property
-    def gamma_us(self) -> int:
-        """Span of event times at which late rows become a repair batch."""
-        return self.strategy.gamma_us
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the query computes, as JSON-able values."""
+    def question(self) -> dict[str, Any]:
+        """The rest of what the query computes."""
         return {
-            "kind": self.kind,
-            "name": self.name,
-            "streams": jsonable(self.streams),
             "elements": jsonable(self.elements),
             "windows": jsonable(self.windows),
             "quality": {"false_positive_rate": self.false_positive_rate, "period_us": self.period_us},
             "strategy": jsonable(self.strategy),
         }
-
-    def fingerprint(self) -> str:
-        """Identity of what the query computes."""
-        return fingerprint(self.to_dict())
 
 
 def parse(reader: Reader, name: str) -> MembershipSpec:
@@ -102,10 +84,15 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         inner.duration("gamma", period_us),
     )
     inner.done()
-    description, schedule = reader.text("description", ""), schedule_of(reader)
-    reader.done()
     return MembershipSpec(
-        name, streams, elements, windows, rate, period_us, strategy, reader.source, description, schedule
+        name=name,
+        streams=streams,
+        elements=elements,
+        windows=windows,
+        false_positive_rate=rate,
+        period_us=period_us,
+        strategy=strategy,
+        **rest_of(reader),
     )
 
 

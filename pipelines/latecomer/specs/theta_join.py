@@ -8,12 +8,12 @@ whichever is longer, and ``gamma`` is one period.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, fingerprint, streams_of, texts
-from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.common import Reader, streams_of, texts
+from latecomer.specs.spec import Spec, rest_of
 from latecomer.specs.windows import Window, jsonable, quality_of, select_of, strategy_of, window_of
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
@@ -47,39 +47,25 @@ class ThetaJoinStrategy:
     gamma_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class ThetaJoinSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThetaJoinSpec(Spec):
     """A theta join. `select` None means every column; it applies to ``emit: rows`` only."""
 
-    name: str
-    streams: tuple[tuple[str, str], ...]
+    kind: ClassVar[str] = "theta_join"
     window: Window
     conditions: tuple[Condition, ...]
     emit: str
     select: tuple[ex.SelectItem, ...] | None
-    period_us: int
     strategy: ThetaJoinStrategy
-    source: str = field(default="", compare=False)
-    description: str = field(default="", compare=False)
-    schedule: Schedule | None = field(default=None, compare=False)
-    kind: str = "theta_join"
 
     @property
     def target(self) -> float:
         """Always 1: nothing is estimated."""
         return 1.0
 
-    @property
-    def gamma_us(self) -> int:
-        """Span of event times at which late rows become a repair batch."""
-        return self.strategy.gamma_us
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the query computes, as JSON-able values."""
+    def question(self) -> dict[str, Any]:
+        """The rest of what the query computes."""
         return {
-            "kind": self.kind,
-            "name": self.name,
-            "streams": jsonable(self.streams),
             "window": jsonable(self.window),
             "conditions": jsonable(self.conditions),
             "emit": self.emit,
@@ -87,10 +73,6 @@ class ThetaJoinSpec:
             "quality": {"period_us": self.period_us},
             "strategy": jsonable(self.strategy),
         }
-
-    def fingerprint(self) -> str:
-        """Identity of what the query computes."""
-        return fingerprint(self.to_dict())
 
 
 def parse(reader: Reader, name: str) -> ThetaJoinSpec:
@@ -125,10 +107,16 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
         inner.duration("gamma", period_us),
     )
     inner.done()
-    description, schedule = reader.text("description", ""), schedule_of(reader)
-    reader.done()
     return ThetaJoinSpec(
-        name, streams, window, conditions, emit, select, period_us, strategy, reader.source, description, schedule
+        name=name,
+        streams=streams,
+        window=window,
+        conditions=conditions,
+        emit=emit,
+        select=select,
+        period_us=period_us,
+        strategy=strategy,
+        **rest_of(reader),
     )
 
 

@@ -9,12 +9,12 @@ or a window, whichever is longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, fingerprint, streams_of
-from latecomer.specs.schedule import Schedule, schedule_of
+from latecomer.specs.common import Reader, streams_of
+from latecomer.specs.spec import Spec, rest_of
 from latecomer.specs.windows import (
     Window,
     group_by_of,
@@ -51,12 +51,11 @@ class TopKStrategy:
     confidence: float
 
 
-@dataclass(frozen=True, slots=True)
-class TopKSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKSpec(Spec):
     """A top-k query. `select` None means every column of the stream."""
 
-    name: str
-    streams: tuple[tuple[str, str], ...]
+    kind: ClassVar[str] = "topk"
     group_by: tuple[str, ...]
     score: ex.Expr
     k: int
@@ -64,29 +63,16 @@ class TopKSpec:
     select: tuple[ex.SelectItem, ...] | None
     where: ex.Expr | None
     hit_rate: float
-    period_us: int
     strategy: TopKStrategy
-    source: str = field(default="", compare=False)
-    description: str = field(default="", compare=False)
-    schedule: Schedule | None = field(default=None, compare=False)
-    kind: str = "topk"
 
     @property
     def target(self) -> float:
         """Least hit rate, ``|answer and final answer| / k``."""
         return self.hit_rate
 
-    @property
-    def gamma_us(self) -> int:
-        """Span of event times at which late rows become a repair batch."""
-        return self.strategy.gamma_us
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the query computes, as JSON-able values."""
+    def question(self) -> dict[str, Any]:
+        """The rest of what the query computes."""
         return {
-            "kind": self.kind,
-            "name": self.name,
-            "streams": jsonable(self.streams),
             "group_by": jsonable(self.group_by),
             "score": jsonable(self.score),
             "k": self.k,
@@ -96,10 +82,6 @@ class TopKSpec:
             "quality": {"hit_rate": self.hit_rate, "period_us": self.period_us},
             "strategy": jsonable(self.strategy),
         }
-
-    def fingerprint(self) -> str:
-        """Identity of what the query computes."""
-        return fingerprint(self.to_dict())
 
 
 def parse(reader: Reader, name: str) -> TopKSpec:
@@ -126,12 +108,20 @@ def parse(reader: Reader, name: str) -> TopKSpec:
     period_us = quality.duration("period", max(60_000_000, window.size_us))
     quality.done()
     strategy = _strategy(inner, strategy_name, period_us)
-    description, schedule = reader.text("description", ""), schedule_of(reader)
-    reader.done()
     return TopKSpec(
-        name, streams, group_by, score, k, window, select, where, hit_rate, period_us, strategy,
-        reader.source, description, schedule,
-    )  # fmt: skip
+        name=name,
+        streams=streams,
+        group_by=group_by,
+        score=score,
+        k=k,
+        window=window,
+        select=select,
+        where=where,
+        hit_rate=hit_rate,
+        period_us=period_us,
+        strategy=strategy,
+        **rest_of(reader),
+    )
 
 
 def _strategy(inner: Reader, name: str, period_us: int) -> TopKStrategy:

@@ -1,0 +1,72 @@
+"""What a spec of any query kind is: frozen values read from one query file, and the identity of what they compute."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from latecomer.specs.common import Reader
+from latecomer.specs.schedule import DEFAULT, Schedule, schedule_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """Base of all kinds' specs.
+
+    Attributes
+    ----------
+    kind : str
+        Stem of the query kind.
+    name : str
+        The query's name; also its tables' and its DAG's.
+    streams : tuple of (alias, stream)
+        In the file's order.
+    period_us : int
+        Period of the ledger, over which the target is judged.
+    strategy
+        How the query is run; every kind's has ``name`` and ``gamma_us``.
+    source, description, schedule
+        The file, what its author says, when Airflow runs what. They change no result.
+    """
+
+    kind: ClassVar[str]
+    name: str
+    streams: tuple[tuple[str, str], ...]
+    period_us: int
+    strategy: Any
+    source: str = field(default="", compare=False)
+    description: str = field(default="", compare=False)
+    schedule: Schedule = field(default=DEFAULT, compare=False)
+
+    @property
+    def target(self) -> float:
+        """What a period has to reach, from 0 to 1."""
+        raise NotImplementedError
+
+    @property
+    def gamma_us(self) -> int:
+        """Span of event times at which late rows become a repair batch."""
+        return int(self.strategy.gamma_us)
+
+    def question(self) -> dict[str, Any]:
+        """What this kind adds to :meth:`to_dict`."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the query computes, as JSON-able values."""
+        streams = [list(pair) for pair in self.streams]
+        return {"kind": self.kind, "name": self.name, "streams": streams, **self.question()}
+
+    def fingerprint(self) -> str:
+        """Identity of what the query computes (SHA-256 of canonical JSON): comments, description and schedule do not count."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def rest_of(reader: Reader) -> dict[str, Any]:
+    """The keys every file may end with, as arguments of a spec; refuses whatever is left."""
+    found = {"source": reader.source, "description": reader.text("description", ""), "schedule": schedule_of(reader)}
+    reader.done()
+    return found
