@@ -11,7 +11,6 @@ import pytest
 from latecomer.core.aggregate import needed_coverage
 from latecomer.core.windows import Grid, Observed
 from latecomer.lake import views
-from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.aggregate import policies_of
@@ -19,8 +18,8 @@ from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
 
-from tests.spark.test_join import load
 from tests.support import events
+from tests.support.lakes import load, whole_and_cut
 
 QUERY = """
 name: sums
@@ -145,31 +144,13 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, group,
     assert {row["achieved_final"] for row in ledger} == {1.0}
 
 
-def exported(lake, spec):
-    return {name: views.view(lake, spec, name) for name in ("results", "on_time", "corrections", "late")} | {
-        "ledger": books.ledger(lake, spec)
-    }
-
-
 @pytest.mark.parametrize(
     ("strategy", "more"), [("hpm", ", shards: 3, alpha: 0.3"), ("calibrated", ""), ("aq_k_slack", ", alpha: 0.1")]
 )
 def test_any_cut_gives_the_same_tables(tmp_path, spark, strategy, more):
     table = data(7)
     spec = query(strategy, more=more)
-    found = []
-    for number, size in enumerate((1000, 67)):
-        lake = Lake(tmp_path / f"lake{number}")
-        load(lake, table, tmp_path)
-        if size == 67:
-            run(lake, spec, rows_per_batch=size, until_seq=150)
-            repair(lake, spec)
-        run(lake, spec, rows_per_batch=size, flush=True)
-        repair(lake, spec)
-        repair(lake, spec, flush=True)
-        found.append(exported(lake, spec))
-    for name, rows in found[0].items():
-        assert rows.equals(found[1][name]), name
-    results = found[0]["results"]
+    tables = whole_and_cut(tmp_path, table, spec, (67,), stop=150)
+    results = tables["results"]
     wanted = grouped(expected(table, query("exact")).final, spec)
     compare(results, wanted, spec)

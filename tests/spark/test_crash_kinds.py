@@ -9,9 +9,8 @@ from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import load_query
 
-from tests.spark.test_aggregate import exported
-from tests.spark.test_join import load
 from tests.support import events, in_gateway
+from tests.support.lakes import exported, load
 
 QUERIES = {
     "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nquality: {recall: 0.8, period: 10 s}\nstrategy: mp_k_slack",

@@ -3,16 +3,14 @@
 import pytest
 from latecomer.core.slack import Fixed
 from latecomer.lake import views
-from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
 
-from tests.spark.test_aggregate import exported
-from tests.spark.test_join import load
 from tests.support import events
+from tests.support.lakes import load, whole_and_cut
 
 QUERY = """
 name: everywhere
@@ -85,25 +83,13 @@ def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element):
 @pytest.mark.parametrize("window", [SAME, OWN])
 def test_any_cut_gives_the_same_tables(tmp_path, spark, window):
     table, spec = data(5), query(window=window)
-    kept = []
-    for number, size in enumerate((1000, 60)):
-        lake = Lake(tmp_path / f"lake{number}")
-        load(lake, table, tmp_path)
-        if size == 60:
-            run(lake, spec, rows_per_batch=size, until_seq=100)
-            repair(lake, spec)
-        run(lake, spec, rows_per_batch=size, flush=True)
-        repair(lake, spec)
-        repair(lake, spec, flush=True)
-        kept.append(exported(lake, spec))
-    for name, rows in kept[0].items():
-        assert rows.equals(kept[1][name]), name
+    tables = whole_and_cut(tmp_path, table, spec, (60,), stop=100)
     if window == SAME:
-        assert found(kept[0]["results"]) == sets(expected(table, spec).final, spec)
+        assert found(tables["results"]) == sets(expected(table, spec).final, spec)
         return
     from latecomer.reference.membership import results
 
-    assert found(kept[0]["results"]) == results_of(results, table, spec)
+    assert found(tables["results"]) == results_of(results, table, spec)
 
 
 def results_of(results, table, spec):

@@ -8,16 +8,14 @@ import pytest
 from latecomer.core.slack import Fixed
 from latecomer.core.theta_window import expand
 from latecomer.lake import views
-from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
 
-from tests.spark.test_aggregate import exported
-from tests.spark.test_join import load
 from tests.support import events
+from tests.support.lakes import load, whole_and_cut
 
 QUERY = """
 name: pairs
@@ -117,24 +115,12 @@ def test_rows_on_time_and_exact_after_repair(lake, tmp_path, spec):
 @pytest.mark.parametrize("emit", ["count", "ranges"])
 def test_count_and_ranges_with_any_cut(tmp_path, spark, emit):
     table, spec = events.disordered(6, rows=160), query(emit=emit, conditions="[r.v > s.v, r.k <= s.k]")
-    kept = []
-    for number, size in enumerate((1000, 55)):
-        lake = Lake(tmp_path / f"lake{number}")
-        load(lake, table, tmp_path)
-        if size == 55:
-            run(lake, spec, rows_per_batch=size, until_seq=100)
-            repair(lake, spec)
-        run(lake, spec, rows_per_batch=size, flush=True)
-        repair(lake, spec)
-        repair(lake, spec, flush=True)
-        kept.append(exported(lake, spec))
-    for name, rows in kept[0].items():
-        assert rows.equals(kept[1][name]), name
+    tables = whole_and_cut(tmp_path, table, spec, (55,), stop=100)
     final = brute(expected(table, spec).final, spec)
     wanted = {}
     for row in final:
         wanted[row[0]] = wanted.get(row[0], 0) + 1
-    results = kept[0]["results"]
+    results = tables["results"]
     if emit == "count":
         assert {start(r): r["matches"] for r in results.to_pylist() if r["matches"]} == wanted
         return

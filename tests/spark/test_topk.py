@@ -5,7 +5,6 @@ import pyarrow as pa
 import pytest
 from latecomer.core.windows import Grid, Observed
 from latecomer.lake import views
-from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
@@ -13,9 +12,8 @@ from latecomer.spark.run import run
 from latecomer.spark.topk import policies_of
 from latecomer.specs.loading import parse_query
 
-from tests.spark.test_aggregate import exported
-from tests.spark.test_join import load
 from tests.support import events
+from tests.support.lakes import load, whole_and_cut
 
 QUERY = """
 name: best
@@ -117,17 +115,5 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, k, gro
 
 def test_any_cut_gives_the_same_tables(tmp_path, spark):
     table, spec = data(5), query("calibrated")
-    kept = []
-    for number, size in enumerate((1000, 90)):
-        lake = Lake(tmp_path / f"lake{number}")
-        load(lake, table, tmp_path)
-        if size == 90:
-            run(lake, spec, rows_per_batch=size, until_seq=170)
-            repair(lake, spec)
-        run(lake, spec, rows_per_batch=size, flush=True)
-        repair(lake, spec)
-        repair(lake, spec, flush=True)
-        kept.append(exported(lake, spec))
-    for name, rows in kept[0].items():
-        assert rows.equals(kept[1][name]), name
-    assert found(kept[0]["results"], spec) == answers(expected(table, query("none")).final, spec)
+    tables = whole_and_cut(tmp_path, table, spec, (90,), stop=170)
+    assert found(tables["results"], spec) == answers(expected(table, query("none")).final, spec)

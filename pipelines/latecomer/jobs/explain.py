@@ -79,9 +79,7 @@ def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
     InputError
         The query has not been run.
     """
-    state = journal.load_state(lake, spec.name)
-    if state is None:
-        raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+    state = journal.run_state(lake, spec.name)
     if plot is not None and plot.suffix != ".png":
         raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
     from latecomer.spark.session import session

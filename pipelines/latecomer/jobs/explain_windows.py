@@ -58,7 +58,7 @@ def explain(lake: Lake, spec: Any, state: RunState, spark: SparkSession, plot: P
             raise InputError("--plot", str(plot), f"a {spec.kind} has no curve", "leave --plot out")
         return _plan(stage, state.seq_to) if spec.kind == "theta_join" else _filters(lake, spec)
     if spec.kind == "aggregate":
-        stage.judge_answers()
+        stage.by_answer = True
     history = [each for shard in stage.history(state.seq_to) for each in shard]
     confidence = spec.strategy.confidence
     rows = books.ledger(lake, spec).to_pandas()

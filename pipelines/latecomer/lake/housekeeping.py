@@ -31,10 +31,13 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]]) -> list[str]:
     tended = []
     for area, name in tables:
         table = small.open_table(lake, area, name)
-        if table is None or (len(table.file_uris()) < MANY_FILES and table.version() % MANY_FILES):
+        if table is None:
+            continue
+        many = len(table.file_uris()) >= MANY_FILES
+        if not many and table.version() % MANY_FILES:
             continue
         try:
-            if len(table.file_uris()) >= MANY_FILES:
+            if many:
                 table.optimize.compact(target_size=TARGET_BYTES)
                 crash.point("tend:compacted")
             if table.version():

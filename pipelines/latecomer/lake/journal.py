@@ -39,13 +39,13 @@ class RunState:
     counts: dict[str, int]
 
 
-def load_state(lake: Lake, query: str) -> RunState | None:
+def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunState | None:
     """State of the query's last committed micro-batch, None before the first.
 
     Raises
     ------
     InputError
-        The state was written by a version with another layout.
+        The state was written by a version with another layout, or (with `fingerprint`) by a query that computed something else.
     """
     table = small.read(lake, "state", query)
     if table is None or table.num_rows == 0:
@@ -58,6 +58,13 @@ def load_state(lake: Lake, query: str) -> RunState | None:
             f"has another layout than this version's {STATE_FORMAT}",
             "run it with the version that wrote it, or use a new query name",
         )
+    if fingerprint is not None and row["fingerprint"] != fingerprint:
+        raise InputError(
+            f"query {query}",
+            None,
+            "has changed since it was first run in this lake, and its results would mix two questions",
+            "give the changed query a new name, or restore the file",
+        )
     return RunState(
         row["number"],
         row["seq_to"],
@@ -66,6 +73,14 @@ def load_state(lake: Lake, query: str) -> RunState | None:
         json.loads(row["stage"]),
         json.loads(row["counts"]),
     )
+
+
+def run_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunState:
+    """State of a query that has been run; errors as for `load_state`, and one where it has not."""
+    found = load_state(lake, query, fingerprint)
+    if found is None:
+        raise InputError(f"query {query}", None, f"has not been run in {lake.uri}", "run it first")
+    return found
 
 
 def save_state(lake: Lake, query: str, state: RunState) -> None:

@@ -42,6 +42,8 @@ def append(
 ) -> bool:
     """Append `rows` as commit `version` of writer `app_id`; with `replace` they take the place of all others.
 
+    Every column becomes nullable, as in the tables that Spark writes.
+
     Returns
     -------
     bool
@@ -52,7 +54,7 @@ def append(
         return False
     write_deltalake(
         lake.table(area, name),
-        rows,
+        rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])),
         mode="overwrite" if replace else "append",
         schema_mode="overwrite" if replace else "merge",
         storage_options=lake.storage_options or None,

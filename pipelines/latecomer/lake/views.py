@@ -56,8 +56,7 @@ def view(lake: Lake, spec: Any, name: str) -> pa.Table:
     """
     if name == "quarantine":
         return quarantine(lake, [stream for _, stream in spec.streams])
-    if journal.load_state(lake, spec.name) is None:
-        raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+    journal.run_state(lake, spec.name)
     return {
         "results": results,
         "on_time": lambda lake, spec: _sorted_rows(lake, spec, ["on_time"], latest=False),

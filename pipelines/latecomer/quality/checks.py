@@ -59,9 +59,7 @@ def check(lake: Lake, spec: Any, *, report_dir: Path | None = None) -> CheckOutc
     InputError
         The query has not been run in this lake.
     """
-    state = journal.load_state(lake, spec.name)
-    if state is None:
-        raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+    state = journal.run_state(lake, spec.name)
     ledger = books.ledger(lake, spec).to_pandas()
     late = views.late(lake, spec)
     results = views.results(lake, spec)

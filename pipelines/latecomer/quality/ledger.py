@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 
 from latecomer.lake import journal, views
-from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.quality import windowed
 from latecomer.spark.kinds import open_ledger
@@ -21,8 +20,6 @@ def ledger(lake: Lake, spec: Any) -> pa.Table:
     InputError
         The query has not been run in this lake.
     """
-    state = journal.load_state(lake, spec.name)
-    if state is None:
-        raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+    state = journal.run_state(lake, spec.name)
     still_open = open_ledger(spec, state.stage)
     return views.ledger(lake, spec, still_open) if spec.kind == "join" else windowed.ledger(lake, spec, still_open)

@@ -33,9 +33,7 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
         The query has not been run, or its strategy does not adapt.
     """
     with Lease(lake, f"adapt-{spec.name}"):
-        state = journal.load_state(lake, spec.name)
-        if state is None:
-            raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
+        state = journal.run_state(lake, spec.name)
         parameters = _learnt(lake, spec, state)
         last = small.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1

@@ -22,9 +22,10 @@ from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportio
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Observed, SlackPolicy
 from latecomer.spark import tables
+from latecomer.spark.columns import floor_div, join_null_safe, quoted
 from latecomer.spark.exact_sum import ExactSum
-from latecomer.spark.query import check_expressions, quoted, sql
-from latecomer.spark.windowed import Closing, WindowedStage, _div, _div_of
+from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import AggregateSpec
 
@@ -69,17 +70,13 @@ class AggregateStage(WindowedStage):
             wanted.append(("where", self.spec.where, "bool"))
         check_expressions(self.spec, self.events, wanted)
 
-    def policies(self) -> list[SlackPolicy]:
-        """HPM's controller, its rivals, or the calibrated one."""
-        return policies_of(self.spec, self.grid)
+    policies_of = staticmethod(policies_of)
+    """HPM's controller, its rivals, or the calibrated one."""
 
-    by_answer = property(lambda self: self._by_answer or self.spec.strategy.name == "calibrated")
-    """Is a contribution an answer (what `calibrated` learns from) or a row (the other controllers)?"""
-    _by_answer = False
-
-    def judge_answers(self) -> None:
-        """From now on observe answers, whatever the strategy."""
-        self._by_answer = True
+    @cached_property
+    def by_answer(self) -> bool:
+        """Is a contribution an answer (what `calibrated` learns from; may be set) or a row (the other controllers)?"""
+        return self.spec.strategy.name == "calibrated"
 
     @cached_property
     def arguments(self) -> list[ex.Expr]:
@@ -105,11 +102,6 @@ class AggregateStage(WindowedStage):
             | {f"v{i}": sql(argument) for i, argument in enumerate(self.arguments)}
             | {"ok": where}
         )
-
-    @property
-    def groups(self) -> list[str]:
-        """Names of the group columns inside the stage."""
-        return [f"g{i}" for i in range(len(self.spec.group_by))]
 
     def shard_sql(self) -> str:
         """Shards are ranges of the groups' hash."""
@@ -152,20 +144,7 @@ class AggregateStage(WindowedStage):
         """Per shard, what is needed of the windows wanted, by (group, pane, wait)."""
         from pyspark.sql import functions as F
 
-        spans = [span for each in wanted for span in each.values()]
-        low = min(first for first, _ in spans) * self.grid.slide_us
-        high = self.grid.end(max(last for _, last in spans))
-        pane = self.grid.pane_us
-        rows = scanned.where(F.col("ok") & (F.col("ts") >= low) & (F.col("ts") < high)).withColumn(
-            "pane", _div("ts", pane)
-        )
-        first_end = (
-            _div_of(F.col("pane") * pane - F.lit(self.grid.size_us), self.grid.slide_us) + 1
-        ) * self.grid.slide_us
-        wait = F.col("t") - (first_end + self.grid.size_us)
-        bucket = F.when(wait >= 0, _div_of(wait, self.grid.granularity_us)).otherwise(F.lit(-1))
-        group = F.expr(f"xxhash64({', '.join(self.groups)})") if self.groups else F.lit(0).cast("bigint")
-        rows = rows.withColumn("bucket", bucket.cast("bigint")).withColumn("grp", group)
+        rows = self.waited(scanned, wanted)
         counts: dict[str, Column] = {"n": F.count("*")}
         reduced: list[tuple[ExactSum, ExactSum]] = []
         for i, kind in enumerate(self.kinds):
@@ -214,7 +193,7 @@ class AggregateStage(WindowedStage):
         """Windows that close, from partial states per (group, pane, first window on time)."""
         from pyspark.sql import functions as F
 
-        pane = _div("ts", self.grid.pane_us)
+        pane = floor_div("ts", self.grid.pane_us)
         last = self.last_of("ts")
         for shard, after in enumerate(closing.after):
             last = F.when(F.col("shard") == shard, F.least(last, F.lit(after))).otherwise(last)
@@ -260,7 +239,7 @@ class AggregateStage(WindowedStage):
                     f"percentile(cast(v{i} as double), array({', '.join(f'{s!r}D' for s in shares)}), often)"
                 )
                 ranked = spread(counted).groupBy(*outer).agg(found.alias(f"r{i}"))
-                merged = _null_safe_join(merged, ranked, outer, f"r{i}")
+                merged = join_null_safe(merged, ranked, outer, "left")
         columns = [F.col(name) for name in outer if name not in self.groups]
         groups = [F.col(f"g{i}").alias(name) for i, name in enumerate(self.spec.group_by)]
         return merged.select(
@@ -290,104 +269,75 @@ class AggregateStage(WindowedStage):
 
     # ------------------------------------------------------------------------------------------------------ repair
 
-    def corrected(self, due: DataFrame) -> DataFrame:
+    def corrected(self, due: Due) -> DataFrame:
         """Every touched window after every Gamma batch that touched it, with its error against the first answer."""
         from pyspark.sql import functions as F
 
-        touched = (
-            self.in_windows(due, F.col("m_from"), F.col("m_to")).select(*self.groups, "m", "repaired_in").distinct()
-        ).persist()
+        wide = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
+        touched = self.keep(wide.select(*self.groups, "m", "repaired_in").distinct())
         rows = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts"))
-        keys = [*self.groups, "m"]
-        pairs = _null_safe(rows, touched, keys, F.col("_r_repaired_in") >= F.col("seq"))
-        keyed = pairs.withColumn("repaired_in", F.col("_r_repaired_in")).drop(
-            *(c for c in pairs.columns if c.startswith("_r_"))
-        )
-        outer = [*keys, "repaired_in"]
+        by_then = F.col("repaired_in") >= F.col("seq")
+        keyed = join_null_safe(rows, touched, [*self.groups, "m"], condition=by_then)
+        outer = [*self.groups, "m", "repaired_in"]
         found = self._aggregated(keyed, outer, lambda partial: partial, outer)
-        first = self._first_answers(touched)
-        return self._with_errors(found, first, keyed)
+        return self._with_errors(found, self._first_answers(due), keyed, due)
 
-    def _first_answers(self, touched: DataFrame) -> DataFrame:
-        """On-time answers of the touched windows: groups, ``m``, ``_f_rows``, ``_f_<name>`` per aggregate."""
+    def _first_answers(self, due: Due) -> DataFrame:
+        """On-time answers of the windows that missed rows: groups, ``m``, ``_first_rows``, ``_first_<i>`` per aggregate."""
         from pyspark.sql import functions as F
 
-        names = [each.name for each in self.spec.select]
-        low, high = touched.agg(F.min("m"), F.max("m")).collect()[0]
-        slide = self.grid.slide_us
-        start = F.unix_micros("window_start")
+        start, slide = F.unix_micros("window_start"), self.grid.slide_us
         table = tables.read(self.spark, self.lake, "on_time", self.spec.name)
-        table = table.where((start >= low * slide) & (start <= high * slide))
-        return table.select(
+        return table.where((start >= due.first * slide) & (start <= due.last * slide)).select(
             *(F.col(quoted(name)).alias(name) for name in self.spec.group_by),
-            _div_of(start, slide).alias("m"),
-            F.col("rows").alias("_f_rows"),
-            *(F.col(name).alias(f"_f_{name}") for name in names),
+            floor_div(start, slide).alias("m"),
+            F.col("rows").alias("_first_rows"),
+            *(F.col(each.name).alias(f"_first_{i}") for i, each in enumerate(self.spec.select)),
         )
 
-    def _with_errors(self, found: DataFrame, first: DataFrame, rows: DataFrame) -> DataFrame:
-        from pyspark.sql import Window
+    def _with_errors(self, found: DataFrame, first: DataFrame, rows: DataFrame, due: Due) -> DataFrame:
         from pyspark.sql import functions as F
 
         keys = [*self.spec.group_by, "m"]
-        joined = _null_safe(found, first, keys, None, how="left", prefix="_o_")
-        joined = joined.drop(*(f"_o_{name}" for name in keys)).withColumnRenamed("_o__f_rows", "_f_rows")
-        for each in self.spec.select:
-            joined = joined.withColumnRenamed(f"_o__f_{each.name}", f"_f_{each.name}")
+        joined = join_null_safe(found, first, keys, "left")
+        kinds = dict(found.dtypes)
         errors: list[Column] = []
-        for each in self.spec.select:
+        for i, each in enumerate(self.spec.select):
+            answer = F.col(f"_first_{i}")
             if each.function in core.RANKED:
-                joined = self._rank_error(joined, first, rows, each)
-                errors.append(F.col(f"_e_{each.name}"))
-            elif dict(joined.dtypes)[each.name] in ("string", "boolean", "date", "timestamp", "binary"):
-                same = F.col(each.name).eqNullSafe(F.col(f"_f_{each.name}"))
+                ranks = self._rank_error(first, rows, i)
+                joined = join_null_safe(joined, ranks, [*keys, "repaired_in"], "left")
+                errors.append(F.coalesce(F.col(f"_error_{i}"), F.lit(0.0)))
+            elif kinds[each.name] in ("string", "boolean", "date", "timestamp", "binary"):
+                same = F.col(each.name).eqNullSafe(answer)
                 errors.append(F.when(same, 0.0).otherwise(F.lit(float("inf"))))
             else:
-                errors.append(_relative(F.col(f"_f_{each.name}").cast("double"), F.col(each.name).cast("double")))
+                errors.append(_relative(answer.cast("double"), F.col(each.name).cast("double")))
         worst = F.greatest(*errors) if len(errors) > 1 else errors[0]
-        error = F.when(F.col("_f_rows").isNull(), F.lit(float("inf"))).otherwise(worst)
-        before = self._revisions(keys)
-        joined = _null_safe(joined.withColumn("error", error), before, keys, None, how="left", prefix="_p_")
-        order = Window.partitionBy(*(F.col(quoted(name)) for name in keys)).orderBy("repaired_in")
-        base = F.coalesce(F.col("_p_last"), F.when(F.col("_f_rows").isNull(), F.lit(-1)).otherwise(F.lit(0)))
-        numbered = joined.withColumn("revision", (F.row_number().over(order) + base).cast("int"))
-        return numbered.drop(*(c for c in numbered.columns if c[:3] in ("_f_", "_p_", "_e_")))
+        error = F.when(F.col("_first_rows").isNull(), F.lit(float("inf"))).otherwise(worst)
+        numbered = self.numbered(joined.withColumn("error", error), keys, due)
+        return numbered.select(*(F.col(quoted(name)) for name in found.columns), "error", "revision")
 
-    def _rank_error(self, joined: DataFrame, first: DataFrame, rows: DataFrame, each: Any) -> DataFrame:
-        """How far the first answer's rank among all values is from `q`, as a share of the values."""
+    def _rank_error(self, first: DataFrame, rows: DataFrame, place: int) -> DataFrame:
+        """Column ``_error_<place>``: how far the first answer's rank among all values is from `q`, as a share of the values."""
         from pyspark.sql import functions as F
 
+        each = self.spec.select[place]
+        assert each.argument is not None
         i, q = self.arguments.index(each.argument), 0.5 if each.q is None else each.q
         keys = [*self.spec.group_by, "m"]
         named = rows.select(
             *(F.col(f"g{k}").alias(name) for k, name in enumerate(self.spec.group_by)),
-            "m", "repaired_in", F.col(f"v{i}").cast("double").alias("_v"),
-        ).where("_v is not null")  # fmt: skip
-        answers = first.select(*keys, F.col(f"_f_{each.name}").alias("_a"))
-        both = _null_safe(named, answers, keys, None, prefix="_o_")
+            "m", "repaired_in", F.col(f"v{i}").cast("double").alias("_value"),
+        ).where("_value is not null")  # fmt: skip
+        answer = F.col(f"_first_{place}")
+        both = join_null_safe(named, first.select(*(F.col(quoted(k)) for k in keys), answer), keys)
         ranks = both.groupBy(*(F.col(quoted(k)) for k in keys), "repaired_in").agg(
-            (F.count_if(F.col("_v") < F.col("_o__a")) / F.count("*")).alias("_below"),
-            (F.count_if(F.col("_v") <= F.col("_o__a")) / F.count("*")).alias("_upto"),
+            (F.count_if(F.col("_value") < answer) / F.count("*")).alias("_below"),
+            (F.count_if(F.col("_value") <= answer) / F.count("*")).alias("_upto"),
         )
-        ranks = ranks.withColumn(
-            f"_e_{each.name}", F.greatest(F.lit(0.0), F.col("_below") - q, F.lit(q) - F.col("_upto"))
-        ).drop("_below", "_upto")
-        wide = _null_safe(joined, ranks, [*keys, "repaired_in"], None, how="left", prefix="_o_")
-        value = F.coalesce(F.col(f"_o__e_{each.name}"), F.lit(0.0))
-        return wide.withColumn(f"_e_{each.name}", value).drop(*(c for c in wide.columns if c.startswith("_o_")))
-
-    def _revisions(self, keys: list[str]) -> DataFrame:
-        """Last revision of every window corrected before."""
-        from pyspark.sql import functions as F
-
-        shape = tables.read(self.spark, self.lake, "on_time", self.spec.name)
-        if self.lake.exists("corrections", self.spec.name):
-            table = tables.read(self.spark, self.lake, "corrections", self.spec.name)
-        else:
-            table = shape.where("false")
-        m = _div_of(F.unix_micros("window_start"), self.grid.slide_us).alias("m")
-        groups = [F.col(quoted(name)) for name in self.spec.group_by]
-        return table.groupBy(*groups, m).agg(F.max("revision").alias("last")).select(*groups, "m", "last")
+        off = F.greatest(F.lit(0.0), F.col("_below") - q, F.lit(q) - F.col("_upto"))
+        return ranks.withColumn(f"_error_{place}", off).drop("_below", "_upto")
 
 
 def _relative(answer: Column, truth: Column) -> Column:
@@ -404,37 +354,5 @@ def _with(rows: DataFrame, each: ExactSum) -> DataFrame:
     return rows
 
 
-def _null_safe(
-    left: DataFrame,
-    right: DataFrame,
-    keys: list[str],
-    condition: Column | None,
-    how: str = "inner",
-    prefix: str = "_r_",
-) -> DataFrame:
-    """Join on keys that may be null; the right side's columns get a prefix."""
-    from pyspark.sql import functions as F
-
-    renamed = right.select(*(F.col(quoted(name)).alias(prefix + name) for name in right.columns))
-    matched: Column = F.lit(True)
-    for key in keys:
-        matched = matched & left[quoted(key)].eqNullSafe(renamed[quoted(prefix + key)])
-    return left.join(renamed, matched if condition is None else matched & condition, how)
-
-
-def _null_safe_join(left: DataFrame, right: DataFrame, keys: list[str], column: str) -> DataFrame:
-    joined = _null_safe(left, right, keys, None, how="left", prefix="_j_")
-    return joined.withColumnRenamed(f"_j_{column}", column).drop(*(f"_j_{key}" for key in keys))
-
-
 def _numeric(kind: str) -> bool:
     return kind.split("(")[0] in ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
-
-
-def open_ledger(spec: AggregateSpec, state: dict[str, Any]) -> pa.Table | None:
-    """Ledger rows of periods that are still open. Needs no Spark."""
-    from latecomer.core.windows import Grid
-    from latecomer.spark.windowed import books_of, controls_of
-
-    grid = Grid(spec.window.size_us, spec.window.slide_us)
-    return books_of(spec, state).open(controls_of(spec, policies_of(spec, grid), state))

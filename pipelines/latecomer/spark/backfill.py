@@ -48,16 +48,7 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
     if from_us >= to_us:
         raise InputError("--from", from_us, "is not before --to", "give a range of event time")
     with Lease(lake, f"backfill-{spec.name}"):
-        state = journal.load_state(lake, spec.name)
-        if state is None:
-            raise InputError(f"query {spec.name}", None, f"has not been run in {lake.uri}", "run it first")
-        if state.fingerprint != spec.fingerprint():
-            raise InputError(
-                f"query {spec.name}",
-                None,
-                "has changed since it was run in this lake",
-                "restore the file, or use a new name",
-            )
+        state = journal.run_state(lake, spec.name, spec.fingerprint())
         spark = session(lake)
         stage: Any = stage_of(spec, spark, lake)
         rows = stage.recompute(from_us, to_us, state.seq_to, state.stage).persist()
@@ -72,5 +63,6 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
             write.save(lake.spark_path("backfill", spec.name))
         finally:
             rows.unpersist()
+            stage.release()
         crash.point("backfill:rows")
         return BackfillReport(from_us, to_us, count, time.monotonic() - started)

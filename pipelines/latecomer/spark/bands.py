@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from latecomer.spark.columns import floor_div
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -61,8 +63,8 @@ def band_join(
         names.append((f"l_k{number}", f"r_k{number}"))
     whole, copied = ("r", "l") if copy_left else ("l", "r")
     sides = {"l": left, "r": right}
-    sides[whole] = sides[whole].withColumn(f"{whole}_bucket", _bucket(f"{whole}_ts", width))
-    low, high = _bucket(f"{copied}_ts - {window_us}", width), _bucket(f"{copied}_ts + {window_us}", width)
+    sides[whole] = sides[whole].withColumn(f"{whole}_bucket", floor_div(f"{whole}_ts", width))
+    low, high = (floor_div(F.col(f"{copied}_ts") + reach, width) for reach in (-window_us, window_us))
     sides[copied] = sides[copied].withColumn(f"{copied}_bucket", F.explode(F.sequence(low, high)))
     names.append(("l_bucket", "r_bucket"))
     if grid is not None:
@@ -84,13 +86,6 @@ def band_join(
         equal = equal & (sides["l"][a] == sides["r"][b])
     joined = sides["l"].join(sides["r"], equal)
     return joined.drop(*(name for pair in names for name in pair))
-
-
-def _bucket(expression: str, width: int) -> Column:
-    """Floor division of a bigint, exact for negative numbers too."""
-    from pyspark.sql import functions as F
-
-    return F.expr(f"(({expression}) - pmod({expression}, {width}L)) div {width}L")
 
 
 def _matchable(rows: DataFrame, name: str) -> DataFrame:

@@ -29,9 +29,9 @@ from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import landing, tables
+from latecomer.spark.columns import quoted
 from latecomer.spark.session import session
-
-ALWAYS = ("seq", "event_ts", "arrival_ts")
+from latecomer.specs.expressions import ALWAYS_THERE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -236,16 +236,16 @@ class _Ingestion:
     def _write_few(self, ordered: DataFrame, judged: DataFrame, counts: dict[str, dict[str, int]], number: int) -> None:
         """Write every table from the driver: with few rows Spark's own commits would take all the time."""
         events = ordered.toArrow()
-        payload = [c for c in events.column_names if not c.startswith("_") and c not in ALWAYS]
+        payload = [c for c in events.column_names if not c.startswith("_") and c not in ALWAYS_THERE]
         for stream in sorted(stream for stream, c in counts.items() if c["rows"]):
-            own = events.filter(pc.equal(events["_stream"], stream)).select([*ALWAYS, *payload]).sort_by("seq")
-            small.append(self.lake, "events", stream, _nullable(own), "ingest", number)
+            own = events.filter(pc.equal(events["_stream"], stream)).select([*ALWAYS_THERE, *payload]).sort_by("seq")
+            small.append(self.lake, "events", stream, own, "ingest", number)
             crash.point("ingest:events")
         if any(c["quarantined"] for c in counts.values()):
             bad = self._bad_rows(judged, None, number).toArrow()
             for stream in sorted(stream for stream, c in counts.items() if c["quarantined"]):
                 own = bad.filter(pc.equal(bad["_stream"], stream)).drop_columns(["_stream"])
-                small.append(self.lake, "quarantine", stream, _nullable(own), "ingest", number)
+                small.append(self.lake, "quarantine", stream, own, "ingest", number)
                 crash.point("ingest:quarantine")
 
     def _commit(self, counts: dict[str, dict[str, int]], good: int, number: int) -> dict[str, dict[str, int]]:
@@ -287,7 +287,7 @@ class _Ingestion:
         from pyspark.sql import functions as F
 
         payload = [c for c in ordered.columns if not c.startswith("_") and c not in ("seq", "event_ts", "arrival_ts")]
-        return ordered.where(F.col("_stream") == stream).select("seq", "event_ts", "arrival_ts", *map(_quoted, payload))
+        return ordered.where(F.col("_stream") == stream).select("seq", "event_ts", "arrival_ts", *map(quoted, payload))
 
     def _bad_rows(self, judged: DataFrame, stream: str | None, number: int) -> DataFrame:
         """Quarantined rows of a stream; None: of all, with ``_stream``."""
@@ -304,11 +304,6 @@ class _Ingestion:
             F.col("_problem").alias("reason"),
             F.lit(number).cast("bigint").alias("ingest_id"),
         )
-
-
-def _nullable(rows: pa.Table) -> pa.Table:
-    """The same rows with every column nullable, as Spark's own tables have them."""
-    return rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
 
 
 def _check_options(options: IngestOptions) -> None:
@@ -335,7 +330,3 @@ def _what_matters(options: IngestOptions) -> str:
 def _known_digests(lake: Lake) -> set[str]:
     rows = small.read(lake, "ingest", "committed", columns=["digests"])
     return set() if rows is None else {text for texts in rows["digests"].to_pylist() for text in texts}
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -25,6 +25,7 @@ from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, 
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
+from latecomer.spark.columns import floor_div, floor_to
 from latecomer.spark.join_repair import JoinRepair
 from latecomer.spark.join_rows import LETTERS, JoinRows, in_sample
 from latecomer.spark.ledger import LateCounts, PeriodBooks, late_counts
@@ -59,7 +60,7 @@ class JoinStage(JoinRepair):
         control, books = restore(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         chunks = Chunks.over(batch.seq_from, batch.seq_to, self.spark.sparkContext.defaultParallelism)
-        new = self._scanned(batch, carry, chunks).persist()
+        new = self.keep(self._scanned(batch, carry, chunks))
         arrived = self._count_arrivals(new)
         adaptive = control.policy.needs_pairs
         before = [control.horizon(0), control.horizon(1)]
@@ -71,7 +72,7 @@ class JoinStage(JoinRepair):
         late, late_count = self._late(placed) if moved else (None, {})
         pairs = self._join(placed, batch, before, arrived)
         on_time: DataFrame | None = self.rows.results(
-            pairs, provenance="on_time", published=_later("seq"), period=floor_period(_later("t"), self.spec.period_us)
+            pairs, provenance="on_time", published=_later("seq"), period=floor_to(_later("t"), self.spec.period_us)
         )
         if not arrived.rows and batch.number > 0:
             on_time = None
@@ -79,9 +80,6 @@ class JoinStage(JoinRepair):
             late = self._late_rows(placed)
         for side, peak in enumerate(arrived.peaks):
             carry[side] = max(carry[side], peak)
-
-        def release() -> None:
-            new.unpersist()
 
         def settle(produced: dict[int, int]) -> Settled:
             books.add(
@@ -100,7 +98,13 @@ class JoinStage(JoinRepair):
             }
             return Settled(closed, next_state, dict(books.totals))
 
-        return Outcome(on_time, late, settle, release)
+        return Outcome(on_time, late, settle)
+
+    @classmethod
+    def open_ledger(cls, spec: JoinSpec, state: dict[str, Any]) -> pa.Table | None:
+        """Ledger rows of periods that are still open. Needs no Spark."""
+        control, books = restore(spec, state)
+        return books.open(control)
 
     def history(self, seq_to: int) -> list[IntervalSummary]:
         """Interval summaries of all arrivals before `seq_to`, every pair counted, missed or not."""
@@ -125,14 +129,14 @@ class JoinStage(JoinRepair):
         t = F.col("m0") if len(sources) == 1 else F.least("m0", "m1")
         own = F.col("m0") if len(sources) == 1 else F.when(F.col("side") == 0, F.col("m0")).otherwise(F.col("m1"))
         scanned = scanned.withColumn("t", t).withColumn("delay", own - F.col("ts"))
-        return scanned.withColumn("j", _floor_div("t", self.settings.interval_us)).drop("m0", "m1")
+        return scanned.withColumn("j", floor_div("t", self.settings.interval_us)).drop("m0", "m1")
 
     def _count_arrivals(self, new: DataFrame) -> Arrivals:
         from pyspark.sql import functions as F
 
         bucket = held_bucket_us(self.settings.interval_us, self.settings.granularity_us)
         g = self.settings.granularity_us
-        counted = new.withColumn("tb", _floor_div("ts", bucket)).withColumn(
+        counted = new.withColumn("tb", floor_div("ts", bucket)).withColumn(
             "db", F.expr(f"case when delay <= {g} then 0L else (delay + {g - 1}) div {g}L - 1 end")
         )
         table = (
@@ -165,7 +169,7 @@ class JoinStage(JoinRepair):
         keys = [
             _later("j").alias("j"),
             F.expr("if(l_seq > r_seq, 1, 0)").alias("x"),
-            _floor_div_of(_later("t") - F.lit(w) - _earlier("ts"), g).alias("b"),
+            floor_div(_later("t") - F.lit(w) - _earlier("ts"), g).alias("b"),
             (_later("db") if delays else F.lit(-1)).alias("db"),
         ]
         passed = F.expr(self.rows.where_sql) if delays else F.lit(True)
@@ -259,7 +263,7 @@ class JoinStage(JoinRepair):
                     F.timestamp_micros("ts").alias("event_ts"),
                     F.timestamp_micros(F.col("ts") - w).alias("partners_from"),
                     F.timestamp_micros(F.least(gone, F.col("ts") + w)).alias("partners_to"),
-                    F.timestamp_micros(floor_period(F.col("t"), self.spec.period_us)).alias("period_start"),
+                    F.timestamp_micros(floor_to(F.col("t"), self.spec.period_us)).alias("period_start"),
                 )
             )
         return parts[0].unionByName(parts[1])
@@ -282,12 +286,6 @@ def restore(
         control.restore(state["control"])
         books.restore(state["books"])
     return control, books
-
-
-def open_ledger(spec: JoinSpec, state: dict[str, Any]) -> pa.Table | None:
-    """Ledger rows of periods that are still open. Needs no Spark."""
-    control, books = restore(spec, state)
-    return books.open(control)
 
 
 class Arrivals:
@@ -401,23 +399,3 @@ def _earlier(name: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.expr(f"if(l_seq > r_seq, r_{name}, l_{name})")
-
-
-def _floor_div(name: str, length: int) -> Column:
-    from pyspark.sql import functions as F
-
-    return _floor_div_of(F.col(name), length)
-
-
-def _floor_div_of(value: Column, length: int) -> Column:
-    """Floor division of a bigint, exact for negative numbers too (SQL's ``div`` truncates)."""
-    from pyspark.sql import functions as F
-
-    return ((value - F.pmod(value, F.lit(length))) / F.lit(length)).cast("bigint")
-
-
-def floor_period(stream_time: Column, period_us: int) -> Column:
-    """Start of the period that holds a stream time, bigint us."""
-    from pyspark.sql import functions as F
-
-    return stream_time - F.pmod(stream_time, F.lit(period_us))

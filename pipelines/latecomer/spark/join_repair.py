@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from latecomer.core.time import NEVER
 from latecomer.spark.join_rows import LETTERS, JoinRows
+from latecomer.spark.stage import Stage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
-class JoinRepair:
+class JoinRepair(Stage):
     """The part of a join's stage that repairs; strategies differ only in which rows they register."""
 
     rows: JoinRows
-    spark: SparkSession
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
         """Corrections for registered late rows.
@@ -37,7 +37,7 @@ class JoinRepair:
         from pyspark.sql import functions as F
 
         chosen = self.spark.createDataFrame(repaired_in)
-        due = late.join(F.broadcast(chosen), "seq").persist()
+        due = self.keep(late.join(F.broadcast(chosen), "seq"))
         bounds = due.agg(
             F.min("seq"), F.max("seq"), F.unix_micros(F.min("partners_from")), F.unix_micros(F.max("partners_to"))
         ).collect()[0]

@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from latecomer.core.histogram import SAMPLE_FACTOR, SAMPLE_FRACTION, SAMPLE_MODULUS
-from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.bands import Grid, band_join
+from latecomer.spark.columns import EARLIEST_US, LATEST_US, quoted, refuse_twice
+from latecomer.spark.query import open_streams
 from latecomer.spark.stage import Batch
 from latecomer.specs import expressions as ex
 from latecomer.specs.join import JoinSpec
@@ -21,7 +22,6 @@ from latecomer.specs.join import JoinSpec
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-ALWAYS = ("seq", "event_ts", "arrival_ts")
 LETTERS = ("l", "r")
 
 
@@ -42,17 +42,7 @@ class JoinRows:
         self.streams = tuple(stream for _, stream in spec.streams)
         self.is_self = self.streams[0] == self.streams[1]
         self.sources = self.streams[:1] if self.is_self else self.streams
-        self.events = []
-        for stream in self.sources:
-            if not lake.exists("events", stream):
-                known = ", ".join(lake.names("events")) or "none"
-                raise InputError(
-                    f"query {spec.name}: streams",
-                    stream,
-                    f"no such stream in {lake.uri}",
-                    f"ingest it first (has: {known})",
-                )
-            self.events.append(tables.read(spark, lake, "events", stream))
+        self.events = list(open_streams(spec, spark, lake).values())
         self._check()
 
     def _side_events(self, side: int) -> DataFrame:
@@ -74,22 +64,14 @@ class JoinRows:
                 if expression is not None:
                     ex.check_columns(expression, schemas, source=self.spec.source, key=key)
                     ex.check_types(expression, kinds, source=self.spec.source, key=key)
-        names = [name for name, _ in self._outputs()]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError(
-                f"query {self.spec.name}: select",
-                twice[0],
-                "two result columns would have this name",
-                "rename with `as`",
-            )
+        refuse_twice(self.spec.name, [name for name, _ in self._outputs()])
 
     # -- names ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def needed(self) -> list[list[str]]:
         """Per source, the columns a result or a condition needs, in the table's order."""
-        wanted: list[set[str]] = [set(ALWAYS) for _ in self.sources]
+        wanted: list[set[str]] = [set(ex.ALWAYS_THERE) for _ in self.sources]
         expressions = [expr for _, expr in self._outputs()] + ([self.spec.where] if self.spec.where is not None else [])
         for expression in expressions:
             for column in ex.columns(expression):
@@ -162,7 +144,7 @@ class JoinRows:
             new = tables.events(
                 self.spark, self.lake, stream, columns=self.needed[i], seq_from=batch.seq_from, seq_to=batch.seq_to
             )
-            columns = [F.col(_quoted(name)).alias(f"s{i}_c{k}") for k, name in enumerate(self.needed[i])]
+            columns = [F.col(quoted(name)).alias(f"s{i}_c{k}") for k, name in enumerate(self.needed[i])]
             parts.append(new.select("seq", F.unix_micros("event_ts").alias("ts"), F.lit(i).alias("side"), *columns))
         if len(parts) == 1:
             return parts[0]
@@ -179,15 +161,15 @@ class JoinRows:
 
         source = 0 if self.is_self else side
         low = max(above_us + 1, from_us)
-        low_us = low if low > _EARLIEST_US else None
-        high_us = to_us if to_us < _LATEST_US else None
-        reach = max(from_us, _EARLIEST_US) if sampled and low_us is not None else low_us
+        low_us = low if low > EARLIEST_US else None
+        high_us = to_us if to_us < LATEST_US else None
+        reach = max(from_us, EARLIEST_US) if sampled and low_us is not None else low_us
         rows = tables.events(
             self.spark, self.lake, self.sources[source], columns=self.needed[source], seq_to=seq_to, low_us=reach, high_us=high_us
         )  # fmt: skip
         if sampled and low_us is not None:
             rows = rows.where((F.col("event_ts") >= F.timestamp_micros(F.lit(low_us))) | in_sample("seq"))
-        columns = [F.col(_quoted(name)).alias(f"{LETTERS[side]}_c{k}") for k, name in enumerate(self.needed[source])]
+        columns = [F.col(quoted(name)).alias(f"{LETTERS[side]}_c{k}") for k, name in enumerate(self.needed[source])]
         return rows.select(
             F.col("seq").alias(f"{LETTERS[side]}_seq"), F.unix_micros("event_ts").alias(f"{LETTERS[side]}_ts"), *columns
         )
@@ -244,14 +226,6 @@ def in_sample(seq: str) -> Column:
 
     place = f"({seq} % {SAMPLE_MODULUS}) * {SAMPLE_FACTOR} % {SAMPLE_MODULUS}"
     return F.expr(f"{place} < {SAMPLE_FRACTION * SAMPLE_MODULUS!r}D")
-
-
-_EARLIEST_US = -60_000_000_000_000_000
-_LATEST_US = 250_000_000_000_000_000
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _kind(spark_type: str) -> str:

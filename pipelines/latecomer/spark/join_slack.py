@@ -22,7 +22,8 @@ import numpy as np
 
 from latecomer.core.join import Horizons
 from latecomer.core.time import FOREVER, NEVER
-from latecomer.spark.join import JoinStage, floor_period, restore, summaries
+from latecomer.spark.columns import floor_to
+from latecomer.spark.join import JoinStage, restore, summaries
 from latecomer.spark.ledger import late_counts
 from latecomer.spark.scan import Chunks, running_maxima
 from latecomer.spark.stage import Batch, Outcome, Settled
@@ -40,11 +41,11 @@ class SlackJoinStage(JoinStage):
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         slack, reached = (NEVER, NEVER) if state is None else (state["slack"], state["watermark"])
         chunks = Chunks.over(batch.seq_from, batch.seq_to, self.spark.sparkContext.defaultParallelism)
-        new = self._scanned(batch, carry, chunks).persist()
+        new = self.keep(self._scanned(batch, carry, chunks))
         arrived = self._count_arrivals(new)
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, None))
-        marked = self._watermarked(new, horizons, slack, reached, chunks).persist()
+        marked = self.keep(self._watermarked(new, horizons, slack, reached, chunks))
         steps = _Steps.of(marked, reached, batch, control.t_last_us)
         late = self._late_rows(marked.withColumn("h0", _behind("mark")).withColumn("h1", _behind("mark")))
         late_count = late_counts(late) if arrived.rows else {}
@@ -66,11 +67,7 @@ class SlackJoinStage(JoinStage):
             }
             return Settled(closed, following, dict(books.totals))
 
-        def release() -> None:
-            marked.unpersist()
-            new.unpersist()
-
-        return Outcome(on_time, late if late_count or batch.number == 0 else None, settle, release)
+        return Outcome(on_time, late if late_count or batch.number == 0 else None, settle)
 
     def _watermarked(self, new: DataFrame, horizons: Horizons, slack: int, reached: int, chunks: Chunks) -> DataFrame:
         """New rows with ``mark``, the watermark after each arrival (``NEVER`` before there is one)."""
@@ -116,7 +113,7 @@ class SlackJoinStage(JoinStage):
             pairs,
             provenance="on_time",
             published=F.greatest("l_released", "r_released"),
-            period=floor_period(when, self.spec.period_us),
+            period=floor_to(when, self.spec.period_us),
         )
 
 

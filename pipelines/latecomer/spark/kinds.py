@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from latecomer.spark.stage import Stage
 
 _STAGES = {
+    "join": ("join", "JoinStage"),
     "aggregate": ("aggregate", "AggregateStage"),
     "topk": ("topk", "TopKStage"),
     "theta_join": ("theta_join", "ThetaJoinStage"),
@@ -24,16 +25,19 @@ _SLACK = ("mp_k_slack", "k_slack", "aq_k_slack")
 
 
 def stage_of(spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> Stage:
-    """The stage for a query."""
-    if spec.kind == "join":
-        if spec.strategy.name in _SLACK:
-            return import_module("latecomer.spark.join_slack").SlackJoinStage(spec, spark, lake)
-        return import_module("latecomer.spark.join").JoinStage(spec, spark, lake, parameters)
-    module, name = _STAGES[spec.kind]
-    stage: Stage = getattr(import_module(f"latecomer.spark.{module}"), name)(spec, spark, lake, parameters)
+    """The stage for a query; `parameters` is what `adapt` learnt for it."""
+    stage: Stage = _class(spec)(spec, spark, lake, parameters)
     return stage
 
 
 def open_ledger(spec: Any, state: dict[str, Any]) -> pa.Table | None:
     """Ledger rows of periods that are still open, from the state alone."""
-    return import_module(f"latecomer.spark.{spec.kind}").open_ledger(spec, state)
+    found: pa.Table | None = _class(spec).open_ledger(spec, state)
+    return found
+
+
+def _class(spec: Any) -> Any:
+    module, name = _STAGES[spec.kind]
+    if spec.kind == "join" and spec.strategy.name in _SLACK:
+        module, name = "join_slack", "SlackJoinStage"
+    return getattr(import_module(f"latecomer.spark.{module}"), name)

@@ -22,6 +22,7 @@ from pyarrow import fs
 from latecomer.core import landing as core
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.spark.columns import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -153,7 +154,7 @@ def _cast_text(part: DataFrame, names: set[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     for name in names & set(part.columns):
-        part = part.withColumn(name, F.col(_quoted(name)).cast("string"))
+        part = part.withColumn(name, F.col(quoted(name)).cast("string"))
     return part
 
 
@@ -174,7 +175,7 @@ def _parquet(spark: SparkSession, path: Path) -> DataFrame:
         raise core.FileProblem(f"has a column {clash[0]!r}, a name kept for the product", "rename it")
     try:
         rows = _without_nanoseconds(spark.read.parquet(str(path.resolve())), schema)
-        everything = F.to_json(F.struct(*(F.col(_quoted(c)) for c in rows.columns)))
+        everything = F.to_json(F.struct(*(F.col(quoted(c)) for c in rows.columns)))
         position = F.col("_row")
         return rows.select(
             "*", (position + 1).alias("_line"), everything.alias("_raw"),
@@ -192,9 +193,9 @@ def _without_nanoseconds(rows: DataFrame, schema: pa.Schema) -> DataFrame:
 
     columns = []
     for item in schema:
-        column = F.col(_quoted(item.name))
+        column = F.col(quoted(item.name))
         if pa.types.is_timestamp(item.type) and item.type.unit == "ns":
-            column = F.timestamp_micros(F.expr(f"{_quoted(item.name)} div 1000"))
+            column = F.timestamp_micros(F.expr(f"{quoted(item.name)} div 1000"))
             column = column if item.type.tz else column.cast("timestamp_ntz")
         columns.append(column.alias(item.name))
     return rows.select(*columns, F.col("_metadata.row_index").alias("_row"))
@@ -255,7 +256,7 @@ def _text(spark: SparkSession, lake: Lake, path: Path, kind: str, staging: Lande
     broken = F.col("_j._corrupt").isNotNull() | F.col("_j").isNull() | ~F.col("line").startswith("{")
     columns = []
     for item in shape.fields:
-        value = F.col(f"_j.{_quoted(item.name)}")
+        value = F.col(f"_j.{quoted(item.name)}")
         nested = item.dataType.typeName() not in ("string", "void")
         columns.append((F.to_json(value) if nested else value.cast("string")).alias(item.name))
     return parsed.select(
@@ -346,7 +347,7 @@ def _count_text(
 
     wanted: list[Column] = []
     for i, name in enumerate(names):
-        column = F.col(_quoted(name))
+        column = F.col(quoted(name))
         wanted.append(F.count(column).alias(f"n{i}"))
         wanted += [F.count_if(column.rlike(pattern)).alias(f"{key}{i}") for key, pattern in core.PATTERNS.items()]
         kind = before.get(name, "string")
@@ -374,9 +375,9 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
         if has_arrival
         else F.lit(None).cast("bigint")
     )
-    given_event = F.col(_quoted(options.event_column)).isNotNull()
-    given_arrival = F.col(_quoted(options.arrival_column)).isNotNull() if has_arrival else F.lit(False)
-    stream = F.lit(options.stream) if options.stream else F.col(_quoted(options.by or "")).cast("string")
+    given_event = F.col(quoted(options.event_column)).isNotNull()
+    given_arrival = F.col(quoted(options.arrival_column)).isNotNull() if has_arrival else F.lit(False)
+    stream = F.lit(options.stream) if options.stream else F.col(quoted(options.by or "")).cast("string")
     if options.by:
         fine = stream.rlike(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$|^_[A-Za-z0-9.-][A-Za-z0-9_.-]{0,98}$")
         named = stream
@@ -394,7 +395,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
         F.when(~given_event, F.lit("has no event time")),
         F.when(
             event.isNull(),
-            F.concat(F.lit("event time cannot be read: "), F.col(_quoted(options.event_column)).cast("string")),
+            F.concat(F.lit("event time cannot be read: "), F.col(quoted(options.event_column)).cast("string")),
         ),
         F.when(given_arrival & arrival.isNull(), F.lit("arrival time cannot be read")),
         F.when(event > bound, F.lit("event time is too far in the future")),
@@ -406,7 +407,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
     ]
     columns = []
     for name, kind in types.items():
-        value = F.col(_quoted(name))
+        value = F.col(quoted(name))
         target = "source_seq" if name == "seq" else name
         if kinds[name] == kind:
             columns.append(value.alias(target))
@@ -435,7 +436,7 @@ def _moment(name: str, kind: str, zone: str) -> Column:
     """A time column as bigint microseconds; null where it cannot be read."""
     from pyspark.sql import functions as F
 
-    value = F.col(_quoted(name))
+    value = F.col(quoted(name))
     if kind == "timestamp":
         return F.unix_micros(value)
     if kind == "timestamp_ntz":
@@ -452,7 +453,3 @@ def _moment(name: str, kind: str, zone: str) -> Column:
         read = F.when(text.rlike("^[0-9]{4}-"), F.unix_micros(F.when(zoned, stamp).otherwise(local)))
         return F.when(text.rlike("^[+-]?[0-9]{1,18}$"), text.try_cast("bigint")).otherwise(read)
     return F.lit(None).cast("bigint")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -24,10 +24,9 @@ import pyarrow as pa
 
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter, size_for
-from latecomer.core.slack import Fixed
-from latecomer.core.windows import SlackPolicy
-from latecomer.spark.query import check_expressions, quoted
-from latecomer.spark.windowed import Closing, WindowedStage
+from latecomer.spark.columns import ceil_div, floor_to, quoted
+from latecomer.spark.query import check_expressions
+from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.membership import MembershipSpec
 
@@ -51,10 +50,6 @@ class MembershipStage(WindowedStage):
             (f"element.{column.alias}", ex.Binary("=", first, column), "bool") for column in self.spec.elements[1:]
         ]
         check_expressions(self.spec, self.events, wanted)
-
-    def policies(self) -> list[SlackPolicy]:
-        """No slack: nothing is estimated."""
-        return [Fixed(0)]
 
     @cached_property
     def side_of(self) -> list[int]:
@@ -125,11 +120,11 @@ class MembershipStage(WindowedStage):
         size, slide = self.grid.size_us, self.grid.slide_us
         own = self.spec.windows[place]
         before = F.col(time) - own.size_us
-        first_end = before - F.pmod(before, F.lit(own.slide_us)) + own.slide_us + own.size_us
-        last_end = F.col(time) - F.pmod(F.col(time), F.lit(own.slide_us)) + own.size_us
-        first = _ceil(first_end - size, slide)
-        touched = _ceil(last_end, slide) - 1
-        following = _ceil(last_end + own.slide_us - size, slide) - 1
+        first_end = floor_to(before, own.slide_us) + own.slide_us + own.size_us
+        last_end = floor_to(F.col(time), own.slide_us) + own.size_us
+        first = ceil_div(first_end - size, slide)
+        touched = ceil_div(last_end, slide) - 1
+        following = ceil_div(last_end + own.slide_us - size, slide) - 1
         return first, F.greatest(touched, following)
 
     # ----------------------------------------------------------------------------------------------------- answers
@@ -157,28 +152,27 @@ class MembershipStage(WindowedStage):
             self._role(rows, place, F.col("o"), last).join(F.broadcast(closed.select("m")), "m").select("m", "element")
             for place in range(len(self.side_of))
         ]
-        first = roles[0].distinct()
-        if self.spec.strategy.name == "exact":
-            found = first
-        else:
-            found = self._candidates(first, roles[1:])
+        found = roles[0].distinct()
+        if self.spec.strategy.name != "exact":
+            found = self._candidates(found, roles[1:])
         for role in roles[1:]:
             found = found.join(role, ["m", "element"], "left_semi")
-        found = found.persist()
         if self.spec.strategy.name != "exact":
-            self._count("confirmed", found)
+            found = self.keep(found)
+            self._count(found, "confirmed")
         return found.join(F.broadcast(closed), "m").select("element", "m", "closed_seq", "wait_us")
 
     def _candidates(self, first: DataFrame, others: list[DataFrame]) -> DataFrame:
         """Elements of the first stream that pass every other stream's filter of their window."""
         from pyspark.sql import functions as F
 
-        filters, counted = self._filters(others)
-        hashed = first.withColumn("hash", F.xxhash64("element")).persist()
-        self._count("tested", hashed)
+        filters = self._filters(others)
+        hashed = self.keep(first.withColumn("hash", F.xxhash64("element")))
+        self._count(hashed, "tested", "exact_bytes")
         per_window = self.spec.strategy.name != "one_filter"
         bloom = self.spec.strategy.name == "bloom"
         shared = self.spark.sparkContext.broadcast(filters)
+        self._kept.append(shared)
         places = len(others)
 
         def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -203,26 +197,30 @@ class MembershipStage(WindowedStage):
                 yield batch.filter(pa.array(keep))
 
         schema = f"m bigint, element {self.kind}, hash bigint"
-        passed = hashed.select("m", "element", "hash").mapInArrow(passing, schema).drop("hash").persist()
-        self._count("candidates", passed)
-        self._note_bytes(first, others, passed, counted)
+        passed = self.keep(hashed.select("m", "element", "hash").mapInArrow(passing, schema).drop("hash"))
+        self._count(passed, "candidates", "moved_bytes")
         return passed
 
-    def _filters(self, others: list[DataFrame]) -> tuple[dict[tuple[int, int], bytes], dict[int, tuple[int, int]]]:
-        """Serialised filters by (place, window), and per window the filters' bytes and the hashes they were built from."""
+    def _filters(self, others: list[DataFrame]) -> dict[tuple[int, int], bytes]:
+        """Serialised filters by (place, window); notes their bytes, and what an exact semi-join would move of these streams."""
         from pyspark.sql import functions as F
 
         strategy, name = self.spec.strategy, self.spec.strategy.name
         rate = self.spec.false_positive_rate / len(others)
         parts = [
-            role.select(F.lit(p).alias("place"), "m", F.xxhash64("element").alias("hash"))
+            role.select(F.lit(p).alias("place"), "m", F.xxhash64("element").alias("hash"), self._width.alias("width"))
             for p, role in enumerate(others)
         ]
         hashes = parts[0]
         for part in parts[1:]:
             hashes = hashes.unionByName(part)
+        hashes = self.keep(hashes.groupBy("place", "m", "hash").agg(F.max("width").alias("width")))
+        for row in hashes.groupBy("m").agg(F.sum("width").alias("bytes"), F.count("*").alias("n")).collect():
+            self._add(row["m"], "exact_bytes", row["bytes"])
+            if name != "one_filter":
+                self._add(row["m"], "moved_bytes", row["n"] * HASH_BYTES)
         if name == "one_filter":
-            hashes = hashes.withColumn("m", F.lit(0).cast("bigint"))
+            hashes = hashes.withColumn("m", F.lit(0).cast("bigint")).select("place", "m", "hash").distinct()
 
         def build(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             table = pa.Table.from_batches(list(batches))
@@ -234,27 +232,18 @@ class MembershipStage(WindowedStage):
                 found = CuckooFilter(len(own), size.fingerprint_bits, size.bucket)
             found.insert(own)
             yield pa.RecordBatch.from_arrays(
-                [
-                    table["place"].chunk(0)[:1],
-                    table["m"].chunk(0)[:1],
-                    pa.array([len(own)]),
-                    pa.array([found.to_bytes()]),
-                ],
-                names=["place", "m", "hashes", "data"],
+                [table["place"].chunk(0)[:1], table["m"].chunk(0)[:1], pa.array([found.to_bytes()])],
+                names=["place", "m", "data"],
             )
 
-        rows = (
-            hashes.distinct()
-            .groupBy("place", "m")
-            .applyInArrow(build, "place int, m bigint, hashes bigint, data binary")
-        )
+        built = hashes.select("place", "m", "hash").groupBy("place", "m")
         filters: dict[tuple[int, int], bytes] = {}
-        counted: dict[int, tuple[int, int]] = {}
-        for row in rows.toLocalIterator():
+        for row in built.applyInArrow(build, "place int, m bigint, data binary").toLocalIterator():
             filters[row["place"], row["m"]] = bytes(row["data"])
-            size, count = counted.get(row["m"], (0, 0))
-            counted[row["m"]] = (size + len(row["data"]), count + row["hashes"])
-        return filters, counted
+            if name != "one_filter":
+                self._add(row["m"], "filter_bytes", len(row["data"]))
+                self._add(row["m"], "moved_bytes", len(row["data"]))
+        return filters
 
     # ------------------------------------------------------------------------------------------------------- books
 
@@ -266,42 +255,37 @@ class MembershipStage(WindowedStage):
         own = self.extras.setdefault(self._period(window), {})
         own[name] = own.get(name, 0) + count
 
-    def _count(self, name: str, rows: DataFrame) -> None:
-        for row in rows.groupBy("m").count().collect():
-            self._add(row["m"], name, row["count"])
-
-    def _note_bytes(
-        self, first: DataFrame, others: list[DataFrame], passed: DataFrame, counted: dict[int, tuple[int, int]]
-    ) -> None:
-        """Bytes that filters, hashes and candidates take, and those an exact semi-join of distinct elements would move."""
+    @property
+    def _width(self) -> Column:
+        """Bytes that an element takes on its way to another machine."""
         from pyspark.sql import functions as F
 
-        width = F.octet_length("element") if self.kind in ("string", "binary") else F.lit(8)
-        for window, (size, count) in counted.items():
-            if self.spec.strategy.name != "one_filter":
-                self._add(window, "filter_bytes", size)
-                self._add(window, "moved_bytes", size + count * HASH_BYTES)
-        for row in passed.groupBy("m").agg(F.sum(width).alias("n")).collect():
-            self._add(row["m"], "moved_bytes", int(row["n"]))
-        for rows in (first, *others):
-            for row in rows.distinct().groupBy("m").agg(F.sum(width).alias("n")).collect():
-                self._add(row["m"], "exact_bytes", int(row["n"]))
+        return F.octet_length("element") if self.kind in ("string", "binary") else F.lit(8)
+
+    def _count(self, rows: DataFrame, name: str, size: str | None = None) -> None:
+        """Note elements per window as `name`, and their bytes as `size`."""
+        from pyspark.sql import functions as F
+
+        for row in rows.groupBy("m").agg(F.count("*").alias("n"), F.sum(self._width).alias("bytes")).collect():
+            self._add(row["m"], name, row["n"])
+            if size is not None:
+                self._add(row["m"], size, row["bytes"])
 
     # ------------------------------------------------------------------------------------------------------ repair
 
-    def corrected(self, due: DataFrame) -> DataFrame:
+    def corrected(self, due: Due) -> DataFrame:
         """Elements that late rows complete, each at the Gamma batch that did."""
         from pyspark.sql import functions as F
 
         places = range(len(self.side_of))
         late = [
-            self._role(due, p, F.col("m_from"), F.col("m_to")).select("m", "element", "seq", "repaired_in")
+            self._role(due.rows, p, F.col("m_from"), F.col("m_to")).select("m", "element", "seq", "repaired_in")
             for p in places
         ]
         keys = late[0].select("m", "element")
         for part in late[1:]:
             keys = keys.unionByName(part.select("m", "element"))
-        keys = keys.distinct().persist()
+        keys = self.keep(keys.distinct())
         stored = self.stored_in(due)
         found = None
         for place in places:
@@ -317,18 +301,3 @@ class MembershipStage(WindowedStage):
         when = F.greatest(*(f"c{place}" for place in places))
         complete = found.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
         return complete.select("element", "m", "repaired_in")
-
-
-def _ceil(value: Column, length: int) -> Column:
-    """Ceiling division of a bigint by a positive length."""
-    from pyspark.sql import functions as F
-
-    up = value + (length - 1)
-    return F.call_function("div", up - F.pmod(up, F.lit(length)), F.lit(length))
-
-
-def open_ledger(spec: MembershipSpec, state: dict[str, Any]) -> pa.Table | None:
-    """Ledger rows of periods that are still open. Needs no Spark."""
-    from latecomer.spark.windowed import books_of, controls_of
-
-    return books_of(spec, state).open(controls_of(spec, [Fixed(0)], state))

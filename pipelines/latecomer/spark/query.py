@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
+from latecomer.spark.columns import quoted
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import SpecError
 
@@ -73,11 +74,6 @@ def kind_of(spark_type: str) -> str:
     return {"string": "string", "boolean": "bool", "timestamp": "timestamp", "timestamp_ntz": "timestamp"}.get(
         base, base
     )
-
-
-def quoted(name: str) -> str:
-    """A column's name as SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def sql(expression: ex.Expr) -> str:

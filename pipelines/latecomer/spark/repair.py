@@ -17,13 +17,12 @@ import pyarrow.compute as pc
 
 from latecomer.core.repair import assign, gamma_batches
 from latecomer.lake import crash, journal, small, views
-from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import SMALL_ROWS, session, tune
+from latecomer.spark.session import session, tune
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -64,16 +63,7 @@ def repair(
     """
     started = time.monotonic()
     with Lease(lake, f"repair-{spec.name}"):
-        state = journal.load_state(lake, spec.name)
-        if state is None:
-            raise InputError(f"query {spec.name}", None, "has not been run in this lake", "run it first")
-        if state.fingerprint != spec.fingerprint():
-            raise InputError(
-                f"query {spec.name}",
-                None,
-                "has changed since it was run in this lake",
-                "restore the file, or use a new name",
-            )
+        state = journal.run_state(lake, spec.name, spec.fingerprint())
         last = small.last_version(lake, "repairs", spec.name, "repair")
         number = 0 if last is None else last + 1
         done_to = closed_to(lake, spec.name)
@@ -147,8 +137,8 @@ def _commit(
     done = small.last_version(lake, "corrections", spec.name, "repair")
     if done is None or done < number:
         corrections = stage.repair(late, pa.table({"seq": seq, "repaired_in": batch}))
-        few = len(seq) * REPAIR_WEIGHT <= SMALL_ROWS
-        tables.append(corrections, lake, "corrections", spec.name, "repair", number, few=few)
+        tables.append(corrections, lake, "corrections", spec.name, "repair", number)
+        stage.release()
     crash.point("repair:corrections")
     mine = (pc.field("published_seq") > done_to) & (pc.field("published_seq") <= int(closes[-1]))
     per_period = small.count_by(lake, "corrections", spec.name, "period_start", mine)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from latecomer.lake import crash, journal, small
-from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.adapt import effective
 from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import SMALL_ROWS, session, tune
+from latecomer.spark.session import session, tune
 from latecomer.spark.stage import Batch
 
 if TYPE_CHECKING:
@@ -74,14 +73,7 @@ def run(
 
     started = time.monotonic()
     with Lease(lake, f"run-{spec.name}"):
-        state = journal.load_state(lake, spec.name)
-        if state is not None and state.fingerprint != spec.fingerprint():
-            raise InputError(
-                f"query {spec.name}",
-                None,
-                "has changed since it was first run in this lake, and its results would mix two questions",
-                "give the changed query a new name, or restore the file",
-            )
+        state = journal.load_state(lake, spec.name, spec.fingerprint())
         available = committed_seq(lake)
         end = available if until_seq is None else min(available, until_seq + 1)
         last_flush = flush and end == available
@@ -121,16 +113,15 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
     spark = session(lake)
     tune(spark, batch.seq_to - batch.seq_from)
     stage = stage_of(spec, spark, lake, effective(lake, spec.name, batch.seq_from))
-    outcome = stage.process(batch, state.stage if state else None)
     try:
+        outcome = stage.process(batch, state.stage if state else None)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
             if rows is not None and not _committed(lake, area, spec.name, batch.number):
-                few = batch.seq_to - batch.seq_from <= SMALL_ROWS
-                tables.append(rows, lake, area, spec.name, "run", batch.number, few=few)
+                tables.append(rows, lake, area, spec.name, "run", batch.number)
             crash.point(f"run:{area}")
         settled = outcome.settle(_produced(lake, spec.name, batch) if outcome.on_time is not None else {})
     finally:
-        outcome.release()
+        stage.release()
     if settled.ledger is not None:
         small.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)
     crash.point("run:ledger")

@@ -73,6 +73,9 @@ SMALL_ROWS = 50_000
 """Arrivals up to which a micro-batch is planned for latency: compiling code for it would take longer than reading it."""
 
 
+_FEW = "spark.latecomer.few"
+
+
 def tune(spark: SparkSession, rows: int) -> None:
     """Plan what follows for this many new rows. Results do not depend on it.
 
@@ -80,9 +83,15 @@ def tune(spark: SparkSession, rows: int) -> None:
     Large: both, and with them the splitting of hot keys.
     """
     large = rows > SMALL_ROWS
+    spark.conf.set(_FEW, str(not large).lower())
     spark.conf.set("spark.sql.adaptive.enabled", str(large).lower())
     spark.conf.set("spark.sql.codegen.wholeStage", str(large).lower())
     spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if large else "NO_CODEGEN")
+
+
+def expects_few(spark: SparkSession) -> bool:
+    """Was the session last tuned for few rows?"""
+    return spark.conf.get(_FEW, "false") == "true"
 
 
 def settings(lake: Lake) -> dict[str, str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = 1
 """Version of the state's layout. A lake written with another one is refused, never misread."""
@@ -48,21 +49,21 @@ class Outcome:
         Rows to append, None where there are none.
     settle
         Called once both are committed, with the number of committed on-time rows per period (start in us).
-    release
-        Frees what the stage cached.
     """
 
     on_time: DataFrame | None
     late: DataFrame | None
     settle: Callable[[dict[int, int]], Settled]
-    release: Callable[[], None]
 
 
-class Stage(Protocol):
-    """One query kind on Spark."""
+class Stage:
+    """One query kind on Spark. What it caches is freed by :meth:`release`, whatever happened in between."""
+
+    spark: SparkSession
 
     def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
         """Answer one micro-batch. `state` is None at the first."""
+        raise NotImplementedError
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
         """Corrections for rows of the query's late table.
@@ -70,3 +71,23 @@ class Stage(Protocol):
         `repaired_in` holds ``seq`` and ``repaired_in`` (int64): which rows to repair, and the arrival that closed
         the Gamma batch of each.
         """
+        raise NotImplementedError
+
+    @classmethod
+    def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table | None:
+        """Ledger rows of periods that are still open, from a micro-batch's state alone. Needs no Spark."""
+        raise NotImplementedError
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """Cache rows that are read more than once, until `release`."""
+        self._kept.append(rows.persist())
+        return self._kept[-1]
+
+    def release(self) -> None:
+        """Free what was kept."""
+        while self._kept:
+            self._kept.pop().unpersist()
+
+    @cached_property
+    def _kept(self) -> list[Any]:
+        return []

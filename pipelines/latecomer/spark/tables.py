@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from latecomer.lake import small
 from latecomer.lake.location import Lake
+from latecomer.spark.session import expects_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ def events(
     """
     from pyspark.sql import functions as F
 
-    if spark.conf.get("spark.sql.adaptive.enabled") == "false":
+    if expects_few(spark):
         found = _few(lake, stream, columns, seq_from, seq_to, low_us, high_us)
         if found is not None:
             return spark.createDataFrame(found)
@@ -82,17 +83,16 @@ def _few(
     return found if found.num_rows <= FEW_ROWS else None
 
 
-def append(rows: DataFrame, lake: Lake, area: str, name: str, app_id: str, version: int, *, few: bool = False) -> None:
+def append(rows: DataFrame, lake: Lake, area: str, name: str, app_id: str, version: int) -> None:
     """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
 
-    With `few` the rows are expected to be at most `FEW_ROWS` and are committed without Spark's writer; where they turn out to be
-    more, they are computed again and written by it.
+    A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has them committed without Spark's writer; where
+    they turn out to be more than `FEW_ROWS`, they are computed again and written by it.
     """
-    if few:
+    if expects_few(rows.sparkSession):
         found = rows.limit(FEW_ROWS + 1).toArrow()
         if found.num_rows <= FEW_ROWS:
-            nullable = pa.schema([field.with_nullable(True) for field in found.schema])
-            small.append(lake, area, name, found.cast(nullable), app_id, version)
+            small.append(lake, area, name, found, app_id, version)
             return
     (
         rows.write.format("delta")

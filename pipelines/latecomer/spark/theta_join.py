@@ -18,13 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from latecomer.baselines import theta_join as baselines
-from latecomer.core.slack import Fixed
 from latecomer.core.theta_window import RANGES, Operand, WindowJoin
-from latecomer.core.windows import SlackPolicy
-from latecomer.lake.errors import InputError
-from latecomer.spark import tables
-from latecomer.spark.query import check_expressions, quoted, sql
-from latecomer.spark.windowed import Closing, WindowedStage, _div_of
+from latecomer.spark.columns import join_null_safe, quoted, refuse_twice
+from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.theta_join import ThetaJoinSpec
 
@@ -47,19 +44,7 @@ class ThetaJoinStage(WindowedStage):
         ]
         wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.spec.select or ())]
         check_expressions(self.spec, self.events, wanted)
-        names = [name for name, _ in self.outputs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError(
-                f"query {self.spec.name}: select",
-                twice[0],
-                "two result columns would have this name",
-                "rename with `as`",
-            )
-
-    def policies(self) -> list[SlackPolicy]:
-        """No slack: nothing is estimated."""
-        return [Fixed(0)]
+        refuse_twice(self.spec.name, [name for name, _ in self.outputs])
 
     # ------------------------------------------------------------------------------------------------------- names
 
@@ -266,38 +251,24 @@ class ThetaJoinStage(WindowedStage):
 
     # ------------------------------------------------------------------------------------------------------ repair
 
-    def corrected(self, due: DataFrame) -> DataFrame:
+    def corrected(self, due: Due) -> DataFrame:
         """``rows``: what late rows add, each result with the latest repair of its rows; else the windows' new answers."""
         from pyspark.sql import functions as F
 
-        touched = self.in_windows(due, F.col("m_from"), F.col("m_to"))
-        marks = touched.select("m", "seq", "side", "repaired_in")
-        windows = marks.select("m").distinct()
+        touched = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
+        marks = touched.select("m", "seq", "repaired_in")
         stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
         if self.spec.emit == "rows":
-            rows = stored.join(F.broadcast(windows), "m").join(marks.drop("side"), ["m", "seq"], "left")
+            windows = marks.select("m").distinct()
+            rows = stored.join(F.broadcast(windows), "m").join(marks, ["m", "seq"], "left")
             return self._solved(
                 rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in"), ["m"], "_new"
             )
-        batches = marks.select(F.col("m").alias("_m"), "repaired_in").distinct()
-        rows = stored.join(batches, (F.col("m") == F.col("_m")) & (F.col("seq") <= F.col("repaired_in"))).drop("_m")
-        return self._numbered(self._solved(rows, ["m", "repaired_in"], None), batches)
-
-    def _numbered(self, found: DataFrame, batches: DataFrame) -> DataFrame:
-        """Add ``revision``: answers of a window count up from what was published before."""
-        from pyspark.sql import Window
-        from pyspark.sql import functions as F
-
-        areas = [area for area in ("on_time", "corrections") if self.lake.exists(area, self.spec.name)]
-        m = _div_of(F.unix_micros("window_start"), self.grid.slide_us).alias("_m")
-        parts = [tables.read(self.spark, self.lake, area, self.spec.name).select(m, "revision") for area in areas]
-        both = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-        before = both.groupBy("_m").agg(F.max("revision").alias("_last"))
-        order = Window.partitionBy("_m").orderBy("repaired_in")
-        numbers = batches.withColumn("_nth", F.row_number().over(order)).join(before, "_m", "left")
-        revision = (F.col("_nth") + F.coalesce(F.col("_last"), F.lit(-1))).cast("int")
-        renamed = numbers.select("_m", F.col("repaired_in").alias("_c"), revision.alias("revision"))
-        return found.join(renamed, (F.col("m") == F.col("_m")) & (F.col("repaired_in") == F.col("_c"))).drop("_m", "_c")
+        batches = marks.select("m", "repaired_in").distinct()
+        rows = join_null_safe(stored, batches, ["m"], condition=F.col("seq") <= F.col("repaired_in"))
+        answers = self._solved(rows, ["m", "repaired_in"], None)
+        # an answer may have no rows (ranges), and still is a revision: batches are numbered, not answers
+        return answers.join(self.numbered(batches, ["m"], due), ["m", "repaired_in"])
 
 
 def _parsed(kind: str) -> Any:
@@ -311,10 +282,3 @@ def _matching(left: str, op: str, right: str, kinds: dict[str, str], column: str
     if kinds.get(column) in ("double", "float"):
         text += f" and not isnan({left}) and not isnan({right})"
     return text
-
-
-def open_ledger(spec: ThetaJoinSpec, state: dict[str, Any]) -> pa.Table | None:
-    """Ledger rows of periods that are still open. Needs no Spark."""
-    from latecomer.spark.windowed import books_of, controls_of
-
-    return books_of(spec, state).open(controls_of(spec, [Fixed(0)], state))

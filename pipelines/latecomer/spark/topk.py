@@ -9,22 +9,20 @@ and NaN scores never rank. Strategies ``sma``, ``min_topk``, ``gs_topk`` and ``n
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from latecomer.core.slack import AdaptiveSlack, CalibratedSlack, Fixed
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
-from latecomer.spark import tables
-from latecomer.spark.query import check_expressions, quoted, sql
-from latecomer.spark.windowed import Closing, WindowedStage, _div, _div_of
+from latecomer.spark.columns import floor_div, join_null_safe, quoted
+from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.topk import TopKSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 def policies_of(spec: TopKSpec, grid: Grid) -> list[SlackPolicy]:
@@ -62,9 +60,8 @@ class TopKStage(WindowedStage):
             wanted.append(("where", self.spec.where, "bool"))
         check_expressions(self.spec, self.events, wanted)
 
-    def policies(self) -> list[SlackPolicy]:
-        """Adaptive wait, calibrated, or none."""
-        return policies_of(self.spec, self.grid)
+    policies_of = staticmethod(policies_of)
+    """Adaptive wait, calibrated, or none."""
 
     @cached_property
     def selected(self) -> list[tuple[str, str]]:
@@ -84,11 +81,6 @@ class TopKStage(WindowedStage):
             | {"score": score, "ok": f"{where} and {score} is not null and not isnan(cast({score} as double))"}
         )
 
-    @property
-    def groups(self) -> list[str]:
-        """Names of the group columns inside the stage."""
-        return [f"g{i}" for i in range(len(self.spec.group_by))]
-
     def _best(self, rows: DataFrame, keys: list[str]) -> DataFrame:
         """The k best rows per key, with their ``rank``."""
         from pyspark.sql import Window
@@ -103,25 +95,17 @@ class TopKStage(WindowedStage):
         """What the members of the final top-k of observed windows required."""
         from pyspark.sql import functions as F
 
-        spans = wanted[0]
-        low = min(first for first, _ in spans.values()) * self.grid.slide_us
-        high = self.grid.end(max(last for _, last in spans.values()))
-        rows = scanned.where(F.col("ok") & (F.col("ts") >= low) & (F.col("ts") < high))
-        rows = rows.withColumn("pane", _div("ts", self.grid.pane_us))
-        first_end = self.first_of("ts") * self.grid.slide_us + self.grid.size_us
-        wait = F.col("t") - first_end
-        bucket = F.when(wait >= 0, _div_of(wait, self.grid.granularity_us)).otherwise(F.lit(-1)).cast("bigint")
-        group = F.expr(f"xxhash64({', '.join(self.groups)})") if self.groups else F.lit(0).cast("bigint")
+        rows = self.waited(scanned, wanted)
         table = (
-            self._best(rows.withColumn("bucket", bucket), [*self.groups, "pane", "j"])
-            .select(group.alias("grp"), "pane", "bucket", F.col("score").cast("double").alias("score"), "ts", "seq")
+            self._best(rows, [*self.groups, "pane", "j"])
+            .select("grp", "pane", "bucket", F.col("score").cast("double").alias("score"), "ts", "seq")
             .toArrow()
         )
         columns = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "score", "ts", "seq")]
         candidates = Candidates(*columns)
         found = {
             interval: required_members(candidates, self.spec.k, self.grid, windows, interval * self.grid.slide_us)
-            for interval, windows in spans.items()
+            for interval, windows in wanted[0].items()
         }
         return [found]
 
@@ -132,7 +116,7 @@ class TopKStage(WindowedStage):
         from pyspark.sql import functions as F
 
         last = F.least(self.last_of("ts"), F.lit(closing.after[0]))
-        keyed = rows.withColumn("pane", _div("ts", self.grid.pane_us)).withColumn("last", last)
+        keyed = rows.withColumn("pane", floor_div("ts", self.grid.pane_us)).withColumn("last", last)
         best = self._best(keyed.where(F.col("o") <= F.col("last")), [*self.groups, "pane", "o"]).drop("rank")
         wide = self.in_windows(best, F.col("o"), F.col("last"))
         closed = wide.join(F.broadcast(closing.table.drop("shard")), "m")
@@ -153,52 +137,19 @@ class TopKStage(WindowedStage):
 
     # ------------------------------------------------------------------------------------------------------ repair
 
-    def corrected(self, due: DataFrame) -> DataFrame:
+    def corrected(self, due: Due) -> DataFrame:
         """New answers of the windows whose top-k a late row entered."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        touched = self.in_windows(due.where("ok"), F.col("m_from"), F.col("m_to"))
+        touched = self.in_windows(due.rows.where("ok"), F.col("m_from"), F.col("m_to"))
         entered = touched.select("seq", "m", F.col("repaired_in").alias("entered"))
         windows = touched.select(*self.groups, "m", "repaired_in").distinct()
         stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts"))
-        renamed = windows.select(*(F.col(name).alias(f"_{name}") for name in windows.columns))
-        same: Column = F.col("m") == F.col("_m")
-        for name in self.groups:
-            same = same & F.col(name).eqNullSafe(F.col(f"_{name}"))
-        pairs = stored.join(renamed, same & (F.col("seq") <= F.col("_repaired_in")))
-        rows = pairs.withColumn("repaired_in", F.col("_repaired_in")).drop(*renamed.columns)
+        by_then = F.col("repaired_in") >= F.col("seq")
+        rows = join_null_safe(stored, windows, [*self.groups, "m"], condition=by_then)
         best = self._best(rows, [*self.groups, "m", "repaired_in"]).join(entered, ["seq", "m"], "left")
         answer = Window.partitionBy(*self.groups, "m", "repaired_in")
         new = F.max((F.col("entered") == F.col("repaired_in")).cast("int")).over(answer)
         changed = best.withColumn("_new", new).where("_new = 1").drop("_new", "entered")
-        order = Window.partitionBy(*self.groups, "m").orderBy("repaired_in")
-        numbered = changed.withColumn("_nth", F.dense_rank().over(order))
-        before = self._revisions()
-        same = F.col("m") == F.col("_m")
-        for name in self.groups:
-            same = same & F.col(name).eqNullSafe(F.col(f"_{name}"))
-        joined = numbered.join(before, same, "left")
-        revision = (F.col("_nth") + F.coalesce(F.col("_last"), F.lit(-1))).cast("int")
-        return self._public(joined.withColumn("revision", revision), ["m", "repaired_in", "revision"])
-
-    def _revisions(self) -> DataFrame:
-        """Last revision of every window answered so far."""
-        from pyspark.sql import functions as F
-
-        areas = [area for area in ("on_time", "corrections") if self.lake.exists(area, self.spec.name)]
-        keys = [*(F.col(quoted(name)).alias(f"_g{i}") for i, name in enumerate(self.spec.group_by))]
-        m = _div_of(F.unix_micros("window_start"), self.grid.slide_us).alias("_m")
-        parts = [
-            tables.read(self.spark, self.lake, area, self.spec.name).select(*keys, m, "revision") for area in areas
-        ]
-        both = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-        return both.groupBy(*(f"_{name}" for name in self.groups), "_m").agg(F.max("revision").alias("_last"))
-
-
-def open_ledger(spec: TopKSpec, state: dict[str, Any]) -> pa.Table | None:
-    """Ledger rows of periods that are still open. Needs no Spark."""
-    from latecomer.spark.windowed import books_of, controls_of
-
-    grid = Grid(spec.window.size_us, spec.window.slide_us)
-    return books_of(spec, state).open(controls_of(spec, policies_of(spec, grid), state))
+        return self._public(self.numbered(changed, [*self.groups, "m"], due), ["m", "repaired_in", "revision"])

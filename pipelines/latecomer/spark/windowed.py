@@ -26,20 +26,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latecomer.core.slack import Fixed
 from latecomer.core.time import FOREVER, NEVER
-from latecomer.core.windows import Grid, IntervalRows, Observed, Placement, SlackPolicy, WindowControl
+from latecomer.core.windows import Grid, Observed, Placement, SlackPolicy, WindowControl
 from latecomer.lake import small
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
+from latecomer.spark.columns import EARLIEST_US, LATEST_US, floor_div, floor_to, join_null_safe, quoted
 from latecomer.spark.query import open_streams
 from latecomer.spark.scan import Chunks, running_maxima
-from latecomer.spark.stage import Batch, Outcome, Settled
+from latecomer.spark.stage import Batch, Outcome, Settled, Stage
+from latecomer.spark.window_arrivals import Arrived, Checkpoint
 from latecomer.spark.window_books import WindowBooks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-_EARLIEST_US, _LATEST_US = -60_000_000_000_000_000, 250_000_000_000_000_000
 
 
 def controls_of(spec: Any, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[WindowControl]:
@@ -67,22 +68,41 @@ class Closing:
 
     Attributes
     ----------
-    before, after : list of int
-        Per shard: number of the last closed window before and after the micro-batch.
+    after : list of int
+        Per shard: number of the last window that is closed after the micro-batch.
     table : DataFrame
         Columns ``shard``, ``m`` (window number), ``closed_seq`` (the arrival that closed it), ``wait_us``; small.
     count : int
         Its rows.
     """
 
-    before: list[int]
     after: list[int]
     table: Any
     count: int
 
 
-class WindowedStage:
-    """Base of the windowed kinds' stages; subclasses fill in the five methods below the line."""
+@dataclass
+class Due:
+    """Late rows to repair.
+
+    Attributes
+    ----------
+    rows : DataFrame
+        Payload, ``seq``, ``ts``, ``side``, ``m_from``, ``m_to`` (windows that missed the row) and ``repaired_in``; cached.
+    first, last : int
+        Least and greatest window number that missed a row.
+    seq : int
+        Arrival that closed the last Gamma batch.
+    """
+
+    rows: Any
+    first: int
+    last: int
+    seq: int
+
+
+class WindowedStage(Stage):
+    """Base of the windowed kinds' stages; subclasses fill in what raises ``NotImplementedError``."""
 
     def __init__(self, spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> None:
         self.spec, self.spark, self.lake, self.parameters = spec, spark, lake, parameters
@@ -96,9 +116,25 @@ class WindowedStage:
     def check(self) -> None:
         """Refuse a query that its streams cannot answer."""
 
+    @staticmethod
+    def policies_of(spec: Any, grid: Grid) -> list[SlackPolicy]:
+        """One slack policy per shard, at its start. Here: no slack, as nothing is estimated."""
+        return [Fixed(0)]
+
     def policies(self) -> list[SlackPolicy]:
         """One slack policy per shard, at its start."""
-        raise NotImplementedError
+        return self.policies_of(self.spec, self.grid)
+
+    @classmethod
+    def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table | None:
+        """Ledger rows of periods that are still open. Needs no Spark."""
+        policies = cls.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
+        return books_of(spec, state).open(controls_of(spec, policies, state))
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the group columns inside the stage."""
+        return [f"g{i}" for i in range(len(self.leading))]
 
     def payload(self, source: int) -> dict[str, str]:
         """Columns a stage works with: name -> SQL over the source's own columns; ``ok`` (does the row count?) included."""
@@ -119,11 +155,8 @@ class WindowedStage:
         """
         raise NotImplementedError
 
-    def corrected(self, due: DataFrame) -> DataFrame:
-        """Corrections: result columns with ``m``, ``revision`` and ``repaired_in``.
-
-        `due` has payload of late rows, ``seq``, ``ts``, ``side``, ``m_from``, ``m_to`` and ``repaired_in``.
-        """
+    def corrected(self, due: Due) -> DataFrame:
+        """Corrections: result columns with ``m``, ``revision`` and ``repaired_in``."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------- micro-batch
@@ -136,11 +169,11 @@ class WindowedStage:
             used = self.parameters["number"]
             for control, learnt in zip(controls, self.parameters["policies"], strict=True):
                 control.policy.restore(learnt)
-        marks = [Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))] if state is None else _marks(state)
+        marks = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
         carry = marks[-1].carry
         observing = any(control.policy.needs_observation for control in controls)
         start = marks[0] if observing else marks[-1]
-        scanned = self._scanned(start, batch).persist()
+        scanned = self.keep(self._scanned(start, batch))
         new = scanned.where(scanned["seq"] >= batch.seq_from)
         arrived = self._arrived(new, carry)
         wanted = [control.schedule(each) for control, each in zip(controls, arrived.intervals, strict=True)]
@@ -153,17 +186,18 @@ class WindowedStage:
         placements = [
             control.step(each, found) for control, each, found in zip(controls, arrived.intervals, seen, strict=True)
         ]
-        placed = self._placed(new, placements).persist()
+        placed = self.keep(self._placed(new, placements))
         closing, late_count = self._closing(placed, batch, controls, arrived, before, openings)
         rows = self._available(placed, batch, before, held_low)
-        on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq") if closing.count else None
-        if on_time is None and batch.number == 0:
+        on_time = None
+        if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
         late = self._late_rows(placed) if late_count or batch.number == 0 else None
         peaks = [max(a, b) for a, b in zip(carry, arrived.peaks, strict=True)]
 
         def settle(produced: dict[int, int]) -> Settled:
-            published = self._published(batch) if produced else {}
+            waits = self._waits(batch) if produced else {}
+            published = {period: (count, waits.get(period) or 0) for period, count in produced.items()}
             books.add(published, arrived.rows, late_count)
             books.note(self.extras)
             closed = books.close(controls, flush=batch.flush)
@@ -181,11 +215,10 @@ class WindowedStage:
             }
             return Settled(closed, after, dict(books.totals))
 
-        def release() -> None:
-            placed.unpersist()
-            scanned.unpersist()
+        return Outcome(on_time, late, settle)
 
-        return Outcome(on_time, late, settle, release)
+    def _start(self) -> Checkpoint:
+        return Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))
 
     def _passed(self, mark: Checkpoint, controls: list[WindowControl]) -> bool:
         """Can a scan begin here? Only if no row of a window that is still to be observed came before."""
@@ -218,7 +251,7 @@ class WindowedStage:
         return (
             scanned.withColumn("t", t)
             .withColumn("delay", own - F.col("ts"))
-            .withColumn("j", _div("t", self.grid.slide_us))
+            .withColumn("j", floor_div("t", self.grid.slide_us))
             .drop(*(f"m{i}" for i in sources))
         )
 
@@ -242,7 +275,7 @@ class WindowedStage:
         from pyspark.sql import functions as F
 
         table = (
-            new.groupBy("shard", "j", "side", _div("ts", self.grid.pane_us).alias("pane"))
+            new.groupBy("shard", "j", "side", floor_div("ts", self.grid.pane_us).alias("pane"))
             .agg(F.count("*").alias("n"), F.max("t").alias("t"), F.max("delay").alias("delay"), F.max("ts").alias("hi"))
             .toArrow()
         )
@@ -273,7 +306,7 @@ class WindowedStage:
                 .withColumn("w", F.when(F.col("t") > NEVER, F.greatest(F.col("b"), moving)).otherwise(F.lit(NEVER)))
                 .drop("b", "k")
             )
-        return marked.withColumn("c", _div_of(F.col("w") - F.lit(self.grid.size_us), self.grid.slide_us)).withColumn(
+        return marked.withColumn("c", floor_div(F.col("w") - F.lit(self.grid.size_us), self.grid.slide_us)).withColumn(
             "o", F.greatest(F.col("c") + 1, self.first_of("ts"))
         )
 
@@ -281,11 +314,11 @@ class WindowedStage:
         """Number of the first window that holds a time."""
         from pyspark.sql import functions as F
 
-        return _div_of(F.col(time) - F.lit(self.grid.size_us), self.grid.slide_us) + 1
+        return floor_div(F.col(time) - F.lit(self.grid.size_us), self.grid.slide_us) + 1
 
     def last_of(self, time: str) -> Column:
         """Number of the last window that holds a time."""
-        return _div(time, self.grid.slide_us)
+        return floor_div(time, self.grid.slide_us)
 
     @property
     def lookback_us(self) -> int:
@@ -346,7 +379,7 @@ class WindowedStage:
                 "wait_us": pa.array(joined[3], pa.int64()),
             }
         )
-        return Closing(before, after, self.spark.createDataFrame(table), table.num_rows), late
+        return Closing(after, self.spark.createDataFrame(table), table.num_rows), late
 
     def _windows_of(self, panes: np.ndarray) -> np.ndarray:
         """Numbers of all windows that hold one of the panes, with repetitions."""
@@ -364,7 +397,7 @@ class WindowedStage:
         if batch.seq_from == 0:
             return fresh
         lowest = min(low)
-        bound = min(lowest, _LATEST_US) if lowest > _EARLIEST_US else None
+        bound = min(lowest, LATEST_US) if lowest > EARLIEST_US else None
         opened: Column = F.lit(before[0] + 1)
         for shard in range(1, self.shards):
             opened = F.when(F.col("shard") == shard, F.lit(before[shard] + 1)).otherwise(opened)
@@ -398,9 +431,9 @@ class WindowedStage:
 
         start = F.col("m") * self.grid.slide_us
         end = start + self.grid.size_us
-        period = end - 1 - F.pmod(end - 1, F.lit(self.spec.period_us))
+        period = floor_to(end - 1, self.spec.period_us)
         inner = {"m", "shard", "closed_seq", "repaired_in", "wait_us", "revision", "error"}
-        columns = [F.col(_q(name)) for name in rows.columns if name not in inner]
+        columns = [F.col(quoted(name)) for name in rows.columns if name not in inner]
         place = sum(1 for name in rows.columns if name in self.leading)
         extra = [F.col(name) for name in ("error",) if name in rows.columns]
         return rows.select(
@@ -421,20 +454,17 @@ class WindowedStage:
         """Result columns that stand before ``window_start``: the groups."""
         return tuple(getattr(self.spec, "group_by", ()))
 
-    def _published(self, batch: Batch) -> dict[int, tuple[int, int]]:
-        """Committed on-time rows of the micro-batch per period: their number and the sum of their waits."""
+    def _waits(self, batch: Batch) -> dict[int, int]:
+        """Sum of the waits of the micro-batch's committed on-time rows, per period."""
         last = batch.seq_to if batch.flush else batch.seq_to - 1
         mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") <= last)
-        rows = small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine)
-        waits = small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine, "wait_us")
-        return {period: (count, waits.get(period) or 0) for period, count in rows.items()}
+        return small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine, "wait_us")
 
     def history(self, seq_to: int) -> list[list[Observed]]:
         """Per shard, every window of the arrivals before `seq_to` as it is known now, in order; nothing is left out as too late."""
         from pyspark.sql import functions as F
 
-        start = Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))
-        scanned = self._scanned(start, Batch(-1, 0, seq_to)).where(F.col("t") > NEVER).persist()
+        scanned = self._scanned(self._start(), Batch(-1, 0, seq_to)).where(F.col("t") > NEVER).persist()
         try:
             low, high, last = scanned.agg(F.min("ts"), F.max("ts"), F.max("j")).collect()[0]
             if low is None:
@@ -444,6 +474,24 @@ class WindowedStage:
             return [each.get(last + 1, []) for each in found]
         finally:
             scanned.unpersist()
+
+    def waited(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> DataFrame:
+        """Rows of the windows wanted, with ``grp`` (hash of the groups), ``pane`` and ``bucket``: granules waited past the end of the
+        first window that holds the row, -1 for none."""
+        from pyspark.sql import functions as F
+
+        spans = [span for each in wanted for span in each.values()]
+        low = min(first for first, _ in spans) * self.grid.slide_us
+        high = self.grid.end(max(last for _, last in spans))
+        wait = F.col("t") - (self.first_of("ts") * self.grid.slide_us + self.grid.size_us)
+        bucket = F.when(wait >= 0, floor_div(wait, self.grid.granularity_us)).otherwise(F.lit(-1))
+        group = F.expr(f"xxhash64({', '.join(self.groups)})") if self.groups else F.lit(0).cast("bigint")
+        return (
+            scanned.where(F.col("ok") & (F.col("ts") >= low) & (F.col("ts") < high))
+            .withColumn("grp", group)
+            .withColumn("pane", floor_div("ts", self.grid.pane_us))
+            .withColumn("bucket", bucket.cast("bigint"))
+        )
 
     # ---------------------------------------------------------------------------------------------- backfill, repair
 
@@ -455,8 +503,8 @@ class WindowedStage:
         first, last = -(-from_us // slide), (to_us - 1) // slide
         controls = controls_of(self.spec, self.policies(), state)
         after = [min(last, self.grid.last_closed(control.watermark())) for control in controls]
-        low = max(first * slide - self.lookback_us, _EARLIEST_US)
-        high = min(last * slide + size, _LATEST_US) - 1
+        low = max(first * slide - self.lookback_us, EARLIEST_US)
+        high = min(last * slide + size, LATEST_US) - 1
         rows = self._stored(seq_to=seq_to, low_us=low, high_us=high).where("ok").withColumn("o", self.first_of("ts"))
         shard, number = F.lit(after[0]), F.col("m")
         for each in range(1, self.shards):
@@ -466,7 +514,7 @@ class WindowedStage:
         table = windows.withColumn("closed_seq", F.lit(seq_to - 1).cast("bigint")).withColumn(
             "wait_us", F.lit(0).cast("bigint")
         )
-        closing = Closing([first - 1] * self.shards, after, table.persist(), 1)
+        closing = Closing(after, self.keep(table), table.count())
         return self._results(self.answers(rows, closing), "repaired", "closed_seq")
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
@@ -478,21 +526,44 @@ class WindowedStage:
         spans = late.join(F.broadcast(chosen), "seq").select(
             "seq",
             "repaired_in",
-            _div_of(F.unix_micros("windows_from"), slide).alias("m_from"),
-            _div_of(F.unix_micros("windows_to") - size, slide).alias("m_to"),
+            floor_div(F.unix_micros("windows_from"), slide).alias("m_from"),
+            floor_div(F.unix_micros("windows_to") - size, slide).alias("m_to"),
         )
         bounds = repaired_in["seq"].to_numpy()
         near = self._stored(seq_from=int(bounds.min()), seq_to=int(bounds.max()) + 1)
-        due = near.join(F.broadcast(spans), "seq").persist()
+        rows = self.keep(near.join(F.broadcast(spans), "seq"))
+        due = Due(rows, *rows.agg(F.min("m_from"), F.max("m_to"), F.max("repaired_in")).collect()[0])
         return self._results(self.corrected(due), "repaired", "repaired_in")
 
-    def stored_in(self, due: DataFrame) -> DataFrame:
+    def stored_in(self, due: Due) -> DataFrame:
         """All stored rows of the windows that late rows touch, up to the last Gamma batch; payload, ``seq``, ``ts``, ``side``."""
+        start = due.first * self.grid.slide_us - self.lookback_us
+        return self._stored(seq_to=due.seq + 1, low_us=start, high_us=self.grid.end(due.last) - 1).where("ok")
+
+    def numbered(self, rows: DataFrame, keys: list[str], due: Due) -> DataFrame:
+        """Rows with ``revision``: the answers of a window count up, by ``repaired_in``, from the last one written before.
+
+        `keys` are the group columns' names in `rows`, in the query's order, and ``m``.
+        """
+        from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        low, high, last = due.agg(F.min("m_from"), F.max("m_to"), F.max("repaired_in")).collect()[0]
-        start, end = low * self.grid.slide_us - self.lookback_us, high * self.grid.slide_us + self.grid.size_us
-        return self._stored(seq_to=last + 1, low_us=start, high_us=end - 1).where("ok")
+        start, slide = F.unix_micros("window_start"), self.grid.slide_us
+        groups = [F.col(quoted(name)).alias(key) for name, key in zip(self.leading, keys[:-1], strict=True)]
+        parts = [
+            tables.read(self.spark, self.lake, area, self.spec.name)
+            .where((start >= due.first * slide) & (start <= due.last * slide))
+            .select(*groups, floor_div(start, slide).alias("m"), "revision")
+            for area in ("on_time", "corrections")
+            if self.lake.exists(area, self.spec.name)
+        ]
+        written = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+        by = [F.col(quoted(key)) for key in keys]
+        last = written.groupBy(*by).agg(F.max("revision").alias("_last"))
+        nth = F.dense_rank().over(Window.partitionBy(*by).orderBy("repaired_in"))
+        joined = join_null_safe(rows.withColumn("_nth", nth), last, keys, "left")
+        revision = (F.col("_nth") + F.coalesce(F.col("_last"), F.lit(-1))).cast("int")
+        return joined.withColumn("revision", revision).drop("_nth", "_last")
 
     def in_windows(self, rows: DataFrame, first: Column, last: Column) -> DataFrame:
         """One row per row and window number ``m`` in ``[first, last]``; none where that is empty."""
@@ -507,89 +578,13 @@ class WindowedStage:
         )
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Running maxima before arrival `seq`: per source, per shard."""
-
-    seq: int
-    carry: list[int]
-
-
-def _marks(state: dict[str, Any]) -> list[Checkpoint]:
-    return [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]]
-
-
-@dataclass
-class Arrived:
-    """One micro-batch's new rows as the control plane takes them: intervals per shard, peaks per source and shard.
-
-    `waiting` are panes and rows per shard that came before every stream had spoken.
-    """
-
-    rows: int
-    intervals: list[list[IntervalRows]]
-    waiting: list[tuple[np.ndarray, np.ndarray]]
-    peaks: list[int]
-
-    @staticmethod
-    def of(table: pa.Table, shards: int, sources: int) -> Arrived:
-        """From counts by shard, j, side and pane."""
-        columns = {name: table[name].to_numpy() for name in ("shard", "j", "side", "pane", "n", "t", "delay", "hi")}
-        peaks = [NEVER] * (shards * sources)
-        for side in range(sources):
-            for shard in range(shards):
-                own = columns["hi"][(columns["side"] == side) & (columns["shard"] == shard)]
-                peaks[side * shards + shard] = int(own.max()) if len(own) else NEVER
-        intervals, waiting = [], []
-        for shard in range(shards):
-            mine = (columns["shard"] == shard) & (columns["t"] > NEVER)
-            intervals.append(_by_interval({name: values[mine] for name, values in columns.items()}))
-            unplaced = (columns["shard"] == shard) & (columns["t"] <= NEVER)
-            waiting.append((columns["pane"][unplaced], columns["n"][unplaced]))
-        return Arrived(int(columns["n"].sum()), intervals, waiting, peaks)
-
-
-def _by_interval(columns: dict[str, np.ndarray]) -> list[IntervalRows]:
-    if not len(columns["j"]):
-        return []
-    order = np.lexsort((columns["pane"], columns["j"]))
-    columns = {name: values[order] for name, values in columns.items()}
-    numbers, starts = np.unique(columns["j"], return_index=True)
-    found = []
-    for number, first, end in zip(numbers.tolist(), starts, [*starts[1:], len(order)], strict=True):
-        own = slice(first, end)
-        panes, place = np.unique(columns["pane"][own], return_inverse=True)
-        rows = np.zeros(len(panes), np.int64)
-        np.add.at(rows, place, columns["n"][own])
-        last, delay = int(columns["t"][own].max()), int(columns["delay"][own].max())
-        found.append(IntervalRows(number, last, delay, int(rows.sum()), panes, rows))
-    return found
-
-
 def _oldest(control: WindowControl, lookback_us: int) -> int:
     """Earliest event time of a row in an open window."""
     if lookback_us and control.watermark() > NEVER:
         first = control.grid.last_closed(control.watermark()) + 1
-        return max(first * control.grid.slide_us - lookback_us, _EARLIEST_US)
+        return max(first * control.grid.slide_us - lookback_us, EARLIEST_US)
     if lookback_us:
-        return _EARLIEST_US
+        return EARLIEST_US
     if not len(control.panes):
-        return _LATEST_US
-    return max(int(control.panes[0]) * control.grid.pane_us, _EARLIEST_US)
-
-
-def _div(name: str, length: int) -> Column:
-    from pyspark.sql import functions as F
-
-    return _div_of(F.col(name), length)
-
-
-def _div_of(value: Column, length: int) -> Column:
-    """Floor division of a bigint, exact for negative numbers too (SQL's ``div`` truncates)."""
-    from pyspark.sql import functions as F
-
-    return F.call_function("div", value - F.pmod(value, F.lit(length)), F.lit(length))
-
-
-def _q(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+        return LATEST_US
+    return max(int(control.panes[0]) * control.grid.pane_us, EARLIEST_US)

@@ -1,0 +1,76 @@
+"""Column arithmetic and joins that Spark does not bring: exact integer division, windows of a row, keys that may be null."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from latecomer.lake.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+EARLIEST_US, LATEST_US = -60_000_000_000_000_000, 250_000_000_000_000_000
+"""Event times that Spark's timestamps hold with room to add a window (years 68 to 9892); bounds beyond them are left out."""
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def floor_div(value: Column | str, length: int) -> Column:
+    """Floor division of a bigint by a positive length, exact for negative numbers too (SQL's ``div`` truncates)."""
+    from pyspark.sql import functions as F
+
+    number = F.col(value) if isinstance(value, str) else value
+    return F.call_function("div", number - F.pmod(number, F.lit(length)), F.lit(length))
+
+
+def ceil_div(value: Column, length: int) -> Column:
+    """Ceiling division of a bigint by a positive length."""
+    return floor_div(value + (length - 1), length)
+
+
+def floor_to(value: Column, length: int) -> Column:
+    """The largest multiple of a positive length that is not above a bigint."""
+    from pyspark.sql import functions as F
+
+    return value - F.pmod(value, F.lit(length))
+
+
+def join_null_safe(
+    left: DataFrame,
+    right: DataFrame,
+    keys: Sequence[str],
+    how: str = "inner",
+    condition: Column | None = None,
+) -> DataFrame:
+    """Join on keys that may be null, which then are equal; the keys stand in the result once, the left side's.
+
+    Other columns of the two sides must differ. `condition` may read columns of both by name.
+    """
+    from pyspark.sql import functions as F
+
+    hidden = {key: f"_join_{i}" for i, key in enumerate(keys)}
+    renamed = right.select(*(F.col(quoted(name)).alias(hidden.get(name, name)) for name in right.columns))
+    matched = F.lit(True) if condition is None else condition
+    for key in keys:
+        matched = matched & F.col(quoted(key)).eqNullSafe(F.col(hidden[key]))
+    return left.join(renamed, matched, how).drop(*hidden.values())
+
+
+def refuse_twice(query: str, names: Sequence[str]) -> None:
+    """Refuse a result that would have two columns of one name.
+
+    Raises
+    ------
+    InputError
+        With the name.
+    """
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"query {query}: select", twice[0], "two result columns would have this name", "rename with `as`"
+        )

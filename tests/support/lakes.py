@@ -1,0 +1,48 @@
+"""Small lakes for tests: load, run in cuts, export everything a query has written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from latecomer.lake import views
+from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
+from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+
+from tests.support import events
+
+
+def load(lake: Lake, table: pa.Table, folder: Any) -> None:
+    """Ingest the table's streams."""
+    ingest(lake, [events.write(table, folder / "in.parquet")], IngestOptions(by="stream"))
+
+
+def exported(lake: Lake, spec: Any) -> dict[str, pa.Table]:
+    """Every table of a query, in its exported order."""
+    tables = {name: views.view(lake, spec, name) for name in ("results", "on_time", "corrections", "late")}
+    return tables | {"ledger": books.ledger(lake, spec)}
+
+
+def whole_and_cut(folder: Any, table: pa.Table, spec: Any, sizes: tuple[int, ...], stop: int) -> dict[str, pa.Table]:
+    """Tables of a query run in one micro-batch; asserts that other cuts give the same.
+
+    `sizes` are rows per micro-batch; the last run stops after arrival `stop`, repairs, and goes on.
+    """
+    first: dict[str, pa.Table] = {}
+    for number, size in enumerate((table.num_rows, *sizes)):
+        lake = Lake(folder / f"lake{number}")
+        load(lake, table, folder)
+        if number == len(sizes):
+            run(lake, spec, rows_per_batch=size, until_seq=stop)
+            repair(lake, spec)
+        run(lake, spec, rows_per_batch=size, flush=True)
+        repair(lake, spec)
+        repair(lake, spec, flush=True)
+        found = exported(lake, spec)
+        first = first or found
+        for name, rows in first.items():
+            assert rows.equals(found[name]), (name, size)
+    return first
