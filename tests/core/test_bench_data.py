@@ -300,9 +300,10 @@ def test_the_clairvoyant_is_the_least_constant_that_meets_the_target():
 def test_quick_benchmark_writes_its_figures_and_sums_them_up(tmp_path):
     lines: list[str] = []
     found = bench.run("join", None, tmp_path / "figures", lines.append, quick=True)
-    names = ("fig2_recall", "fig2_met", "fig3_latency", "fig4_rows", "fig2_interval")
+    names = [f"{name}_D1" for name in ("fig2_recall", "fig2_met", "fig3_latency", "fig4_rows")]
+    names += ["fig2a_period", "fig2b_interval", "fig2c_basic_window", "fig2d_granularity"]
     for name in names:
-        picture, numbers = (tmp_path / "figures" / f"join_{name}_D1.{kind}" for kind in ("png", "csv"))
+        picture, numbers = (tmp_path / "figures" / f"join_{name}.{kind}" for kind in ("png", "csv"))
         assert picture.read_bytes()[:4] == b"\x89PNG"
         assert len(numbers.read_text().splitlines()) >= 3
     assert set(found["D1"]) == set(join.METHODS)
@@ -316,13 +317,28 @@ def test_quick_benchmark_writes_its_figures_and_sums_them_up(tmp_path):
         assert at["clairvoyant"]["rows"] < at["mp_k_slack"]["rows"] < at["exact"]["rows"]
     with (tmp_path / "figures" / "join_measured.csv").open() as file:
         measured = list(csv.DictReader(file))
-    assert len(measured) == 2 * len(join.METHODS) + 2 * len(join.QJOIN)
+    assert len(measured) == 2 * len(join.METHODS)
+    with (tmp_path / "figures" / "join_fig2_measured.csv").open() as file:
+        varied = list(csv.DictReader(file))
+    assert len(varied) == 2 * 2 * (3 * len(join.QJOIN) + 1)
+    for letter, name, _, _, _ in join.FIGURE_2:
+        own = [row for row in varied if row["figure"] == f"2{letter}"]
+        assert {row["parameter"] for row in own} == {name} and len({row["value"] for row in own}) == 2
+        assert len({row["rows"] for row in own if (row["method"], row["target"]) == ("paper", "0.95")}) == 2
+    with (tmp_path / "figures" / "join_against_mp_k_slack.csv").open() as file:
+        claims = {(row["method"], row["target"]): row for row in csv.DictReader(file)}
+    assert float(claims["calibrated", "0.9"]["latency change [%]"]) == -100.0
+    reduction = found["D1"]["calibrated"]["0.9"]["memory_reduction"]
+    assert float(claims["calibrated", "0.9"]["rows held change [%]"]) == pytest.approx(-100 * reduction, abs=0.06)
     assert any("calibrated" in line for line in lines)
 
 
 def test_figures_hold_what_they_were_given(tmp_path):
     plots.line_figure(tmp_path, "a", "x", "y", [1, 2], {"one": [0.5, None], "two": [1.0, 2.0]}, log=True)
     assert (tmp_path / "a.csv").read_text() == "x,one,two\n1,0.5,1.0\n2,,2.0\n"
+    plots.panel_figure(tmp_path, "p", "x", [1, 2], {"y": {"one": [0.5, 1.0]}, "z": {"one": [3, None]}}, log_x=True)
+    assert (tmp_path / "p.csv").read_text() == "x,y: one,z: one\n1,0.5,3\n2,1.0,\n"
+    assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
     plots.bar_figure(tmp_path, "b", "x", "y", ["p", "q"], {"one": [1.0, 2.0]})
     assert (tmp_path / "b.csv").read_text() == "x,one\np,1.0\nq,2.0\n"
     with pytest.raises(ValueError, match="gap"):

@@ -1,11 +1,23 @@
 """The join's control plane and its in-memory data plane against the tuple-at-a-time reference."""
 
+import json
+
 import numpy as np
 import pytest
 from latecomer.core.join import JoinControl
-from latecomer.core.join_pairs import Input, band_pairs, qjoin
+from latecomer.core.join_pairs import (
+    ArrivalClock,
+    Input,
+    band_pairs,
+    qjoin,
+    reordered,
+    slack_watermark,
+    stream_times,
+    waits,
+)
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.repair import assign, gamma_batches
+from latecomer.core.time import NEVER
 from latecomer.reference import join as reference
 
 from tests.support import events
@@ -58,8 +70,6 @@ def test_set_formula_equals_the_two_buffers(estimator, seed):
 
 
 def test_state_survives_json():
-    import json
-
     table = events.disordered(3, rows=300)
     data = as_input(table)
     whole = control("calibrated")
@@ -86,3 +96,75 @@ def test_gamma_batches_close_where_the_span_exceeds():
     assert gamma_batches(times, 5).tolist() == [3, 6]
     assert assign(np.array([2, 4, 9]), np.array([3, 8])).tolist() == [3, 8, -1]
     assert gamma_batches(times[:0], 5).tolist() == []
+
+
+# -- the K-slack family ------------------------------------------------------------------------------------------------
+
+
+def one_order(data, rows):
+    """Event time, stream time, delay per arrival, and the pairs as (earlier, later) arrival."""
+    ts, now, delay = (np.full(rows, NEVER, np.int64) for _ in range(3))
+    for side, (own_now, own_delay) in enumerate(zip(*stream_times(data), strict=True)):
+        at = data.seq[side]
+        ts[at], now[at], delay[at] = data.ts[side], own_now, own_delay
+    pairs = np.stack([data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]]], axis=1)
+    return ts, now, delay, np.sort(pairs, axis=1), pairs
+
+
+@pytest.mark.parametrize("slack_us", [0, 2_000_000, None])
+@pytest.mark.parametrize("seed", range(4))
+def test_reordered_pairs_and_late_rows_equal_the_reference(seed, slack_us):
+    table = events.disordered(seed, rows=300)
+    ts, now, delay, ordered, pairs = one_order(as_input(table), 300)
+    match = lambda x, y: x.row["k"] == y.row["k"]  # noqa: E731
+    arrivals = events.arrivals(table, "a", "b")
+    whole, _ = slack_watermark(now, delay, slack_us)
+    carry, parts = (NEVER, 0), []
+    for chunk in np.split(np.arange(300), [1, 2, 120, 121, 250]):
+        part, carry = slack_watermark(now[chunk], delay[chunk], slack_us, carry)
+        parts.append(part)
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    produced, output = reordered(ts, whole, ordered[:, 0], ordered[:, 1])
+    assert {tuple(p) for p in pairs[produced].tolist()} == reference.k_slack(arrivals, W, slack_us, match)
+    assert np.flatnonzero(ts < whole).tolist() == [seq for seq, _ in reference.behind(arrivals, slack_us)]
+    assert produced.sum() > 0 and (slack_us is None or produced.sum() < len(pairs))
+    spent = waits(now, output, ordered[:, 1])[produced]
+    assert (spent >= 0).all()
+    # a pair that waits comes out at the very arrival that lets the watermark reach its later event time
+    out = output[produced]
+    waiting = (out < 300) & (out > ordered[produced, 1])
+    due = ts[ordered[produced]].max(axis=1)[waiting]
+    assert (whole[out[waiting]] >= due).all() and (whole[out[waiting] - 1] < due).all() and waiting.sum() > 5
+    np.testing.assert_array_equal(spent[waiting], now[out[waiting]] - now[ordered[produced, 1][waiting]])
+
+
+def test_no_pairs_no_waits():
+    none = np.empty(0, np.int64)
+    assert len(waits(np.array([NEVER, NEVER]), none, none)) == 0
+    assert slack_watermark(none, none, 5, (7, 3))[1] == (7, 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_arrival_clock_is_within_an_interval_and_blind_to_cuts(seed):
+    rng = np.random.default_rng(seed)
+    now = np.cumsum(rng.integers(0, L, 400)) + 1_700_000_000_000_000
+    seq = np.arange(400) * 3 + 11
+
+    def played(cuts):
+        clock = ArrivalClock()
+        for chunk in np.split(np.arange(400), cuts):
+            _, first = np.unique(now[chunk] // L, return_index=True)
+            clock.add(seq[chunk][first], now[chunk][first], L)
+            clock = ArrivalClock.from_dict(json.loads(json.dumps(clock.to_dict())))
+        return clock
+
+    whole = played([])
+    for cuts in ([137, 138, 300], list(range(1, 400))):
+        assert played(cuts).to_dict() == whole.to_dict()
+    found = whole.at(seq)
+    assert ((now - found >= 0) & (now - found < L)).all() and (found == now).sum() < 400
+    assert whole.at(seq[:1] - 5).tolist() == [int(now[0])]
+    whole.forget(int(seq[200]))
+    np.testing.assert_array_equal(whole.at(seq[200:]), found[200:])
+    assert 0 < len(whole.seq) < 250
+    assert ArrivalClock().at(seq[:2]).tolist() == [NEVER, NEVER]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from latecomer.core.estimators import SeparableRecall, empirical
 from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
 from latecomer.core.join import IntervalSummary
 from latecomer.core.policies import (
@@ -137,12 +138,59 @@ def test_retentions_are_plain_integers_no_lower_than_a_window(settings: Retentio
 @pytest.mark.parametrize("settings", [s for s in EVERY if s.strategy in ("qjoin", "aq_k_slack")], ids=named)
 def test_everything_is_retained_before_the_first_full_period_and_less_after(settings: RetentionParameters) -> None:
     policy = restore_policy(settings, None, None)
-    first = HISTORY[0].interval
+    first, bound = HISTORY[0].interval, (FOREVER, FOREVER)
     for stats in HISTORY:
         if (stats.interval - first) * SECOND < P:
-            assert policy.choose(stats.interval) == (FOREVER, FOREVER)
+            assert policy.choose(stats.interval) == bound
         policy.observe(stats)
+        if named(settings) == "calibrated":
+            # a pair never needs more than the delay of its later tuple, which is of the opposite stream; twice that is kept
+            seen = [s for s in HISTORY if s.interval <= stats.interval]
+            late = [max((int(s.delay_bucket[-1]) + 1) * G for s in own if s.rows) for own in
+                    ([s.right for s in seen], [s.left for s in seen])]  # fmt: skip
+            bound = (2 * late[0], 2 * late[1])
+    assert bound == (FOREVER, FOREVER) or 0 < min(bound) < max(bound) < 10 * SECOND
     assert max(policy.choose(HISTORY[-1].interval + 1)) < 10 * SECOND
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_warm_up_loses_nothing_while_delays_do_not_double_and_holds_less_than_everything(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = 9 * 60
+    ts = np.sort((rng.random(n) * 9 * SECOND).astype(np.int64))
+    order = np.argsort(ts + rng.integers(0, 400_000, n), kind="stable")
+    side = (rng.random(n) < 0.5).astype(np.int8)
+    case = make_case("warm-up", ts[order], side, SECOND // 2)
+    policy = restore_policy(replace(USUAL, window_us=SECOND // 2), None, None)
+    found = simulate(case, policy, P, SECOND, G, SAMPLE_FRACTION)
+    assert found.total_recall == 1.0
+    assert max(max(pair) for pair in found.chosen[1:]) < SECOND
+    assert found.rows_held < 0.5 * n / 2
+
+
+def test_a_state_from_before_the_warm_up_was_bounded_keeps_everything() -> None:
+    policy = restore_policy(USUAL, None, None)
+    policy.observe(HISTORY[0])
+    state = policy.to_dict()
+    assert max(policy.choose(HISTORY[0].interval + 1)) < FOREVER
+    del state["largest_us"]
+    again = restore_policy(USUAL, through_json(state), None)
+    assert again.choose(HISTORY[0].interval + 1) == (FOREVER, FOREVER)
+
+
+def test_differential_running_evidence_equals_evidence_from_scratch() -> None:
+    settings = replace(USUAL, estimator="empirical")
+    policy, mirror = restore_policy(settings, None, None), []
+    for stats in HISTORY:
+        policy.observe(stats)
+        mirror = [s for s in [*mirror, stats] if s.interval > stats.interval - P // SECOND]
+        slow = empirical(mirror, settings.window_us, G, SAMPLE_FRACTION)
+        fast = policy._recall()
+        assert isinstance(fast, SeparableRecall) and isinstance(slow, SeparableRecall)
+        np.testing.assert_array_equal(fast.left_us, slow.left_us)
+        np.testing.assert_array_equal(fast.right_us, slow.right_us)
+        np.testing.assert_allclose(fast.left, slow.left, rtol=1e-12)
+        np.testing.assert_allclose(fast.right, slow.right, rtol=1e-12)
 
 
 def test_the_simple_ones_do_what_they_say() -> None:

@@ -39,6 +39,7 @@ from latecomer.core.histogram import (
     add_sparse,
     merge_sides,
     recall_curve,
+    sampled_share,
     uncensor,
 )
 
@@ -160,6 +161,11 @@ def empirical(
         parts = [uncensor(getattr(s, name), sample_fraction) for s in stats]
         bucket, (weight,) = add_sparse([b for b, _ in parts], [w for _, w in parts])
         sides.append((bucket, weight))
+    return empirical_of((sides[0], sides[1]), window_us, granularity_us)
+
+
+def empirical_of(sides: tuple[SparseWeights, SparseWeights], window_us: int, granularity_us: int) -> Recall | None:
+    """``empirical`` from results by required bucket, left and right, summed up already (`EvidenceWindow`)."""
     total = float(sum(weight.sum() for _, weight in sides))
     if total <= 0:
         return None
@@ -168,6 +174,40 @@ def empirical(
         bucket, recall = recall_curve(bucket, weight, total)
         curves += _from_floor((bucket + 1) * granularity_us, recall, -window_us)
     return SeparableRecall(*curves)
+
+
+class EvidenceWindow:
+    """Running sums of what ``empirical`` reads: intervals come and go at the cost of their own buckets, O(n) per step.
+
+    The sums are of integers, what was seen and what was sampled beyond it, so that adding and taking away is exact
+    and the sums are those of the intervals now inside, whatever came and went before.
+    """
+
+    def __init__(self, sample_fraction: float, inside: Sequence[IntervalStats] = ()) -> None:
+        self.share = sampled_share(sample_fraction) if sample_fraction > 0 else 0.0
+        none = np.zeros(0, np.int64)
+        self.sums: list[tuple[Int64Array, Int64Array, Int64Array]] = [(none, none, none), (none, none, none)]
+        for stats in inside:
+            self.add(stats)
+
+    def add(self, stats: IntervalStats, sign: int = 1) -> None:
+        """Take in an interval; with `sign` -1, one that was taken in leaves."""
+        for side, each in enumerate((stats.left, stats.right)):
+            seen = (each.required_bucket < each.censored_from) | (self.share == 0)
+            bucket, (pairs, sampled) = add_sparse(
+                [self.sums[side][0], each.required_bucket],
+                [self.sums[side][1], sign * np.where(seen, each.pairs, 0)],
+                [self.sums[side][2], sign * np.where(seen, 0, each.sampled_pairs)],
+            )
+            there = (pairs > 0) | (sampled > 0)
+            self.sums[side] = bucket[there], pairs[there], sampled[there]
+
+    def weights(self) -> tuple[SparseWeights, SparseWeights]:
+        """Estimated results by required bucket, left and right."""
+        sides = []
+        for bucket, pairs, sampled in self.sums:
+            sides.append((bucket, pairs + sampled / self.share if self.share else pairs.astype(np.float64)))
+        return sides[0], sides[1]
 
 
 def delay_aware(stats: IntervalStats, window_us: int, granularity_us: int, interval_us: int) -> Recall | None:

@@ -78,7 +78,7 @@ def qjoin(
                 if current is not None:
                     policy.observe(_stats(current, seen, censored, granularity))
                 keep, current, seen = list(policy.choose(number)), number, _nothing()
-                answer.retention.append((number, *keep))
+                answer.retention.append((number, keep[0], keep[1]))
                 censored = [
                     exact_below(min(keep[s], number * interval - window - horizon[s]), granularity) for s in (0, 1)
                 ]
@@ -115,12 +115,27 @@ def qjoin(
     return answer
 
 
-def k_slack(arrivals: Sequence[Arrival], window: int, slack: int, match: Match) -> set[tuple[int, int]]:
-    """Pairs of a fixed-slack reorder buffer followed by an ordered join; a flush ends the input."""
+def behind(arrivals: Sequence[Arrival], slack: int | None) -> list[tuple[int, int]]:
+    """``(seq, watermark)`` of arrivals that come behind the watermark; slack None: the largest delay so far."""
+    max_ts = [NEVER, NEVER]
+    watermark, largest, found = NEVER, 0, []
+    for arrival in arrivals:
+        max_ts[arrival.side] = max(max_ts[arrival.side], arrival.ts)
+        largest = max(largest, max_ts[arrival.side] - arrival.ts)
+        if min(max_ts) > NEVER:
+            watermark = max(watermark, min(max_ts) - (largest if slack is None else slack))
+        if arrival.ts < watermark:
+            found.append((arrival.seq, watermark))
+    return found
+
+
+def k_slack(arrivals: Sequence[Arrival], window: int, slack: int | None, match: Match) -> set[tuple[int, int]]:
+    """Pairs of a reorder buffer followed by an ordered join; a flush ends the input. Slack None: the largest delay so far."""
     max_ts = [NEVER, NEVER]
     waiting: list[Arrival] = []
     windows: list[list[Arrival]] = [[], []]
     found: set[tuple[int, int]] = set()
+    watermark, largest = NEVER, 0
 
     def probe(arrival: Arrival) -> None:
         for partner in windows[1 - arrival.side]:
@@ -136,7 +151,9 @@ def k_slack(arrivals: Sequence[Arrival], window: int, slack: int, match: Match) 
 
     for arrival in arrivals:
         max_ts[arrival.side] = max(max_ts[arrival.side], arrival.ts)
-        watermark = min(max_ts) - slack if min(max_ts) > NEVER else NEVER
+        largest = max(largest, max_ts[arrival.side] - arrival.ts)
+        if min(max_ts) > NEVER:
+            watermark = max(watermark, min(max_ts) - (largest if slack is None else slack))
         if arrival.ts < watermark:
             windows[arrival.side].append(arrival)
         else:

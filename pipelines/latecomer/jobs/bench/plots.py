@@ -36,6 +36,7 @@ def line_figure(
     title: str = "",
     log: bool = False,
     reference: Sequence[float] | None = None,
+    beside: bool = False,
 ) -> Path:
     """Lines over one axis: ``out/name.png`` and ``out/name.csv``.
 
@@ -49,6 +50,8 @@ def line_figure(
         Logarithmic in y; points that are not positive are left out of the picture, not of the CSV.
     reference
         float[n], drawn as a thin dashed line (say, the target itself).
+    beside
+        The legend stands beside the axes, and lines that lie on one another share an entry: for many lines.
 
     Returns
     -------
@@ -60,20 +63,79 @@ def line_figure(
     ValueError
         A line has more or fewer points than `x`.
     """
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for place, (label, values) in enumerate(series.items()):
-        if len(values) != len(x):
-            raise ValueError(
-                f"line {label!r} has {len(values)} points, the axis {len(x)}: give as many, None for a gap"
-            )
-        drawn = [float("nan") if v is None or (log and v <= 0) else float(v) for v in values]
-        axes.plot(x, drawn, marker=_MARKERS[place % len(_MARKERS)], markersize=4, linewidth=1.2, label=label)
+    figure, axes = pyplot.subplots(figsize=(8.2 if beside else 6.4, 4.2), layout="constrained")
+    _lines(axes, x, series, log=log, together=beside)
     if reference is not None:
         axes.plot(x, reference, color="black", linestyle="--", linewidth=0.8)
     axes.set_xticks(list(x))
     rows = ((at, *(values[i] for values in series.values())) for i, at in enumerate(x))
     table(out, name, (x_label, *series), rows)
-    return _finish(figure, axes, out, name, (x_label, y_label, title), log)
+    return _finish(figure, axes, out, name, (x_label, y_label, title), log, beside=beside)
+
+
+def panel_figure(
+    out: Path,
+    name: str,
+    x_label: str,
+    x: Sequence[float],
+    panels: Mapping[str, Mapping[str, Sequence[float | None]]],
+    *,
+    title: str = "",
+    log_x: bool = False,
+) -> Path:
+    """Two quantities or more over one axis, side by side, one legend: ``out/name.png`` and ``out/name.csv``.
+
+    Parameters
+    ----------
+    panels
+        Label of a panel's y axis -> name of a line -> float[n]. All panels draw the same lines.
+    log_x
+        Logarithmic in x.
+    """
+    figure, every = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels) + 2, 4.2), layout="constrained")
+    for axes, (label, series) in zip(every, panels.items(), strict=True):
+        _lines(axes, x, series)
+        if log_x:
+            axes.set_xscale("log")
+        axes.set_xticks(list(x), [f"{at:g}" for at in x])
+        axes.minorticks_off()
+        axes.ticklabel_format(axis="y", useOffset=False)
+        low, high = axes.get_ylim()
+        if high - low < 0.02 * abs(high):  # lines that do not move are drawn flat, not magnified
+            axes.set_ylim(0.95 * low, 1.05 * high)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(label)
+        axes.grid(visible=True, linewidth=0.3)
+    figure.legend(*every[0].get_legend_handles_labels(), fontsize=8, loc="outside right center")
+    figure.suptitle(title, fontsize=10)
+    columns = [(f"{label}: {line}", values) for label, series in panels.items() for line, values in series.items()]
+    rows = ((at, *(values[i] for _, values in columns)) for i, at in enumerate(x))
+    table(out, name, (x_label, *(column for column, _ in columns)), rows)
+    return _saved(figure, out, name)
+
+
+def _lines(
+    axes: Any,
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    log: bool = False,
+    together: bool = False,
+) -> None:
+    groups: dict[tuple[float | None, ...], list[str]] = {}
+    for label, values in series.items():
+        if len(values) != len(x):
+            raise ValueError(
+                f"line {label!r} has {len(values)} points, the axis {len(x)}: give as many, None for a gap"
+            )
+        key = (*values, None if together else float(len(groups)))
+        groups.setdefault(key, []).append(label)
+    places = list(series)
+    for values, labels in groups.items():
+        drawn = [float("nan") if v is None or (log and v <= 0) else float(v) for v in values[:-1]]
+        place = places.index(labels[0])  # a line looks alike in every figure, whatever it shares an entry with
+        style = {"color": f"C{place % 10}", "marker": _MARKERS[place % len(_MARKERS)]}
+        axes.plot(x, drawn, **style, markersize=4, linewidth=1.2, label=",\n".join(labels))
 
 
 def bar_figure(
@@ -101,14 +163,23 @@ def bar_figure(
     return _finish(figure, axes, out, name, (x_label, y_label, title), log)
 
 
-def _finish(figure: Any, axes: Any, out: Path, name: str, labels: tuple[str, str, str], log: bool) -> Path:
+def _finish(
+    figure: Any, axes: Any, out: Path, name: str, labels: tuple[str, str, str], log: bool, *, beside: bool = False
+) -> Path:
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
     axes.set_title(labels[2], fontsize=10)
     if log:
         axes.set_yscale("log")
     axes.grid(visible=True, linewidth=0.3)
-    axes.legend(fontsize=7)
+    if beside:
+        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        axes.legend(fontsize=7)
+    return _saved(figure, out, name)
+
+
+def _saved(figure: Any, out: Path, name: str) -> Path:
     path = out / f"{name}.png"
     figure.savefig(path, dpi=130, metadata={"Software": None})
     pyplot.close(figure)
