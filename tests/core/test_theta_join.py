@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_join as theta
 from latecomer.core.theta_edges import Query
+from latecomer.core.theta_encode import float_codes, stable_sort
 from latecomer.core.theta_join import Comparison, Stats
-from latecomer.core.theta_plan import DIAGONAL, NONE, WHOLE, pieces
+from latecomer.core.theta_plan import DIAGONAL, NONE, WHOLE, piece_sizes
+from latecomer.core.theta_plan import pieces as pieces_of_join
 from latecomer.reference import theta_join as reference
 
 OPS = ("<", "<=", ">", ">=", "=")
@@ -281,6 +283,72 @@ def test_differential_ranges_are_small():
     assert theta.count(streams, [Comparison(0, 0, ">", 1, 0)]) > 100 * n
 
 
+@SETTINGS
+@given(st.integers(0, 10**9), st.integers(0, 300), st.sampled_from(["narrow", "wide", "close", "floats", "ends"]))
+def test_differential_stable_sort_equals_numpy(seed, size, kind):
+    """`close`: codes that differ only in bits which do not fit beside the place, among others that are far away."""
+    rng = np.random.default_rng(seed)
+    codes = {
+        "narrow": lambda: rng.integers(-3, 4, size),
+        "wide": lambda: rng.integers(-(2**62), 2**62, size),
+        "close": lambda: rng.choice([-(2**63), 0, 2**63 - 9], size) + rng.integers(0, 9, size),
+        "floats": lambda: float_codes(rng.normal(0, 1, size)),
+        "ends": lambda: rng.choice([-(2**63), 2**63 - 1, 0, -1], size),
+    }[kind]()
+    order, ranked = stable_sort(codes)
+    assert np.array_equal(order, np.argsort(codes, kind="stable")) and np.array_equal(ranked, codes[order])
+
+
+@pytest.mark.parametrize("shape", ["permutation", "ties", "groups"])
+def test_differential_sums_over_several_blocks(shape):
+    """More positions than one block of counters holds, against a plain comparison of all pairs."""
+    rng = np.random.default_rng(4)
+    n, m = 700, 9000
+    top = {"permutation": 10**12, "ties": 40, "groups": 10**12}[shape]
+    streams = [[rng.integers(0, top, k), rng.integers(0, top, k), rng.integers(0, 5, k)] for k in (n, m)]
+    conditions = [Comparison(0, 0, ">", 1, 0), Comparison(0, 1, "<=", 1, 1)]
+    (a, b, g), (c, d, h) = streams
+    mask = (a[:, None] > c) & (b[:, None] <= d)
+    if shape == "groups":
+        conditions.append(Comparison(0, 2, "=", 1, 2))
+        mask &= g[:, None] == h
+    assert np.array_equal(theta.matches(streams, conditions, 0), mask.sum(1))
+    assert np.array_equal(theta.matches(streams, conditions, 1), mask.sum(0))
+    found = theta.ranges(streams, conditions).edges[0]
+    per_row = np.bincount(found.row, weights=found.last - found.first, minlength=n)
+    assert np.array_equal(per_row, mask.sum(1))
+
+
+@SETTINGS
+@given(st.integers(0, 10**9), st.sampled_from(["pair", "chain 3", "star at 3", "triangle"]), st.integers(1, 12))
+def test_oracle_pieces_hold_every_result_once(seed, graph, partitions):
+    links = GRAPHS.get(graph, [(0, 1)])
+    rng = np.random.default_rng(seed)
+    number = max(max(link) for link in links) + 1
+    streams = streams_of(seed, rng.integers(0, 9, number))
+    conditions = [Comparison(a, 0, str(rng.choice(OPS)), b, 1) for a, b in links]
+    conditions += [Comparison(a, 2, str(rng.choice(OPS)), b, 0) for a, b in links[: rng.integers(0, 2)]]
+    cut = pieces_of_join(streams, conditions, partitions, str(rng.choice(["equal_depth", "equal_width"])))
+    kept, found = Query(streams, conditions).coarse(), []
+    most = -(-len(streams[cut.left][0]) // partitions)
+    for piece, left in zip(cut.pieces, cut.conditions, strict=True):
+        rows = list(kept)
+        rows[cut.left], rows[cut.right] = cut.left_rows[piece.left], cut.right_rows[piece.right]
+        assert 0 < len(rows[cut.left]) <= most and len(rows[cut.right]) > 0
+        part = [[column[own] for column in stream] for stream, own in zip(streams, rows, strict=True)]
+        answer = theta.rows(part, [conditions[i] for i in left])
+        found += list(zip(*(own[at].tolist() for own, at in zip(rows, answer, strict=True)), strict=True))
+    assert sorted(found) == reference.rows(streams, conditions)
+
+
+def test_pieces_cut_what_skew_makes_large():
+    streams = [[np.full(100, 7)], [np.arange(20)]]
+    cut = pieces_of_join(streams, [Comparison(0, 0, ">", 1, 0)], 4)
+    assert len(cut.pieces) >= 4 and max(p.left.stop - p.left.start for p in cut.pieces) <= 25
+    none = pieces_of_join(streams, [], 4)
+    assert sum((p.left.stop - p.left.start) * (p.right.stop - p.right.start) for p in none.pieces) == 2000
+
+
 # --- the source's errata and examples -----------------------------------------------------------------------------
 
 
@@ -349,8 +417,8 @@ def test_oracle_partition_kinds_hold_for_every_pair(seed, op, partitions, bounda
 
 
 def test_plan_cuts_skewed_partitions_as_in_the_source():
-    assert pieces(700, 300) == [233, 233, 234]
-    assert pieces(300, 300) == [300] and pieces(0, 300) == []
+    assert piece_sizes(700, 300) == [233, 233, 234]
+    assert piece_sizes(300, 300) == [300] and piece_sizes(0, 300) == []
     skewed = [np.full(95, 7), np.arange(5)]
     made = theta.plan([[np.concatenate(skewed)], [np.arange(100)]], [Comparison(0, 0, "<", 1, 0)], 10, "equal_width")
     assert max(made.edges[0].left_pieces) == 10

@@ -9,7 +9,10 @@ paper's assumption; measured, not believed: see below), the least lambda that ke
 - SUM, what arrived taken as the answer: the received sum has mean ``lambda S`` and, for independent arrivals of rows of
   mean mu and coefficient of variation cv, variance ``n lambda (1 - lambda) mu^2 (1 + cv^2)``. With ``S = n mu`` the relative
   error is at most ``(1 - lambda) + z sqrt(lambda (1 - lambda)(1 + cv^2) / n)`` with probability ``1 - delta``, one-sided
-  (``z = z_{1-delta}``) since what is missing is missing on one side. Least lambda by bisection: for lambda >= 1/2 this falls.
+  (``z = z_{1-delta}``) since what is missing is missing on one side. Few rows are missing, so their sum is skewed and the normal
+  quantile is too small (measured: 0.07 off for 0.05 at n = 400). The first Cornish-Fisher term, ``(z^2 - 1) / 6`` times the
+  skewness, and half a row for a count of whole rows mend that: with the third moment of a gamma distribution of this cv they add
+  ``((z^2 - 1)(1 + 2 cv^2) / 6 + 1/2) / n``. Least lambda by bisection: for lambda >= 1/2 the bound falls.
 - AVG: the mean of ``m`` of `n` rows without replacement has variance ``cv^2 mu^2 / m * (1 - m/n)`` (finite population
   correction), two-sided: ``z cv sqrt((1/lambda - 1)/n) <= eps``, so ``lambda = 1 / (1 + n eps^2 / (z cv)^2)``.
 - MEDIAN, QUANTILE: error is the error in rank. Hoeffding's inequality, sharpened by Serfling for sampling without replacement:
@@ -28,7 +31,7 @@ the rows, for MEDIAN and QUANTILE; an answer that is missing altogether has erro
 References
 ----------
 Yang, Xu, Lv and Li, HPM, Guangxi Sciences 26(4), 2019. Cochran, "Sampling Techniques", 1977. Hoeffding, JASA 58, 1963. Serfling,
-Annals of Statistics 2(1), 1974. Ji et al., "Quality-driven continuous query execution over out-of-order data streams", 2015.
+Annals of Statistics 2(1), 1974. Cornish and Fisher, Revue de l'Institut International de Statistique 5, 1938. Ji et al., "Quality-driven continuous query execution over out-of-order data streams", 2015.
 """
 
 from __future__ import annotations
@@ -88,13 +91,15 @@ def needed_coverage(function: str, n: float, cv: float, error: float, delta: flo
 
 
 def _sum_coverage(n: float, cv: float, error: float, delta: float) -> float:
-    spread = _normal_quantile(1.0 - delta) * math.sqrt((1.0 + cv * cv) / n)
+    z = _normal_quantile(1.0 - delta)
+    spread = z * math.sqrt((1.0 + cv * cv) / n)
     low, high = 0.5, 1.0
     if not math.isfinite(spread):
         return 1.0
+    skew = (max(z * z - 1.0, 0.0) * (1.0 + 2.0 * cv * cv) / 6.0 + 0.5) / n
     for _ in range(60):
         middle = (low + high) / 2.0
-        if (1.0 - middle) + spread * math.sqrt(middle * (1.0 - middle)) <= error:
+        if (1.0 - middle) + spread * math.sqrt(middle * (1.0 - middle)) + skew <= error:
             high = middle
         else:
             low = middle
@@ -241,10 +246,12 @@ def required_answers(
     np.maximum.at(required, answer[broken], (wait[broken] + 1) * grid.granularity_us)
     numbers = window[starts]
     found = []
-    for number in np.unique(numbers).tolist():
-        own = required[numbers == number]
-        levels, count = np.unique(own[own > 0], return_counts=True)
-        found.append(Observed(number, levels, count.astype(np.float64), float(len(own))))
+    each, first = np.unique(numbers, return_index=True)
+    for number, begin, end in zip(each.tolist(), first, [*first[1:], len(numbers)], strict=True):
+        late = required[begin:end]
+        late = late[late > 0]
+        levels, count = np.unique(late, return_counts=True) if len(late) else (late, late)
+        found.append(Observed(number, levels, count.astype(np.float64), float(end - begin)))
     return found
 
 

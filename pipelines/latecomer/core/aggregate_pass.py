@@ -8,7 +8,8 @@ Ordering: none. Cost: O(n log n) for n rows and O(1) per interval and window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,23 +84,102 @@ def run_pass(
         Groups, for what the policy is shown; sums are over all of them.
     """
     t = np.maximum.accumulate(event_time_us)
-    interval = t // grid.slide_us
-    pane = event_time_us // grid.pane_us
-    control = WindowControl(grid, period_us, policy, observe_us)
-    intervals = _intervals(interval, t, t - event_time_us, pane)
     cells = _cells(event_time_us, t, value, group, grid)
-    seen: dict[int, list[Observed]] = {}
-    for number, windows in control.schedule(intervals).items():
-        cut = number * grid.slide_us
+
+    def observed(windows: tuple[int, int], cut_us: int) -> list[Observed]:
+        near = _near(cells, grid, windows)
         if by_answer:
-            seen[number] = required_answers(_near(cells, grid, windows), grid, windows, cut, functions, error)
-        else:
-            seen[number] = required_coverage(_near(cells, grid, windows), grid, windows, cut, functions, error, delta)
-    placement = control.step(intervals, seen)
-    at = np.searchsorted(placement.interval, interval)
-    slack = placement.slack[at]
-    mark = np.maximum(placement.base[at], np.where(slack >= FOREVER, placement.base[at], t - slack))
-    return _answers(event_time_us, t, value, mark, slack, grid, control)
+            return required_answers(near, grid, windows, cut_us, functions, error)
+        return required_coverage(near, grid, windows, cut_us, functions, error, delta)
+
+    placed = place(event_time_us, grid, policy, observed, period_us=period_us, observe_us=observe_us)
+    return _answers(event_time_us, t, value, placed, grid)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What the control plane decided: the watermark after each arrival and the slack then (int64[n]), and its books."""
+
+    watermark_us: Int64
+    slack_us: Int64
+    control: WindowControl
+
+
+def place(
+    event_time_us: Int64,
+    grid: Grid,
+    policy: SlackPolicy,
+    observed: Callable[[tuple[int, int], int], list[Observed]],
+    *,
+    period_us: int = 60_000_000,
+    observe_us: int | None = None,
+    cuts: Sequence[int] = (),
+) -> Placed:
+    """Run the control plane of one stream to its end; of whatever kind.
+
+    Parameters
+    ----------
+    event_time_us : int64[n]
+        In arrival order.
+    observed
+        Window numbers (first, last) and the stream time of the cut -> what the policy is shown of them.
+    cuts
+        Places in the arrival order where one micro-batch ends and the next begins; they make no difference.
+    """
+    t = np.maximum.accumulate(event_time_us)
+    interval, pane = t // grid.slide_us, event_time_us // grid.pane_us
+    control = WindowControl(grid, period_us, policy, observe_us)
+    slack, base = np.empty(len(t), np.int64), np.empty(len(t), np.int64)
+    for low, high in itertools.pairwise([0, *cuts, len(t)]):
+        if low == high:
+            continue
+        part = slice(low, high)
+        intervals = _intervals(interval[part], t[part], t[part] - event_time_us[part], pane[part])
+        seen = {
+            number: observed(windows, number * grid.slide_us) for number, windows in control.schedule(intervals).items()
+        }
+        placement = control.step(intervals, seen)
+        at = np.searchsorted(placement.interval, interval[part])
+        slack[part], base[part] = placement.slack[at], placement.base[at]
+    mark = np.maximum(base, np.where(slack >= FOREVER, base, t - slack))
+    return Placed(mark, slack, control)
+
+
+def required_in_hindsight(
+    event_time_us: Int64,
+    value: Float64,
+    grid: Grid,
+    *,
+    functions: Sequence[Function] = (Function("sum", 0),),
+    error: float = 0.05,
+    group: Int64 | None = None,
+) -> list[Observed]:
+    """What every answer of the stream would have required, all rows known; parameters as for :func:`run_pass`."""
+    t = np.maximum.accumulate(event_time_us)
+    windows = (int(grid.first_of(int(event_time_us.min()))), int(grid.last_of(int(event_time_us.max()))))
+    return required_answers(_cells(event_time_us, t, value, group, grid), grid, windows, FOREVER, functions, error)
+
+
+def lost_answers(required: Sequence[Observed], wait_us: Int64, grid: Grid) -> tuple[Float64, Float64]:
+    """Answers that were off when their windows closed after these waits, and all answers; int64[w] -> float64[w] each.
+
+    A wait inside a granule counts as its lower end, so this never counts too few.
+    """
+    whole = wait_us // grid.granularity_us * grid.granularity_us
+    lost = [each.lost(wait) for each, wait in zip(required, whole.tolist(), strict=True)]
+    return np.array(lost, np.float64), np.array([each.total for each in required], np.float64)
+
+
+def clairvoyant_slack(required: Sequence[Observed], target: float) -> int:
+    """The least constant slack, microseconds, that keeps the share `target` of all answers."""
+    need = np.concatenate([each.required_us for each in required]) if required else np.empty(0, np.int64)
+    weight = np.concatenate([each.weight for each in required]) if required else np.empty(0)
+    may_lose = (1.0 - target) * sum(each.total for each in required) + 1e-9
+    order = np.argsort(need, kind="stable")
+    lost = float(weight.sum()) - np.cumsum(weight[order])
+    if float(weight.sum()) <= may_lose:
+        return 0
+    return int(need[order][np.argmax(lost <= may_lose)])
 
 
 def _intervals(interval: Int64, t: Int64, delay: Int64, pane: Int64) -> list[IntervalRows]:
@@ -154,9 +234,8 @@ def _near(cells: Cells, grid: Grid, windows: tuple[int, int]) -> Cells:
     return Cells(cells.group[part], cells.pane[part], cells.bucket[part], cells.rows[part], *(a[:, part] for a in deep))
 
 
-def _answers(
-    event_time_us: Int64, t: Int64, value: Float64, mark: Int64, slack: Int64, grid: Grid, control: WindowControl
-) -> Closed:
+def _answers(event_time_us: Int64, t: Int64, value: Float64, placed: Placed, grid: Grid) -> Closed:
+    mark, slack, control = placed.watermark_us, placed.slack_us, placed.control
     first, last = grid.first_of(event_time_us), grid.last_of(event_time_us)
     low = int(first.min())
     count = int(last.max()) - low + 1

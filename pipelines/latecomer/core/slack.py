@@ -8,28 +8,43 @@ LargestDelay       the largest delay so far (``mp_k_slack``)                   M
 Proportional       ``alpha`` times that, PD-controlled (``hpm``,               Yang, Xu, Lv and Li 2019;
                    ``aq_k_slack``: the same controller without repair)         Ji et al. 2016
 AdaptiveSlack      the adaptive wait of top-k (``adaptive_wait``)              Wu and Fang 2021, :mod:`latecomer.core.topk`
-CalibratedSlack    least that every remembered period would have been kept by  here, :mod:`latecomer.core.calibrated`
+CalibratedSlack    quantile of what answers required, at an aim steered by    here
+                   the losses so far
 =================  ==========================================================  ======================================
 
-All are functions of complete intervals and observed windows, so they do not see micro-batch cuts.
+All are functions of complete intervals and observed windows, so they do not see micro-batch cuts. Ordering: intervals and
+windows in order. Cost per interval and per observed window: O(1), for CalibratedSlack O(`CELLS`), whatever the delays.
 """
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from latecomer.core.calibrated import Calibrated, IntervalLoss
-from latecomer.core.time import FOREVER
+from latecomer.core.calibrated import CELLS, cell_edges
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.windows import Grid, Observed
+
+MEMORY = 80
+"""Window sizes after which a finally observed window counts 1/e: four times what it takes to see a loss of 0.05 once on average."""
+RESERVE = 0.5
+"""Least share of the promised loss that is aimed at: the other half pays for what is learnt too late."""
+STEER = 4.0
+"""How strongly the aim falls with losses above it."""
+LEAST_AIM = 0.05
+"""The aim never falls below this share of the promised loss: below, one answer would decide."""
+STATE_VERSION = 2
 
 
 class Fixed:
     """A constant slack."""
 
     needs_observation = False
+    provisional = False
 
     def __init__(self, slack_us: int) -> None:
         self.slack_us = slack_us
@@ -82,6 +97,7 @@ class Proportional:
     """
 
     needs_observation = True
+    provisional = False
 
     def __init__(self, kp: float, kd: float, alpha: float, granularity_us: int) -> None:
         self.kp, self.kd, self.alpha, self.granularity_us = kp, kd, alpha, granularity_us
@@ -116,50 +132,144 @@ class Proportional:
 
 
 class CalibratedSlack:
-    """The shared ``calibrated`` controller with one knob, the slack, floor 0.
+    """The slack that loses at most the promised share of answers, learnt from what answers required; no model of delays.
 
     A contribution is one answer (of an aggregate: one group's window; of a top-k: one member), and requires the least slack that
-    would have kept its promise. Nothing is censored here: late rows are registered, so a window's truth is known once it has
-    been observed. Until the first full period the slack is the largest delay so far.
+    would have kept its promise. With ``delta = 1 - target``, ``lambda`` the share of remembered answers that were lost and
+    `base` the share of `delta` that is aimed at:
+
+    ``aim = delta * clip(base - STEER * excess, LEAST_AIM, base)``, ``excess = lambda / delta - base``
+
+    ``K = Q_{1 - aim}(required) * (1 + max(excess, 0))``, at most the largest delay so far (unless the quantile is more itself).
+
+    1. *Memory over windows, not periods.* `Q` is the greater of two quantiles: of all remembered answers, where a window fades after
+       `MEMORY` window sizes, and of those whose observation is not over. The first is the conformal one, the second makes it follow
+       a regime that has just begun; nothing but forgetting makes it fall again.
+    2. *Provisional observation* (:mod:`latecomer.core.windows`): a window counts from one size after its end with what is known then. What
+       it required can only look smaller than it is, and grows to the truth as it is shown again.
+    3. *Feedback from losses*, as in adaptive conformal inference: quantiles of the past are too small while delays grow. First a
+       higher quantile is asked for; when the past holds none that is high enough, the second factor goes beyond it.
+       Both end as losses are diluted. An unspent budget is not spent: `aim` never exceeds ``base * delta``.
+    4. *Periods.* With `n` disjoint windows in a period, ``base = 1 - z * sqrt((1 - delta) / (delta n))``, `z` the normal quantile of
+       `share`, makes a period of independent answers keep the promise with probability `share`. `RESERVE` is its least value: a period
+       of a few windows can promise nothing of its own, since losing one window breaks it; all its windows together can.
+    5. *Start.* Until ``1 / delta`` answers were seen the slack is the largest delay so far.
+
+    Late rows are registered, so nothing is censored but by time: what comes after the final observation is not seen.
+    The promise is reported from measured answers, never from this class's expectation.
+
+    Parameters
+    ----------
+    target : float
+        Share of answers that must be within the error, in (0, 1).
+    grid : Grid
+        The windows.
+    period_us : int
+        Period of the promise, microseconds.
+    share : float
+        Share of periods that must keep it, in (0, 1).
+
+    References
+    ----------
+    Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021; Angelopoulos, Candes and Tibshirani, "Conformal
+    PID control for time series prediction", 2023.
     """
 
     needs_observation = True
+    provisional = True
 
     def __init__(self, target: float, grid: Grid, period_us: int, share: float) -> None:
-        whole = max(period_us, grid.slide_us)
-        self.controller = Calibrated(target, whole, grid.slide_us, grid.granularity_us, (0,), share)
+        if not 0 < target < 1:
+            raise ValueError(f"target is {target}: give a share between 0 and 1, both excluded")
+        if not 0 < share < 1:
+            raise ValueError(f"share is {share}: give a share of periods between 0 and 1, both excluded")
+        self.delta, self.granularity_us = 1.0 - target, grid.granularity_us
+        disjoint = max(period_us / grid.size_us, 1.0)
+        margin = max(NormalDist().inv_cdf(share), 0.0) * math.sqrt((1.0 - self.delta) / (self.delta * disjoint))
+        self.base = max(1.0 - margin, RESERVE)
+        self._keep = 1.0 - grid.slide_us / (MEMORY * grid.size_us)
+        self._edges = cell_edges(grid.granularity_us)
         self.largest_us = 0
+        self._past, self._past_lost = np.zeros(CELLS), 0.0
+        self._open: dict[int, tuple[NDArray[np.int64], NDArray[np.float64], float]] = {}
+        self._now, self._now_lost = np.zeros(CELLS), 0.0
 
     def delays(self, largest_us: int) -> None:
-        """Remembered for the first period."""
+        """Remembered for the start, and as the bound of what losses may add."""
         self.largest_us = max(self.largest_us, largest_us)
 
     def observe(self, seen: Observed, slack_us: int, interval: int) -> None:
-        """One window's answers."""
-        free = max(seen.total - float(seen.weight.sum()), 0.0)
-        required = np.append(seen.required_us, 0)
-        weight = np.append(seen.weight, free)
-        self.controller.observe(IntervalLoss(interval, (required,), (weight,), seen.lost(slack_us), (1.0,)))
+        """One window's answers; they replace what was known of it."""
+        cell = np.minimum(np.searchsorted(self._edges, seen.required_us, side="left"), CELLS - 1)
+        counts: NDArray[np.float64] = np.bincount(cell, seen.weight, CELLS).astype(np.float64)
+        counts[0] += max(seen.total - float(seen.weight.sum()), 0.0)
+        known, lost = np.flatnonzero(counts), seen.lost(slack_us)
+        before = self._open.pop(seen.window, None)
+        if before is not None:
+            self._now[before[0]] -= before[1]
+            self._now_lost -= before[2]
+        if seen.final:
+            self._past *= self._keep
+            self._past += counts
+            self._past_lost = self._past_lost * self._keep + lost
+            return
+        self._open[seen.window] = (np.asarray(known, np.int64), counts[known], lost)
+        self._now[known] += counts[known]
+        self._now_lost += lost
 
     def choose(self, interval: int) -> int:
-        """The controller's slack, the largest delay so far while it knows too little."""
-        (slack,) = self.controller.choose(interval)
-        return self.largest_us if slack >= FOREVER else slack
+        """The slack; the largest delay so far while too little is known."""
+        required = self._past + self._now
+        total = float(required.sum())
+        if total * self.delta < 1.0 - 1e-9:
+            return self.largest_us
+        excess = (self._past_lost + self._now_lost) / (total * self.delta) - self.base
+        aim = self.delta * min(max(self.base - STEER * excess, LEAST_AIM), self.base)
+        slack = self._quantile(required, aim)
+        if self._open:
+            slack = max(slack, self._quantile(self._now, aim))
+        beyond = min(int(slack * (1.0 + max(excess, 0.0))), self.largest_us)
+        return -(-max(slack, beyond) // self.granularity_us) * self.granularity_us
+
+    def _quantile(self, required: NDArray[np.float64], aim: float) -> int:
+        """Least slack that loses no more than the share `aim`."""
+        lost = required[::-1].cumsum()[::-1] - required
+        return int(self._edges[np.argmax(lost <= aim * required.sum() + 1e-9)])
 
     def to_dict(self) -> dict[str, Any]:
-        """State as JSON-able values."""
-        return {"controller": self.controller.to_dict(), "largest_us": self.largest_us}
+        """State as JSON-able values; floats survive JSON exactly."""
+        cells = np.flatnonzero(self._past)
+        return {
+            "version": STATE_VERSION,
+            "largest_us": self.largest_us,
+            "past": [cells.tolist(), self._past[cells].tolist(), self._past_lost],
+            "open": [[w, at.tolist(), count.tolist(), lost] for w, (at, count, lost) in sorted(self._open.items())],
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `to_dict`'s value."""
-        self.controller = Calibrated.from_dict(state["controller"])
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(
+                f"state of version {state.get('version')}, this is version {STATE_VERSION}: adapt from history"
+            )
         self.largest_us = int(state["largest_us"])
+        cells, counts, lost = state["past"]
+        self._past, self._past_lost = np.zeros(CELLS), float(lost)
+        self._past[np.array(cells, np.int64)] = counts
+        self._open, self._now, self._now_lost = {}, np.zeros(CELLS), 0.0
+        for window, at, count, lost in state["open"]:
+            known, weights = np.array(at, np.int64), np.array(count, np.float64)
+            self._open[int(window)] = (known, weights, float(lost))
+            # counts are whole numbers, so this sum is exact in whatever order
+            self._now[known] += weights
+            self._now_lost += float(lost)
 
 
 class AdaptiveSlack:
     """The paper's adaptive wait as a slack policy; contributions are members of final top-k answers."""
 
     needs_observation = True
+    provisional = False
 
     def __init__(self, wait: AdaptiveWait) -> None:
         self.wait = wait
@@ -168,8 +278,13 @@ class AdaptiveSlack:
         """Nothing to learn from delays."""
 
     def observe(self, seen: Observed, slack_us: int, interval: int) -> None:
-        """One window: a wait `c` keeps a member if it exceeds the member's own wait, so one less than what it requires."""
-        needs = np.repeat(np.maximum(seen.required_us - 1, 0), seen.weight.astype(np.int64))
+        """One window: a wait `c` keeps a member if it exceeds the member's own wait, so one less than what it requires.
+
+        Members that required nothing are hits of every wait; what is shown of a window leaves them out.
+        """
+        free = max(int(seen.total - seen.weight.sum()), 0)
+        counts = np.append(seen.weight.astype(np.int64), free)
+        needs = np.repeat(np.append(np.maximum(seen.required_us - 1, 0), 0), counts)
         self.wait.observe(needs, int(seen.total))
 
     def choose(self, interval: int) -> int:

@@ -5,23 +5,33 @@ both sides complemented), and then, by sorting the far side, ``place < limit`` o
 number types are gone before any loop runs. Equalities cut both sides into groups first. Of several inequalities on an
 edge the two that let the fewest pairs through shape the runs; the others are residual filters on pairs.
 
-Ordering: none asked of the input. Cost: O(n log n) per edge.
+Ordering: none asked of the input. Cost: O(n log n) per edge: both sides are sorted and merged; nothing is searched, since a
+search among more rows than a near cache holds waits for memory at every step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core import theta_kernels as kernels
-from latecomer.core.theta_encode import number_column, shared_codes
+from latecomer.core.theta_encode import (
+    dense_pair,
+    extremes,
+    merged_bounds,
+    number_column,
+    rows_within,
+    shared_codes,
+    stable_sort,
+)
 
 Int64 = NDArray[np.int64]
 Streams = Sequence[Sequence[NDArray[Any]]]
+_TOP, _LOW = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 
@@ -113,6 +123,8 @@ class Edge:
         With a second inequality: only positions with ``place[p] < limit``.
     residuals
         Every other inequality, by row number.
+    by_last
+        int64 per near row: the near rows in ascending `last`, where known.
     """
 
     near_rows: Int64
@@ -123,16 +135,22 @@ class Edge:
     limit: Int64 | None
     place: Int64 | None
     residuals: Residuals
+    by_last: Int64 | None = None
 
     def runs(self) -> tuple[Int64, Int64, Int64, Int64]:
         """``(order, row, first, last)``: the edge without its second inequality, O(n log n) runs, none of them empty."""
         if self.limit is None or self.place is None:
             some = self.last > self.first
             return self.order, self.near_rows[some], self.first[some], self.last[some]
-        table, lefts = kernels.levels_of(self.place, max(1, len(self.order).bit_length()))
-        near, first, last = kernels.canonical_runs(self.first, self.last, self.limit, lefts)
-        flat = self.order[table.ravel()] if len(self.order) else table.ravel()
-        return flat, self.near_rows[near], first, last
+        flat, lefts, before = kernels.levels_of(self.place, self.order, max(1, len(self.order).bit_length()))
+        by_last, rows, size = self._near_by_last(), self.near_rows, len(self.order)
+        runs = kernels.canonical_runs(by_last, rows, self.first, self.last, self.limit, lefts, before, size)
+        return flat, *runs
+
+    def _near_by_last(self) -> Int64:
+        if self.by_last is not None:
+            return self.by_last
+        return kernels.stable_order(self.last, np.arange(len(self.last)), len(self.order) + 1)
 
     def sums(self, weights: Int64, size: int, modulus: int | None = None) -> Int64:
         """Per near row number (int64[size]) the sum of the weights (by far row number) of the far rows it matches.
@@ -145,19 +163,13 @@ class Edge:
                 rows, first, last, order, self.residuals.limits, self.residuals.places, weights, size
             )
             return out if modulus is None else out % modulus
-        sorted_weights = weights[self.order]
-        prefix = np.zeros(len(self.order) + 1, np.int64)
-        np.cumsum(sorted_weights, out=prefix[1:])
         if self.limit is None or self.place is None:
-            found = prefix[self.last] - prefix[self.first]
+            out = kernels.run_sums(self.order, weights, self.near_rows, self.first, self.last, size)
         else:
-            everyone = np.arange(len(self.last))
-            by_last = kernels.stable_order(self.last, everyone, len(self.order) + 1)
-            found = kernels.dominance_sums(by_last, self.last, self.limit, self.place, sorted_weights)
-            found -= prefix[self.first]
-        out = np.zeros(size, np.int64)
-        out[self.near_rows] = found if modulus is None else found % modulus
-        return out
+            out = kernels.run_sums(self.order, weights, self.near_rows, np.zeros_like(self.first), self.first, size)
+            found = kernels.dominance_sums(self._near_by_last(), self.last, self.limit, self.place, weights[self.order])
+            out[self.near_rows] = found - out[self.near_rows]
+        return out if modulus is None else out % modulus
 
     def adjacency(self, near_size: int, far_size: int) -> tuple[Int64, Int64]:
         """``(starts int64[near_size + 1], far)``: matches of every near row number, ascending; O(n log n + pairs)."""
@@ -300,18 +312,23 @@ class Query:
             near, far = c.left, c.right
             if len(kept[near]) == 0 or len(kept[far]) == 0:
                 return [rows[:0] for rows in kept]
-            side = self.side(place, near)
-            ours, theirs = side.near[kept[near]], side.far[kept[far]]
-            low, high = theirs.min(), ours.max()
-            inclusive = side.inclusive or side.equal
-            keep_near = ours >= low if inclusive else ours > low
-            keep_far = theirs <= high if inclusive else theirs < high
-            if side.equal:
-                keep_near &= ours <= theirs.max()
-                keep_far &= theirs >= ours.min()
-            kept[near], kept[far] = kept[near][keep_near], kept[far][keep_far]
+            ours, theirs = self.codes(place, near), self.codes(place, far)
+            (near_low, near_high), (far_low, far_high) = extremes(ours, kept[near]), extremes(theirs, kept[far])
             if stats is not None:
-                stats.comparisons += 2 * (len(ours) + len(theirs))
+                stats.comparisons += 2 * (len(kept[near]) + len(kept[far]))
+            strict = c.op in ("<", ">")
+            if strict and (far_low >= near_high if c.op == ">" else near_low >= far_high):
+                return [rows[:0] for rows in kept]  # so that one more and one less stay within int64
+            if c.op in (">", ">="):
+                near_low, far_high = far_low + strict, near_high - strict
+                near_high, far_low = _TOP, _LOW
+            elif c.op in ("<", "<="):
+                near_high, far_low = far_high - strict, near_low + strict
+                near_low, far_high = _LOW, _TOP
+            else:
+                near_low, near_high, far_low, far_high = far_low, far_high, near_low, near_high
+            kept[near] = rows_within(ours, kept[near], near_low, near_high)
+            kept[far] = rows_within(theirs, kept[far], far_low, far_high)
         if any(len(rows) == 0 for rows in kept):
             kept = [rows[:0] for rows in kept]
         if stats is not None:
@@ -332,9 +349,9 @@ class Query:
                 ]
             )
             for view in views:
-                limit, rank = limits_of(view)
-                limits.append(limit)
-                ranks.append(rank)
+                merged = ranked(view)
+                limits.append(merged.limits())
+                ranks.append(merged.ranks())
         shape = (len(limits), self.sizes[step.near]), (len(ranks), self.sizes[step.far])
         return Residuals(np.array(limits, np.int64).reshape(shape[0]), np.array(ranks, np.int64).reshape(shape[1]))
 
@@ -345,73 +362,99 @@ class Query:
         near_size, far_size = len(near_rows), len(far_rows)
         places = self.between(step.near, step.far)
         equal = [place for place in places if self.conditions[place].op == "="]
-        views = [(place, self._picked(place, step, near_rows, far_rows)) for place in places if place not in equal]
-        limits = [limits_of(view) for _, view in views]
-        stats.comparisons += len(views) * (near_size + far_size) * far_size.bit_length()
+        views = [(p, ranked(self._picked(p, step, near_rows, far_rows), stats)) for p in places if p not in equal]
         if len(views) > 2:
-            best = sorted(range(len(views)), key=lambda i: int(limits[i][0].sum()))
-            views, limits = [views[i] for i in best], [limits[i] for i in best]
+            views.sort(key=lambda view: int(view[1].bound.sum()))
         residuals = self.residuals(step, [place for place, _ in views[2:]])
-        start, end = np.zeros(near_size, np.int64), np.full(near_size, far_size, np.int64)
-        group = None
+        first = np.zeros(near_size, np.int64)
         if equal:
-            ours, theirs = _groups([self._picked(place, step, near_rows, far_rows) for place in equal])
-            group = np.argsort(theirs, kind="stable")
-            start, end = _search(theirs[group], ours), _search(theirs[group], ours, "right")
-            stats.comparisons += len(equal) * (2 * near_size + far_size) * far_size.bit_length()
-
-        def placed(limit: Int64, rank: Int64) -> tuple[Int64, Int64]:
-            """Exclusive bounds and the order by (group, rank)."""
-            order = np.empty(far_size, np.int64)
-            order[rank] = np.arange(far_size)
-            if group is None:
-                return limit, order
-            base = np.int64(far_size + 1)
-            order = (
-                kernels.stable_order(theirs, order, int(max(theirs.max(), ours.max())) + 1)
-                if far_size and near_size
-                else order
-            )
-            return _search(theirs[order] * base + rank[order], ours * base + limit), order
-
-        if not limits:
-            order = np.arange(far_size) if group is None else group
-            return Edge(near_rows, far_rows, far_rows[order], start, end, None, None, residuals)
-        last, order = placed(*limits[0])
-        if len(limits) == 1:
-            return Edge(near_rows, far_rows, far_rows[order], start, last, None, None, residuals)
-        limit, second = placed(*limits[1])
-        rank = np.empty(far_size, np.int64)
-        rank[second] = np.arange(far_size)
-        return Edge(near_rows, far_rows, far_rows[order], start, last, limit, rank[order], residuals)
+            ours, theirs, number = _groups([self._picked(p, step, near_rows, far_rows) for p in equal], stats)
+            ends = np.zeros(number + 1, np.int64)
+            np.cumsum(np.bincount(theirs, minlength=number), out=ends[1:])
+            first = ends[ours]
+            views = [(p, view.grouped(ours, theirs, number)) for p, view in views[:2]]
+        if not views:
+            order = kernels.stable_order(theirs, np.arange(far_size), number) if equal else np.arange(far_size)
+            last = ends[ours + 1] if equal else np.full(near_size, far_size, np.int64)
+            return Edge(near_rows, far_rows, far_rows[order], first, last, None, None, residuals)
+        one = views[0][1]
+        order = one.far_order if far_size == self.sizes[step.far] else far_rows[one.far_order]
+        edge = Edge(near_rows, far_rows, order, first, one.limits(), None, None, residuals, one.near_order)
+        if len(views) == 1:
+            return edge
+        two = views[1][1]
+        return replace(edge, limit=two.limits(), place=two.ranks()[one.far_order])
 
     def _picked(self, place: int, step: Step, near_rows: Int64, far_rows: Int64) -> Side:
         side = self.side(place, step.near)
-        return Side(side.near[near_rows], side.far[far_rows], side.inclusive, side.equal, side.flipped)
+        near, far = taken(side.near, near_rows), taken(side.far, far_rows)
+        return Side(near, far, side.inclusive, side.equal, side.flipped)
 
 
-def limits_of(side: Side) -> tuple[Int64, Int64]:
-    """``(limit per near row, rank per far row)``, ranks a permutation: near matches far where ``rank < limit``."""
-    order = np.argsort(side.far, kind="stable")
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return _search(side.far[order], side.near, "right" if side.inclusive else "left"), rank
+def taken(values: Int64, rows: Int64) -> Int64:
+    """``values[rows]`` for ascending row numbers: `values` itself where that is all rows."""
+    return values if len(rows) == len(values) else values[rows]
 
 
-def _search(ranked: Int64, needles: Int64, side: Literal["left", "right"] = "left") -> Int64:
-    """`numpy.searchsorted`; many needles are sorted first, since random access to `ranked` costs more than that."""
-    if len(needles) < 1 << 15:
-        return np.searchsorted(ranked, needles, side)
-    order = np.argsort(needles)
-    out = np.empty(len(needles), np.int64)
-    out[order] = np.searchsorted(ranked, needles[order], side)
-    return out
+@dataclass(frozen=True)
+class Ranked:
+    """An inequality after sorting: near row ``near_order[i]`` matches far rows ``far_order[:bound[i]]``, `bound` ascending."""
+
+    near_order: Int64
+    far_order: Int64
+    bound: Int64
+
+    def limits(self) -> Int64:
+        """`bound` by near row."""
+        out = np.empty(len(self.bound), np.int64)
+        out[self.near_order] = self.bound
+        return out
+
+    def ranks(self) -> Int64:
+        """By far row its place in `far_order`: near matches far where ``rank < limit``."""
+        out = np.empty(len(self.far_order), np.int64)
+        out[self.far_order] = np.arange(len(out))
+        return out
+
+    def grouped(self, ours: Int64, theirs: Int64, number: int) -> Ranked:
+        """The same within groups 0 .. number-1: far rows by group, then rank; bounds exclusive over all groups."""
+        base = np.int64(len(self.far_order) + 1)
+        far = kernels.stable_order(theirs, self.far_order, number)
+        near = kernels.stable_order(ours, self.near_order, number)
+        bound = merged_bounds(theirs[far] * base + self.ranks()[far], ours[near] * base + self.limits()[near], False)
+        return Ranked(near, far, bound)
 
 
-def _groups(sides: Sequence[Side]) -> tuple[Int64, Int64]:
-    """Dense group numbers of near and far rows over all equalities together."""
-    joint = np.zeros(len(sides[0].near) + len(sides[0].far), np.int64)
-    for side in sides:
-        values, dense = np.unique(np.concatenate([side.near, side.far]), return_inverse=True)
-        joint = np.unique(joint * max(len(values), 1) + dense, return_inverse=True)[1]
-    return joint[: len(sides[0].near)], joint[len(sides[0].near) :]
+def ranked(side: Side, stats: Stats | None = None) -> Ranked:
+    """Sort both sides of an inequality and merge them."""
+    far_order, far = stable_sort(side.far)
+    near_order, near = stable_sort(side.near)
+    if stats is not None:
+        stats.sort(len(far))
+        stats.sort(len(near))
+        stats.comparisons += len(far) + len(near)
+    return Ranked(near_order, far_order, merged_bounds(far, near, side.inclusive))
+
+
+def _groups(sides: Sequence[Side], stats: Stats) -> tuple[Int64, Int64, int]:
+    """Group numbers of near and far rows over all equalities together, and a bound that they stay below."""
+    near, far, number = _numbered(sides[0].near, sides[0].far, stats)
+    for side in sides[1:]:
+        also_near, also_far, others = _numbered(side.near, side.far, stats)
+        near, far, number = _numbered(near * others + also_near, far * others + also_far, stats)
+    return near, far, number
+
+
+def _numbered(near: Int64, far: Int64, stats: Stats) -> tuple[Int64, Int64, int]:
+    """Small numbers that are equal where the codes are: O(n) for codes of a narrow range, else by sorting."""
+    both = [codes for codes in (near, far) if len(codes)]
+    low = min((int(codes.min()) for codes in both), default=0)
+    span = max((int(codes.max()) for codes in both), default=0) - low
+    if span < len(near) + len(far):
+        return near - low, far - low, span + 1
+    near_order, near_sorted = stable_sort(near)
+    far_order, far_sorted = stable_sort(far)
+    stats.sort(len(near))
+    stats.sort(len(far))
+    stats.comparisons += len(near) + len(far)
+    return dense_pair(near_sorted, near_order, far_sorted, far_order)

@@ -1,8 +1,11 @@
-"""Comparable integers for the operand columns of a theta join.
+"""Comparable integers for the operand columns of a theta join, and the one way to sort and to merge them.
+
+Long arrays are made by NumPy and handed to the compiled loops, here and in `theta_kernels`: NumPy asks for large pages,
+and to touch memory page by page costs more than to fill it.
 
 Ordering: none asked of the input. Cost: O(n) where both columns share a number type, O(n log n) where whole numbers
-meet floating-point ones and for Arrow columns. The integers are order-preserving: a < b as values exactly where
-a < b as integers, so the join itself compares nothing but int64.
+meet floating-point ones, for Arrow columns and for sorting. The integers are order-preserving: a < b as values exactly
+where a < b as integers, so the join itself compares nothing but int64.
 
 A mixed comparison is exact: a number is written as (integer part, fraction), both of which floating point holds
 without rounding, so 2**53 + 1 and 2.0**53 stay apart.
@@ -16,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
@@ -45,8 +49,14 @@ def number_column(values: NDArray[Any]) -> NDArray[Any]:
 
 def float_codes(values: NDArray[np.float64]) -> Int64:
     """float64 as order-preserving int64 (zeros are one value; NaN has no meaning here)."""
-    bits = (values + 0.0).view(np.int64)
-    return bits ^ ((bits >> 63) & _TOP)
+    return _float_codes((values + 0.0).view(np.int64))
+
+
+@njit(cache=True)
+def _float_codes(bits: Int64) -> Int64:
+    for i in range(len(bits)):
+        bits[i] ^= (bits[i] >> 63) & _TOP
+    return bits
 
 
 def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Bool]]:
@@ -179,3 +189,115 @@ def _split(values: NDArray[Any]) -> tuple[Int64, NDArray[np.float64]]:
 
 def _cut(values: Int64, lengths: Sequence[int]) -> list[Int64]:
     return np.split(values, np.cumsum(lengths)[:-1]) if lengths else []
+
+
+def stable_sort(codes: Int64) -> tuple[Int64, Int64]:
+    """``(order, codes[order])``, ties in the order given; O(n log n), and the only sort of values there is.
+
+    Code and place are packed into one 64-bit word, which is sorted by itself: no comparison follows an index. Where code
+    and place need more than 64 bits together (floating point), the lowest bits of the code are left out and the few
+    codes that differ in these alone are put in order afterwards.
+    """
+    if not len(codes):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    low, high = int(codes.min()), int(codes.max())
+    bits = (len(codes) - 1).bit_length()
+    cut = max(0, (high - low).bit_length() + bits - 64)
+    packed, order, ranked = np.empty(len(codes), np.uint64), np.empty(len(codes), np.int64), np.empty_like(codes)
+    _pack(codes, low, bits, cut, packed)
+    packed.sort()
+    _unpack(packed, codes, low, bits, cut, order, ranked)
+    return order, ranked
+
+
+@njit(cache=True)
+def _pack(codes: Int64, low: int, bits: int, cut: int, out: NDArray[np.uint64]) -> None:
+    for i in range(len(codes)):
+        above = np.uint64(codes[i]) - np.uint64(low)
+        out[i] = ((above >> np.uint64(cut)) << np.uint64(bits)) | np.uint64(i)
+
+
+@njit(cache=True)
+def _unpack(
+    packed: NDArray[np.uint64], codes: Int64, low: int, bits: int, cut: int, order: Int64, ranked: Int64
+) -> None:
+    size = len(packed)
+    shift, mask = np.uint64(bits), (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    for i in range(size):
+        order[i] = np.int64(packed[i] & mask)
+    if cut == 0:
+        for i in range(size):
+            ranked[i] = np.int64((packed[i] >> shift) + np.uint64(low))
+        return
+    rest = (np.uint64(1) << np.uint64(cut)) - np.uint64(1)
+    begin = 0
+    while begin < size:
+        end = begin + 1
+        while end < size and (packed[end] ^ packed[begin]) >> shift == 0:
+            end += 1
+        if end - begin > 1:
+            for i in range(begin, end):
+                below = (np.uint64(codes[order[i]]) - np.uint64(low)) & rest
+                packed[i] = (below << shift) | np.uint64(order[i])
+            packed[begin:end] = np.sort(packed[begin:end])
+            for i in range(begin, end):
+                order[i] = np.int64(packed[i] & mask)
+        begin = end
+    for i in range(size):
+        ranked[i] = codes[order[i]]
+
+
+def merged_bounds(far: Int64, near: Int64, inclusive: bool) -> Int64:
+    """Per value of `near` how many of `far` are below it (with `inclusive`: or equal); both ascending; O(n + m)."""
+    out = np.empty(len(near), np.int64)
+    _merge(far, near, inclusive, out)
+    return out
+
+
+@njit(cache=True)
+def _merge(far: Int64, near: Int64, inclusive: bool, out: Int64) -> None:
+    i: Any = 0
+    at: Any = 0
+    while i < len(near) and at < len(far):  # one step on either side, without a branch that cannot be guessed
+        below = np.int64((far[at] < near[i]) | (inclusive & (far[at] == near[i])))
+        out[i] = at
+        at += below
+        i += 1 - below
+    out[i:] = at
+
+
+@njit(cache=True)
+def extremes(codes: Int64, rows: Int64) -> tuple[int, int]:
+    """Least and greatest code of these rows, of which there is one at least."""
+    low = high = codes[rows[0]]
+    for row in rows:
+        low, high = min(low, codes[row]), max(high, codes[row])
+    return low, high
+
+
+@njit(cache=True)
+def rows_within(codes: Int64, rows: Int64, low: int, high: int) -> Int64:
+    """The rows with ``low <= code <= high``; the same array where that is all of them."""
+    out = np.empty(len(rows), np.int64)
+    to: Any = 0
+    for row in rows:
+        out[to] = row
+        to += np.int64((codes[row] >= low) & (codes[row] <= high))
+    return out[:to] if to < len(rows) else rows
+
+
+@njit(cache=True)
+def dense_pair(near: Int64, near_order: Int64, far: Int64, far_order: Int64) -> tuple[Int64, Int64, int]:
+    """Equal values of two sorted lists get one number, 0, 1, ...: numbers by place in the unsorted lists, how many."""
+    near_ids, far_ids = np.empty(len(near), np.int64), np.empty(len(far), np.int64)
+    i = j = number = 0
+    while i < len(near) or j < len(far):
+        value = near[i] if j == len(far) or (i < len(near) and near[i] <= far[j]) else far[j]
+        while i < len(near) and near[i] == value:
+            near_ids[near_order[i]] = number
+            i += 1
+        while j < len(far) and far[j] == value:
+            far_ids[far_order[j]] = number
+            j += 1
+        number += 1
+    return near_ids, far_ids, number

@@ -73,7 +73,7 @@ class RangeEdge:
     order
         int64, row numbers of the far stream, sorted by the first inequality (with two, once per level of blocks).
     row, first, last
-        int64[k], ascending in `row`: near row ``row[i]`` matches ``order[first[i]:last[i]]``, half-open. A row may have
+        int64[k], grouped by `row`: near row ``row[i]`` matches ``order[first[i]:last[i]]``, half-open. A row may have
         several runs, which share no far row.
     limits, places
         int64[r, rows of near] and int64[r, rows of far], usually r = 0: filters kept for the third and further

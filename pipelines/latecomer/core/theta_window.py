@@ -10,8 +10,8 @@ Ordering: none. Cost: that of :mod:`latecomer.core.theta_join`, at most once per
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from latecomer.core import theta_join as theta
+from latecomer.core import theta_plan as plan
 from latecomer.core.theta_edges import Comparison
 
 Int64 = NDArray[np.int64]
@@ -156,6 +157,35 @@ class WindowJoin:
             tables += _filters(number, names, seqs[near], seqs[far], limits, places)
         return pa.concat_tables(tables)
 
+    def pieces(self, table: pa.Table, partitions: int | None = None) -> Iterator[tuple[WindowJoin, pa.Table]]:
+        """The join cut by :func:`latecomer.core.theta_plan.pieces`: per piece a smaller join and its table.
+
+        `rows` of the pieces (also with `new`) are those of the whole, each once; `count` adds up; `ranges` of two streams
+        unite by :func:`united`, and of more by expanding each.
+
+        Parameters
+        ----------
+        partitions
+            As for the plan; None: the query's.
+        """
+        parts, streams, comparisons = self._encoded(self._parts(table))
+        if any(not len(columns[0]) for columns in streams):
+            return
+        cut = plan.pieces(streams, comparisons, self.partitions if partitions is None else partitions)
+        for piece, left in zip(cut.pieces, cut.conditions, strict=True):
+            chosen = list(parts)
+            chosen[cut.left] = parts[cut.left].take(pa.array(cut.left_rows[piece.left]))
+            chosen[cut.right] = parts[cut.right].take(pa.array(cut.right_rows[piece.right]))
+            numbered = []
+            for alias, part in enumerate(chosen):
+                at = part.schema.get_field_index("side")
+                numbered.append(part.set_column(at, "side", pa.repeat(pa.scalar(alias, pa.int32()), part.num_rows)))
+            conditions = tuple(self.conditions[i] for i in left)
+            yield (
+                replace(self, sides=tuple(range(len(parts))), conditions=conditions),
+                pa.concat_tables(numbered),
+            )
+
     def encoded(self, table: pa.Table) -> tuple[list[pa.Table], list[list[Int64]], list[Comparison]]:
         """Rows of every alias that can match, their operands as integers, and the comparisons between them."""
         return self._encoded(self._parts(table))
@@ -180,6 +210,9 @@ class WindowJoin:
                 Comparison(left.alias, len(codes[left.alias]) - 1, op, right.alias, len(codes[right.alias]) - 1)
             )
         kept = [part.filter(pa.array(mask)) for part, mask in zip(parts, masks, strict=True)]
+        for own, mask in zip(codes, masks, strict=True):
+            if not own:  # a stream without a condition still has a number of rows
+                own.append(np.zeros(len(mask), np.int64))
         return kept, [[each[mask] for each in own] for own, mask in zip(codes, masks, strict=True)], comparisons
 
 
@@ -209,6 +242,27 @@ def _filters(
     return found
 
 
+def united(tables: Iterable[pa.Table]) -> pa.Table:
+    """One factorised result from those of the pieces of a join of two streams, far rows of one piece after another.
+
+    Raises
+    ------
+    ValueError
+        If a piece has filters (three inequalities or more) or more than one edge: expand each piece instead.
+    """
+    found, base = [], 0
+    for table in tables:
+        if table.num_rows and not set(table["part"].unique().to_pylist()) <= {"order", "run"}:
+            raise ValueError("a piece has filters, which hold within it only: expand each piece")
+        if table.num_rows and table["edge"].unique().to_pylist() != [0]:
+            raise ValueError("a piece has several edges: expand each piece")
+        for name in ("position", "first", "last"):
+            table = table.set_column(table.schema.get_field_index(name), RANGES.field(name), pc.add(table[name], base))
+        found.append(table)
+        base += pc.sum(pc.equal(table["part"], "order")).as_py() or 0
+    return pa.concat_tables(found) if found else RANGES.empty_table()
+
+
 def expand(table: pa.Table, aliases: Sequence[str]) -> dict[str, Int64]:
     """The result rows of one window's factorised result.
 
@@ -234,7 +288,7 @@ def expand(table: pa.Table, aliases: Sequence[str]) -> dict[str, Int64]:
             order = edge.filter(pc.equal(edge["part"], "order")).sort_by("position")["seq"].to_numpy()
             found = _follow(found, near, far, runs, order)
         found = _kept(found, near, far, edge)
-    if not found:
+    if len(found) < len(aliases):  # an edge without a row: there is no result
         return {alias: np.empty(0, np.int64) for alias in aliases}
     place = np.lexsort([found[alias] for alias in reversed(aliases)])
     return {alias: found[alias][place] for alias in aliases}

@@ -9,6 +9,12 @@ What a slack would have given is known without choosing it: a contribution needs
 if and only if ``K > r`` (``algorithms.md`` section 6). A window's contributions are *observed* some time after its end, when most of
 its stragglers are in; policies learn from observed windows only, in the order of their ends.
 
+*Provisional observation.* What is learnt late is learnt too late, what is learnt early is not the whole truth. So a policy that says
+``provisional`` is shown a window several times, first one size after its end, finally when its observation is over. Time is cut
+into *rounds* of one size; round `i` looks at the windows that ended in the last ``2 * 2^j`` sizes, `2^j` the greatest power of two
+that divides `i` (a binary counter), or at all that are not final if that reaches further. So a window is looked at
+again before its age has trebled, and O(log(span / size)) times on average: never windows x intervals.
+
 Ordering: arrivals in any order inside an interval, intervals in order of stream time. Cost: O(1) per interval and window.
 State: rows per pane of the open windows, windows not yet observed, one account per open period.
 """
@@ -17,7 +23,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +36,9 @@ Float64 = NDArray[np.float64]
 
 LONGEST_OBSERVATION = 16
 """Window sizes after which a window is observed at the latest: one absurdly late row must not blind the controller, and what is
-learnt late is learnt too late (4 to 64 were tried on games and network logs; 16 kept most promises)."""
+learnt late is learnt too late (4 to 64 were tried on games and network logs; 16 kept most promises). Where windows are observed
+provisionally nobody is blinded, and this is the least; the final observation then waits for twice the largest delay, up to four
+times this."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,8 @@ class Grid:
         """Resolution of waits: a divisor of the pane, about a five-hundredth of it, at least a microsecond."""
         return next((self.pane_us // n for n in (500, 400, 250, 200, 100, 50, 10) if self.pane_us % n == 0), 1)
 
-    def end(self, window: int) -> int:
-        """End of a window."""
+    def end(self, window: Any) -> Any:
+        """End of a window (int or int64 array)."""
         return window * self.slide_us + self.size_us
 
     def last_closed(self, watermark_us: int) -> int:
@@ -83,6 +91,8 @@ class Observed:
         All contributions, those that required nothing included.
     needed_coverage : float
         For policies that steer by coverage: least share of its rows that keeps the promise (1 where it does not apply).
+    final : bool
+        False: provisional, the window will be shown again with all that came until then.
     """
 
     window: int
@@ -90,6 +100,7 @@ class Observed:
     weight: Float64
     total: float
     needed_coverage: float = 1.0
+    final: bool = True
 
     def lost(self, slack_us: int) -> float:
         """Contributions that the slack would have lost."""
@@ -100,12 +111,13 @@ class SlackPolicy(Protocol):
     """Chooses the slack; deterministic, JSON-able state."""
 
     needs_observation: bool
+    provisional: bool
 
     def delays(self, largest_us: int) -> None:
         """The largest delay of a complete interval."""
 
     def observe(self, seen: Observed, slack_us: int, interval: int) -> None:
-        """One window whose observation is over, in order; `slack_us` was in force when it closed."""
+        """One window, in order, whose observation is over or (if `provisional`) goes on; `slack_us`: in force when it closed."""
 
     def choose(self, interval: int) -> int:
         """Slack in us for an interval; `FOREVER` closes nothing."""
@@ -161,7 +173,7 @@ class WindowControl:
     policy
         Chooses the slack.
     observe_us
-        How long after its end a window is observed; None: as long as the largest delay so far, at least one size.
+        How long after its end a window is observed, once; None: as long as the largest delay so far, at least one size.
     """
 
     grid: Grid
@@ -202,16 +214,14 @@ class WindowControl:
         delay, pending, done, now = self.delay_us, self.pending_delay_us, self.delivered, self.interval
         for each in intervals:
             if now is None or each.interval > now:
-                delay, now = max(delay, pending), each.interval
+                before, delay, now = now, max(delay, pending), each.interval
                 pending = 0
-                last = self._observable(each.interval, delay)
                 if done is None:
-                    done = (
-                        self.grid.first_of(int(each.panes.min()) * self.grid.pane_us) - 1 if len(each.panes) else None
-                    )
-                if done is not None and last > done:
-                    found[each.interval] = (done + 1, last)
-                    done = last
+                    done = self._before_first(each.interval)
+                first, last, final = self._look(before, each.interval, delay, done)
+                if last >= first:
+                    found[each.interval] = (first, last)
+                done = max(done, final)
             pending = max(pending, each.delay_us)
         return found
 
@@ -219,14 +229,29 @@ class WindowControl:
         """The last window that is not observed: windows that ended before the first interval hold nothing but late rows."""
         return int(self.grid.first_of(interval * self.grid.slide_us)) - 1
 
-    def _observable(self, interval: int, delay_us: int) -> int:
-        """Last window whose observation is over when the interval is entered."""
+    def _look(self, before: int | None, interval: int, delay_us: int, done: int) -> tuple[int, int, int]:
+        """Windows looked at when the interval is entered from the one `before`: first, last, and last that is final then."""
         size, slide = self.grid.size_us, self.grid.slide_us
-        span = min(max(size, delay_us), LONGEST_OBSERVATION * size) if self.observe_us is None else self.observe_us
-        return (interval * slide - span - size) // slide
+        ended = interval * slide - size
+        longest = LONGEST_OBSERVATION * size
+        if self.observe_us is not None or not self.policy.provisional:
+            span = min(max(size, delay_us), longest) if self.observe_us is None else self.observe_us
+            final = (ended - span) // slide
+            return done + 1, final, final
+        span = min(max(longest, 2 * delay_us), 4 * longest)
+        rounds = -(-size // slide)
+        number, past = interval // rounds, None if before is None else before // rounds
+        if number == past:
+            return 0, -1, done
+        # every power of two divides round 0, so crossing it looks at all
+        reach = span if past is None or past < 0 <= number else size << (past ^ number).bit_length()
+        last = (ended - size) // slide
+        if reach < span:
+            return max((ended - reach) // slide, done) + 1, last, done
+        return done + 1, last, (ended - span) // slide
 
     def observed_from(self) -> int:
-        """Number of the oldest window that is not observed yet; its rows are still to be counted."""
+        """Number of the oldest window that is not finally observed yet; its rows are still to be counted."""
         if self.delivered is None:
             return NEVER
         return self.delivered + 1
@@ -258,17 +283,19 @@ class WindowControl:
         return last
 
     def _enter(self, each: IntervalRows, observed: list[Observed]) -> None:
-        if self.interval is not None:
+        before = self.interval
+        if before is not None:
             self._leave(each.interval)
         if self.policy.needs_observation:
             if self.delivered is None:
                 self.delivered = self._before_first(each.interval)
-            last = self._observable(each.interval, self.delay_us)
+            _, _, final = self._look(before, each.interval, self.delay_us, self.delivered)
             for seen in observed:
-                self.policy.observe(seen, self._slack_at_close(seen.window), each.interval)
-            if last > self.delivered:
-                self.delivered = last
-                self._forget(last)
+                shown = replace(seen, final=seen.window <= final)
+                self.policy.observe(shown, self._slack_at_close(seen.window), each.interval)
+            if final > self.delivered:
+                self.delivered = final
+                self._forget(final)
         self.interval = each.interval
         self.slack = self.policy.choose(each.interval)
         self.t_last_us = NEVER

@@ -63,6 +63,12 @@ def append(
     return True
 
 
+def count(lake: Lake, area: str, name: str, filter: pc.Expression) -> int:
+    """Rows that pass `filter`; 0 where the table is absent."""
+    table = open_table(lake, area, name)
+    return 0 if table is None else int(table.to_pyarrow_dataset().count_rows(filter=filter))
+
+
 def count_by(
     lake: Lake, area: str, name: str, column: str, filter: pc.Expression | None = None, value: str | None = None
 ) -> dict[int, int]:

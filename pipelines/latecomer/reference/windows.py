@@ -6,7 +6,7 @@ Everything a policy is shown is recomputed from scratch; nothing is shared with 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 FAR = 1 << 61
@@ -25,7 +25,10 @@ class Arrival:
 
 @dataclass
 class Outcome:
-    """Per closed window: the arrival that closed it and its rows then; late rows with the windows they missed."""
+    """Per closed window: the arrival that closed it and its rows then; late rows with the windows they missed.
+
+    A window of which every row was late is not among the closed: it held nothing when it closed.
+    """
 
     closed: dict[int, int] = field(default_factory=dict)
     on_time: dict[int, list[Arrival]] = field(default_factory=dict)
@@ -60,10 +63,15 @@ def run(
     marks: list[tuple[int, int]] = []
 
     def close(upto: int, by: int) -> None:
-        for window in {w for a, _ in seen if a.ok for w in windows(a.ts, size, slide)}:
+        held: dict[int, list[Arrival]] = {}
+        for a, _ in seen:
+            if a.ok:
+                for window in windows(a.ts, size, slide):
+                    if window not in out.late.get(a.seq, []):
+                        held.setdefault(window, []).append(a)
+        for window, rows in held.items():
             if window * slide + size <= upto and window not in out.closed:
-                out.closed[window] = by
-                out.on_time[window] = [a for a, _ in seen if a.ok and window in windows(a.ts, size, slide)]
+                out.closed[window], out.on_time[window] = by, rows
 
     for a in arrivals:
         before = most[a.stream]
@@ -82,15 +90,17 @@ def run(
             if policy.needs_observation:
                 if delivered is None:
                     delivered = (number * slide - size) // slide
-                span = min(max(size, largest), 16 * size) if observe_us is None else observe_us
-                last = (number * slide - span - size) // slide
-                for window in range(delivered + 1, last + 1):
+                for window in range(delivered + 1, number):
+                    shown = look(window, number, interval, largest, policy, size, slide, observe_us)
+                    if shown is None:
+                        continue
                     cut = number * slide
                     rows = [(b, u) for b, u in seen if b.ok and window in windows(b.ts, size, slide) and u < cut]
                     if rows and observe is not None:
                         at_close = next((k for m, k in marks if m >= window * slide + size), FAR)
-                        policy.observe(observe(window, rows, cut), at_close, number)
-                delivered = max(delivered, last)
+                        policy.observe(replace(observe(window, rows, cut), final=shown), at_close, number)
+                    if shown:
+                        delivered = window
             interval = number
             slack = policy.choose(number)
         pending = max(pending, (most[a.stream] or 0) - a.ts)
@@ -107,6 +117,33 @@ def run(
             for w in windows(a.ts, size, slide):
                 out.final.setdefault(w, []).append(a)
     return out
+
+
+def look(
+    window: int,
+    number: int,
+    before: int | None,
+    largest: int,
+    policy: Any,
+    size: int,
+    slide: int,
+    observe_us: int | None,
+) -> bool | None:
+    """Is a window looked at when interval `number` is entered from `before`, and is that the last time? None: not now."""
+    age = number * slide - (window * slide + size)
+    if observe_us is not None or not policy.provisional:
+        done = age >= (min(max(size, largest), 16 * size) if observe_us is None else observe_us)
+        return True if done else None
+    per = -(-size // slide)
+    if age < size or (before is not None and number // per == before // per):
+        return None
+    span = min(max(16 * size, 2 * largest), 64 * size)
+    reach = size
+    while before is not None and reach < span and number // per // (reach // size) != before // per // (reach // size):
+        reach *= 2
+    if before is None or reach >= span:
+        return age >= span
+    return False if age < reach else None
 
 
 def windows(ts: int, size: int, slide: int) -> list[int]:

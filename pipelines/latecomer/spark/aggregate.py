@@ -111,9 +111,9 @@ class AggregateStage(WindowedStage):
 
     # ----------------------------------------------------------------------------------------------------- observe
 
-    def observed(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+    def observed(self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
         """Windows' rows by wait, as the strategy's controller wants them."""
-        cells = self._cells(scanned, wanted)
+        cells = self._cells(rows)
         functions = self.functions
         found: list[dict[int, list[Observed]]] = []
         for shard, spans in enumerate(wanted):
@@ -140,11 +140,10 @@ class AggregateStage(WindowedStage):
             for each in self.spec.select
         ]
 
-    def _cells(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> dict[int, core.Cells]:
-        """Per shard, what is needed of the windows wanted, by (group, pane, wait)."""
+    def _cells(self, rows: DataFrame) -> dict[int, core.Cells]:
+        """Per shard, what is needed of the rows, by (group, pane, wait)."""
         from pyspark.sql import functions as F
 
-        rows = self.waited(scanned, wanted)
         counts: dict[str, Column] = {"n": F.count("*")}
         reduced: list[tuple[ExactSum, ExactSum]] = []
         for i, kind in enumerate(self.kinds):

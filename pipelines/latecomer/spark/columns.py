@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from latecomer.lake.errors import InputError
 
@@ -20,24 +22,37 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def floor_div(value: Column | str, length: int) -> Column:
-    """Floor division of a bigint by a positive length, exact for negative numbers too (SQL's ``div`` truncates)."""
+def floor_div(value: Any, length: int) -> Any:
+    """Floor division by a positive length, of an int64 array or a bigint column (also by name; SQL's own ``div`` truncates)."""
+    if isinstance(value, np.ndarray):
+        return value // length
     from pyspark.sql import functions as F
 
     number = F.col(value) if isinstance(value, str) else value
     return F.call_function("div", number - F.pmod(number, F.lit(length)), F.lit(length))
 
 
-def ceil_div(value: Column, length: int) -> Column:
-    """Ceiling division of a bigint by a positive length."""
+def ceil_div(value: Any, length: int) -> Any:
+    """Ceiling division by a positive length, of an int64 array or a bigint column."""
     return floor_div(value + (length - 1), length)
 
 
-def floor_to(value: Column, length: int) -> Column:
-    """The largest multiple of a positive length that is not above a bigint."""
+def floor_to(value: Any, length: int) -> Any:
+    """The largest multiple of a positive length that is not above an int64 array or a bigint column."""
+    if isinstance(value, np.ndarray):
+        return value // length * length
     from pyspark.sql import functions as F
 
     return value - F.pmod(value, F.lit(length))
+
+
+def greatest(*values: Any) -> Any:
+    """Row by row, the greatest of int64 arrays or of bigint columns."""
+    if isinstance(values[0], np.ndarray):
+        return np.maximum.reduce(values)
+    from pyspark.sql import functions as F
+
+    return F.greatest(*values) if len(values) > 1 else values[0]
 
 
 def join_null_safe(

@@ -2,7 +2,8 @@
 
 One micro-batch, arrivals ``[seq_from, seq_to)``:
 
-1. *Scan* the new rows: running maxima, stream time, and with them the adaptation interval of every arrival.
+1. *Scan* the new rows' ``seq`` and event time, here and not in Spark (:mod:`latecomer.spark.scan`): stream time, and with it the
+   adaptation interval of every arrival.
 2. *Count* the pairs they form with one another and with the rows still held, by interval and required retention. Only
    the columns that decide a match are read. Left out where the strategy does not look at pairs.
 3. *Decide*: :class:`latecomer.core.join.JoinControl` turns the counts into one short table of horizons.
@@ -21,15 +22,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from latecomer.core.arrivals import Arrivals
+from latecomer.core.histogram import delay_bucket
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
+from latecomer.spark import scan
 from latecomer.spark.columns import floor_div, floor_to
 from latecomer.spark.join_repair import JoinRepair
 from latecomer.spark.join_rows import LETTERS, JoinRows, in_sample
-from latecomer.spark.ledger import LateCounts, PeriodBooks, late_counts
-from latecomer.spark.scan import Chunks, running_maxima
+from latecomer.spark.ledger import TIMESTAMP, PeriodBooks, late_counts
 from latecomer.spark.stage import Batch, Outcome, Settled
 from latecomer.specs.join import JoinSpec
 
@@ -59,27 +62,24 @@ class JoinStage(JoinRepair):
         )
         control, books = restore(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
-        chunks = Chunks.over(batch.seq_from, batch.seq_to, self.spark.sparkContext.defaultParallelism)
-        new = self.keep(self._scanned(batch, carry, chunks))
-        arrived = self._count_arrivals(new)
+        new = scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
+        arrived = Counted.of(new, self.settings, self.rows.is_self)
         adaptive = control.policy.needs_pairs
+        rows = self._new_rows(batch, new)
+        if adaptive:
+            rows = self.keep(rows)
         before = [control.horizon(0), control.horizon(1)]
-        cells = self._count_pairs(new, batch, before, arrived, control) if adaptive and arrived.rows else None
+        cells = self._count_pairs(rows, batch, before, arrived, control) if adaptive and arrived.rows else None
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, cells))
-        placed = self._place(new, horizons)
-        moved = arrived.rows > 0 and max(control.horizon(0), control.horizon(1)) > NEVER
-        late, late_count = self._late(placed) if moved else (None, {})
-        pairs = self._join(placed, batch, before, arrived)
+        late = self._late_rows(new, [self._horizon_at(horizons, side, new) for side in (0, 1)])
+        late_count = late_counts(late)
+        pairs = self._join(self._place(rows, horizons), batch, before, arrived)
         on_time: DataFrame | None = self.rows.results(
             pairs, provenance="on_time", published=_later("seq"), period=floor_to(_later("t"), self.spec.period_us)
         )
         if not arrived.rows and batch.number > 0:
             on_time = None
-        if late is None and batch.number == 0:
-            late = self._late_rows(placed)
-        for side, peak in enumerate(arrived.peaks):
-            carry[side] = max(carry[side], peak)
 
         def settle(produced: dict[int, int]) -> Settled:
             books.add(
@@ -93,12 +93,12 @@ class JoinStage(JoinRepair):
             next_state = {
                 "control": control.to_dict(),
                 "books": books.to_dict(),
-                "carry": carry,
+                "carry": new.after,
                 "parameters": self.parameters["number"] if self.parameters else None,
             }
             return Settled(closed, next_state, dict(books.totals))
 
-        return Outcome(on_time, late, settle)
+        return Outcome(on_time, late if late.num_rows or batch.number == 0 else None, settle)
 
     @classmethod
     def open_ledger(cls, spec: JoinSpec, state: dict[str, Any]) -> pa.Table | None:
@@ -107,53 +107,33 @@ class JoinStage(JoinRepair):
         return books.open(control)
 
     def history(self, seq_to: int) -> list[IntervalSummary]:
-        """Interval summaries of all arrivals before `seq_to`, every pair counted, missed or not."""
+        """Interval summaries of all arrivals before `seq_to`, every pair counted, missed or not; takes 40 bytes an arrival."""
         batch = Batch(-1, 0, seq_to)
-        carry = [NEVER] * len(self.rows.sources)
-        new = self._scanned(batch, carry, Chunks.over(0, seq_to, self.spark.sparkContext.defaultParallelism)).persist()
+        new = scan.arrivals(self.lake, self.rows.sources, 0, seq_to, [NEVER] * len(self.rows.sources))
+        arrived = Counted.of(new, self.settings, self.rows.is_self)
+        if not arrived.rows:
+            return []
+        control, _ = restore(self.spec, None)
+        rows = self.keep(self._new_rows(batch, new))
         try:
-            arrived = self._count_arrivals(new)
-            control, _ = restore(self.spec, None)
-            cells = self._count_pairs(new, batch, [NEVER, NEVER], arrived, control) if arrived.rows else None
-            return summaries(arrived, cells)
+            return summaries(arrived, self._count_pairs(rows, batch, [NEVER, NEVER], arrived, control))
         finally:
-            new.unpersist()
+            self.release()
 
-    def _scanned(self, batch: Batch, carry: list[int], chunks: Chunks) -> DataFrame:
-        """New rows with running maxima ``m0``, ``m1``, stream time ``t`` and the interval ``j`` of each arrival."""
-        from pyspark.sql import functions as F
+    def _new_rows(self, batch: Batch, new: Arrivals) -> DataFrame:
+        """New rows with stream time ``t``, the ``delay`` of each, and the interval ``j`` of its arrival."""
+        known = {"t": new.stream_time_us, "delay": new.delay_us}
+        rows = scan.looked_up(self.rows.arrivals(batch), new.seq, known)
+        return rows.withColumn("j", floor_div("t", self.settings.interval_us))
 
-        sources = range(len(self.rows.sources))
-        values = {f"m{i}": F.when(F.col("side") == i, F.col("ts")) for i in sources}
-        scanned = running_maxima(self.rows.arrivals(batch), values, {f"m{i}": carry[i] for i in sources}, chunks)
-        t = F.col("m0") if len(sources) == 1 else F.least("m0", "m1")
-        own = F.col("m0") if len(sources) == 1 else F.when(F.col("side") == 0, F.col("m0")).otherwise(F.col("m1"))
-        scanned = scanned.withColumn("t", t).withColumn("delay", own - F.col("ts"))
-        return scanned.withColumn("j", floor_div("t", self.settings.interval_us)).drop("m0", "m1")
-
-    def _count_arrivals(self, new: DataFrame) -> Arrivals:
-        from pyspark.sql import functions as F
-
-        bucket = held_bucket_us(self.settings.interval_us, self.settings.granularity_us)
-        g = self.settings.granularity_us
-        counted = new.withColumn("tb", floor_div("ts", bucket)).withColumn(
-            "db", F.expr(f"case when delay <= {g} then 0L else (delay + {g - 1}) div {g}L - 1 end")
-        )
-        table = (
-            counted.groupingSets([["side", "j", "tb"], ["side", "j", "db"]], "side", "j", "tb", "db")
-            .agg(
-                F.count("*").alias("n"),
-                F.max("t").alias("t"),
-                F.max("ts").alias("hi"),
-                F.min("ts").alias("lo"),
-                F.max("delay").alias("delay"),
-            )
-            .toArrow()
-        )
-        return Arrivals.of(table, len(self.rows.sources), self.rows.is_self)
+    def _horizon_at(self, horizons: Horizons, side: int, new: Arrivals) -> np.ndarray:
+        """Horizon of one side after each arrival, int64 us."""
+        if not len(horizons.interval):
+            return np.full(len(new.seq), NEVER, np.int64)
+        return horizons.at(side, new.stream_time_us, self.settings.interval_us, self.spec.window_us)
 
     def _count_pairs(
-        self, new: DataFrame, batch: Batch, before: list[int], arrived: Arrivals, control: JoinControl
+        self, new: DataFrame, batch: Batch, before: list[int], arrived: Counted, control: JoinControl
     ) -> pa.Table:
         """Counts of candidate pairs by (interval, side of x, required bucket[, delay bucket of y])."""
         from pyspark.sql import functions as F
@@ -203,7 +183,7 @@ class JoinStage(JoinRepair):
             placed = placed.withColumn(f"h{side}", F.greatest(F.col(f"b{side}"), behind, never))
         return placed.drop("b0", "b1", "k0", "k1")
 
-    def _join(self, placed: DataFrame, batch: Batch, before: list[int], arrived: Arrivals) -> DataFrame:
+    def _join(self, placed: DataFrame, batch: Batch, before: list[int], arrived: Counted) -> DataFrame:
         from pyspark.sql import functions as F
 
         carried = {"t": F.col("t"), "h0": F.col("h0"), "h1": F.col("h1")}
@@ -218,7 +198,7 @@ class JoinStage(JoinRepair):
         new: DataFrame,
         batch: Batch,
         before: list[int],
-        arrived: Arrivals,
+        arrived: Counted,
         carried: dict[str, Column],
         *,
         sampled: bool = False,
@@ -241,32 +221,25 @@ class JoinStage(JoinRepair):
 
     # -- late ----------------------------------------------------------------------------------------------------
 
-    def _late(self, placed: DataFrame) -> tuple[DataFrame | None, LateCounts]:
-        late = self._late_rows(placed)
-        counts = late_counts(late)
-        return (late if counts else None), counts
-
-    def _late_rows(self, placed: DataFrame) -> DataFrame:
-        """New rows, per role, whose window reaches behind the opposite horizon."""
-        from pyspark.sql import functions as F
-
-        w, parts = self.spec.window_us, []
+    def _late_rows(self, new: Arrivals, gone: list[np.ndarray]) -> pa.Table:
+        """New rows, per role, whose window reaches behind the opposite horizon `gone` (int64 us per side and arrival)."""
+        parts = []
         for side, alias in enumerate(self.rows.aliases):
+            horizon = gone[1 - side]
             source = 0 if self.rows.is_self else side
-            gone = F.col(f"h{1 - side}")
-            late = placed.where((F.col("side") == source) & (gone >= F.col("ts") - w))
-            parts.append(
-                late.select(
-                    "seq",
-                    F.lit(self.rows.streams[side]).alias("stream"),
-                    F.lit(alias).alias("alias"),
-                    F.timestamp_micros("ts").alias("event_ts"),
-                    F.timestamp_micros(F.col("ts") - w).alias("partners_from"),
-                    F.timestamp_micros(F.least(gone, F.col("ts") + w)).alias("partners_to"),
-                    F.timestamp_micros(floor_to(F.col("t"), self.spec.period_us)).alias("period_start"),
-                )
-            )
-        return parts[0].unionByName(parts[1])
+            at = np.flatnonzero((new.side == source) & (horizon >= new.event_time_us - self.spec.window_us))
+            times, period = new.event_time_us[at], new.stream_time_us[at] // self.spec.period_us * self.spec.period_us
+            columns: dict[str, Any] = {
+                "seq": new.seq[at],
+                "stream": pa.repeat(pa.scalar(self.rows.streams[side]), len(at)),
+                "alias": pa.repeat(pa.scalar(alias), len(at)),
+                "event_ts": pa.array(times).cast(TIMESTAMP),
+                "partners_from": pa.array(times - self.spec.window_us).cast(TIMESTAMP),
+                "partners_to": pa.array(np.minimum(horizon[at], times + self.spec.window_us)).cast(TIMESTAMP),
+                "period_start": pa.array(period).cast(TIMESTAMP),
+            }
+            parts.append(pa.table(columns))
+        return pa.concat_tables(parts)
 
 
 def restore(
@@ -288,13 +261,12 @@ def restore(
     return control, books
 
 
-class Arrivals:
-    """What one micro-batch's new rows look like to the control plane, as NumPy arrays."""
+class Counted:
+    """What one micro-batch's new rows look like to the control plane."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.low, self.high = 0, 0
-        self.peaks: list[int] = []
         self.longest_delay_us = NEVER
         self.before_speech: tuple[Sparse, Sparse] = (_NONE, _NONE)
         self.unplaced = 0
@@ -303,43 +275,31 @@ class Arrivals:
         self.left_is_smaller = False
 
     @staticmethod
-    def of(table: pa.Table, sources: int, is_self: bool) -> Arrivals:
-        """From the grouped counts: columns side, j, tb or db (the other null), n, t, lo, hi."""
-        found = Arrivals()
-        found.peaks = [NEVER] * sources
-        if table.num_rows == 0:
+    def of(new: Arrivals, settings: RetentionParameters, is_self: bool) -> Counted:
+        """Rows by interval: of each side by event time (rows held) and by delay."""
+        found = Counted()
+        found.rows = len(new.seq)
+        if not found.rows:
             return found
-        by_time = table.filter(pa.compute.is_valid(table["tb"]))
-        by_delay = table.filter(pa.compute.is_valid(table["db"]))
-        side, number = by_time["side"].to_numpy(), by_time["j"].to_numpy()
-        rows, t = by_time["n"].to_numpy(), by_time["t"].to_numpy()
-        found.rows = int(rows.sum())
-        found.longest_delay_us = int(by_time["delay"].to_numpy().max())
-        found.low, found.high = int(by_time["lo"].to_numpy().min()), int(by_time["hi"].to_numpy().max())
-        for i in range(sources):
-            own = by_time["hi"].to_numpy()[side == i]
-            found.peaks[i] = int(own.max()) if len(own) else NEVER
-        totals = [int(rows[side == i].sum()) for i in range(sources)]
-        found.left_is_smaller = sources == 2 and totals[0] < totals[1]
-        times = _by_interval(side, number, by_time["tb"].to_numpy(), rows, sources, is_self)
-        delays = _by_interval(
-            by_delay["side"].to_numpy(),
-            by_delay["j"].to_numpy(),
-            by_delay["db"].to_numpy(),
-            by_delay["n"].to_numpy(),
-            sources,
-            is_self,
-        )
-        order = np.argsort(number, kind="stable")
-        numbers, starts = np.unique(number[order], return_index=True)
-        last = np.maximum.reduceat(t[order], starts)
-        sums = np.add.reduceat(rows[order], starts)
-        for each, t_last, count in zip(numbers.tolist(), last.tolist(), sums.tolist(), strict=True):
+        times, t = new.event_time_us, new.stream_time_us
+        found.longest_delay_us = int(new.delay_us.max())
+        found.low, found.high = int(times.min()), int(times.max())
+        totals = np.bincount(new.side, minlength=2)
+        found.left_is_smaller = not is_self and bool(totals[0] < totals[1])
+        number = t // settings.interval_us
+        held = times // held_bucket_us(settings.interval_us, settings.granularity_us)
+        by_time = _by_interval(new.side, number, held, is_self)
+        by_delay = _by_interval(new.side, number, delay_bucket(new.delay_us, settings.granularity_us), is_self)
+        edges = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
+        ends = np.append(edges[1:], found.rows)
+        for each, t_last, count in zip(
+            number[edges].tolist(), t[ends - 1].tolist(), (ends - edges).tolist(), strict=True
+        ):
             if t_last <= NEVER:
-                found.before_speech, found.unplaced = times[each], count
+                found.before_speech, found.unplaced = by_time[each], count
             else:
                 found._placed.append((each, count))
-                found.intervals.append((each, t_last, times[each], delays[each]))
+                found.intervals.append((each, t_last, by_time[each], by_delay[each]))
         return found
 
     def by_period(self, interval_us: int, period_us: int) -> dict[int, int]:
@@ -355,21 +315,24 @@ _NONE: Sparse = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def _by_interval(
-    side: np.ndarray, number: np.ndarray, bucket: np.ndarray, rows: np.ndarray, sources: int, is_self: bool
+    side: np.ndarray, number: np.ndarray, bucket: np.ndarray, is_self: bool
 ) -> dict[int, tuple[Sparse, Sparse]]:
     """Per interval, one sparse histogram per role; a self join's rows play both."""
+    rows = pa.table({"number": number, "side": side, "bucket": bucket})
+    counted = rows.group_by(["number", "side", "bucket"]).aggregate([([], "count_all")])
+    number, side, bucket = (counted[name].to_numpy() for name in ("number", "side", "bucket"))
     order = np.lexsort((bucket, side, number))
-    side, number, bucket, rows = side[order], number[order], bucket[order], rows[order]
+    number, side, bucket, count = number[order], side[order], bucket[order], counted["count_all"].to_numpy()[order]
     numbers, starts = np.unique(number, return_index=True)
     found: dict[int, tuple[Sparse, Sparse]] = {}
     for each, first, end in zip(numbers.tolist(), starts, [*starts[1:], len(number)], strict=True):
         middle = first + np.searchsorted(side[first:end], 1)
-        left, right = (bucket[first:middle], rows[first:middle]), (bucket[middle:end], rows[middle:end])
+        left, right = (bucket[first:middle], count[first:middle]), (bucket[middle:end], count[middle:end])
         found[each] = (left, left) if is_self else (left, right)
     return found
 
 
-def summaries(arrived: Arrivals, cells: pa.Table | None) -> list[IntervalSummary]:
+def summaries(arrived: Counted, cells: pa.Table | None) -> list[IntervalSummary]:
     """Counts of one micro-batch as the control plane takes them, by interval."""
     empty = np.empty((0, 6), np.int64)
     per_interval: dict[int, np.ndarray] = {}

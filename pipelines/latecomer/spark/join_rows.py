@@ -206,8 +206,10 @@ class JoinRows:
             copy_left=copy_left,
         )
 
-    def results(self, pairs: DataFrame, *, provenance: str, published: Column, period: Column) -> DataFrame:
-        """Public result rows of pairs."""
+    def results(
+        self, pairs: DataFrame, *, provenance: str, published: Column, period: Column, wait: Column | None = None
+    ) -> DataFrame:
+        """Public result rows of pairs; `wait` (us) goes into the ledger."""
         from pyspark.sql import functions as F
 
         outputs = [F.expr(ex.to_spark_sql(expr, self.name_of)).alias(name) for name, expr in self._outputs()]
@@ -216,6 +218,7 @@ class JoinRows:
             F.lit(provenance).alias("provenance"),
             F.lit(0).cast("int").alias("revision"),
             published.alias("published_seq"),
+            *([] if wait is None else [wait.alias("wait_us")]),
             F.timestamp_micros(period).alias("period_start"),
         )
 

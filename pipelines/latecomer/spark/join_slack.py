@@ -19,13 +19,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
+from latecomer.core.arrivals import Arrivals
 from latecomer.core.join import Horizons
+from latecomer.core.join_pairs import ArrivalClock, slack_watermark
 from latecomer.core.time import FOREVER, NEVER
+from latecomer.lake import small
+from latecomer.spark import scan, tables
 from latecomer.spark.columns import floor_to
-from latecomer.spark.join import JoinStage, restore, summaries
+from latecomer.spark.join import Counted, JoinStage, restore, summaries
 from latecomer.spark.ledger import late_counts
-from latecomer.spark.scan import Chunks, running_maxima
 from latecomer.spark.stage import Batch, Outcome, Settled
 
 if TYPE_CHECKING:
@@ -40,66 +44,84 @@ class SlackJoinStage(JoinStage):
         control, books = restore(self.spec, state)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         slack, reached = (NEVER, NEVER) if state is None else (state["slack"], state["watermark"])
-        chunks = Chunks.over(batch.seq_from, batch.seq_to, self.spark.sparkContext.defaultParallelism)
-        new = self.keep(self._scanned(batch, carry, chunks))
-        arrived = self._count_arrivals(new)
+        new = scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
+        arrived = Counted.of(new, self.settings, self.rows.is_self)
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, None))
-        marked = self.keep(self._watermarked(new, horizons, slack, reached, chunks))
-        steps = _Steps.of(marked, reached, batch, control.t_last_us)
-        late = self._late_rows(marked.withColumn("h0", _behind("mark")).withColumn("h1", _behind("mark")))
-        late_count = late_counts(late) if arrived.rows else {}
-        on_time = self._released(marked, batch, reached, steps) if reached < FOREVER else None
-        for side, peak in enumerate(arrived.peaks):
-            carry[side] = max(carry[side], peak)
+        mark = self._watermark(new, horizons, slack, reached)
+        steps = _Steps.of(new, mark, reached, batch, control.t_last_us)
+        clock = ArrivalClock.from_dict(state["clock"]) if state is not None else ArrivalClock()
+        self._tick(clock, new)
+        behind = np.where(new.event_time_us < mark, mark, NEVER)
+        late = self._late_rows(new, [behind, behind])
+        late_count = late_counts(late)
+        on_time = self._released(new, mark, batch, reached, steps, clock) if reached < FOREVER else None
 
         def settle(produced: dict[int, int]) -> Settled:
             rows = arrived.by_period(self.settings.interval_us, self.spec.period_us)
-            books.add(produced, late_count, rows, arrived.unplaced, {})
+            last = batch.seq_to if batch.flush else batch.seq_to - 1
+            mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") <= last)
+            waits = (
+                small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine, "wait_us")
+                if produced
+                else {}
+            )
+            books.add(produced, late_count, rows, arrived.unplaced, waits)
+            clock.forget(self._waiting_from(batch, steps))
             closed = books.close(control, flush=batch.flush)
             following = {
                 "control": control.to_dict(),
                 "books": books.to_dict(),
-                "carry": carry,
+                "carry": new.after,
                 "slack": max(slack, arrived.longest_delay_us),
                 "watermark": FOREVER if batch.flush else steps.after,
                 "parameters": None,
+                "clock": clock.to_dict(),
             }
             return Settled(closed, following, dict(books.totals))
 
-        return Outcome(on_time, late if late_count or batch.number == 0 else None, settle)
+        return Outcome(on_time, late if late.num_rows or batch.number == 0 else None, settle)
 
-    def _watermarked(self, new: DataFrame, horizons: Horizons, slack: int, reached: int, chunks: Chunks) -> DataFrame:
-        """New rows with ``mark``, the watermark after each arrival (``NEVER`` before there is one)."""
-        from pyspark.sql import functions as F
+    def _tick(self, clock: ArrivalClock, new: Arrivals) -> None:
+        """First arrival, and stream time there, of every interval of the micro-batch."""
+        spoken = new.stream_time_us > NEVER
+        seq, time = new.seq[spoken], new.stream_time_us[spoken]
+        _, first = np.unique(time // self.settings.interval_us, return_index=True)
+        clock.add(seq[first], time[first], self.settings.interval_us)
 
-        defined = F.col("t") > NEVER
-        if self.spec.strategy.name == "aq_k_slack":
-            placed = self._place(new, horizons)
-            mark = F.when(F.col("h0") > NEVER, F.col("h0") + self.spec.window_us).otherwise(NEVER)
-            return placed.withColumn("mark", F.greatest(mark, F.lit(reached)))
-        if self.spec.strategy.name == "k_slack":
-            mark = F.when(defined, F.col("t") - F.lit(self.spec.strategy.slack_us)).otherwise(NEVER)
-            return new.withColumn("mark", F.greatest(mark, F.lit(reached)))
-        longest = running_maxima(new, {"k": F.col("delay")}, {"k": slack}, chunks)
-        edge = F.when(defined, F.col("t") - F.col("k"))
-        return running_maxima(longest, {"mark": edge}, {"mark": reached}, chunks)
+    def _waiting_from(self, batch: Batch, steps: _Steps) -> int:
+        """The oldest arrival that still waits: no pair to come has a later row that arrived before it."""
+        found = [tables.first_above(self.lake, stream, batch.seq_to, steps.after) for stream in self.rows.sources]
+        return min((seq for seq in found if seq is not None), default=batch.seq_to)
 
-    def _released(self, marked: DataFrame, batch: Batch, reached: int, steps: _Steps) -> DataFrame:
+    def _watermark(self, new: Arrivals, horizons: Horizons, slack: int, reached: int) -> np.ndarray:
+        """The watermark after each arrival, int64 us, ``NEVER`` before there is one."""
+        strategy = self.spec.strategy
+        if strategy.name == "aq_k_slack":
+            horizon = self._horizon_at(horizons, 0, new)
+            return np.maximum(np.where(horizon > NEVER, horizon + self.spec.window_us, NEVER), reached)
+        return slack_watermark(new.stream_time_us, new.delay_us, strategy.slack_us, (reached, slack))[0]
+
+    def _released(
+        self, new: Arrivals, mark: np.ndarray, batch: Batch, reached: int, steps: _Steps, clock: ArrivalClock
+    ) -> DataFrame:
         """Pairs whose later release falls into this micro-batch, as result rows."""
         from pyspark.sql import functions as F
 
-        low, high = steps.span(marked, reached, self.spec.window_us)
+        marked = scan.looked_up(self.rows.arrivals(batch), new.seq, {"t": new.stream_time_us, "mark": mark})
+        low, high = steps.span(new, reached, self.spec.window_us)
         sides = []
         for side, letter in enumerate(("l", "r")):
             fresh = self.rows.as_side(marked, side, {"t": F.col("t"), "mark": F.col("mark")})
             behind = F.col(f"{letter}_ts") < F.col(f"{letter}_mark")
-            fresh = fresh.withColumn(f"{letter}_late", behind)
-            both = fresh
+            # a row exactly at the watermark is not behind it, and is released by its own arrival
+            at = F.col(f"{letter}_ts") == F.col(f"{letter}_mark")
+            both = fresh = fresh.withColumn(f"{letter}_late", behind).withColumn(f"{letter}_at", at)
             if batch.seq_from > 0:
                 stored = self.rows.stored(side, batch.seq_from, NEVER, low, high)
                 blank = {f"{letter}_{name}": F.lit(None).cast("bigint") for name in ("t", "mark")}
-                both = fresh.unionByName(stored.withColumns(blank | {f"{letter}_late": F.lit(False)}))
+                blank |= {f"{letter}_late": F.lit(False), f"{letter}_at": F.lit(False)}
+                both = fresh.unionByName(stored.withColumns(blank))
             both = both.where(F.col(f"{letter}_ts") <= steps.after)
             waits = ~F.col(f"{letter}_late") & (F.col(f"{letter}_ts") > reached)
             sides.append(steps.released(both, letter, waits))
@@ -109,11 +131,21 @@ class SlackJoinStage(JoinStage):
             sides[0], sides[1], active & ~F.coalesce(lost, F.lit(False)), where=True, copy_left=False
         )
         when = F.expr("if(l_released > r_released, l_when, r_when)")
+
+        @F.pandas_udf("bigint")  # type: ignore[call-overload]
+        def arrived_at(seq):  # type: ignore[no-untyped-def]
+            import pandas as pd
+
+            return pd.Series(clock.at(seq.to_numpy()))
+
+        # before every stream has spoken the clock stands at its first value, as in join_pairs.waits
+        wait = F.greatest(when - arrived_at(F.greatest("l_seq", "r_seq")), F.lit(0))
         return self.rows.results(
             pairs,
             provenance="on_time",
             published=F.greatest("l_released", "r_released"),
             period=floor_to(when, self.spec.period_us),
+            wait=wait,
         )
 
 
@@ -121,22 +153,14 @@ class _Steps:
     """The watermark as a staircase over this micro-batch: from which arrival on it has reached which event time."""
 
     def __init__(self, marks: np.ndarray, seqs: np.ndarray, times: np.ndarray, reached: int) -> None:
-        order = np.argsort(marks)
-        self.marks, self.seqs, self.times = marks[order], seqs[order], times[order]
+        self.marks, self.seqs, self.times = marks, seqs, times
         self.after = int(self.marks[-1]) if len(marks) else reached
 
     @staticmethod
-    def of(marked: DataFrame, reached: int, batch: Batch, t_last_us: int) -> _Steps:
+    def of(new: Arrivals, mark: np.ndarray, reached: int, batch: Batch, t_last_us: int) -> _Steps:
         """One step per value of the watermark above `reached`; a flush adds the last, at the arrival after all."""
-        from pyspark.sql import functions as F
-
-        table = (
-            marked.where(F.col("mark") > reached)
-            .groupBy("mark")
-            .agg(F.min("seq").alias("seq"), F.min("t").alias("t"))
-            .toArrow()
-        )
-        marks, seqs, times = (table[name].to_numpy() for name in ("mark", "seq", "t"))
+        first = np.flatnonzero(mark > np.concatenate([[reached], mark[:-1]]))
+        marks, seqs, times = mark[first], new.seq[first], new.stream_time_us[first]
         if batch.flush and t_last_us > NEVER:
             marks, seqs, times = np.append(marks, FOREVER), np.append(seqs, batch.seq_to), np.append(times, t_last_us)
         return _Steps(marks, seqs, times, reached)
@@ -154,27 +178,18 @@ class _Steps:
             place = np.minimum(np.searchsorted(marks, ts.to_numpy(), "left"), max(len(marks) - 1, 0))
             return pd.DataFrame({"released": seqs[place], "at": times[place]})
 
+        own, at = F.col(f"{letter}_seq"), F.col(f"{letter}_at")
         if not len(marks):
-            return rows.withColumn(f"{letter}_released", F.lit(-1).cast("bigint")).withColumn(
-                f"{letter}_when", F.lit(None).cast("bigint")
-            )
-        found = rows.withColumn("_step", find(F.col(f"{letter}_ts")))
-        own = F.col(f"{letter}_seq") > F.col("_step.released")
-        released = F.when(waits, F.greatest(F.col("_step.released"), F.col(f"{letter}_seq"))).otherwise(F.lit(-1))
-        when = F.when(own, F.coalesce(F.col(f"{letter}_t"), F.col("_step.at"))).otherwise(F.col("_step.at"))
-        return found.withColumn(f"{letter}_released", released).withColumn(f"{letter}_when", when).drop("_step")
+            found, step, when = rows, F.lit(-1).cast("bigint"), F.lit(None).cast("bigint")
+        else:
+            found = rows.withColumn("_step", find(F.col(f"{letter}_ts")))
+            step, when = F.col("_step.released"), F.col("_step.at")
+        released = F.when(at, own).when(waits, F.greatest(step, own)).otherwise(F.lit(-1))
+        own_time = F.coalesce(F.col(f"{letter}_t"), when)
+        instant = F.when(at | (own > step), own_time).otherwise(when)
+        return found.withColumn(f"{letter}_released", released).withColumn(f"{letter}_when", instant).drop("_step")
 
-    def span(self, marked: DataFrame, reached: int, window_us: int) -> tuple[int, int]:
+    def span(self, new: Arrivals, reached: int, window_us: int) -> tuple[int, int]:
         """Event times of stored rows that may be in a pair of this micro-batch: [low, high]."""
-        from pyspark.sql import functions as F
-
-        lowest = marked.agg(F.min("ts")).collect()[0][0]
-        low = reached if lowest is None else min(reached, lowest)
+        low = min(reached, int(new.event_time_us.min())) if len(new.seq) else reached
         return max(low, NEVER // 2) - window_us, min(self.after, FOREVER // 2)
-
-
-def _behind(name: str) -> Column:
-    """Horizon that makes `_late_rows` register what came behind the watermark, and nothing else."""
-    from pyspark.sql import functions as F
-
-    return F.when(F.col("ts") < F.col(name), F.col(name)).otherwise(F.lit(NEVER))

@@ -8,14 +8,11 @@ written too, and once more (``emission`` 1, 2, ...) should arrivals follow after
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from latecomer.core.join import JoinControl
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -36,16 +33,12 @@ LateCounts = dict[int, tuple[int, int]]
 """Period start in us -> (late rows, the largest seq among them)."""
 
 
-def late_counts(late: DataFrame) -> LateCounts:
+def late_counts(late: pa.Table) -> LateCounts:
     """Count registered late rows per period; a row that is late in both roles of a self join counts once."""
-    from pyspark.sql import functions as F
-
-    table = (
-        late.groupBy(F.unix_micros("period_start").alias("period"))
-        .agg(F.count_distinct("seq").alias("rows"), F.max("seq").alias("last"))
-        .toArrow()
-    )
-    columns = (table["period"].to_pylist(), table["rows"].to_pylist(), table["last"].to_pylist())
+    periods = late["period_start"].cast(pa.int64())
+    table = pa.table({"period": periods, "seq": late["seq"]}).group_by("period")
+    found = table.aggregate([("seq", "count_distinct"), ("seq", "max")])
+    columns = (found[name].to_pylist() for name in ("period", "seq_count_distinct", "seq_max"))
     return {period: (rows, last) for period, rows, last in zip(*columns, strict=True)}
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter, size_for
-from latecomer.spark.columns import ceil_div, floor_to, quoted
+from latecomer.spark.columns import ceil_div, floor_to, greatest, quoted
 from latecomer.spark.query import check_expressions
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
@@ -92,40 +92,44 @@ class MembershipStage(WindowedStage):
         """Rows of a stream with windows of its own may lie before the window they belong to."""
         return 0 if self.alike else max(window.size_us + window.slide_us for window in self.spec.windows)
 
-    def first_of(self, time: str) -> Column:
+    def first_of(self, time: Any, side: Any = "side") -> Any:
         """Number of the first window of the first stream that a row belongs to."""
-        return super().first_of(time) if self.alike else self._by_side(time, 0)
+        return super().first_of(time) if self.alike else self._by_side(time, side, 0)
 
-    def last_of(self, time: str) -> Column:
+    def last_of(self, time: Any, side: Any = "side") -> Any:
         """Number of the last window of the first stream that a row belongs to."""
-        return super().last_of(time) if self.alike else self._by_side(time, 1)
+        return super().last_of(time) if self.alike else self._by_side(time, side, 1)
 
-    def _by_side(self, time: str, which: int) -> Column:
+    def _by_side(self, time: Any, side: Any, which: int) -> Any:
+        """First (0) or last (1) window, over all streams of the query that read a row's source."""
         from pyspark.sql import functions as F
 
-        found: Column | None = None
-        for side in range(len(self.sources)):
-            own = [self._span(place, time)[which] for place in range(len(self.side_of)) if self.side_of[place] == side]
-            edge = own[0] if len(own) == 1 else (F.least(*own) if which == 0 else F.greatest(*own))
-            found = edge if found is None else F.when(F.col("side") == side, edge).otherwise(found)
-        assert found is not None
+        time = F.col(time) if isinstance(time, str) else time
+        edges = []
+        for source in range(len(self.sources)):
+            own = [
+                self._span(place, time)[which] for place in range(len(self.side_of)) if self.side_of[place] == source
+            ]
+            edges.append(greatest(*own) if which else -greatest(*(-edge for edge in own)))
+        if isinstance(time, np.ndarray):
+            return np.select([side == source for source in range(len(edges))], edges)
+        found = edges[0]
+        for source, edge in enumerate(edges[1:], 1):
+            found = F.when(F.col(side) == source, edge).otherwise(found)
         return found
 
-    def _span(self, place: int, time: str) -> tuple[Column, Column]:
+    def _span(self, place: int, time: Any) -> tuple[Any, Any]:
         """First and last window of the first stream for which a row of stream `place` counts."""
-        from pyspark.sql import functions as F
-
         if self.alike or place == 0:
             return super().first_of(time), super().last_of(time)
         size, slide = self.grid.size_us, self.grid.slide_us
         own = self.spec.windows[place]
-        before = F.col(time) - own.size_us
-        first_end = floor_to(before, own.slide_us) + own.slide_us + own.size_us
-        last_end = floor_to(F.col(time), own.slide_us) + own.size_us
+        first_end = floor_to(time - own.size_us, own.slide_us) + own.slide_us + own.size_us
+        last_end = floor_to(time, own.slide_us) + own.size_us
         first = ceil_div(first_end - size, slide)
         touched = ceil_div(last_end, slide) - 1
         following = ceil_div(last_end + own.slide_us - size, slide) - 1
-        return first, F.greatest(touched, following)
+        return first, greatest(touched, following)
 
     # ----------------------------------------------------------------------------------------------------- answers
 
@@ -137,7 +141,7 @@ class MembershipStage(WindowedStage):
         own = own.where(F.col("element").isNotNull())
         if self.kind == "double":
             own = own.where(~F.isnan("element"))
-        low, high = self._span(place, "ts")
+        low, high = self._span(place, F.col("ts"))
         low = low if first is None else F.greatest(low, first)
         high = high if last is None else F.least(high, last)
         return self.in_windows(own, low, high)

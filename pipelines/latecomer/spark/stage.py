@@ -46,13 +46,13 @@ class Outcome:
     Attributes
     ----------
     on_time, late
-        Rows to append, None where there are none.
+        Rows to append, in Spark or here; None where there are none.
     settle
         Called once both are committed, with the number of committed on-time rows per period (start in us).
     """
 
     on_time: DataFrame | None
-    late: DataFrame | None
+    late: DataFrame | pa.Table | None
     settle: Callable[[dict[int, int]], Settled]
 
 

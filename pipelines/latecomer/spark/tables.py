@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import small
 from latecomer.lake.location import Lake
+from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.session import expects_few
 
 if TYPE_CHECKING:
@@ -57,6 +59,35 @@ def events(
     return rows
 
 
+def arrivals(lake: Lake, stream: str, seq_from: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
+    """``seq`` and event time (us) of stored events with ``seq_from <= seq < seq_to``, in arrival order, int64.
+
+    Read here, not by Spark: two narrow columns, and only of the files that hold the range.
+    """
+    table = small.open_table(lake, "events", stream)
+    if table is None:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    inside = (pc.field("seq") >= seq_from) & (pc.field("seq") < seq_to)
+    found = table.to_pyarrow_dataset().to_table(columns=["seq", "event_ts"], filter=inside)
+    seq, event_time_us = found["seq"].to_numpy(), found["event_ts"].cast(pa.int64()).to_numpy()
+    if len(seq) > 1 and not (seq[1:] > seq[:-1]).all():
+        order = np.argsort(seq, kind="stable")
+        seq, event_time_us = seq[order], event_time_us[order]
+    return seq, event_time_us
+
+
+def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | None:
+    """The earliest arrival before `seq_to` with an event time above a bound (us); None where there is none."""
+    table = small.open_table(lake, "events", stream)
+    if table is None or above_us >= LATEST_US:
+        return None
+    kept = pc.field("seq") < seq_to
+    if above_us > EARLIEST_US:
+        kept = kept & (pc.field("event_ts") > pa.scalar(above_us, pa.timestamp("us", tz="UTC")))
+    found = pc.min(table.to_pyarrow_dataset().to_table(columns=["seq"], filter=kept)["seq"]).as_py()
+    return None if found is None else int(found)
+
+
 def _few(
     lake: Lake,
     stream: str,
@@ -83,17 +114,19 @@ def _few(
     return found if found.num_rows <= FEW_ROWS else None
 
 
-def append(rows: DataFrame, lake: Lake, area: str, name: str, app_id: str, version: int) -> None:
+def append(rows: DataFrame | pa.Table, lake: Lake, area: str, name: str, app_id: str, version: int) -> None:
     """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
 
-    A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has them committed without Spark's writer; where
+    Rows that are here already are committed from here. A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has them committed without Spark's writer; where
     they turn out to be more than `FEW_ROWS`, they are computed again and written by it.
     """
-    if expects_few(rows.sparkSession):
-        found = rows.limit(FEW_ROWS + 1).toArrow()
-        if found.num_rows <= FEW_ROWS:
-            small.append(lake, area, name, found, app_id, version)
-            return
+    here = rows if isinstance(rows, pa.Table) else None
+    if here is None and expects_few(rows.sparkSession):
+        here = rows.limit(FEW_ROWS + 1).toArrow()
+        here = here if here.num_rows <= FEW_ROWS else None
+    if here is not None:
+        small.append(lake, area, name, here, app_id, version)
+        return
     (
         rows.write.format("delta")
         .mode("append")

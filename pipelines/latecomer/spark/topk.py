@@ -91,11 +91,10 @@ class TopKStage(WindowedStage):
 
     # ----------------------------------------------------------------------------------------------------- observe
 
-    def observed(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+    def observed(self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
         """What the members of the final top-k of observed windows required."""
         from pyspark.sql import functions as F
 
-        rows = self.waited(scanned, wanted)
         table = (
             self._best(rows, [*self.groups, "pane", "j"])
             .select("grp", "pane", "bucket", F.col("score").cast("double").alias("score"), "ts", "seq")

@@ -2,13 +2,15 @@
 
 One micro-batch, arrivals ``[seq_from, seq_to)``:
 
-1. *Scan* the new rows: running maxima, stream time, the interval of each arrival. A policy that learns from observed windows
-   has the scan begin where the oldest unobserved window can have its first row; a checkpoint of the maxima makes that exact.
-2. *Observe* the windows whose observation ends in these intervals (the kind says what their contributions required).
+1. *Scan* the new rows' ``seq`` and event time, here and not in Spark: running maxima, stream time, the interval of each arrival
+   (:mod:`latecomer.core.arrivals`; a micro-batch's size bounds the memory).
+2. *Observe* the windows whose observation ends in these intervals (the kind says what their contributions required). The scan
+   for these begins where the oldest unobserved window can have its first row; a checkpoint of the maxima makes that exact.
 3. *Decide*: :class:`latecomer.core.windows.WindowControl`, one per shard, gives the slack of every interval.
-4. *Close*: the watermark after every arrival follows from one short table. A row is on time for the windows the watermark
-   has not reached when it arrives: for those from number `o` on. Windows closed here are answered from stored rows that
-   are on time for them; a row for which a closed window exists is registered as late.
+4. *Close*: the watermark after every arrival follows. A row is on time for the windows the watermark has not reached when
+   it arrives: for those from number `o` on. Most rows are on time for all, so only a list of the others goes to Spark, which
+   answers the windows that close from stored rows, in plain scans and aggregations. A row for which a closed window exists is
+   registered as late.
 
 Rows of open windows are no copy: they are a range of the stored events, found by file statistics.
 
@@ -18,6 +20,7 @@ answer over all its rows with ``seq <= C``, whatever was on time. So corrections
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,21 +29,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latecomer.core.arrivals import Arrivals, Arrived, Checkpoint, first_at
 from latecomer.core.slack import Fixed
-from latecomer.core.time import FOREVER, NEVER
-from latecomer.core.windows import Grid, Observed, Placement, SlackPolicy, WindowControl
+from latecomer.core.time import NEVER
+from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl
 from latecomer.lake import small
 from latecomer.lake.location import Lake
-from latecomer.spark import tables
+from latecomer.spark import scan, tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, floor_div, floor_to, join_null_safe, quoted
 from latecomer.spark.query import open_streams
-from latecomer.spark.scan import Chunks, running_maxima
 from latecomer.spark.stage import Batch, Outcome, Settled, Stage
-from latecomer.spark.window_arrivals import Arrived, Checkpoint
 from latecomer.spark.window_books import WindowBooks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+PIECE_ROWS = 1 << 22
+"""Arrivals that are looked at together when history is read again."""
+BROADCAST_ROWS = 1 << 20
+"""Entries of a list of arrivals up to which every task gets a copy."""
 
 
 def controls_of(spec: Any, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[WindowControl]:
@@ -144,8 +152,8 @@ class WindowedStage(Stage):
         """Shard of a row, SQL over payload columns."""
         return "0"
 
-    def observed(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
-        """Per shard and interval, the windows that were asked for; `scanned` has payload, ``t``, ``shard`` and ``ts``."""
+    def observed(self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+        """Per shard and interval, the windows that were asked for; `rows` as :meth:`waited` gives them."""
         raise NotImplementedError
 
     def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
@@ -170,14 +178,13 @@ class WindowedStage(Stage):
             for control, learnt in zip(controls, self.parameters["policies"], strict=True):
                 control.policy.restore(learnt)
         marks = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
-        carry = marks[-1].carry
         observing = any(control.policy.needs_observation for control in controls)
-        start = marks[0] if observing else marks[-1]
-        scanned = self.keep(self._scanned(start, batch))
-        new = scanned.where(scanned["seq"] >= batch.seq_from)
-        arrived = self._arrived(new, carry)
+        new = self._arrivals(batch.seq_from, batch.seq_to, marks[-1].carry)
+        arrived = Arrived.of(new, self.grid, self.shards)
         wanted = [control.schedule(each) for control, each in zip(controls, arrived.intervals, strict=True)]
-        seen = self.observed(scanned, wanted) if any(wanted) else [{} for _ in controls]
+        seen: list[dict[int, list[Observed]]] = [{} for _ in controls]
+        if any(wanted):
+            seen = self.observed(self.waited(marks[0], batch.seq_to, wanted), wanted)
         before = [self.grid.last_closed(control.watermark()) for control in controls]
         held_low = [_oldest(control, self.lookback_us) for control in controls]
         for control, waiting in zip(controls, arrived.waiting, strict=True):
@@ -186,25 +193,27 @@ class WindowedStage(Stage):
         placements = [
             control.step(each, found) for control, each, found in zip(controls, arrived.intervals, seen, strict=True)
         ]
-        placed = self.keep(self._placed(new, placements))
-        closing, late_count = self._closing(placed, batch, controls, arrived, before, openings)
-        rows = self._available(placed, batch, before, held_low)
-        on_time = None
+        closed = new.closed(placements, self.grid)
+        closing = self._closing(new, closed, batch, controls, arrived, before, openings)
+        behind = closed >= self.first_of(new.event_time_us, new.side)
+        missed = pa.table({"seq": new.seq[behind], "c": closed[behind]})
+        on_time = late = None
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
+            rows = self._available(batch, missed, before, held_low)
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
-        late = self._late_rows(placed) if late_count or batch.number == 0 else None
-        peaks = [max(a, b) for a, b in zip(carry, arrived.peaks, strict=True)]
+        if missed.num_rows or batch.number == 0:
+            late = self._late_rows(batch, missed)
 
         def settle(produced: dict[int, int]) -> Settled:
             waits = self._waits(batch) if produced else {}
             published = {period: (count, waits.get(period) or 0) for period, count in produced.items()}
-            books.add(published, arrived.rows, late_count)
+            books.add(published, arrived.rows, self._registered(batch) if missed.num_rows else 0)
             books.note(self.extras)
-            closed = books.close(controls, flush=batch.flush)
+            ledger = books.close(controls, flush=batch.flush)
             if batch.flush:
                 for control in controls:
                     control.flush()
-            following = [*marks, Checkpoint(batch.seq_to, peaks)]
+            following = [*marks, Checkpoint(batch.seq_to, new.after)]
             while len(following) > 1 and (not observing or self._passed(following[1], controls)):
                 following.pop(0)
             after = {
@@ -213,7 +222,7 @@ class WindowedStage(Stage):
                 "marks": [[mark.seq, mark.carry] for mark in following],
                 "parameters": used,
             }
-            return Settled(closed, after, dict(books.totals))
+            return Settled(ledger, after, dict(books.totals))
 
         return Outcome(on_time, late, settle)
 
@@ -231,29 +240,24 @@ class WindowedStage(Stage):
                 return False
         return True
 
-    def _scanned(self, mark: Checkpoint, batch: Batch) -> DataFrame:
-        """Rows from the checkpoint on with payload, ``shard``, ``t``, ``delay`` and interval ``j``."""
-        from pyspark.sql import functions as F
+    def _arrivals(self, seq_from: int, seq_to: int, carry: list[int]) -> Arrivals:
+        """Arrivals of all sources in order, with stream time."""
 
-        chunks = Chunks.over(mark.seq, batch.seq_to, self.spark.sparkContext.defaultParallelism)
-        rows = self._stored(seq_from=mark.seq, seq_to=batch.seq_to)
-        sources = range(len(self.sources))
-        by = "shard" if self.shards > 1 else None
-        values = {
-            f"m{i}": (F.when(F.col("side") == i, F.col("ts")) if len(sources) > 1 else F.col("ts")) for i in sources
-        }
-        carry = {f"m{i}": mark.carry[i * self.shards : (i + 1) * self.shards] for i in sources}
-        scanned = running_maxima(rows, values, carry, chunks, by=by, groups=self.shards)
-        t = F.col("m0") if len(sources) == 1 else F.least(*(f"m{i}" for i in sources))
-        own = F.col("m0")
-        for i in list(sources)[1:]:
-            own = F.when(F.col("side") == i, F.col(f"m{i}")).otherwise(own)
-        return (
-            scanned.withColumn("t", t)
-            .withColumn("delay", own - F.col("ts"))
-            .withColumn("j", floor_div("t", self.grid.slide_us))
-            .drop(*(f"m{i}" for i in sources))
-        )
+        def shard_of() -> np.ndarray:
+            known = self._stored(seq_from=seq_from, seq_to=seq_to).select("seq", "shard").toArrow()
+            return known["shard"].to_numpy().astype(np.int64)[np.argsort(known["seq"].to_numpy())]
+
+        sharded = shard_of if self.shards > 1 else None
+        return scan.arrivals(self.lake, self.sources, seq_from, seq_to, carry, self.shards, sharded)
+
+    def _pieces(self, start: Checkpoint, seq_to: int) -> Iterator[Arrivals]:
+        """All arrivals from a checkpoint on, some at a time."""
+        seq, carry = start.seq, start.carry
+        while seq < seq_to:
+            following = min(seq + PIECE_ROWS, seq_to)
+            piece = self._arrivals(seq, following, carry)
+            seq, carry = following, piece.after
+            yield piece
 
     def _stored(self, **bounds: int | None) -> DataFrame:
         """Stored rows of all sources with ``seq``, ``ts``, ``side``, ``shard`` and payload; bounds as for `tables.events`."""
@@ -271,54 +275,13 @@ class WindowedStage(Stage):
             rows = rows.unionByName(other, allowMissingColumns=True)
         return rows.withColumn("shard", F.expr(self.shard_sql()).cast("int"))
 
-    def _arrived(self, new: DataFrame, carry: list[int]) -> Arrived:
-        from pyspark.sql import functions as F
+    def first_of(self, time: Any, side: Any = "side") -> Any:
+        """Number of the first window that holds an event time: of a column (or its name), or of an int64 array with its `side`."""
+        return floor_div(_values(time) - self.grid.size_us, self.grid.slide_us) + 1
 
-        table = (
-            new.groupBy("shard", "j", "side", floor_div("ts", self.grid.pane_us).alias("pane"))
-            .agg(F.count("*").alias("n"), F.max("t").alias("t"), F.max("delay").alias("delay"), F.max("ts").alias("hi"))
-            .toArrow()
-        )
-        return Arrived.of(table, self.shards, len(self.sources))
-
-    def _placed(self, new: DataFrame, placements: list[Placement]) -> DataFrame:
-        """New rows with ``w``, the watermark after each, and ``o``, the first window each is on time for."""
-        from pyspark.sql import functions as F
-
-        table = pa.table(
-            {
-                "shard": pa.array(
-                    np.repeat(np.arange(len(placements)), [len(p.interval) for p in placements]), pa.int32()
-                ),
-                "j": np.concatenate([p.interval for p in placements]),
-                "b": np.concatenate([p.base for p in placements]),
-                "k": np.concatenate([p.slack for p in placements]),
-            }
-        )
-        if not table.num_rows:
-            marked = new.withColumn("w", F.lit(NEVER))
-        else:
-            keys = ["j"] if self.shards == 1 else ["shard", "j"]
-            short = self.spark.createDataFrame(table.drop_columns(["shard"]) if self.shards == 1 else table)
-            moving = F.when(F.col("k") < F.lit(FOREVER), F.col("t") - F.col("k"))
-            marked = (
-                new.join(F.broadcast(short), keys, "left")
-                .withColumn("w", F.when(F.col("t") > NEVER, F.greatest(F.col("b"), moving)).otherwise(F.lit(NEVER)))
-                .drop("b", "k")
-            )
-        return marked.withColumn("c", floor_div(F.col("w") - F.lit(self.grid.size_us), self.grid.slide_us)).withColumn(
-            "o", F.greatest(F.col("c") + 1, self.first_of("ts"))
-        )
-
-    def first_of(self, time: str) -> Column:
-        """Number of the first window that holds a time."""
-        from pyspark.sql import functions as F
-
-        return floor_div(F.col(time) - F.lit(self.grid.size_us), self.grid.slide_us) + 1
-
-    def last_of(self, time: str) -> Column:
-        """Number of the last window that holds a time."""
-        return floor_div(time, self.grid.slide_us)
+    def last_of(self, time: Any, side: Any = "side") -> Any:
+        """Number of the last window that holds an event time; as for `first_of`."""
+        return floor_div(_values(time), self.grid.slide_us)
 
     @property
     def lookback_us(self) -> int:
@@ -327,33 +290,19 @@ class WindowedStage(Stage):
 
     def _closing(
         self,
-        placed: DataFrame,
+        new: Arrivals,
+        reached: np.ndarray,
         batch: Batch,
         controls: list[WindowControl],
         arrived: Arrived,
         before: list[int],
         openings: list[np.ndarray],
-    ) -> tuple[Closing, int]:
-        from pyspark.sql import functions as F
-
-        steps = (
-            placed.groupBy("shard", "c")
-            .agg(
-                F.min("seq").alias("seq"),
-                F.min("t").alias("t"),
-                F.count_if(F.col("ok") & (F.col("c") >= self.first_of("ts"))).alias("late"),
-            )
-            .toArrow()
-        )
-        late = int(pc.sum(steps["late"]).as_py() or 0)
-        shard, reached = steps["shard"].to_numpy(), steps["c"].to_numpy()
-        seq, t = steps["seq"].to_numpy(), steps["t"].to_numpy()
+    ) -> Closing:
         columns: list[tuple[np.ndarray, ...]] = []
         after = list(before)
         for each, control in enumerate(controls):
-            mine = (shard == each) & (reached > before[each])
-            order = np.argsort(reached[mine])
-            marks, seqs, times = reached[mine][order], seq[mine][order], t[mine][order]
+            steps = first_at(new, reached, each)
+            marks, seqs, times = (values[steps[0] > before[each]] for values in steps)
             panes = np.unique(np.concatenate([openings[each], *(i.panes for i in arrived.intervals[each])]))
             held = np.unique(self._windows_of(panes))
             if batch.flush and len(held) and control.interval is not None:
@@ -379,7 +328,7 @@ class WindowedStage(Stage):
                 "wait_us": pa.array(joined[3], pa.int64()),
             }
         )
-        return Closing(after, self.spark.createDataFrame(table), table.num_rows), late
+        return Closing(after, self.spark.createDataFrame(table), table.num_rows)
 
     def _windows_of(self, panes: np.ndarray) -> np.ndarray:
         """Numbers of all windows that hold one of the panes, with repetitions."""
@@ -389,11 +338,19 @@ class WindowedStage(Stage):
         offset = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
         return np.asarray(np.repeat(first, times) + offset, np.int64)
 
-    def _available(self, placed: DataFrame, batch: Batch, before: list[int], low: list[int]) -> DataFrame:
-        """Rows that can be in a window that closes now: new ones, and stored ones of windows that were open."""
+    def _available(self, batch: Batch, missed: pa.Table, before: list[int], low: list[int]) -> DataFrame:
+        """Rows that can be in a window that closes now: new ones, and stored ones of windows that were open.
+
+        `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed.
+        """
         from pyspark.sql import functions as F
 
-        fresh = placed.where("ok").drop("t", "delay", "j", "w", "c")
+        fresh = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to).where("ok")
+        first = self.first_of("ts")
+        if missed.num_rows:
+            fresh = fresh.join(self._listed(missed), "seq", "left")
+            first = F.greatest(F.col("c") + 1, first)
+        fresh = fresh.withColumn("o", first).drop("c")
         if batch.seq_from == 0:
             return fresh
         lowest = min(low)
@@ -408,7 +365,7 @@ class WindowedStage(Stage):
         )
         return fresh.unionByName(held.where(F.col("o") <= self.last_of("ts")))
 
-    def _late_rows(self, placed: DataFrame) -> DataFrame:
+    def _late_rows(self, batch: Batch, missed: pa.Table) -> DataFrame:
         """New rows for which a window was closed already."""
         from pyspark.sql import functions as F
 
@@ -417,13 +374,26 @@ class WindowedStage(Stage):
             stream = F.when(F.col("side") == side, F.lit(name)).otherwise(stream)
         size, slide = self.grid.size_us, self.grid.slide_us
         last = F.least(self.last_of("ts"), F.col("c"))
-        return placed.where(F.col("ok") & (F.col("c") >= self.first_of("ts"))).select(
+        rows = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to).where("ok")
+        return rows.join(self._listed(missed), "seq").select(
             "seq",
             stream.alias("stream"),
             F.timestamp_micros("ts").alias("event_ts"),
             F.timestamp_micros(self.first_of("ts") * slide).alias("windows_from"),
             F.timestamp_micros(last * slide + size).alias("windows_to"),
         )
+
+    def _registered(self, batch: Batch) -> int:
+        """Rows of the micro-batch that were committed as late."""
+        mine = (pc.field("seq") >= batch.seq_from) & (pc.field("seq") < batch.seq_to)
+        return small.count(self.lake, "late", self.spec.name, mine)
+
+    def _listed(self, rows: pa.Table) -> DataFrame:
+        """A table of the control plane, to be joined by ``seq``."""
+        from pyspark.sql import functions as F
+
+        listed = self.spark.createDataFrame(rows)
+        return F.broadcast(listed) if rows.num_rows <= BROADCAST_ROWS else listed
 
     def _results(self, rows: DataFrame, provenance: str, published: str) -> DataFrame:
         """Public columns of result rows; what is needed inside only (``wait_us``, ``period_start``) stands last."""
@@ -462,36 +432,53 @@ class WindowedStage(Stage):
 
     def history(self, seq_to: int) -> list[list[Observed]]:
         """Per shard, every window of the arrivals before `seq_to` as it is known now, in order; nothing is left out as too late."""
-        from pyspark.sql import functions as F
 
-        scanned = self._scanned(self._start(), Batch(-1, 0, seq_to)).where(F.col("t") > NEVER).persist()
-        try:
-            low, high, last = scanned.agg(F.min("ts"), F.max("ts"), F.max("j")).collect()[0]
-            if low is None:
-                return [[] for _ in range(self.shards)]
-            span = (self.grid.first_of(low), self.grid.last_of(high))
-            found = self.observed(scanned, [{last + 1: span} for _ in range(self.shards)])
-            return [each.get(last + 1, []) for each in found]
-        finally:
-            scanned.unpersist()
+        low = high = last = None
+        for piece in self._pieces(self._start(), seq_to):
+            spoken = piece.stream_time_us > NEVER
+            if spoken.any():
+                times = piece.event_time_us[spoken]
+                low = int(times.min()) if low is None else min(low, int(times.min()))
+                high = int(times.max()) if high is None else max(high, int(times.max()))
+                last = int(piece.stream_time_us.max()) // self.grid.slide_us
+        if low is None or high is None or last is None:
+            return [[] for _ in range(self.shards)]
+        wanted = [{last + 1: (self.grid.first_of(low), self.grid.last_of(high))} for _ in range(self.shards)]
+        found = self.observed(self.waited(self._start(), seq_to, wanted), wanted)
+        return [each.get(last + 1, []) for each in found]
 
-    def waited(self, scanned: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> DataFrame:
-        """Rows of the windows wanted, with ``grp`` (hash of the groups), ``pane`` and ``bucket``: granules waited past the end of the
-        first window that holds the row, -1 for none."""
+    def waited(self, start: Checkpoint, seq_to: int, wanted: list[dict[int, tuple[int, int]]]) -> DataFrame:
+        """Stored rows from a checkpoint on, of the windows wanted.
+
+        Returns
+        -------
+        DataFrame
+            Payload, ``seq``, ``ts``, ``side``, ``shard``, and ``grp`` (hash of the groups), ``pane``, ``bucket``: granules waited past
+            the end of the first window that holds the row, and ``j``: interval of its arrival; both -1 where it came before that end.
+        """
         from pyspark.sql import functions as F
 
         spans = [span for each in wanted for span in each.values()]
         low = min(first for first, _ in spans) * self.grid.slide_us
         high = self.grid.end(max(last for _, last in spans))
-        wait = F.col("t") - (self.first_of("ts") * self.grid.slide_us + self.grid.size_us)
-        bucket = F.when(wait >= 0, floor_div(wait, self.grid.granularity_us)).otherwise(F.lit(-1))
+        parts = []
+        for piece in self._pieces(start, seq_to):
+            end = self.grid.end(self.first_of(piece.event_time_us, piece.side))
+            own = (piece.event_time_us >= low) & (piece.event_time_us < high) & (piece.stream_time_us >= end)
+            time = piece.stream_time_us[own]
+            bucket, interval = (time - end[own]) // self.grid.granularity_us, time // self.grid.slide_us
+            parts.append(pa.table({"seq": piece.seq[own], "bucket": bucket, "j": interval}))
+        waits = pa.concat_tables(parts)
+        rows = self._stored(
+            seq_from=start.seq, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)
+        ).where("ok")
+        if waits.num_rows:
+            rows = rows.join(self._listed(waits), "seq", "left")
+        none = F.lit(-1).cast("bigint")
+        for name in ("bucket", "j"):
+            rows = rows.withColumn(name, F.coalesce(name, none) if waits.num_rows else none)
         group = F.expr(f"xxhash64({', '.join(self.groups)})") if self.groups else F.lit(0).cast("bigint")
-        return (
-            scanned.where(F.col("ok") & (F.col("ts") >= low) & (F.col("ts") < high))
-            .withColumn("grp", group)
-            .withColumn("pane", floor_div("ts", self.grid.pane_us))
-            .withColumn("bucket", bucket.cast("bigint"))
-        )
+        return rows.withColumn("grp", group).withColumn("pane", floor_div("ts", self.grid.pane_us))
 
     # ---------------------------------------------------------------------------------------------- backfill, repair
 
@@ -576,6 +563,15 @@ class WindowedStage(Stage):
             .withColumn("m", F.explode(F.sequence("_a", "_b")))
             .drop("_a", "_b")
         )
+
+
+def _values(time: Any) -> Any:
+    """A column by its name; anything else as it is."""
+    if not isinstance(time, str):
+        return time
+    from pyspark.sql import functions as F
+
+    return F.col(time)
 
 
 def _oldest(control: WindowControl, lookback_us: int) -> int:

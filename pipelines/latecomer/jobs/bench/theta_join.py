@@ -6,22 +6,31 @@ range per stream; rows of one window have uniform whole values in the range of t
 
 Where it departs from it: one process instead of a cluster of 14 machines, so no network is paid for; rows shuffled are
 counted instead. Ranges are ours, since the source does not give them (the second stream reaches half as far again as
-the first, further in the test of ranges). Spark SQL is not run here. Times depend on the machine; comparisons,
-candidates and rows shuffled do not. Windows grow past the source's where a method's memory and time allow it; counting
-and factorising go to 1,000,000 rows a side, which no method that forms pairs reaches. DuckDB and Polars count beside us
-where they can be imported.
+the first, further in the test of ranges). Times depend on the machine; comparisons, candidates and rows shuffled do not.
+Windows grow past the source's where a method's memory and time allow it; counting and factorising go to 4,000,000 rows
+a side, which no method that forms pairs reaches.
+
+Spark SQL (two local threads), DuckDB and Polars (two threads; the extra ``bench`` installs the latter two) count beside us
+where they can be imported, each in a process of its own with at most 6 GB and a minute. ``duckdb_rewritten`` is what an
+expert would write by hand for one inequality: a running count over the union of both sides, which forms no pair. Case
+``one`` has half of all pairs as its result, ``two`` (two independent inequalities) a quarter, ``band`` (two that enclose
+a value) four per row: what an inequality join is best at.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
+import importlib.util
+import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +52,10 @@ METHODS: dict[str, Callable[..., list[NDArray[np.int64]]]] = {
 RANGE = 1_000
 GREATER = [Comparison(0, 0, ">", 1, 0)]
 FOUR = ((">", ">=", "<"), (">=", ">", "<"), ("<", ">", "<"))
+TWO = [Comparison(0, 0, ">", 1, 0), Comparison(0, 1, "<", 1, 1)]
+CASES = {"one": GREATER, "two": TWO, "band": [Comparison(0, 0, "<", 1, 0), Comparison(0, 1, ">", 1, 1)]}
+ENGINES = {"duckdb": "duckdb", "duckdb_rewritten": "duckdb", "polars": "polars", "spark_sql": "pyspark"}
+LIMIT_S, LIMIT_BYTES = 60, 6 << 30
 MARKS = ("comparisons", "candidates", "rows_kept", "rows_shuffled")
 
 
@@ -142,6 +155,8 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
         ("ranges", _value_ranges),
         ("table_4_5", _four_streams),
         ("count", _counts),
+        ("engines", _engines),
+        ("cfs_large", _cfs_large),
     ):
         progress(f"theta join: {name}")
         found[name] = part(out, quick)
@@ -166,6 +181,11 @@ def _two_streams(out: Path, quick: bool) -> dict[str, Any]:
     repeats = 3 if quick else 8
     seen = measure(window(1, 100, 10, two_ranges(1000)), GREATER, list(METHODS), repeats)
     series: dict[str, Sequence[float | None]] = {name: m["times_ms"] for name, m in seen.items()}
+    spark: dict[str, Any] = (
+        {"measured": False, "why": "quick"} if quick else engine("spark_sql", "window", 1000, repeats)
+    )
+    if spark["measured"]:
+        series["spark_sql"] = spark["times_ms"]
     plots.line_figure(
         out,
         "theta_join_figure_4_4",
@@ -176,12 +196,12 @@ def _two_streams(out: Path, quick: bool) -> dict[str, Any]:
         title="Two streams, window of 1,000 rows, 10 partitions",
         log=True,
     )
-    return {"methods": seen, "faster_than_cfs_percent": _saved(seen)}
+    return {"methods": seen, "spark_sql": spark, "faster_than_cfs_percent": _saved(seen)}
 
 
 def _windows(out: Path, quick: bool) -> dict[str, Any]:
     """Figures 4.5 and 4.6: growing windows; a method stops growing where its pairs or memory do not allow more."""
-    sizes = (1000, 2000) if quick else (1000, 2000, 4000, 8000, 16_000)
+    sizes = (1000, 2000) if quick else (1000, 4000, 8000, 12_000, 16_000)
     largest = {"fast_theta_join": 16_000, "cfs": 8000, "one_bucket": 8000, "cross_product": 8000}
     by_size = {}
     for size in sizes:
@@ -215,10 +235,10 @@ def _windows(out: Path, quick: bool) -> dict[str, Any]:
 
 def _partitions(out: Path, quick: bool) -> dict[str, Any]:
     """Figure 4.7: 1 to 64 partitions on one window."""
-    numbers = (1, 4) if quick else (1, 2, 4, 8, 10, 16, 32, 64)
+    numbers = (1, 4) if quick else (1, 4, 10, 16, 24, 32, 48, 64)
     size, names = (1000 if quick else 4000), ["fast_theta_join", "cfs"]
     streams = window(7, size / 10, 10, two_ranges(size))
-    seen = {p: measure(streams, GREATER, names, 1 if quick else 3, p) for p in numbers}
+    seen = {p: measure(streams, GREATER, names, 1 if quick else 5, p) for p in numbers}
     series: dict[str, Sequence[float | None]] = {name: [seen[p][name]["ms"] for p in numbers] for name in names}
     plots.line_figure(
         out,
@@ -300,36 +320,34 @@ def _four_streams(out: Path, quick: bool) -> dict[str, Any]:
 
 def _counts(out: Path, quick: bool) -> dict[str, Any]:
     """Counting and factorising: no pair is built, so a window of a million rows a side is a matter of a second."""
-    sizes = (1000, 10_000) if quick else (10_000, 100_000, 1_000_000)
-    two = [Comparison(0, 0, ">", 1, 0), Comparison(0, 1, "<", 1, 1)]
+    sizes = (1000, 10_000) if quick else (10_000, 100_000, 1_000_000, 4_000_000)
     chain = [Comparison(i, 0, ">", i + 1, 0) for i in range(3)]
     found: dict[str, Any] = {"sizes": list(sizes)}
-    lines: dict[str, list[float | None]] = {}
+    lines: dict[str, list[float]] = {}
     for size in sizes:
         rng = np.random.default_rng([SEED, size])
         streams = [[rng.integers(0, size, size), rng.random(size)] for _ in range(4)]
         cases: list[tuple[str, Callable[..., Any], list[list[NDArray[Any]]], list[Comparison]]] = [
             ("count, one inequality", theta.count, streams[:2], GREATER),
-            ("count, two inequalities", theta.count, streams[:2], two),
+            ("count, two inequalities", theta.count, streams[:2], TWO),
             ("count, chain of four", theta.count, streams, chain),
             ("ranges, one inequality", theta.ranges, streams[:2], GREATER),
-            ("ranges, two inequalities", theta.ranges, streams[:2], two),
+            ("ranges, two inequalities", theta.ranges, streams[:2], TWO),
         ]
         for name, function, given, conditions in cases:
-            work = partial(function, given, conditions)
-            runs = [timed(work) for _ in range(1 if size >= 1_000_000 else 3)]
-            lines.setdefault(name, []).append(min(spent for spent, _ in runs))
-            if isinstance(runs[0][1], int):
-                found.setdefault("results", {}).setdefault(name, []).append(str(runs[0][1]))
-            del runs
-        found.setdefault("others", {})[str(size)] = {name: _other(name, streams[:2]) for name in ("duckdb", "polars")}
+            spent, answer = _least(partial(function, given, conditions), max(2, min(9, 2_000_000 // size)))
+            lines.setdefault(name, []).append(spent)
+            if isinstance(answer, int):
+                found.setdefault("results", {}).setdefault(name, []).append(str(answer))
+            del answer
     found["ms"] = lines
-    plots.line_figure(
+    found["times_per_step"] = {n: [round(b / a, 1) for a, b in pairwise(v)] for n, v in lines.items()}
+    plots.bar_figure(
         out,
         "theta_join_count",
         "rows per window and stream",
         "time (ms)",
-        list(sizes),
+        [f"{size:,}" for size in sizes],
         lines,
         title="Counted and factorised, no pair built",
         log=True,
@@ -337,27 +355,182 @@ def _counts(out: Path, quick: bool) -> dict[str, Any]:
     return found
 
 
-def _other(name: str, streams: list[list[NDArray[Any]]]) -> dict[str, Any]:
-    """Another engine's count for one inequality; says why where it is not measured."""
-    try:
-        engine: Any = importlib.import_module(name)
-    except ImportError:
-        return {"measured": False, "why": f"{name} is not installed"}
-    left, right = streams[0][0], streams[1][0]
-    if len(left) > 100_000:
-        return {"measured": False, "why": "it forms every pair: measured up to 100,000 rows only"}
-    if name == "duckdb":
-        import pyarrow as pa
+def _least(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """The least time in ms of several runs, and an answer."""
+    spent, answer = timed(work)
+    for _ in range(repeats - 1):
+        del answer
+        again, answer = timed(work)
+        spent = min(spent, again)
+    return spent, answer
 
-        session = engine.connect()
-        session.register("r", pa.table({"b": left}))
-        session.register("s", pa.table({"b": right}))
-        spent, answer = timed(lambda: session.sql("select count(*) from r, s where r.b > s.b").fetchone()[0])
-    else:
-        frames = [engine.DataFrame({key: values}).lazy() for key, values in (("b", left), ("c", right))]
-        query = frames[0].join_where(frames[1], engine.col("b") > engine.col("c")).select(engine.len())
-        spent, answer = timed(lambda: query.collect().item())
-    return {"measured": True, "rows": len(left), "ms": spent, "results": str(answer)}
+
+def _engines(out: Path, quick: bool) -> dict[str, Any]:
+    """Count beside other engines: the same rows, the same conditions, one after the other; `ratio` is theirs to ours."""
+    sizes = (1000,) if quick else (10_000, 100_000, 1_000_000)
+    found: dict[str, Any] = {}
+    for case, conditions in CASES.items():
+        bars: dict[str, list[float]] = {"latecomer": []}
+        given_up: dict[str, str] = {}
+        for size in sizes:
+            streams = case_streams(case, size)
+            spent, answer = _least(partial(theta.count, streams, conditions), 2 if size >= 1_000_000 else 5)
+            row: dict[str, Any] = {"latecomer": {"measured": True, "ms": spent, "results": str(answer)}}
+            bars["latecomer"].append(spent)
+            for name in ENGINES:
+                if (name == "duckdb_rewritten" and case != "one") or (
+                    name == "spark_sql" and (quick or case == "two" or size != 100_000)
+                ):
+                    continue
+                why = given_up.get(name)
+                seen: dict[str, Any] = {"measured": False, "why": why} if why else engine(name, case, size, 1)
+                if not seen["measured"]:
+                    given_up[name] = seen["why"]
+                elif seen["results"] != str(answer):
+                    raise RuntimeError(f"{name} counts {seen['results']}, not {answer}: {case}, {size} rows")
+                else:
+                    seen["ratio"] = round(seen["ms"] / spent, 1)
+                row[name] = seen
+                line = bars.setdefault(name, [float("nan")] * (len(bars["latecomer"]) - 1))
+                line.append(seen["ms"] if seen["measured"] else float("nan"))
+            for line in bars.values():
+                line += [float("nan")] * (len(bars["latecomer"]) - len(line))
+            found.setdefault(case, {})[str(size)] = row
+        plots.bar_figure(
+            out,
+            f"theta_join_engines_{case}",
+            "rows per stream",
+            "time (ms)",
+            [f"{size:,}" for size in sizes],
+            bars,
+            title=f"Count, case {case}: no bar where an engine gave up or was not asked",
+            log=True,
+        )
+    return found
+
+
+def case_streams(case: str, size: int) -> list[list[NDArray[Any]]]:
+    """Two streams of two columns for one of `CASES`, or ``window``: the rows of Figure 4.4."""
+    if case == "window":
+        return [[column, column] for (column,) in window(1, size / 10, 10, two_ranges(size))]
+    rng = np.random.default_rng([SEED, size])
+    one, other = (rng.integers(0, size, size) for _ in range(2))
+    if case == "band":
+        return [[one - 2, one + 3], [other, other]]
+    return [[one, rng.random(size)], [other, rng.random(size)]]
+
+
+def engine(name: str, case: str, size: int, repeats: int) -> dict[str, Any]:
+    """Another engine's count in a process of its own: times, result, version; or why it was not measured."""
+    if importlib.util.find_spec(ENGINES[name]) is None:
+        return {"measured": False, "why": f"{ENGINES[name]} is not installed"}
+    code = f"from latecomer.jobs.bench.theta_join import engine_alone as e; e({name!r}, {case!r}, {size}, {repeats})"
+    threads = {"POLARS_MAX_THREADS": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **threads},
+            timeout=LIMIT_S * (2 if name == "spark_sql" else 1),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        return {"measured": False, "why": f"not done after {late.timeout:.0f} s at {size:,} rows"}
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1][:160]
+        return {"measured": False, "why": f"failed at {size:,} rows with {LIMIT_BYTES >> 30} GB: {last}"}
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return {"measured": True, **found}
+
+
+def engine_alone(name: str, case: str, size: int, repeats: int) -> None:
+    """What the process of `engine` runs: warm up on few rows, then print times and result as one line of JSON."""
+    import pyarrow as pa
+
+    ops = [(c.left_column, c.op, c.right_column) for c in CASES.get(case, GREATER)]
+    ask = {"duckdb": _duckdb, "duckdb_rewritten": _duckdb, "polars": _polars, "spark_sql": _spark}[name]
+    if name != "spark_sql":  # its virtual machine reserves more than it uses
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    times = []
+    for rows in (100, *[size] * repeats):
+        tables = [pa.table(dict(zip("ab", columns, strict=True))) for columns in case_streams(case, rows)]
+        work = ask(tables, ops, name.endswith("rewritten"))
+        spent, answer = timed(work)
+        times.append(spent)
+    version = getattr(sys.modules[ENGINES[name]], "__version__", "")
+    print(json.dumps({"ms": min(times[1:]), "times_ms": times[1:], "results": str(answer), "version": version}))
+
+
+def _condition(ops: list[tuple[int, str, int]]) -> str:
+    return " and ".join(f"r.{'ab'[i]} {op} s.{'ab'[j]}" for i, op, j in ops)
+
+
+def _duckdb(tables: list[Any], ops: list[tuple[int, str, int]], rewritten: bool) -> Callable[[], int]:
+    session: Any = importlib.import_module("duckdb").connect()
+    session.execute("set threads = 2")
+    for name, table in zip("rs", tables, strict=True):
+        session.register("given", table)
+        session.execute(f"create table {name} as select * from given")
+    text = f"select count(*) from r join s on {_condition(ops)}"
+    if rewritten:  # at equal values r comes first, so that only lesser rows of s are counted
+        text = """select sum(below) from (select own, sum(1 - own) over (
+            order by a, own desc rows unbounded preceding) as below
+            from (select a, 0 as own from s union all select a, 1 from r)) where own = 1"""
+    return lambda: int(session.execute(text).fetchone()[0])
+
+
+def _polars(tables: list[Any], ops: list[tuple[int, str, int]], rewritten: bool) -> Callable[[], int]:
+    polars: Any = importlib.import_module("polars")
+    left, right = (
+        polars.from_arrow(table).rename({c: n + c for c in "ab"}) for n, table in zip("rs", tables, strict=True)
+    )
+    tests = []
+    for i, op, j in ops:
+        one, other = polars.col("r" + "ab"[i]), polars.col("s" + "ab"[j])
+        tests.append(one > other if op == ">" else one < other)
+    query = left.lazy().join_where(right.lazy(), *tests).select(polars.len())
+    return lambda: int(query.collect().item())
+
+
+def _spark(tables: list[Any], ops: list[tuple[int, str, int]], rewritten: bool) -> Callable[[], int]:
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder: Any = importlib.import_module("pyspark.sql").SparkSession.builder
+    spark = builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    for name, table in zip("rs", tables, strict=True):
+        frame = spark.createDataFrame(table.to_pandas()).repartition(2).cache()
+        frame.count()
+        frame.createOrReplaceTempView(name)
+    return lambda: int(spark.sql(f"select count(*) from r join s on {_condition(ops)}").collect()[0][0])
+
+
+def _cfs_large(out: Path, quick: bool) -> dict[str, Any]:
+    """Rows beside cross filter and sort from 100,000 rows on: little overlap of ranges, or a band whose filter keeps all."""
+    found: dict[str, Any] = {}
+    names = ["fast_theta_join", "cfs"]
+    for size in (2000,) if quick else (100_000, 200_000, 400_000):
+        low = size - min(size, 6000)
+        seen = measure(window(3, size / 10, 10, [(0, size), (low, low + size)]), GREATER, names, 1 if quick else 3)
+        found[f"overlap of 6,000, {size:,} rows"] = seen
+    size = 1000 if quick else 100_000
+    found[f"band, {size:,} rows"] = measure(case_streams("band", size), CASES["band"], names, 1)
+    plots.bar_figure(
+        out,
+        "theta_join_cfs_large",
+        "workload",
+        "time (ms)",
+        [name.replace(", ", "\n") for name in found],
+        {name: [seen[name]["ms"] for seen in found.values()] for name in names},
+        title="Rows, ours and cross filter and sort",
+        log=True,
+    )
+    return {
+        work: {n: {k: m[k] for k in ("ms", "results", *MARKS)} for n, m in seen.items()}
+        | {"times_cfs": round(seen["cfs"]["ms"] / seen["fast_theta_join"]["ms"], 1)}
+        for work, seen in found.items()
+    }
 
 
 def _saved(seen: dict[str, dict[str, Any]]) -> float | None:

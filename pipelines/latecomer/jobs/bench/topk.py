@@ -8,9 +8,9 @@ even the mild degree needs a wait (answers without one lose about ``lag / 60 s``
 independent of lags in the generated data, not in the real: a DNS row arrives when its answer does. Latency is stream time from
 the window's end to the arrival at which it is answered; computing time is reported apart, as rows/s of ``add``.
 
-How it is measured: one pass per workload, all methods side by side, fed slide by slide. A controller is read at a
-window's end and told of the window when its observation period is over; that feedback delay is part of the result. Each has
-its own MinTopK, which holds a closed window until then. Final answers come from one more that forgets nothing.
+How it is measured: one pass per workload, all methods side by side, fed slide by slide. Waits come from the product's own control
+plane and slack policies, told of a window as they are there, so the delay of that feedback is part of the result. Each has
+its own MinTopK, which holds a window until it is answered. Final answers come from one more that forgets nothing.
 The first quarter of a run, in which controllers find their wait, is left out of `hit_rate`, `latency_s` and `periods_met`
 (share of minutes whose mean hit rate reaches the target), not of `hit_rate_all` and figures 6a and 6b. *clairvoyant* is the
 least constant wait that reaches the target over the same windows: what an average costs at least.
@@ -34,9 +34,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from latecomer.baselines.topk import METHODS
-from latecomer.core.min_topk import MinTopK
+from latecomer.core.aggregate_pass import place
+from latecomer.core.min_topk import MinTopK, top_rows
+from latecomer.core.slack import AdaptiveSlack, CalibratedSlack
 from latecomer.core.time import running_max
-from latecomer.core.topk import AdaptiveWait, CalibratedWait
+from latecomer.core.topk import AdaptiveWait
+from latecomer.core.topk_members import Candidates, required_members
+from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.jobs.bench import data as workloads
 from latecomer.jobs.bench import plots
 
@@ -46,6 +50,8 @@ Float64 = NDArray[np.float64]
 SECOND = 1_000_000
 K, SIZE_US, SLIDE_US, TARGET = 5, 60 * SECOND, 5 * SECOND, 0.95
 PERIOD_US = 60 * SECOND
+GRID = Grid(SIZE_US, SLIDE_US)
+SHARE = 0.95
 MEAN_LAG_S = {"mild": 4, "moderate": 10, "severe": 20}
 STEERED = ("adaptive_wait", "calibrated")
 ORDER = (*STEERED, *METHODS, "clairvoyant")
@@ -54,22 +60,37 @@ QUICK_RATE, QUICK_SECONDS, QUICK_SEEDS = 40, 2_400, (2021,)
 
 
 class _Steered:
-    """A controller with its MinTopK: waits in force per window, feedback when observation periods are over."""
+    """A policy of the product with its MinTopK: the wait of every window, and windows forgotten once they are answered."""
 
-    def __init__(self, wait: AdaptiveWait | CalibratedWait) -> None:
-        self.wait, self.rows = wait, MinTopK(K, SIZE_US, SLIDE_US)
-        self.waits_us: list[int] = []
-        self._pending: deque[tuple[int, int, int]] = deque()
+    def __init__(self, closes_us: Int64, ends: Int64) -> None:
+        self.rows = MinTopK(K, SIZE_US, SLIDE_US)
+        self.waits_us = np.maximum(closes_us - ends, 0)
+        self._open = deque(zip(ends.tolist(), closes_us.tolist(), strict=True))
 
-    def end(self, end_us: int, now_us: int) -> None:
-        """A window ends; stream time is `now_us`."""
-        while self._pending and self._pending[0][2] <= now_us:
-            done_us, waited_us, _ = self._pending.popleft()
-            needs, best = self.rows.required_waits(done_us)
-            self.wait.observe(needs, best, waited_us)
-            self.rows.expire(done_us)
-        self.waits_us.append(self.wait.wait_us)
-        self._pending.append((end_us, self.wait.wait_us, end_us + self.wait.observation_us))
+    def forget(self, now_us: int) -> None:
+        """Stream time is `now_us`."""
+        while self._open and self._open[0][1] <= now_us:
+            self.rows.expire(self._open.popleft()[0])
+
+
+def _closes(event: Int64, arrival: Int64, score: Float64, policy: SlackPolicy, ends: Int64) -> Int64:
+    """Stream time at which each window is answered by the product's control plane; past the last arrival: not before it ends."""
+    known = np.flatnonzero(~np.isnan(score))
+    pane = event // GRID.pane_us
+    none = np.zeros(len(known), np.int64)
+    best = known[top_rows(none, pane[known], arrival[known], score[known], event[known], known, K)]
+    best = best[np.argsort(pane[best], kind="stable")]
+    late = arrival[best] - (GRID.first_of(event[best]) * GRID.slide_us + GRID.size_us)
+    bucket = np.where(late >= 0, late // GRID.granularity_us, -1)
+    columns = (np.zeros(len(best), np.int64), pane[best], bucket, score[best], event[best], best)
+
+    def observed(windows: tuple[int, int], cut_us: int) -> list[Observed]:
+        edges = (windows[0] * GRID.slide_us // GRID.pane_us, GRID.end(windows[1]) // GRID.pane_us)
+        part = slice(*np.searchsorted(columns[1], edges).tolist())
+        return required_members(Candidates(*(column[part] for column in columns)), K, GRID, windows, cut_us)  # type: ignore[arg-type]
+
+    mark = place(event, GRID, policy, observed, period_us=PERIOD_US).watermark_us
+    return np.append(arrival, arrival[-1] + 1)[np.searchsorted(mark, ends)]
 
 
 def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
@@ -132,21 +153,22 @@ def _warm_up() -> None:
 def _measure(event: Int64, score: Float64) -> tuple[dict[str, Any], dict[str, Any]]:
     """All methods over one stream in arrival order: figures, and hit rate and latency per window."""
     arrival, seq = running_max(event), np.arange(len(event))
-    steered = {
-        "adaptive_wait": _Steered(AdaptiveWait(TARGET, slide_us=SLIDE_US)),
-        "calibrated": _Steered(CalibratedWait(TARGET, PERIOD_US, slide_us=SLIDE_US)),
-    }
     at_once = {name: method(K, SIZE_US, SLIDE_US) for name, method in METHODS.items()}
     truth = MinTopK(K, SIZE_US, SLIDE_US)
+    first_us = -(-(int(arrival[0]) + SIZE_US) // SLIDE_US) * SLIDE_US
+    ends = np.arange(first_us, int(arrival[-1]) + 1, SLIDE_US)
+    policies: dict[str, SlackPolicy] = {
+        "adaptive_wait": AdaptiveSlack(AdaptiveWait(TARGET, slide_us=SLIDE_US)),
+        "calibrated": CalibratedSlack(TARGET, GRID, PERIOD_US, SHARE),
+    }
+    steered = {name: _Steered(_closes(event, arrival, score, each, ends), ends) for name, each in policies.items()}
     takers: dict[str, Any] = {**{name: s.rows for name, s in steered.items()}, **at_once, "truth": truth}
     spent = dict.fromkeys(takers, 0.0)
     held: dict[str, list[int]] = {name: [] for name in (*steered, *at_once)}
     held_open: list[int] = []
-    first_us = -(-(int(arrival[0]) + SIZE_US) // SLIDE_US) * SLIDE_US
-    ends = np.arange(first_us, int(arrival[-1]) + 1, SLIDE_US)
     cuts = np.searchsorted(arrival, ends)
     low = 0
-    for end_us, cut in zip(ends.tolist(), cuts.tolist(), strict=True):
+    for cut in cuts.tolist():
         for name, taker in takers.items():
             started = perf_counter()
             taker.add(event[low:cut], arrival[low:cut], seq[low:cut], score[low:cut])
@@ -157,10 +179,10 @@ def _measure(event: Int64, score: Float64) -> tuple[dict[str, Any], dict[str, An
             counts.append(takers[name].candidates_held)
         held_open.append(steered["adaptive_wait"].rows.open_held)
         for one in steered.values():
-            one.end(end_us, int(arrival[cut]))
+            one.forget(int(arrival[cut]))
     for taker in takers.values():
         taker.add(event[low:], arrival[low:], seq[low:], score[low:])
-    waits = {name: np.array(s.waits_us, np.int64) for name, s in steered.items()}
+    waits = {name: one.waits_us for name, one in steered.items()}
     finals = [truth.answer(int(end)) for end in ends]
     best = np.array([len(final.seq) for final in finals])
     kept = np.flatnonzero(best > 0)

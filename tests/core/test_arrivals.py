@@ -1,0 +1,108 @@
+"""Arrivals of the windowed kinds against loops that follow the definitions word for word."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latecomer.core.arrivals import Arrivals, Arrived, first_at
+from latecomer.core.time import FOREVER, NEVER
+from latecomer.core.windows import Grid, Placement
+
+rows = st.lists(st.tuples(st.integers(-300, 300), st.integers(0, 1), st.integers(0, 2)), min_size=1, max_size=60)
+
+
+def arrays(given_rows):
+    ts, side, shard = (np.array(column, np.int64) for column in zip(*given_rows, strict=True))
+    return np.arange(len(ts), dtype=np.int64) * 3, ts, side, shard
+
+
+def followed(given_rows):
+    """Stream time and delay of every row, by the definition."""
+    found = []
+    for place, (ts, side, shard) in enumerate(given_rows):
+        peaks = [
+            max((t for t, s, g in given_rows[: place + 1] if s == each and g == shard), default=NEVER)
+            for each in (0, 1)
+        ]
+        found.append((min(peaks), peaks[side] - ts))
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows, st.integers(0, 60))
+def test_stream_time_is_the_least_running_maximum_whatever_the_cut(given_rows, cut):
+    columns = arrays(given_rows)
+    first = Arrivals.of(*(c[:cut] for c in columns), [NEVER] * 6, 3)
+    second = Arrivals.of(*(c[cut:] for c in columns), first.after, 3)
+    time = np.concatenate([first.stream_time_us, second.stream_time_us]).tolist()
+    delay = np.concatenate([first.delay_us, second.delay_us]).tolist()
+    assert list(zip(time, delay, strict=True)) == followed(given_rows)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows)
+def test_counts_by_interval_and_pane(given_rows):
+    grid = Grid(40, 20)
+    new = Arrivals.of(*arrays(given_rows), [NEVER] * 6, 3)
+    arrived = Arrived.of(new, grid, 3)
+    assert arrived.rows == len(given_rows)
+    wanted, waiting = {}, {}
+    for (ts, _, shard), (time, delay) in zip(given_rows, followed(given_rows), strict=True):
+        if time == NEVER:
+            waiting[shard, ts // 20] = waiting.get((shard, ts // 20), 0) + 1
+            continue
+        own = wanted.setdefault((shard, time // 20), [time, delay, {}])
+        own[0], own[1] = max(own[0], time), max(own[1], delay)
+        own[2][ts // 20] = own[2].get(ts // 20, 0) + 1
+    found = {}
+    for shard, intervals in enumerate(arrived.intervals):
+        assert [each.interval for each in intervals] == sorted({each.interval for each in intervals})
+        for each in intervals:
+            panes = dict(zip(each.panes.tolist(), each.pane_rows.tolist(), strict=True))
+            found[shard, each.interval] = [each.t_last_us, each.delay_us, panes]
+            assert each.rows == sum(panes.values())
+    assert found == wanted
+    held = {
+        (shard, pane): count
+        for shard, (panes, counts) in enumerate(arrived.waiting)
+        for pane, count in zip(panes.tolist(), counts.tolist(), strict=True)
+    }
+    assert held == waiting
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows, st.sampled_from([0, 15, 55, FOREVER]))
+def test_windows_closed_after_each_arrival(given_rows, slack):
+    grid = Grid(40, 20)
+    new = Arrivals.of(*arrays(given_rows), [NEVER] * 6, 3)
+    numbers = [np.unique(new.stream_time_us[(new.shard == s) & (new.stream_time_us > NEVER)] // 20) for s in range(3)]
+    bases = [np.full(len(n), -200, np.int64) for n in numbers]
+    placements = [Placement(n, b, np.full(len(n), slack)) for n, b in zip(numbers, bases, strict=True)]
+    closed = new.closed(placements, grid)
+    for place, (time, _) in enumerate(followed(given_rows)):
+        mark = NEVER if time == NEVER else max(-200, time - slack) if slack < FOREVER else -200
+        assert closed[place] == (mark - 40) // 20
+    for shard in range(3):
+        own = [i for i, row in enumerate(given_rows) if row[2] == shard]
+        values, seq, time = first_at(new, closed, shard)
+        firsts = {}
+        for i in own:
+            firsts.setdefault(int(closed[i]), i)
+        assert values.tolist() == sorted(firsts)
+        assert seq.tolist() == [int(new.seq[firsts[v]]) for v in values.tolist()]
+        assert time.tolist() == [int(new.stream_time_us[firsts[v]]) for v in values.tolist()]
+
+
+def test_nothing_arrived():
+    none = np.empty(0, np.int64)
+    new = Arrivals.of(none, none, none, none, [NEVER], 1)
+    assert new.after == [NEVER] and Arrived.of(new, Grid(10, 10), 1).intervals == [[]]
+    assert new.closed([Placement(none, none, none)], Grid(10, 10)).tolist() == []
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_carry_reaches_the_first_row(shards):
+    carry = list(range(100, 100 + shards))
+    last = shards - 1
+    new = Arrivals.of(np.array([7]), np.array([5]), np.array([0]), np.array([last]), carry, shards)
+    assert new.stream_time_us.tolist() == [carry[last]] and new.delay_us.tolist() == [carry[last] - 5]

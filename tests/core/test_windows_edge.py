@@ -1,0 +1,256 @@
+"""Edges of the windowed kinds: what closes, what is late, what is observed; core and the tuple-at-a-time reference agree.
+
+The reference recomputes everything from single rows, provisional rounds included; only the policy is shared, one instance each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latecomer.core.aggregate import Cells, Function, required_answers, required_coverage
+from latecomer.core.aggregate_pass import place, run_pass
+from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
+from latecomer.core.windows import Grid, Observed, required_slack
+from latecomer.reference import windows as ref
+
+COUNT = Function("count", None)
+GRIDS = [(60, 20), (20, 20), (50, 20), (10, 1), (30, 7), (1_000, 500)]
+
+
+def policies(grid):
+    return {
+        "fixed": lambda: Fixed(15),
+        "largest": LargestDelay,
+        "hpm": lambda: Proportional(0.2, 4.0, 0.3, grid.granularity_us),
+        "calibrated": lambda: CalibratedSlack(0.8, grid, 200, 0.9),
+    }
+
+
+def by_rows(grid, groups):
+    """What the reference shows: per group, the least slack that leaves less than half of the rows out; from single rows."""
+
+    def observe(window, rows, cut):
+        del cut
+        required = []
+        for group in sorted({groups[a.seq] for a, _ in rows}):
+            waits = sorted((u - grid.end(window) for a, u in rows if groups[a.seq] == group), reverse=True)
+            need = 0
+            for lost, wait in enumerate(waits, 1):
+                tied = lost < len(waits) and waits[lost] // grid.granularity_us == wait // grid.granularity_us
+                if wait >= 0 and not tied and lost / len(waits) >= 0.5:
+                    need = (wait // grid.granularity_us + 1) * grid.granularity_us
+                    break
+            required.append(need)
+        levels, counts = np.unique([r for r in required if r > 0], return_counts=True)
+        return Observed(window, levels.astype(np.int64), counts.astype(float), float(len(required)))
+
+    return observe
+
+
+def cells_of(event, value, group, grid) -> Cells:
+    """One cell per row."""
+    event, value = np.asarray(event, np.int64), np.asarray(value, np.float64)
+    t = np.maximum.accumulate(event)
+    wait = t - (grid.first_of(event) * grid.slide_us + grid.size_us)
+    bucket = np.where(wait >= 0, wait // grid.granularity_us, -1)
+    known = ~np.isnan(value)
+    tame = np.where(known, value, 0.0)[None]
+    return Cells(
+        np.asarray(group, np.int64), event // grid.pane_us, bucket, np.ones(len(event), np.int64),
+        known.astype(float)[None], tame, tame * tame, value[None], value[None],
+    )  # fmt: skip
+
+
+def both(event, groups, grid, make, cuts=(), observe_us=None):
+    """Closing arrival, on-time rows and late rows: reference's and core's."""
+    rows = [ref.Arrival(i, 0, ts, {}) for i, ts in enumerate(event)]
+    slow = ref.run(
+        rows, size=grid.size_us, slide=grid.slide_us, streams=1, policy=(theirs := make()), observe=by_rows(grid, groups),
+        observe_us=observe_us,
+    )  # fmt: skip
+    times = np.array(event, np.int64)
+    cells = cells_of(event, np.ones(len(event)), groups, grid)
+
+    def observed(windows, cut):
+        return required_answers(cells, grid, windows, cut, [COUNT], 0.5)
+
+    placed = place(times, grid, (ours := make()), observed, observe_us=observe_us, cuts=cuts)
+    mark = placed.watermark_us
+    closed, late = {}, {}
+    for i, ts in enumerate(event):
+        for window in ref.windows(ts, grid.size_us, grid.slide_us):
+            if mark[i] >= grid.end(window):
+                late.setdefault(i, []).append(window)
+            else:
+                closed[window] = int(np.searchsorted(mark, grid.end(window)))
+    assert theirs.to_dict() == ours.to_dict()
+    assert closed == slow.closed
+    assert late == slow.late
+    return slow, placed
+
+
+@st.composite
+def arrivals(draw):
+    """Times with ties, long gaps, rows far behind, before and after 0; groups of which some come late."""
+    steps = draw(
+        st.lists(st.tuples(st.sampled_from([0, 0, 1, 3, 9, 40, 700]), st.integers(0, 90)), min_size=1, max_size=70)
+    )
+    now, event = draw(st.integers(-900, 50)), []
+    for step, delay in steps:
+        now += step
+        event.append(now - delay)
+    return event, [draw(st.integers(0, 1 + i // 20)) for i in range(len(event))]
+
+
+@settings(deadline=None, max_examples=150)
+@given(arrivals(), st.sampled_from(GRIDS), st.sampled_from(["fixed", "largest", "hpm", "calibrated"]), st.data())
+def test_core_equals_the_reference_whatever_the_cuts(stream, window, name, data):
+    event, groups = stream
+    grid = Grid(*window)
+    cuts = tuple(sorted(data.draw(st.lists(st.integers(0, len(event)), max_size=6))))
+    observe_us = data.draw(st.sampled_from([None, grid.size_us]))
+    both(event, groups, grid, policies(grid)[name], cuts, observe_us)
+
+
+def test_the_round_at_the_epoch_looks_at_everything():
+    grid = Grid(10, 1)
+    both([-11, 10, 10, 10], [0] * 4, grid, policies(grid)["calibrated"])
+
+
+def test_a_long_stream_is_looked_at_in_rounds_and_equals_the_reference():
+    rng = np.random.default_rng(4)
+    grid = Grid(20, 10)
+    event = np.arange(0, 1_500, 3)[np.argsort(np.arange(500) * 3 + rng.exponential(30, 500), kind="stable")].tolist()
+    slow, placed = both(event, [i % 3 for i in range(500)], grid, policies(grid)["calibrated"], (100, 101, 333))
+    assert len(np.unique(placed.slack_us)) > 5 and slow.late
+    assert placed.control.policy.to_dict()["past"][0], "some windows were observed finally"
+
+
+def test_every_window_is_shown_early_again_and_once_for_the_last_time():
+    grid, seen = Grid(20, 10), []
+
+    class Watch(CalibratedSlack):
+        def observe(self, each, slack_us, interval):
+            seen.append((each.window, interval * grid.slide_us - grid.end(each.window), each.final))
+            super().observe(each, slack_us, interval)
+
+    event = np.arange(0, 6_000, 5)
+    cells = cells_of(event, np.ones(len(event)), np.zeros(len(event)), grid)
+    place(event, grid, Watch(0.9, grid, 60, 0.9), lambda w, cut: required_answers(cells, grid, w, cut, [COUNT], 0.5))
+    per_window = {}
+    for window, age, final in seen:
+        per_window.setdefault(window, []).append((age, final))
+    settled = [looks for window, looks in per_window.items() if 0 <= window < 500]
+    assert len(settled) == 500
+    for looks in settled:
+        ages = [age for age, _ in looks]
+        assert ages == sorted(ages) and 20 <= ages[0] <= 40
+        assert [final for _, final in looks] == [False] * (len(looks) - 1) + [True]
+        assert all(later <= 3 * age + 20 for age, later in itertools.pairwise(ages)), "looked at again in time"
+    assert np.mean([len(looks) for looks in settled]) < 8, "not once per interval: that would be 30"
+
+
+def test_ties_close_nothing_twice_and_the_row_that_closes_is_late():
+    grid = Grid(10, 10)
+    # the third row moves stream time to the end: the window is closed when the fourth comes, and by the third itself
+    slow, placed = both([3, 3, 10, 9, 10, 3], [0] * 6, grid, lambda: Fixed(0))
+    assert slow.closed[0] == 2 and slow.late == {3: [0], 5: [0]}
+    assert placed.watermark_us.tolist() == [3, 3, 10, 10, 10, 10]
+
+
+def test_empty_windows_are_no_windows():
+    grid = Grid(10, 10)
+    closed = run_pass(np.array([1, 95, 120]), np.ones(3), grid, Fixed(0))
+    assert closed.window.tolist() == [0, 9, 12]
+    slow, _ = both([1, 95, 120], [0] * 3, grid, lambda: Fixed(0))
+    assert sorted(slow.closed) == [0, 9, 12]
+    cells = cells_of([1, 95, 120], [1, 1, 1], [0, 0, 0], grid)
+    assert [each.window for each in required_answers(cells, grid, (0, 12), 10**9, [COUNT], 0.5)] == [0, 9, 12]
+    assert required_answers(cells, grid, (1, 8), 10**9, [COUNT], 0.5) == []
+    assert required_coverage(cells, grid, (1, 8), 10**9, [COUNT], 0.5, 0.05) == []
+
+
+@pytest.mark.parametrize("name", ["count", "sum", "avg", "min", "max", "median", "quantile"])
+def test_a_single_row_that_is_late_must_be_waited_for(name):
+    grid = Grid(10, 10)
+    cells = cells_of([25, 4], [7.0, 7.0], [0, 0], grid)
+    first, _ = required_answers(cells, grid, (0, 2), 10**9, [Function(name, 0)], 0.5)
+    assert first.window == 0 and first.total == 1.0
+    # it came 15 after the window's end: the least multiple of the granularity above that
+    assert first.required_us.tolist() == required_slack(np.array([15]), grid.granularity_us).tolist() == [16]
+    closed = run_pass(np.array([25, 4]), np.full(2, 7.0), grid, Fixed(15))
+    assert closed.first_rows[0] == 0 and closed.error()[0] == math.inf
+    assert run_pass(np.array([25, 4]), np.full(2, 7.0), grid, Fixed(16)).first_rows[0] == 1
+
+
+def test_a_group_that_appears_late_is_an_answer_of_its_own():
+    grid = Grid(10, 10)
+    event, group = [1, 2, 3, 4, 27, 5], [0, 0, 0, 0, 0, 1]
+    cells = cells_of(event, np.ones(6), group, grid)
+    apart = required_answers(cells, grid, (0, 0), 10**9, [COUNT], 0.5)[0]
+    assert apart.total == 2.0 and apart.required_us.tolist() == [18] and apart.weight.tolist() == [1.0]
+    together = required_answers(cells_of(event, np.ones(6), [0] * 6, grid), grid, (0, 0), 10**9, [COUNT], 0.5)[0]
+    assert together.total == 1.0 and together.required_us.tolist() == [], "one of five rows is less than half"
+    early = required_answers(cells, grid, (0, 0), 27, [COUNT], 0.5)[0]
+    assert early.total == 1.0, "before the cut nobody knew of the group"
+
+
+def test_null_values_count_as_rows_and_change_no_sum():
+    grid, null = Grid(10, 10), math.nan
+    cells = cells_of([1, 2, 25, 3, 4], [5.0, null, 1.0, null, null], [0] * 5, grid)
+
+    def needed(name, column=0):
+        found = required_answers(cells, grid, (0, 0), 10**9, [Function(name, column)], 0.5)[0]
+        return found.required_us.tolist()
+
+    assert needed("count", None) == [16], "two of four rows were late"
+    assert needed("count") == needed("sum") == needed("avg") == needed("min") == needed("max") == []
+    assert needed("median") == [16], "the share lost is of rows, nulls too: on the safe side"
+    only = cells_of([25, 3], [1.0, null], [0, 0], grid)
+    for name in ("sum", "avg", "min", "max"):
+        found = required_answers(only, grid, (0, 0), 10**9, [Function(name, 0)], 0.5)[0]
+        assert found.required_us.tolist() == [16], f"{name}: an answer that is missing altogether is off"
+
+
+def test_sums_that_are_nan_are_nan_whatever_is_missing():
+    """Nothing can be off by a share of NaN, so nothing is waited for; but coverage that cannot be bounded must be whole."""
+    grid = Grid(10, 10)
+    rows = cells_of([1, 25, 3], [5.0, 1.0, 2.0], [0] * 3, grid)
+    total = np.array([[math.nan, 1.0, 2.0]])
+    cells = Cells(rows.group, rows.pane, rows.bucket, rows.rows, rows.counted, total, total, rows.least, rows.most)
+    for name in ("sum", "avg"):
+        assert required_answers(cells, grid, (0, 0), 10**9, [Function(name, 0)], 0.5)[0].required_us.tolist() == []
+    assert required_answers(cells, grid, (0, 0), 10**9, [Function("count", 0)], 0.5)[0].required_us.tolist() == [16]
+    seen = required_coverage(cells, grid, (0, 0), 10**9, [Function("avg", 0)], 0.05, 0.05)[0]
+    assert seen.needed_coverage == 1.0, "what varies without bound needs every row"
+
+
+def test_windows_longer_than_the_stream_close_with_the_flush():
+    grid = Grid(1_000, 500)
+    slow, placed = both([10, 30, 20, 40], [0] * 4, grid, lambda: Fixed(0))
+    assert set(slow.closed.values()) == {4} and not slow.late, "closed by the flush, after the last arrival"
+    assert placed.control.flush() == 0 and placed.control.base == 1_000
+    closed = run_pass(np.array([10, 30, 20, 40]), np.ones(4), grid, LargestDelay())
+    assert closed.window.tolist() == [-1, 0] and closed.first_rows.tolist() == closed.final_rows.tolist() == [4, 4]
+
+
+def test_slide_equal_to_size_puts_every_row_in_one_window():
+    grid = Grid(20, 20)
+    assert grid.pane_us == 20 and grid.first_of(19) == grid.last_of(19) == 0 and grid.first_of(-1) == -1
+    closed = run_pass(np.arange(0, 100, 5), np.ones(20), grid, Fixed(0))
+    assert closed.final_rows.tolist() == [4.0] * 5
+
+
+def test_a_slide_that_does_not_divide_the_size_uses_their_greatest_common_divisor():
+    grid = Grid(50, 20)
+    assert grid.pane_us == 10
+    for time in range(-100, 100):
+        assert list(range(grid.first_of(time), grid.last_of(time) + 1)) == ref.windows(time, 50, 20)
+    closed = run_pass(np.arange(0, 200, 10), np.ones(20), grid, Fixed(0))
+    inner = (closed.window >= 0) & (grid.end(closed.window) <= 200)
+    assert closed.final_rows[inner].tolist() == [5.0] * int(inner.sum())
