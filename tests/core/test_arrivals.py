@@ -33,7 +33,7 @@ def followed(given_rows):
 def test_stream_time_is_the_least_running_maximum_whatever_the_cut(given_rows, cut):
     columns = arrays(given_rows)
     first = Arrivals.of(*(c[:cut] for c in columns), [NEVER] * 6, 3)
-    second = Arrivals.of(*(c[cut:] for c in columns), first.after, 3)
+    second = Arrivals.of(*(c[cut:] for c in columns), first.carry, 3)
     time = np.concatenate([first.stream_time_us, second.stream_time_us]).tolist()
     delay = np.concatenate([first.delay_us, second.delay_us]).tolist()
     assert list(zip(time, delay, strict=True)) == followed(given_rows)
@@ -96,7 +96,7 @@ def test_windows_closed_after_each_arrival(given_rows, slack):
 def test_nothing_arrived():
     none = np.empty(0, np.int64)
     new = Arrivals.of(none, none, none, none, [NEVER], 1)
-    assert new.after == [NEVER] and Arrived.of(new, Grid(10, 10), 1).intervals == [[]]
+    assert new.carry == [NEVER] and Arrived.of(new, Grid(10, 10), 1).intervals == [[]]
     assert new.closed([Placement(none, none, none)], Grid(10, 10)).tolist() == []
 
 

@@ -135,3 +135,30 @@ def test_slack_family_loses_what_comes_behind_and_repairs_it(tmp_path, spark, st
     if strategy == "k_slack":
         arrivals = events.arrivals(table, "a", "b")
         assert sorted(pairs(found[0]["on_time"])) == sorted(k_slack(arrivals, 2_000_000, 1_000_000, matches))
+
+
+def test_a_hot_key_does_not_make_one_task_carry_the_join(spark):
+    """One key holds half of the rows: its pairs are spread over tasks by time bucket, and none is lost."""
+    from latecomer.spark.bands import band_join
+    from latecomer.spark.session import tune
+    from pyspark.sql import functions as F
+
+    tune(spark, 10_000_000)
+    rows, w = 12_000, 1_000_000
+    sides = []
+    for letter in "lr":
+        hot = F.pmod(F.xxhash64("id", F.lit(letter)), F.lit(2)) == 0
+        key = F.when(hot, F.lit(-1)).otherwise(F.col("id") % 500)
+        sides.append(
+            spark.range(rows).select(
+                F.col("id").alias(f"{letter}_seq"),
+                (F.col("id") * 10_000).alias(f"{letter}_ts"),
+                key.alias(f"{letter}_key"),
+            )
+        )
+    pairs = band_join(*sides, window_us=w, keys=(("l_key", "r_key"),), condition=F.lit(True))
+    counted = pairs.groupBy(F.spark_partition_id()).agg(F.count("*").alias("n")).collect()
+    counts = [row["n"] for row in counted]
+    wanted = sides[0].join(sides[1], (F.col("l_key") == F.col("r_key")) & F.expr(f"abs(l_ts - r_ts) <= {w}")).count()
+    assert sum(counts) == wanted > 10 * rows
+    assert max(counts) < 0.5 * sum(counts)

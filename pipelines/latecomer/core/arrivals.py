@@ -7,6 +7,7 @@ looked at. Cost: O(n) along the order, and sorting the counts by interval and pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numba import njit
@@ -33,68 +34,105 @@ class Arrivals:
     Attributes
     ----------
     seq, event_time_us : int64[n]
-    side, shard : int64[n]
-        Which source a row belongs to, from 0; which shard of groups.
+    side : int8[n]
+        Which source a row belongs to, from 0.
+    shard : int32[n]
+        Which shard of groups.
     stream_time_us : int64[n]
         `T` of the row's shard after it: the least of its sources' running maxima, ``NEVER`` until each has spoken.
-    delay_us : int64[n]
-        Running maximum of its own source less its event time, >= 0.
-    after : list of int
-        Running maxima after the last of them, as in :class:`Checkpoint`.
+    before, after : int64[sources, shards]
+        Running maxima before the first and after the last of them.
     """
 
     seq: Int64
     event_time_us: Int64
-    side: Int64
-    shard: Int64
+    side: NDArray[np.int8]
+    shard: NDArray[np.int32]
     stream_time_us: Int64
-    delay_us: Int64
-    after: list[int]
+    before: Int64
+    after: Int64
 
     @staticmethod
-    def of(seq: Int64, event_time_us: Int64, side: Int64, shard: Int64, carry: list[int], shards: int) -> Arrivals:
-        """Stream time and delays of rows sorted by `seq`, continued from `carry`."""
-        maxima = np.array(carry, np.int64).reshape(-1, shards)
-        time, delay = np.empty_like(event_time_us), np.empty_like(event_time_us)
-        _follow(event_time_us, side, shard, maxima, time, delay)
-        return Arrivals(seq, event_time_us, side, shard, time, delay, maxima.ravel().tolist())
+    def of(
+        seq: Int64,
+        event_time_us: Int64,
+        side: NDArray[np.int8],
+        shard: NDArray[np.int32],
+        carry: list[int],
+        shards: int = 1,
+    ) -> Arrivals:
+        """Stream time of rows sorted by `seq`, continued from `carry`, which is laid out as in :class:`Checkpoint`."""
+        before = np.array(carry, np.int64).reshape(-1, shards)
+        after, time = before.copy(), np.empty_like(event_time_us)
+        _follow(event_time_us, side, shard, after, time)
+        return Arrivals(seq, event_time_us, side, shard, time, before, after)
+
+    @property
+    def carry(self) -> list[int]:
+        """`after` as in :class:`Checkpoint`."""
+        return [int(each) for each in self.after.ravel()]
+
+    @cached_property
+    def delay_us(self) -> Int64:
+        """Running maximum of each row's own source less its event time, >= 0, int64[n]."""
+        found = np.empty_like(self.event_time_us)
+        _delays(self.event_time_us, self.side, self.shard, self.before.copy(), found)
+        return found
 
     def closed(self, placements: list[Placement], grid: Grid) -> Int64:
         """Number of the last window that is closed after each arrival, int64[n]; far below all others before the first."""
-        mark = np.full(len(self.seq), NEVER, np.int64)
-        spoken = self.stream_time_us > NEVER
-        for shard, placed in enumerate(placements):
-            mine = np.flatnonzero(spoken & (self.shard == shard))
-            if not len(mine):
-                continue
-            time = self.stream_time_us[mine]
-            at = np.searchsorted(placed.interval, time // grid.slide_us)
-            slack = placed.slack[at]
-            moving = np.where(slack < FOREVER, time - np.where(slack < FOREVER, slack, 0), NEVER)
-            mark[mine] = np.maximum(placed.base[at], moving)
-        return np.asarray((mark - grid.size_us) // grid.slide_us, np.int64)
+        interval = np.concatenate([each.interval for each in placements])
+        base, slack = (np.concatenate([getattr(each, name) for each in placements]) for name in ("base", "slack"))
+        starts = np.cumsum([0, *(len(each.interval) for each in placements[:-1])])
+        found = np.empty_like(self.stream_time_us)
+        _closed(self.stream_time_us, self.shard, starts, interval, base, slack, grid.size_us, grid.slide_us, found)
+        return found
 
 
 @njit(cache=True, nogil=True)
-def _follow(ts: Int64, side: Int64, shard: Int64, maxima: Int64, time: Int64, delay: Int64) -> None:
+def _follow(ts, side, shard, maxima, time):  # type: ignore[no-untyped-def]
     for i in range(len(ts)):
-        s, g = side[i], shard[i]
-        maxima[s, g] = max(maxima[s, g], ts[i])
+        g = shard[i]
+        if ts[i] > maxima[side[i], g]:
+            maxima[side[i], g] = ts[i]
         least = maxima[0, g]
         for other in range(1, maxima.shape[0]):
             least = min(least, maxima[other, g])
         time[i] = least
+
+
+@njit(cache=True, nogil=True)
+def _delays(ts, side, shard, maxima, delay):  # type: ignore[no-untyped-def]
+    for i in range(len(ts)):
+        s, g = side[i], shard[i]
+        maxima[s, g] = max(maxima[s, g], ts[i])
         delay[i] = maxima[s, g] - ts[i]
+
+
+@njit(cache=True, nogil=True)
+def _closed(time, shard, starts, interval, base, slack, size, slide, found):  # type: ignore[no-untyped-def]
+    """Intervals of a shard come in order, so each shard's entry only moves forward."""
+    place = starts.copy()
+    for i in range(len(time)):
+        mark = NEVER
+        if time[i] > NEVER:
+            at = place[shard[i]]
+            while (interval[at] + 1) * slide <= time[i]:
+                at += 1
+            place[shard[i]] = at
+            mark = base[at]
+            if slack[at] < FOREVER:
+                mark = max(mark, time[i] - slack[at])
+        found[i] = (mark - size) // slide
 
 
 def first_at(arrivals: Arrivals, closed: Int64, shard: int) -> tuple[Int64, Int64, Int64]:
     """Steps of `closed` in one shard: the values it takes, ascending, with ``seq`` and stream time of the arrival that took it there."""
-    mine = np.flatnonzero(arrivals.shard == shard)
-    values = closed[mine]
-    fresh = np.ones(len(values), bool)
-    fresh[1:] = values[1:] > values[:-1]
-    at = mine[fresh]
-    return closed[at], arrivals.seq[at], arrivals.stream_time_us[at]
+    mine = slice(None) if arrivals.after.shape[1] == 1 else np.flatnonzero(arrivals.shard == shard)
+    values, seq, time = closed[mine], arrivals.seq[mine], arrivals.stream_time_us[mine]
+    at = np.flatnonzero(values[1:] > values[:-1]) + 1
+    at = np.concatenate([[0], at]) if len(values) else at
+    return values[at], seq[at], time[at]
 
 
 @dataclass(frozen=True)
@@ -118,37 +156,62 @@ class Arrived:
     @staticmethod
     def of(arrivals: Arrivals, grid: Grid, shards: int) -> Arrived:
         """Counts by shard, interval and pane."""
-        pane = arrivals.event_time_us // grid.pane_us
-        interval = arrivals.stream_time_us // grid.slide_us
-        spoken = arrivals.stream_time_us > NEVER
+        args = (arrivals.event_time_us, arrivals.side, arrivals.shard, arrivals.stream_time_us)
+        steps = (grid.slide_us, grid.pane_us)
+        runs = np.empty((_runs(*args, arrivals.before.copy(), *steps, np.empty((0, 6), np.int64)), 6), np.int64)
+        _runs(*args, arrivals.before.copy(), *steps, runs)
+        spoken = runs[:, 3] > NEVER
         intervals, waiting = [], []
         for shard in range(shards):
-            mine = np.ones(len(pane), bool) if shards == 1 else arrivals.shard == shard
-            waiting.append(np.unique(pane[mine & ~spoken], return_counts=True))
-            mine = np.flatnonzero(mine & spoken)
-            intervals.append(_by_interval(interval[mine], pane[mine], arrivals, mine))
-        return Arrived(len(pane), intervals, waiting)
+            own = runs[:, 0] == shard
+            panes, inverse = np.unique(runs[own & ~spoken, 2], return_inverse=True)
+            waiting.append((panes, _summed(inverse, runs[own & ~spoken, 5], len(panes))))
+            intervals.append(_by_interval(runs[own & spoken]))
+        return Arrived(len(arrivals.seq), intervals, waiting)
 
 
-def _by_interval(interval: Int64, pane: Int64, arrivals: Arrivals, mine: Int64) -> list[IntervalRows]:
-    """Interval numbers never fall along a shard's arrivals; panes repeat in runs, which are counted before they are sorted."""
-    if not len(mine):
+@njit(cache=True, nogil=True)
+def _runs(ts, side, shard, time, maxima, slide, pane, found):  # type: ignore[no-untyped-def]
+    """Runs of arrivals of one shard, interval and pane: shard, interval, pane, last stream time, largest delay, rows.
+
+    Written to `found` where it has room; returns how many there are.
+    """
+    runs = -1
+    last_shard, interval, low, high = -1, NEVER, 0, 0
+    edge = NEVER
+    for i in range(len(ts)):
+        s, g, t = side[i], shard[i], time[i]
+        maxima[s, g] = max(maxima[s, g], ts[i])
+        if g != last_shard or t >= edge or t < edge - slide or ts[i] < low or ts[i] >= high:
+            number, own = t // slide, ts[i] // pane
+            runs += 1
+            last_shard, interval, edge = g, number, (number + 1) * slide
+            low, high = own * pane, (own + 1) * pane
+            if runs < len(found):
+                found[runs, 0], found[runs, 1], found[runs, 2] = g, interval, own
+                found[runs, 4], found[runs, 5] = 0, 0
+        if runs < len(found):
+            found[runs, 3] = t
+            found[runs, 4] = max(found[runs, 4], maxima[s, g] - ts[i])
+            found[runs, 5] += 1
+    return runs + 1
+
+
+def _summed(place: Int64, rows: Int64, length: int) -> Int64:
+    total = np.zeros(length, np.int64)
+    np.add.at(total, place, rows)
+    return total
+
+
+def _by_interval(runs: Int64) -> list[IntervalRows]:
+    """Interval numbers never fall along a shard's arrivals."""
+    if not len(runs):
         return []
-    fresh = np.ones(len(mine), bool)
-    fresh[1:] = (interval[1:] != interval[:-1]) | (pane[1:] != pane[:-1])
-    runs = np.flatnonzero(fresh)
-    length = np.diff(np.append(runs, len(mine)))
-    edges = np.flatnonzero(np.diff(interval, prepend=interval[0] - 1))
-    last = arrivals.stream_time_us[mine[np.append(edges[1:], len(mine)) - 1]]
-    delay = np.maximum.reduceat(arrivals.delay_us[mine], edges)
-    ends = np.searchsorted(runs, np.append(edges[1:], len(mine)))
+    edges = np.flatnonzero(np.diff(runs[:, 1], prepend=runs[0, 1] - 1))
     found = []
-    begin = 0
-    for place, end in enumerate(ends.tolist()):
-        own = runs[begin:end]
-        panes, inverse = np.unique(pane[own], return_inverse=True)
-        rows = np.bincount(inverse, weights=length[begin:end], minlength=len(panes)).astype(np.int64)
-        number = int(interval[edges[place]])
-        found.append(IntervalRows(number, int(last[place]), int(delay[place]), int(rows.sum()), panes, rows))
-        begin = end
+    for own in np.split(runs, edges[1:]):
+        panes, inverse = np.unique(own[:, 2], return_inverse=True)
+        rows = _summed(inverse, own[:, 5], len(panes))
+        last, delay = int(own[-1, 3]), int(own[:, 4].max())
+        found.append(IntervalRows(int(own[0, 1]), last, delay, int(rows.sum()), panes, rows))
     return found

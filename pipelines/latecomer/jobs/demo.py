@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def environment(out: Path, only: list[str] | None) -> None:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     sys.path.insert(0, str(ROOT / "dags"))
+    warnings.simplefilter("ignore", DeprecationWarning)  # of Airflow's own dependencies; nothing a reader of the demo can mend
 
 
 def migrate(out: Path) -> None:

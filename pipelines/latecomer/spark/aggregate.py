@@ -192,15 +192,15 @@ class AggregateStage(WindowedStage):
         """Windows that close, from partial states per (group, pane, first window on time)."""
         from pyspark.sql import functions as F
 
-        pane = floor_div("ts", self.grid.pane_us)
-        last = self.last_of("ts")
-        for shard, after in enumerate(closing.after):
-            last = F.when(F.col("shard") == shard, F.least(last, F.lit(after))).otherwise(last)
-        keyed = rows.withColumn("pane", pane).withColumn("last", last).where(F.col("o") <= F.col("last"))
-        inner = [*self.groups, "shard", "pane", "o", "last"]
+        keyed = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
+        inner = [*self.groups, "shard", "pane", "c"]
 
         def spread(partial: DataFrame) -> DataFrame:
-            wide = self.in_windows(partial, F.col("o"), F.col("last"))
+            start = F.col("pane") * self.grid.pane_us
+            last = self.last_of(start)
+            for shard, after in enumerate(closing.after):
+                last = F.when(F.col("shard") == shard, F.least(last, F.lit(after))).otherwise(last)
+            wide = self.in_windows(partial, self.open_from(start), last)
             return wide.join(F.broadcast(closing.table), ["shard", "m"])
 
         return self._aggregated(keyed, inner, spread, [*self.groups, "shard", "m", "closed_seq", "wait_us"])

@@ -93,7 +93,7 @@ class JoinStage(JoinRepair):
             next_state = {
                 "control": control.to_dict(),
                 "books": books.to_dict(),
-                "carry": new.after,
+                "carry": new.carry,
                 "parameters": self.parameters["number"] if self.parameters else None,
             }
             return Settled(closed, next_state, dict(books.totals))

@@ -72,7 +72,7 @@ class SlackJoinStage(JoinStage):
             following = {
                 "control": control.to_dict(),
                 "books": books.to_dict(),
-                "carry": new.after,
+                "carry": new.carry,
                 "slack": max(slack, arrived.longest_delay_us),
                 "watermark": FOREVER if batch.flush else steps.after,
                 "parameters": None,

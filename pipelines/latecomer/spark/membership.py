@@ -153,7 +153,9 @@ class MembershipStage(WindowedStage):
         last = F.lit(closing.after[0])
         closed = closing.table.drop("shard")
         roles = [
-            self._role(rows, place, F.col("o"), last).join(F.broadcast(closed.select("m")), "m").select("m", "element")
+            self._role(rows, place, self.open_from("ts"), last)
+            .join(F.broadcast(closed.select("m")), "m")
+            .select("m", "element")
             for place in range(len(self.side_of))
         ]
         found = roles[0].distinct()

@@ -44,11 +44,11 @@ def arrivals(
     parts = [tables.arrivals(lake, stream, seq_from, seq_to) for stream in sources]
     seq = np.concatenate([part[0] for part in parts])
     times = np.concatenate([part[1] for part in parts])
-    side = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+    side = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
     if len(parts) > 1:
         order = np.argsort(seq, kind="stable")
         seq, times, side = seq[order], times[order], side[order]
-    shard = np.zeros(len(seq), np.int64) if shard_of is None or not len(seq) else shard_of()
+    shard = np.zeros(len(seq), np.int32) if shard_of is None or not len(seq) else shard_of()
     return Arrivals.of(seq, times, side, shard, carry, shards)
 
 

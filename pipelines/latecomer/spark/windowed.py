@@ -37,6 +37,7 @@ from latecomer.lake import small
 from latecomer.lake.location import Lake
 from latecomer.spark import scan, tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, floor_div, floor_to, join_null_safe, quoted
+from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import open_streams
 from latecomer.spark.stage import Batch, Outcome, Settled, Stage
 from latecomer.spark.window_books import WindowBooks
@@ -159,7 +160,8 @@ class WindowedStage(Stage):
     def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
         """Result columns of closed windows with ``shard``, ``m`` and ``closed_seq``, ``wait_us``.
 
-        `rows` has payload, ``seq``, ``ts``, ``side``, ``shard`` and ``o``, the first window the row is on time for.
+        `rows` has payload, ``seq``, ``ts``, ``side``, ``shard`` and ``c``: windows up to this number were closed when the row came
+        (null: none of its own); see :meth:`open_from`.
         """
         raise NotImplementedError
 
@@ -199,10 +201,10 @@ class WindowedStage(Stage):
         missed = pa.table({"seq": new.seq[behind], "c": closed[behind]})
         on_time = late = None
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
-            rows = self._available(batch, missed, before, held_low)
+            rows = self._available(batch, missed, before, held_low, closing)
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
         if missed.num_rows or batch.number == 0:
-            late = self._late_rows(batch, missed)
+            late = self._late_rows(batch, new, behind, closed)
 
         def settle(produced: dict[int, int]) -> Settled:
             waits = self._waits(batch) if produced else {}
@@ -213,7 +215,7 @@ class WindowedStage(Stage):
             if batch.flush:
                 for control in controls:
                     control.flush()
-            following = [*marks, Checkpoint(batch.seq_to, new.after)]
+            following = [*marks, Checkpoint(batch.seq_to, new.carry)]
             while len(following) > 1 and (not observing or self._passed(following[1], controls)):
                 following.pop(0)
             after = {
@@ -245,7 +247,7 @@ class WindowedStage(Stage):
 
         def shard_of() -> np.ndarray:
             known = self._stored(seq_from=seq_from, seq_to=seq_to).select("seq", "shard").toArrow()
-            return known["shard"].to_numpy().astype(np.int64)[np.argsort(known["seq"].to_numpy())]
+            return known["shard"].to_numpy().astype(np.int32)[np.argsort(known["seq"].to_numpy())]
 
         sharded = shard_of if self.shards > 1 else None
         return scan.arrivals(self.lake, self.sources, seq_from, seq_to, carry, self.shards, sharded)
@@ -256,7 +258,7 @@ class WindowedStage(Stage):
         while seq < seq_to:
             following = min(seq + PIECE_ROWS, seq_to)
             piece = self._arrivals(seq, following, carry)
-            seq, carry = following, piece.after
+            seq, carry = following, piece.carry
             yield piece
 
     def _stored(self, **bounds: int | None) -> DataFrame:
@@ -338,50 +340,56 @@ class WindowedStage(Stage):
         offset = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
         return np.asarray(np.repeat(first, times) + offset, np.int64)
 
-    def _available(self, batch: Batch, missed: pa.Table, before: list[int], low: list[int]) -> DataFrame:
+    def _available(
+        self, batch: Batch, missed: pa.Table, before: list[int], low: list[int], closing: Closing
+    ) -> DataFrame:
         """Rows that can be in a window that closes now: new ones, and stored ones of windows that were open.
 
         `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed.
         """
         from pyspark.sql import functions as F
 
-        fresh = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to).where("ok")
-        first = self.first_of("ts")
+        high: int | None = None
+        if not self.lookback_us:  # rows lie in their windows
+            high = max(min(self.grid.end(max(closing.after)) - 1, LATEST_US), EARLIEST_US)
+        fresh = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to, high_us=high).where("ok")
         if missed.num_rows:
             fresh = fresh.join(self._listed(missed), "seq", "left")
-            first = F.greatest(F.col("c") + 1, first)
-        fresh = fresh.withColumn("o", first).drop("c")
+        else:
+            fresh = fresh.withColumn("c", F.lit(None).cast("bigint"))
         if batch.seq_from == 0:
             return fresh
         lowest = min(low)
         bound = min(lowest, LATEST_US) if lowest > EARLIEST_US else None
-        opened: Column = F.lit(before[0] + 1)
+        closed: Column = F.lit(before[0])
         for shard in range(1, self.shards):
-            opened = F.when(F.col("shard") == shard, F.lit(before[shard] + 1)).otherwise(opened)
-        held = (
-            self._stored(seq_to=batch.seq_from, low_us=bound)
-            .where("ok")
-            .withColumn("o", F.greatest(opened, self.first_of("ts")))
-        )
-        return fresh.unionByName(held.where(F.col("o") <= self.last_of("ts")))
+            closed = F.when(F.col("shard") == shard, F.lit(before[shard])).otherwise(closed)
+        held = self._stored(seq_to=batch.seq_from, low_us=bound, high_us=high).where("ok").withColumn("c", closed)
+        return fresh.unionByName(held.where(F.col("c") < self.last_of("ts")))
 
-    def _late_rows(self, batch: Batch, missed: pa.Table) -> DataFrame:
-        """New rows for which a window was closed already."""
+    def open_from(self, time: Any) -> Column:
+        """Number of the first window that rows with ``c`` are on time for."""
         from pyspark.sql import functions as F
 
-        stream: Column = F.lit(self.sources[0])
-        for side, name in enumerate(self.sources[1:], 1):
-            stream = F.when(F.col("side") == side, F.lit(name)).otherwise(stream)
-        size, slide = self.grid.size_us, self.grid.slide_us
-        last = F.least(self.last_of("ts"), F.col("c"))
-        rows = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to).where("ok")
-        return rows.join(self._listed(missed), "seq").select(
-            "seq",
-            stream.alias("stream"),
-            F.timestamp_micros("ts").alias("event_ts"),
-            F.timestamp_micros(self.first_of("ts") * slide).alias("windows_from"),
-            F.timestamp_micros(last * slide + size).alias("windows_to"),
-        )
+        return F.greatest(F.col("c") + 1, self.first_of(time))
+
+    def _late_rows(self, batch: Batch, new: Arrivals, behind: np.ndarray, closed: np.ndarray) -> DataFrame | pa.Table:
+        """New rows for which a window was closed already; where every row counts (``ok``) their payload is not looked at."""
+
+        times, side = new.event_time_us[behind], new.side[behind]
+        first, last = self.first_of(times, side), np.minimum(self.last_of(times, side), closed[behind])
+        columns: dict[str, Any] = {
+            "seq": new.seq[behind],
+            "stream": pa.array(self.sources, pa.string()).take(pa.array(side)),
+            "event_ts": pa.array(times).cast(TIMESTAMP),
+            "windows_from": pa.array(first * self.grid.slide_us).cast(TIMESTAMP),
+            "windows_to": pa.array(self.grid.end(last)).cast(TIMESTAMP),
+        }
+        missed = pa.table(columns)
+        if not missed.num_rows or all(self.payload(side)["ok"] == "true" for side in range(len(self.sources))):
+            return missed
+        counted = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to).where("ok").select("seq")
+        return counted.join(self._listed(missed), "seq")
 
     def _registered(self, batch: Batch) -> int:
         """Rows of the micro-batch that were committed as late."""
@@ -492,12 +500,15 @@ class WindowedStage(Stage):
         after = [min(last, self.grid.last_closed(control.watermark())) for control in controls]
         low = max(first * slide - self.lookback_us, EARLIEST_US)
         high = min(last * slide + size, LATEST_US) - 1
-        rows = self._stored(seq_to=seq_to, low_us=low, high_us=high).where("ok").withColumn("o", self.first_of("ts"))
+        rows = self._stored(seq_to=seq_to, low_us=low, high_us=high).where("ok").withColumn("c", F.lit(first - 1))
         shard, number = F.lit(after[0]), F.col("m")
         for each in range(1, self.shards):
             shard = F.when(F.col("shard") == each, F.lit(after[each])).otherwise(shard)
-        lowest = F.greatest(F.col("o"), F.lit(first))
-        windows = self.in_windows(rows, lowest, F.least(self.last_of("ts"), shard)).select("shard", number).distinct()
+        windows = (
+            self.in_windows(rows, self.open_from("ts"), F.least(self.last_of("ts"), shard))
+            .select("shard", number)
+            .distinct()
+        )
         table = windows.withColumn("closed_seq", F.lit(seq_to - 1).cast("bigint")).withColumn(
             "wait_us", F.lit(0).cast("bigint")
         )
