@@ -161,4 +161,4 @@ def test_a_hot_key_does_not_make_one_task_carry_the_join(spark):
     counts = [row["n"] for row in counted]
     wanted = sides[0].join(sides[1], (F.col("l_key") == F.col("r_key")) & F.expr(f"abs(l_ts - r_ts) <= {w}")).count()
     assert sum(counts) == wanted > 10 * rows
-    assert max(counts) < 0.5 * sum(counts)
+    assert max(counts) < 0.6 * sum(counts)  # it would be nearly all

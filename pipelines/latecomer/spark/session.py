@@ -118,6 +118,8 @@ def settings(lake: Lake) -> dict[str, str]:
         "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
         "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "16m",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+        # aggregations that keep rows (top-k): by hash for as many keys as a task may meet
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         # an embedded machine: as many partitions as cores are enough, and Delta's log is small
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.databricks.delta.snapshotPartitions": "1",

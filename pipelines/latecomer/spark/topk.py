@@ -17,13 +17,9 @@ from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.spark.columns import floor_div, join_null_safe, quoted
 from latecomer.spark.query import check_expressions, sql
-from latecomer.spark.session import expects_few
-from latecomer.spark.windowed import BROADCAST_ROWS, Closing, Due, WindowedStage
+from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.topk import TopKSpec
-
-DEAL, LEAST_DEALT = 8, 8
-"""Parts per place of a top-k that rows are dealt into before they are sorted; rows a part must hold on average to be worth it."""
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,25 +89,14 @@ class TopKStage(WindowedStage):
         order = Window.partitionBy(*keys).orderBy(F.col("score").desc(), "ts", "seq")
         return rows.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= self.spec.k)
 
-    def _thinned(self, rows: DataFrame, keys: list[str]) -> DataFrame:
-        """Rows of a large micro-batch that can be among the k best of their key.
-
-        Rows are dealt into `DEAL` k parts, and the k-th highest of the parts' best scores is reached by k rows: what scores less
-        is none of the k best. Two aggregations and no sort, so nearly nothing is left to be sorted.
-        """
+    def _nominees(self, rows: DataFrame, keys: list[str]) -> DataFrame:
+        """The k best rows per key, by an aggregation: a task keeps k rows a key, and nothing is sorted."""
         from pyspark.sql import functions as F
 
-        if expects_few(self.spark):
-            return rows
-        part = F.pmod("seq", F.lit(DEAL * self.spec.k)).alias("part")
-        peaks = self.keep(rows.groupBy(*keys, part).agg(F.max("score").alias("peak"), F.count("*").alias("n")))
-        held, dealt = peaks.agg(F.sum("n"), F.count("*")).collect()[0]
-        if held is None or held < LEAST_DEALT * dealt:
-            return rows
-        bar = F.get(F.sort_array(F.collect_list("peak"), asc=False), F.lit(self.spec.k - 1))
-        bars = peaks.groupBy(*keys).agg(bar.alias("bar"))
-        near = join_null_safe(rows, F.broadcast(bars) if dealt <= BROADCAST_ROWS else bars, keys)
-        return near.where(F.col("bar").isNull() | (F.col("score") >= F.col("bar"))).drop("bar")
+        rest = [name for name in rows.columns if name not in keys]
+        better = F.struct("score", -F.col("ts"), -F.col("seq"))
+        best = rows.groupBy(*keys).agg(F.max_by(F.struct(*rest), better, self.spec.k).alias("best"))
+        return best.select(*keys, F.explode("best").alias("row")).select(*keys, "row.*")
 
     # ----------------------------------------------------------------------------------------------------- observe
 
@@ -120,7 +105,7 @@ class TopKStage(WindowedStage):
         from pyspark.sql import functions as F
 
         table = (
-            self._best(self._thinned(rows, [*self.groups, "pane", "j"]), [*self.groups, "pane", "j"])
+            self._nominees(rows, [*self.groups, "pane", "j"])
             .select("grp", "pane", "bucket", F.col("score").cast("double").alias("score"), "ts", "seq")
             .toArrow()
         )
@@ -141,8 +126,7 @@ class TopKStage(WindowedStage):
         start = F.col("pane") * self.grid.pane_us
         first, last = self.open_from(start), F.least(self.last_of(start), F.lit(closing.after[0]))
         paned = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
-        keys = [*self.groups, "pane", "c"]
-        best = self._best(self._thinned(paned, keys), keys).drop("rank")
+        best = self._nominees(paned, [*self.groups, "pane", "c"])
         wide = self.in_windows(best, first, last)
         closed = wide.join(F.broadcast(closing.table.drop("shard")), "m")
         return self._public(self._best(closed, [*self.groups, "m"]), ["m", "closed_seq", "wait_us"])
