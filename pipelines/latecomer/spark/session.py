@@ -131,7 +131,6 @@ def settings(lake: Lake) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "latecomer-warehouse"),
-        "spark.log.level": os.environ.get("LATECOMER_SPARK_LOG", "ERROR"),
     }
     if not lake.is_local:
         wanted |= _s3_settings()
