@@ -89,7 +89,8 @@ def environment(out: Path, only: list[str] | None) -> None:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     sys.path.insert(0, str(ROOT / "dags"))
-    warnings.simplefilter("ignore", DeprecationWarning)  # of Airflow's own dependencies; nothing a reader of the demo can mend
+    # of Airflow's own dependencies: nothing that a reader of the demo can mend
+    warnings.simplefilter("ignore", DeprecationWarning)
 
 
 def migrate(out: Path) -> None:
