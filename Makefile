@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.setup-$(shell cat requirements.lock infra/jars.txt infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
+STAMP := .venv/.setup-$(shell cat requirements.lock infra/jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
+TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long lint up down lock clean
@@ -13,17 +14,21 @@ help: ## this list
 
 setup: $(STAMP) ## virtual environment, jars, class archive (once)
 
-$(STAMP): requirements.lock infra/jars.txt infra/test_jars.txt infra/setup.sh
+$(STAMP): requirements.lock infra/jars.txt infra/setup.sh
 	@PYTHON="$(PYTHON)" bash infra/setup.sh
 	@rm -f .venv/.setup-* && touch $@
+
+$(TEST_STAMP): $(STAMP) infra/test_jars.txt
+	@PYTHON="$(PYTHON)" bash infra/setup.sh tests
+	@rm -f .venv/.tests-* && touch $@
 
 demo: setup ## run the main job on a year of New York flights, through Airflow
 	@$(BIN)/python -m latecomer.jobs.demo
 
-test: setup lint ## everything that must pass
+test: setup $(TEST_STAMP) lint ## everything that must pass
 	@bash infra/test.sh
 
-test-long: setup ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
+test-long: setup $(TEST_STAMP) ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
 	@LATECOMER_LONG_TESTS=1 bash infra/test.sh
 
 lint: setup ## ruff and mypy

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Set the project up in its own folder: .tools (uv), .venv (Python packages), .jvm (jars and a class archive).
-# What is there already is not fetched again; a step that fails leaves nothing half done.
+# With the word `tests`, also what only they need. What is there already is not fetched again; a step that fails leaves nothing half done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/logs
@@ -54,7 +54,7 @@ if [ "$(cat .jvm/fetched 2>/dev/null)" != "$want" ]; then
   echo "$want" >.jvm/fetched
 fi
 want=$(cksum <infra/test_jars.txt)
-if [ -d tests ] && [ "$(cat .jvm/s3/fetched 2>/dev/null)" != "$want" ]; then
+if [ "${1:-}" = tests ] && [ "$(cat .jvm/s3/fetched 2>/dev/null)" != "$want" ]; then
   say "object store of the tests"
   rm -rf .jvm/s3
   skip=com.azure:*,com.microsoft.azure:*,com.google.api*:*,com.google.apis:*,com.google.auth:*,com.google.cloud*:*

@@ -38,9 +38,10 @@ def query(
     strategy="fast_theta_join",
     window=TUMBLING,
     select="",
+    slack="",
 ):
     text = QUERY.format(
-        streams=streams, conditions=conditions, emit=emit, strategy=strategy, window=window, select=select
+        streams=streams, conditions=conditions, emit=emit, strategy=strategy + slack, window=window, select=select
     )
     return parse_query(text, "test.yaml")
 
@@ -54,7 +55,12 @@ def expected(table, spec):
     ]
     window = spec.window
     return reference.run(
-        arrivals, size=window.size_us, slide=window.slide_us, streams=len(sources), policy=Fixed(0), end=table.num_rows
+        arrivals,
+        size=window.size_us,
+        slide=window.slide_us,
+        streams=len(sources),
+        policy=Fixed(spec.strategy.slack_us),
+        end=table.num_rows,
     )
 
 
@@ -91,7 +97,7 @@ def found(table, spec):
 CASES = [
     query(),
     query(conditions="[r.v > s.v, r.k = s.k]", window=SLIDING, select="select: [r.note, s.v, r.v - s.v as gap]"),
-    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]"),
+    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", slack=", slack: 3 s"),
     query("{r: a, s: b, l: a}", "[r.v > s.v, s.note <= l.note, r.k = s.k, s.k = l.k]"),
 ]
 

@@ -1,11 +1,12 @@
-"""Calibrated: one controller for every knob, that aims at the share of periods which keep the promise.
+"""Calibrated: the controller of a join's buffers, that aims at the share of periods which keep the promise.
 
 Ordering: none inside an interval; intervals in order of stream time. Cost: O(cells) per interval and
 O(periods x cells) per decision, cells fixed (`CELLS`), whatever the delays. State: one sparse histogram per remembered
 period. First published: here.
 
-Each query kind has a knob (retention `d`, slack `K`, wait `K`) and a loss that falls as the knob grows. The value each
-contribution *requires* is known whatever was chosen, so a completed period is a curve: loss as a function of the knob.
+A buffer's knob is its retention `d`, and the loss falls as the knob grows. The value each contribution *requires* is known
+whatever was chosen, so a completed period is a curve: loss as a function of the knob. (Windowed kinds have the same
+curves per window, not per period: :class:`latecomer.core.slack.CalibratedSlack`.)
 The user promised that at least `target` of a period's contributions are on time, in at least `share` of periods.
 
 The rule
@@ -37,8 +38,7 @@ feasible set is a staircase and one two-pointer sweep finds its cheapest point.
 6. *Knobs are chosen apart.* Often one stream of a join is late and the other is not; a common value pays twice.
 
 Before the first full period, and as long as no contribution has been seen, nothing can be chosen and the answer is
-`FOREVER`. Callers put what they know of the delays in its place: the join twice the largest delay so far
-(:mod:`latecomer.core.retention`), the windowed kinds the largest delay so far (:mod:`latecomer.core.slack`).
+`FOREVER`; the join puts twice the largest delay so far in its place (:mod:`latecomer.core.retention`).
 
 Tried and left out, since held-out streams or promises on network logs were worse: a smaller margin (the factor of rule 2 to the
 power 0.5: a fifth fewer rows at a target of 0.99 on games, but two foreseeable periods missed on dns with ssl), limits lowered
@@ -144,8 +144,8 @@ class Calibrated:
         Share of a period's contributions to be on time, in (0, 1).
     period_us, interval_us, granularity_us : int
         `P`, `L` and `g`.
-    floor_us : tuple of int, one (slack, wait) or two (left and right retention)
-        Least useful value of each knob, where its cost is nil: ``-w`` for retention, 0 for a slack or a wait.
+    floor_us : tuple of int, one or two (left and right retention)
+        Least useful value of each knob, where its cost is nil: ``-w`` for retention.
     share : float
         Share of periods that must meet the target.
 

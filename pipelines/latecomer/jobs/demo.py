@@ -89,8 +89,6 @@ def environment(out: Path, only: list[str] | None) -> None:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     sys.path.insert(0, str(ROOT / "dags"))
-    # of Airflow's own dependencies: nothing that a reader of the demo can mend
-    warnings.simplefilter("ignore", DeprecationWarning)
 
 
 def migrate(out: Path) -> None:
@@ -105,6 +103,8 @@ def dags() -> list[Any]:
     """All DAGs of the folder, ingestion first; parsed anew, because the landing folder has changed."""
     from airflow.dag_processing.dagbag import DagBag
 
+    # of Airflow's own dependencies, which it has just turned on: nothing that a reader of the demo can mend
+    warnings.simplefilter("ignore", DeprecationWarning)
     bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
     if bag.import_errors:
         sys.exit("\n".join(f"{path}: {error}" for path, error in bag.import_errors.items()))

@@ -58,7 +58,7 @@ window: {size: 1 h, slide: 1 h}
 conditions: [short.seconds < long.seconds, short.page = long.page]
 emit: count                                # rows | count | ranges (factorised, lossless, linear in the input)
 # select: [short.session, long.session]    # with emit: rows
-# strategy: {name: fast_theta_join, partitions: 10}
+# strategy: {name: fast_theta_join, partitions: 10, slack: 10 min}   # how long a window waits for late rows; 0 by itself
 # schedule: {interval: "@daily"}           # a DAG that `airflow backfill create` can run for any past range
 """
 
@@ -70,7 +70,7 @@ streams: {a: views, b: clicks}
 element: session                           # or {a: session, b: sid}
 window: {size: 10 min, slide: 10 min}
 quality: {false_positive_rate: 0.001}      # work done in vain, never a wrong answer
-# strategy: {name: mcf, fingerprint_bits: 12, bucket: 4}   # others: one_filter, bloom, exact
+# strategy: {name: mcf, fingerprint_bits: 12, bucket: 4, slack: 10 min}   # others: one_filter, bloom, exact
 """
 
 READ_ME = """\

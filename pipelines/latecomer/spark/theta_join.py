@@ -2,7 +2,7 @@
 
 Rows of the windows that close are brought together by window, and :class:`latecomer.core.theta_window.WindowJoin` answers each:
 rows, a count, or the factorised ranges. A task of ``emit: rows`` with many rows is cut: the first stream's rows into blocks, the
-other streams' rows to each block. Nothing is estimated: a window closes when stream time reaches its end, what comes later is
+other streams' rows to each block. Nothing is estimated: a window closes `slack` after stream time has reached its end, what comes later is
 registered, and `repair` produces the results that late rows add (rows), or the new count or ranges of the windows they changed.
 
 A stream that stands under two aliases plays both parts; a row may then match itself where the conditions allow it (write ``<``

@@ -127,8 +127,8 @@ class WindowedStage(Stage):
 
     @staticmethod
     def policies_of(spec: Any, grid: Grid) -> list[SlackPolicy]:
-        """One slack policy per shard, at its start. Here: no slack, as nothing is estimated."""
-        return [Fixed(0)]
+        """One slack policy per shard, at its start. Here the query's constant, as nothing is estimated."""
+        return [Fixed(spec.strategy.slack_us)]
 
     def policies(self) -> list[SlackPolicy]:
         """One slack policy per shard, at its start."""

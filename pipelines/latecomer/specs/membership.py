@@ -2,7 +2,7 @@
 
 Defaults, with their source: ``fingerprint_bits`` 12 and ``bucket`` 4 are the thesis's (chapter 2; `algorithms.md` section 5). Answers are
 confirmed exactly, so the target is 1 and ``false_positive_rate`` (default 0.001) bounds the work done in vain, not the answer. ``period``
-is 60 s or the longest window, whichever is longer, and ``gamma`` is one period.
+is 60 s or the longest window, whichever is longer, and ``gamma`` is one period. A window is answered ``slack`` (0) after its end in stream time.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class MembershipStrategy:
     fingerprint_bits: int
     bucket: int
     gamma_us: int
+    slack_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         inner.number("fingerprint_bits", 12, low=4, high=32, whole=True),
         inner.number("bucket", 4, low=1, high=64, whole=True),
         inner.duration("gamma", period_us),
+        inner.duration("slack", 0),
     )
     inner.done()
     return MembershipSpec(

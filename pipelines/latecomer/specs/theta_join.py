@@ -1,8 +1,8 @@
 """``kind: theta_join``: streams joined by ``<, <=, >, >=, =`` within each window.
 
 Defaults, with their source: ``partitions`` 10 is the thesis's (chapter 4; `algorithms.md` section 4); ``boundaries: equal_depth`` is
-ours, ``equal_width`` the thesis's. Nothing is estimated, so the target is 1: a window's answer is complete when it is
-published, and repair adds what came later. ``quality`` may name a ledger period only; without one it is 60 s or a window,
+ours, ``equal_width`` the thesis's. Nothing is estimated, so the target is 1: a window is
+answered once, ``slack`` (0) after its end in stream time, and repair adds what came later. ``quality`` may name a ledger period only; without one it is 60 s or a window,
 whichever is longer, and ``gamma`` is one period.
 """
 
@@ -45,6 +45,7 @@ class ThetaJoinStrategy:
     partitions: int
     boundaries: str
     gamma_us: int
+    slack_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
         inner.number("partitions", 10, low=1, high=100_000, whole=True),
         inner.choice("boundaries", BOUNDARIES, "equal_depth"),
         inner.duration("gamma", period_us),
+        inner.duration("slack", 0),
     )
     inner.done()
     return ThetaJoinSpec(
