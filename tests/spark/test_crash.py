@@ -11,8 +11,9 @@ from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import load_query
 
-from tests.spark.test_join import QUERY, exported, load
+from tests.spark.test_join import QUERY
 from tests.support import events
+from tests.support.lakes import exported, load
 
 RUN = [f"run:{area}@{nth}" for nth in (1, 2) for area in ("planned", "on_time", "late", "ledger", "state")]
 REPAIR = [f"repair:{area}" for area in ("planned", "corrections", "repairs")]
