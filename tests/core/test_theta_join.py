@@ -203,18 +203,24 @@ def test_oracle_encode_mixes_numbers_and_time_units():
         theta.encode([seconds, whole])
 
 
-# --- differential -------------------------------------------------------------------------------------------------
-
-
-@SETTINGS
-@given(st.integers(0, 10**9), st.sampled_from(["pair", "chain 3", "star at 3", "triangle"]), st.integers(1, 12))
-def test_differential_baselines_equal_ours(seed, graph, partitions):
+def drawn(seed, graph):
+    """Streams of a graph, one condition a link, on some links two; and the generator, for what is drawn next."""
     links = GRAPHS.get(graph, [(0, 1)])
     rng = np.random.default_rng(seed)
     number = max(max(link) for link in links) + 1
     streams = streams_of(seed, rng.integers(0, 9, number))
     conditions = [Comparison(a, 0, str(rng.choice(OPS)), b, 1) for a, b in links]
     conditions += [Comparison(a, 2, str(rng.choice(OPS)), b, 0) for a, b in links[: rng.integers(0, 2)]]
+    return rng, streams, conditions
+
+
+# --- differential -------------------------------------------------------------------------------------------------
+
+
+@SETTINGS
+@given(st.integers(0, 10**9), st.sampled_from(["pair", "chain 3", "star at 3", "triangle"]), st.integers(1, 12))
+def test_differential_baselines_equal_ours(seed, graph, partitions):
+    _, streams, conditions = drawn(seed, graph)
     want = tuples(theta.rows(streams, conditions))
     for method in (baselines.cross_product, baselines.cfs, baselines.one_bucket):
         assert tuples(method(streams, conditions, partitions=partitions)) == want
@@ -322,12 +328,7 @@ def test_differential_sums_over_several_blocks(shape):
 @SETTINGS
 @given(st.integers(0, 10**9), st.sampled_from(["pair", "chain 3", "star at 3", "triangle"]), st.integers(1, 12))
 def test_oracle_pieces_hold_every_result_once(seed, graph, partitions):
-    links = GRAPHS.get(graph, [(0, 1)])
-    rng = np.random.default_rng(seed)
-    number = max(max(link) for link in links) + 1
-    streams = streams_of(seed, rng.integers(0, 9, number))
-    conditions = [Comparison(a, 0, str(rng.choice(OPS)), b, 1) for a, b in links]
-    conditions += [Comparison(a, 2, str(rng.choice(OPS)), b, 0) for a, b in links[: rng.integers(0, 2)]]
+    rng, streams, conditions = drawn(seed, graph)
     cut = pieces_of_join(streams, conditions, partitions, str(rng.choice(["equal_depth", "equal_width"])))
     kept, found = Query(streams, conditions).coarse(), []
     most = -(-len(streams[cut.left][0]) // partitions)

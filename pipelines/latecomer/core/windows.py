@@ -402,6 +402,14 @@ class Spread:
     wait: Int64
 
 
+def every_number(first: Int64, last: Int64) -> tuple[Int64, Int64]:
+    """All whole numbers of the ranges ``[first, last]``, range by range (none where ``last < first``): their range's place, and they."""
+    times = np.maximum(last - first + 1, 0)
+    at = np.repeat(np.arange(len(first)), times)
+    offset = np.arange(len(at)) - np.repeat(np.cumsum(times) - times, times)
+    return at, first[at] + offset
+
+
 def spread_over(grid: Grid, pane: Int64, bucket: Int64, windows: tuple[int, int], cut_us: int) -> Spread:
     """Every entry in every window of ``[first, last]`` that holds its pane; what came at or after `cut_us` is left out.
 
@@ -414,10 +422,7 @@ def spread_over(grid: Grid, pane: Int64, bucket: Int64, windows: tuple[int, int]
     own_first = grid.first_of(start)
     first = np.maximum(own_first, windows[0])
     last = np.minimum(grid.last_of(start), windows[1])
-    times = np.maximum(last - first + 1, 0)
-    at = np.repeat(np.arange(len(start)), times)
-    offset = np.arange(len(at)) - np.repeat(np.cumsum(times) - times, times)
-    window = first[at] + offset
+    at, window = every_number(first, last)
     per_slide = grid.slide_us // grid.granularity_us
     wait = bucket[at] - (window - own_first[at]) * per_slide
     wait = np.where((bucket[at] < 0) | (wait < 0), -1, wait)

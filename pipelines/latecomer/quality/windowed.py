@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from latecomer.core.windows import every_number
 from latecomer.lake import small, views
 from latecomer.lake.location import Lake
 
@@ -92,10 +93,8 @@ def _late(lake: Lake, spec: Any) -> pd.DataFrame:
     pending = rows["seq"].to_numpy() > (int(done[-1]) if len(done) else -1)
     first = (rows["windows_from"].cast(pa.int64()).to_numpy() + spec.window.size_us - 1) // spec.period_us
     last = (rows["windows_to"].cast(pa.int64()).to_numpy() - 1) // spec.period_us
-    times = last - first + 1
-    offset = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
-    period = (np.repeat(first, times) + offset) * spec.period_us
-    frame = pd.DataFrame({"period": period, "late": 1, "pending": np.repeat(pending, times).astype(np.int64)})
+    at, number = every_number(first, last)
+    frame = pd.DataFrame({"period": number * spec.period_us, "late": 1, "pending": pending[at].astype(np.int64)})
     return frame.groupby("period").sum()
 
 

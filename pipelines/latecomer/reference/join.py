@@ -6,7 +6,7 @@ holds, then stored in its own buffer, then both buffers are swept. Slow and shor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,27 +115,28 @@ def qjoin(
     return answer
 
 
-def behind(arrivals: Sequence[Arrival], slack: int | None) -> list[tuple[int, int]]:
-    """``(seq, watermark)`` of arrivals that come behind the watermark; slack None: the largest delay so far."""
+def watermarks(arrivals: Sequence[Arrival], slack: int | None) -> Iterator[tuple[Arrival, int]]:
+    """Every arrival with the watermark after it; slack None: the largest delay so far."""
     max_ts = [NEVER, NEVER]
-    watermark, largest, found = NEVER, 0, []
+    watermark, largest = NEVER, 0
     for arrival in arrivals:
         max_ts[arrival.side] = max(max_ts[arrival.side], arrival.ts)
         largest = max(largest, max_ts[arrival.side] - arrival.ts)
         if min(max_ts) > NEVER:
             watermark = max(watermark, min(max_ts) - (largest if slack is None else slack))
-        if arrival.ts < watermark:
-            found.append((arrival.seq, watermark))
-    return found
+        yield arrival, watermark
+
+
+def behind(arrivals: Sequence[Arrival], slack: int | None) -> list[tuple[int, int]]:
+    """``(seq, watermark)`` of arrivals that come behind the watermark; slack None: the largest delay so far."""
+    return [(arrival.seq, mark) for arrival, mark in watermarks(arrivals, slack) if arrival.ts < mark]
 
 
 def k_slack(arrivals: Sequence[Arrival], window: int, slack: int | None, match: Match) -> set[tuple[int, int]]:
     """Pairs of a reorder buffer followed by an ordered join; a flush ends the input. Slack None: the largest delay so far."""
-    max_ts = [NEVER, NEVER]
     waiting: list[Arrival] = []
     windows: list[list[Arrival]] = [[], []]
     found: set[tuple[int, int]] = set()
-    watermark, largest = NEVER, 0
 
     def probe(arrival: Arrival) -> None:
         for partner in windows[1 - arrival.side]:
@@ -149,11 +150,7 @@ def k_slack(arrivals: Sequence[Arrival], window: int, slack: int | None, match: 
             probe(arrival)
             windows[arrival.side].append(arrival)
 
-    for arrival in arrivals:
-        max_ts[arrival.side] = max(max_ts[arrival.side], arrival.ts)
-        largest = max(largest, max_ts[arrival.side] - arrival.ts)
-        if min(max_ts) > NEVER:
-            watermark = max(watermark, min(max_ts) - (largest if slack is None else slack))
+    for arrival, watermark in watermarks(arrivals, slack):
         if arrival.ts < watermark:
             windows[arrival.side].append(arrival)
         else:

@@ -21,7 +21,6 @@ from latecomer.core import aggregate as core
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Observed, SlackPolicy
-from latecomer.spark import tables
 from latecomer.spark.columns import floor_div, join_null_safe, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
@@ -285,11 +284,9 @@ class AggregateStage(WindowedStage):
         """On-time answers of the windows that missed rows: groups, ``m``, ``_first_rows``, ``_first_<i>`` per aggregate."""
         from pyspark.sql import functions as F
 
-        start, slide = F.unix_micros("window_start"), self.grid.slide_us
-        table = tables.read(self.spark, self.lake, "on_time", self.spec.name)
-        return table.where((start >= due.first * slide) & (start <= due.last * slide)).select(
-            *(F.col(quoted(name)).alias(name) for name in self.spec.group_by),
-            floor_div(start, slide).alias("m"),
+        return self.written("on_time", due).select(
+            *(F.col(quoted(name)) for name in self.spec.group_by),
+            "m",
             F.col("rows").alias("_first_rows"),
             *(F.col(each.name).alias(f"_first_{i}") for i, each in enumerate(self.spec.select)),
         )

@@ -22,13 +22,22 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def as_column(value: Any) -> Any:
+    """A column by its name; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    from pyspark.sql import functions as F
+
+    return F.col(value)
+
+
 def floor_div(value: Any, length: int) -> Any:
     """Floor division by a positive length, of an int64 array or a bigint column (also by name; SQL's own ``div`` truncates)."""
     if isinstance(value, np.ndarray):
         return value // length
     from pyspark.sql import functions as F
 
-    number = F.col(value) if isinstance(value, str) else value
+    number = as_column(value)
     return F.call_function("div", number - F.pmod(number, F.lit(length)), F.lit(length))
 
 

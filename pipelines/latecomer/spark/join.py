@@ -26,7 +26,7 @@ from latecomer.core.arrivals import Arrivals
 from latecomer.core.histogram import delay_bucket
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.policies import RetentionParameters, restore_policy
-from latecomer.core.time import FOREVER, NEVER
+from latecomer.core.time import NEVER
 from latecomer.lake.location import Lake
 from latecomer.spark import scan
 from latecomer.spark.columns import floor_div, floor_to
@@ -72,9 +72,10 @@ class JoinStage(JoinRepair):
         cells = self._count_pairs(rows, batch, before, arrived, control) if adaptive and arrived.rows else None
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, cells))
-        late = self._late_rows(new, [self._horizon_at(horizons, side, new) for side in (0, 1)])
+        gone = [self._horizon_at(horizons, side, new) for side in (0, 1)]
+        late = self._late_rows(new, gone)
         late_count = late_counts(late)
-        pairs = self._join(self._place(rows, horizons), batch, before, arrived)
+        pairs = self._join(self._placed(rows, new, gone), batch, before, arrived)
         on_time: DataFrame | None = self.rows.results(
             pairs, provenance="on_time", published=_later("seq"), period=floor_to(_later("t"), self.spec.period_us)
         )
@@ -160,28 +161,13 @@ class JoinStage(JoinRepair):
         ]
         return pairs.groupBy(*keys).agg(*counts).toArrow()
 
-    def _place(self, new: DataFrame, horizons: Horizons) -> DataFrame:
-        """Give every new row both horizons at its arrival: ``h0`` and ``h1``, bigint us."""
+    def _placed(self, rows: DataFrame, new: Arrivals, gone: list[np.ndarray]) -> DataFrame:
+        """New rows with both horizons at their arrival: ``h0`` and ``h1``, bigint us."""
         from pyspark.sql import functions as F
 
-        never = F.lit(NEVER)
-        moving = [keep < FOREVER for keep in horizons.retention]
-        if not len(horizons.interval) or not (
-            any(m.any() for m in moving) or any((b > NEVER).any() for b in horizons.base)
-        ):
-            return new.withColumn("h0", never).withColumn("h1", never)
-        table = pa.table(
-            {"j": horizons.interval}
-            | {f"b{side}": horizons.base[side] for side in (0, 1)}
-            | {f"k{side}": horizons.retention[side] for side in (0, 1)}
-        )
-        placed = new.join(F.broadcast(self.spark.createDataFrame(table)), "j", "left")
-        for side in (0, 1):
-            behind = F.when(
-                F.col(f"k{side}") < F.lit(FOREVER), F.col("t") - F.lit(self.spec.window_us) - F.col(f"k{side}")
-            )
-            placed = placed.withColumn(f"h{side}", F.greatest(F.col(f"b{side}"), behind, never))
-        return placed.drop("b0", "b1", "k0", "k1")
+        if not any((horizon > NEVER).any() for horizon in gone):
+            return rows.withColumn("h0", F.lit(NEVER)).withColumn("h1", F.lit(NEVER))
+        return scan.looked_up(rows, new.seq, {"h0": gone[0], "h1": gone[1]})
 
     def _join(self, placed: DataFrame, batch: Batch, before: list[int], arrived: Counted) -> DataFrame:
         from pyspark.sql import functions as F

@@ -19,13 +19,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.join import Horizons
 from latecomer.core.join_pairs import ArrivalClock, slack_watermark
 from latecomer.core.time import FOREVER, NEVER
-from latecomer.lake import small
 from latecomer.spark import scan, tables
 from latecomer.spark.columns import floor_to
 from latecomer.spark.join import Counted, JoinStage, restore, summaries
@@ -59,14 +57,7 @@ class SlackJoinStage(JoinStage):
 
         def settle(produced: dict[int, int]) -> Settled:
             rows = arrived.by_period(self.settings.interval_us, self.spec.period_us)
-            last = batch.seq_to if batch.flush else batch.seq_to - 1
-            mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") <= last)
-            waits = (
-                small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine, "wait_us")
-                if produced
-                else {}
-            )
-            books.add(produced, late_count, rows, arrived.unplaced, waits)
+            books.add(produced, late_count, rows, arrived.unplaced, self.waits(batch) if produced else {})
             clock.forget(self._waiting_from(batch, steps))
             closed = books.close(control, flush=batch.flush)
             following = {

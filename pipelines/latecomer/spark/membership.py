@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter, size_for
-from latecomer.spark.columns import ceil_div, floor_to, greatest, quoted
+from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quoted
 from latecomer.spark.query import check_expressions
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
@@ -104,7 +104,7 @@ class MembershipStage(WindowedStage):
         """First (0) or last (1) window, over all streams of the query that read a row's source."""
         from pyspark.sql import functions as F
 
-        time = F.col(time) if isinstance(time, str) else time
+        time = as_column(time)
         edges = []
         for source in range(len(self.sources)):
             own = [

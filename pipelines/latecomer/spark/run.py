@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
-
 from latecomer.lake import crash, journal, small
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
@@ -138,7 +136,4 @@ def _committed(lake: Lake, area: str, query: str, number: int) -> bool:
 
 def _produced(lake: Lake, query: str, batch: Batch) -> dict[int, int]:
     """Committed on-time rows of the micro-batch per period."""
-    # what a flush releases is published by the arrival that would have come next
-    last = batch.seq_to if batch.flush else batch.seq_to - 1
-    mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") <= last)
-    return small.count_by(lake, "on_time", query, "period_start", mine)
+    return small.count_by(lake, "on_time", query, "period_start", batch.published)

@@ -12,6 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.lake import small
+from latecomer.lake.location import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +32,12 @@ class Batch:
     seq_from: int
     seq_to: int
     flush: bool = False
+
+    @property
+    def published(self) -> pc.Expression:
+        """Result rows of this micro-batch: what a flush releases is published by the arrival that would have come next."""
+        last = self.seq_to if self.flush else self.seq_to - 1
+        return (pc.field("published_seq") >= self.seq_from) & (pc.field("published_seq") <= last)
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,9 @@ class Outcome:
 class Stage:
     """One query kind on Spark. What it caches is freed by :meth:`release`, whatever happened in between."""
 
+    spec: Any
     spark: SparkSession
+    lake: Lake
 
     def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
         """Answer one micro-batch. `state` is None at the first."""
@@ -77,6 +89,10 @@ class Stage:
     def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table | None:
         """Ledger rows of periods that are still open, from a micro-batch's state alone. Needs no Spark."""
         raise NotImplementedError
+
+    def waits(self, batch: Batch) -> dict[int, int]:
+        """Sum of the waits (us) of the micro-batch's committed on-time rows, per period."""
+        return small.count_by(self.lake, "on_time", self.spec.name, "period_start", batch.published, "wait_us")
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Cache rows that are read more than once, until `release`."""

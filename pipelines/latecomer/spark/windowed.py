@@ -20,7 +20,8 @@ answer over all its rows with ``seq <= C``, whatever was on time. So corrections
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -32,11 +33,11 @@ import pyarrow.compute as pc
 from latecomer.core.arrivals import Arrivals, Arrived, Checkpoint, first_at
 from latecomer.core.slack import Fixed
 from latecomer.core.time import NEVER
-from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl
+from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl, every_number
 from latecomer.lake import small
 from latecomer.lake.location import Lake
 from latecomer.spark import scan, tables
-from latecomer.spark.columns import EARLIEST_US, LATEST_US, floor_div, floor_to, join_null_safe, quoted
+from latecomer.spark.columns import EARLIEST_US, LATEST_US, as_column, floor_div, floor_to, join_null_safe, quoted
 from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import open_streams
 from latecomer.spark.stage import Batch, Outcome, Settled, Stage
@@ -186,7 +187,8 @@ class WindowedStage(Stage):
         wanted = [control.schedule(each) for control, each in zip(controls, arrived.intervals, strict=True)]
         seen: list[dict[int, list[Observed]]] = [{} for _ in controls]
         if any(wanted):
-            seen = self.observed(self.waited(marks[0], batch.seq_to, wanted), wanted)
+            pieces = itertools.chain(self._pieces(marks[0], batch.seq_from), [new])
+            seen = self.observed(self.waited(pieces, marks[0].seq, batch.seq_to, wanted), wanted)
         before = [self.grid.last_closed(control.watermark()) for control in controls]
         held_low = [_oldest(control, self.lookback_us) for control in controls]
         for control, waiting in zip(controls, arrived.waiting, strict=True):
@@ -207,7 +209,7 @@ class WindowedStage(Stage):
             late = self._late_rows(batch, new, behind, closed)
 
         def settle(produced: dict[int, int]) -> Settled:
-            waits = self._waits(batch) if produced else {}
+            waits = self.waits(batch) if produced else {}
             published = {period: (count, waits.get(period) or 0) for period, count in produced.items()}
             books.add(published, arrived.rows, self._registered(batch) if missed.num_rows else 0)
             books.note(self.extras)
@@ -279,11 +281,11 @@ class WindowedStage(Stage):
 
     def first_of(self, time: Any, side: Any = "side") -> Any:
         """Number of the first window that holds an event time: of a column (or its name), or of an int64 array with its `side`."""
-        return floor_div(_values(time) - self.grid.size_us, self.grid.slide_us) + 1
+        return floor_div(as_column(time) - self.grid.size_us, self.grid.slide_us) + 1
 
     def last_of(self, time: Any, side: Any = "side") -> Any:
         """Number of the last window that holds an event time; as for `first_of`."""
-        return floor_div(_values(time), self.grid.slide_us)
+        return floor_div(as_column(time), self.grid.slide_us)
 
     @property
     def lookback_us(self) -> int:
@@ -336,9 +338,7 @@ class WindowedStage(Stage):
         """Numbers of all windows that hold one of the panes, with repetitions."""
         start = panes * self.grid.pane_us
         first, last = self.grid.first_of(start), self.grid.last_of(start)
-        times = last - first + 1
-        offset = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
-        return np.asarray(np.repeat(first, times) + offset, np.int64)
+        return every_number(first, last)[1]
 
     def _available(
         self, batch: Batch, missed: pa.Table, before: list[int], low: list[int], closing: Closing
@@ -432,12 +432,6 @@ class WindowedStage(Stage):
         """Result columns that stand before ``window_start``: the groups."""
         return tuple(getattr(self.spec, "group_by", ()))
 
-    def _waits(self, batch: Batch) -> dict[int, int]:
-        """Sum of the waits of the micro-batch's committed on-time rows, per period."""
-        last = batch.seq_to if batch.flush else batch.seq_to - 1
-        mine = (pc.field("published_seq") >= batch.seq_from) & (pc.field("published_seq") <= last)
-        return small.count_by(self.lake, "on_time", self.spec.name, "period_start", mine, "wait_us")
-
     def history(self, seq_to: int) -> list[list[Observed]]:
         """Per shard, every window of the arrivals before `seq_to` as it is known now, in order; nothing is left out as too late."""
 
@@ -452,11 +446,13 @@ class WindowedStage(Stage):
         if low is None or high is None or last is None:
             return [[] for _ in range(self.shards)]
         wanted = [{last + 1: (self.grid.first_of(low), self.grid.last_of(high))} for _ in range(self.shards)]
-        found = self.observed(self.waited(self._start(), seq_to, wanted), wanted)
+        found = self.observed(self.waited(self._pieces(self._start(), seq_to), 0, seq_to, wanted), wanted)
         return [each.get(last + 1, []) for each in found]
 
-    def waited(self, start: Checkpoint, seq_to: int, wanted: list[dict[int, tuple[int, int]]]) -> DataFrame:
-        """Stored rows from a checkpoint on, of the windows wanted.
+    def waited(
+        self, pieces: Iterable[Arrivals], seq_from: int, seq_to: int, wanted: list[dict[int, tuple[int, int]]]
+    ) -> DataFrame:
+        """Stored rows of the windows wanted; `pieces` are the arrivals ``[seq_from, seq_to)``.
 
         Returns
         -------
@@ -470,7 +466,7 @@ class WindowedStage(Stage):
         low = min(first for first, _ in spans) * self.grid.slide_us
         high = self.grid.end(max(last for _, last in spans))
         parts = []
-        for piece in self._pieces(start, seq_to):
+        for piece in pieces:
             end = self.grid.end(self.first_of(piece.event_time_us, piece.side))
             own = (piece.event_time_us >= low) & (piece.event_time_us < high) & (piece.stream_time_us >= end)
             time = piece.stream_time_us[own]
@@ -478,7 +474,7 @@ class WindowedStage(Stage):
             parts.append(pa.table({"seq": piece.seq[own], "bucket": bucket, "j": interval}))
         waits = pa.concat_tables(parts)
         rows = self._stored(
-            seq_from=start.seq, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)
+            seq_from=seq_from, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)
         ).where("ok")
         if waits.num_rows:
             rows = rows.join(self._listed(waits), "seq", "left")
@@ -538,6 +534,14 @@ class WindowedStage(Stage):
         start = due.first * self.grid.slide_us - self.lookback_us
         return self._stored(seq_to=due.seq + 1, low_us=start, high_us=self.grid.end(due.last) - 1).where("ok")
 
+    def written(self, area: str, due: Due) -> DataFrame:
+        """Committed result rows of the windows that missed rows, with their window number ``m``."""
+        from pyspark.sql import functions as F
+
+        m = floor_div(F.unix_micros("window_start"), self.grid.slide_us)
+        rows = tables.read(self.spark, self.lake, area, self.spec.name).withColumn("m", m)
+        return rows.where(F.col("m").between(due.first, due.last))
+
     def numbered(self, rows: DataFrame, keys: list[str], due: Due) -> DataFrame:
         """Rows with ``revision``: the answers of a window count up, by ``repaired_in``, from the last one written before.
 
@@ -546,12 +550,9 @@ class WindowedStage(Stage):
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        start, slide = F.unix_micros("window_start"), self.grid.slide_us
         groups = [F.col(quoted(name)).alias(key) for name, key in zip(self.leading, keys[:-1], strict=True)]
         parts = [
-            tables.read(self.spark, self.lake, area, self.spec.name)
-            .where((start >= due.first * slide) & (start <= due.last * slide))
-            .select(*groups, floor_div(start, slide).alias("m"), "revision")
+            self.written(area, due).select(*groups, "m", "revision")
             for area in ("on_time", "corrections")
             if self.lake.exists(area, self.spec.name)
         ]
@@ -574,15 +575,6 @@ class WindowedStage(Stage):
             .withColumn("m", F.explode(F.sequence("_a", "_b")))
             .drop("_a", "_b")
         )
-
-
-def _values(time: Any) -> Any:
-    """A column by its name; anything else as it is."""
-    if not isinstance(time, str):
-        return time
-    from pyspark.sql import functions as F
-
-    return F.col(time)
 
 
 def _oldest(control: WindowControl, lookback_us: int) -> int:
