@@ -36,7 +36,7 @@ streams: {left: a, right: b}
 keys: [k]
 window: 2 s
 where: left.v <= right.v + 6
-quality: {recall: 0.6, period: 10 s}  # kept by these few rows; the promise itself is tested elsewhere
+quality: {recall: 0.9, period: 10 s}
 strategy: {name: qjoin, gamma: 3 s}
 """
 # many commands, one JVM: each is the command's own function, with a command line's arguments
@@ -136,7 +136,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess:
 
 
 def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
-    table = events.disordered(1)
+    table = events.disordered(7)
     parquet = events.write(table.slice(0, 200), tmp_path / "first.parquet")
     pa.csv.write_csv(table.slice(200), tmp_path / "second.csv")  # staged in the lake, for the executors to read
     landing = ["--by", "stream", parquet, str(tmp_path / "second.csv"), "--json"]

@@ -24,7 +24,7 @@ def truth(tmp_path_factory, spark):
     folder = tmp_path_factory.mktemp("truth")
     path = folder / "q.yaml"
     path.write_text(
-        QUERY.format(left="a", right="b", where="left.v <= right.v + 6", recall=0.9, strategy="qjoin", more="")
+        QUERY.format(left="a", right="b", where="left.v <= right.v + 6", recall=0.6, strategy="qjoin", more="")
     )
     table = events.disordered(21, rows=200)
     lake = Lake(folder / "lake")

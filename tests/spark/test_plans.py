@@ -13,7 +13,7 @@ from tests.support.lakes import exported, load
 JOIN = "kind: join\nstreams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nwhere: l.v <= r.v + 6\n"
 WINDOWED = "window: {size: 4 s, slide: 2 s}\n"
 QUERIES = {
-    "qjoin": JOIN + "quality: {recall: 0.9, period: 10 s}\nstrategy: {name: qjoin, gamma: 3 s}",
+    "qjoin": JOIN + "quality: {recall: 0.6, period: 10 s}\nstrategy: {name: qjoin, gamma: 3 s}",
     "paper": JOIN + "quality: {recall: 0.9, period: 10 s}\nstrategy: {name: qjoin, estimator: paper}",
     "mp_k_slack": JOIN + "quality: {recall: 0.9, period: 10 s}\nstrategy: mp_k_slack",
     "aggregate": "kind: aggregate\nstreams: {s: a}\ngroup_by: [note]\nwhere: k > 0\n" + WINDOWED

@@ -21,8 +21,7 @@ decisions. A pair whose partner was gone is not counted, even where a large micr
 above ``censored_from`` are thrown away before the controller sees them.
 
 Choices where the paper is silent
-    Before the first full period has passed the paper's policies retain everything, ``calibrated`` a multiple of the
-    largest delay so far (:mod:`latecomer.core.retention`). Intervals without arrivals decide nothing. Rows
+    Before the first full period has passed every adaptive policy retains everything. Intervals without arrivals decide nothing. Rows
     held are counted at the end of each interval, in event-time buckets of ``held_bucket_us``, and averaged over stream
     time. An arrival belongs to the period of its stream time; arrivals before every stream has spoken belong to none.
 """
