@@ -28,7 +28,7 @@ strategy: {{name: {strategy}, gamma: 3 s{more}}}
 """
 
 
-def query(left="a", right="b", where="left.v <= right.v + 6", recall=0.9, strategy="qjoin", more=""):
+def query(left="a", right="b", where="left.v <= right.v + 6", recall=0.6, strategy="qjoin", more=""):
     return parse_query(
         QUERY.format(left=left, right=right, where=where, recall=recall, strategy=strategy, more=more), "test.yaml"
     )

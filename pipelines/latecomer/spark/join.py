@@ -4,11 +4,13 @@ One micro-batch, arrivals ``[seq_from, seq_to)``:
 
 1. *Scan* the new rows' ``seq`` and event time, here and not in Spark (:mod:`latecomer.spark.scan`): stream time, and with it the
    adaptation interval of every arrival.
-2. *Count* the pairs they form with one another and with the rows still held, by interval and required retention. Only
-   the columns that decide a match are read. Left out where the strategy does not look at pairs.
+2. *Join* them with one another and with the rows still held, and count the pairs by interval and required retention; not
+   counted where the strategy does not look at pairs.
 3. *Decide*: :class:`latecomer.core.join.JoinControl` turns the counts into one short table of horizons.
-4. *Join* again, now with every selected column, keeping ``x.ts > H_X(seq_y)``. New rows whose window
-   reaches behind the opposite horizon are registered as late.
+4. *Keep* the pairs with ``x.ts > H_X(seq_y)``. New rows whose window reaches behind the opposite horizon are registered as late.
+
+Pairs that were counted are cached for step 4. Where it is candidates that are counted, pairs before the predicate (estimators
+``paper`` and ``delay_aware``), they may be far more than the results, and the join is computed twice.
 
 Held rows are no copy: they are a range of the stored events (``H_X < ts``, ``seq < seq_from``), found by file
 statistics. `repair` joins registered late rows with the part of their window that was gone; the two conditions
@@ -26,10 +28,10 @@ from latecomer.core.arrivals import Arrivals
 from latecomer.core.histogram import delay_bucket
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.policies import RetentionParameters, restore_policy
-from latecomer.core.time import NEVER
+from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
 from latecomer.spark import scan
-from latecomer.spark.columns import floor_div, floor_to
+from latecomer.spark.columns import ceil_div, floor_div, floor_to
 from latecomer.spark.join_repair import JoinRepair
 from latecomer.spark.join_rows import LETTERS, JoinRows, in_sample
 from latecomer.spark.ledger import TIMESTAMP, PeriodBooks, late_counts
@@ -64,20 +66,17 @@ class JoinStage(JoinRepair):
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         new = scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
         arrived = Counted.of(new, self.settings, self.rows.is_self)
-        adaptive = control.policy.needs_pairs
-        rows = self._new_rows(batch, new)
-        if adaptive:
-            rows = self.keep(rows)
-        before = [control.horizon(0), control.horizon(1)]
-        cells = self._count_pairs(rows, batch, before, arrived, control) if adaptive and arrived.rows else None
+        pairs = self._pairs(new, batch, [control.horizon(0), control.horizon(1)], arrived, control)
+        cells = self._counted(pairs, control) if control.policy.needs_pairs and arrived.rows else None
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, cells))
-        gone = [self._horizon_at(horizons, side, new) for side in (0, 1)]
-        late = self._late_rows(new, gone)
+        late = self._late_rows(new, [self._horizon_at(horizons, side, new) for side in (0, 1)])
         late_count = late_counts(late)
-        pairs = self._join(self._placed(rows, new, gone), batch, before, arrived)
         on_time: DataFrame | None = self.rows.results(
-            pairs, provenance="on_time", published=_later("seq"), period=floor_to(_later("t"), self.spec.period_us)
+            self._retained(pairs, horizons),
+            provenance="on_time",
+            published=_later("seq"),
+            period=floor_to(_later("t"), self.spec.period_us),
         )
         if not arrived.rows and batch.number > 0:
             on_time = None
@@ -115,17 +114,11 @@ class JoinStage(JoinRepair):
         if not arrived.rows:
             return []
         control, _ = restore(self.spec, None)
-        rows = self.keep(self._new_rows(batch, new))
         try:
-            return summaries(arrived, self._count_pairs(rows, batch, [NEVER, NEVER], arrived, control))
+            pairs = self._pairs(new, batch, [NEVER, NEVER], arrived, control, once=True)
+            return summaries(arrived, self._counted(pairs, control))
         finally:
             self.release()
-
-    def _new_rows(self, batch: Batch, new: Arrivals) -> DataFrame:
-        """New rows with stream time ``t``, the ``delay`` of each, and the interval ``j`` of its arrival."""
-        known = {"t": new.stream_time_us, "delay": new.delay_us}
-        rows = scan.looked_up(self.rows.arrivals(batch), new.seq, known)
-        return rows.withColumn("j", floor_div("t", self.settings.interval_us))
 
     def _horizon_at(self, horizons: Horizons, side: int, new: Arrivals) -> np.ndarray:
         """Horizon of one side after each arrival, int64 us."""
@@ -133,27 +126,48 @@ class JoinStage(JoinRepair):
             return np.full(len(new.seq), NEVER, np.int64)
         return horizons.at(side, new.stream_time_us, self.settings.interval_us, self.spec.window_us)
 
-    def _count_pairs(
-        self, new: DataFrame, batch: Batch, before: list[int], arrived: Counted, control: JoinControl
-    ) -> pa.Table:
-        """Counts of candidate pairs by (interval, side of x, required bucket[, delay bucket of y])."""
+    def _pairs(
+        self,
+        new: Arrivals,
+        batch: Batch,
+        before: list[int],
+        arrived: Counted,
+        control: JoinControl,
+        *,
+        once: bool = False,
+    ) -> DataFrame:
+        """Pairs with a new row, with the later one's stream time ``t`` and delay; without the predicate where candidates are counted.
+
+        `once`: they are not read again.
+        """
+        from pyspark.sql import functions as F
+
+        policy = control.policy
+        known = {"t": new.stream_time_us} | ({"delay": new.delay_us} if policy.needs_candidates else {})
+        rows = scan.looked_up(self.rows.arrivals(batch), new.seq, known)
+        if policy.needs_candidates:
+            rows = self.keep(rows)
+        sampled = policy.needs_pairs
+        left, right = self._sides(rows, batch, before, arrived, {name: F.col(name) for name in known}, sampled=sampled)
+        either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
+        where = not policy.needs_candidates
+        pairs = self.rows.pairs(left, right, either_new, where=where, copy_left=arrived.left_is_smaller)
+        return self.keep(pairs) if policy.needs_pairs and where and not once else pairs
+
+    def _counted(self, pairs: DataFrame, control: JoinControl) -> pa.Table:
+        """Counts of pairs by (interval, side of x, required bucket[, delay bucket of y])."""
         from pyspark.sql import functions as F
 
         g, w = self.settings.granularity_us, self.spec.window_us
-        delays = control.policy.needs_candidates
-        carried = {"t": F.col("t"), "j": F.col("j")}
-        if delays:
-            carried["db"] = F.expr(f"case when delay <= {g} then 0L else (delay + {g - 1}) div {g}L - 1 end")
-        left, right = self._sides(new, batch, before, arrived, carried, sampled=True)
-        either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
-        pairs = self.rows.pairs(left, right, either_new, where=not delays, copy_left=arrived.left_is_smaller)
+        candidates = control.policy.needs_candidates
+        delay = _later("delay") if candidates else F.lit(-1)
         keys = [
-            _later("j").alias("j"),
+            self._interval().alias("j"),
             F.expr("if(l_seq > r_seq, 1, 0)").alias("x"),
             floor_div(_later("t") - F.lit(w) - _earlier("ts"), g).alias("b"),
-            (_later("db") if delays else F.lit(-1)).alias("db"),
+            (F.when(delay <= g, F.lit(0)).otherwise(ceil_div(delay, g) - 1) if candidates else delay).alias("db"),
         ]
-        passed = F.expr(self.rows.where_sql) if delays else F.lit(True)
+        passed = F.expr(self.rows.where_sql) if candidates else F.lit(True)
         counts = [
             F.count("*").alias("candidates"),
             F.count_if(passed).alias("results"),
@@ -161,23 +175,30 @@ class JoinStage(JoinRepair):
         ]
         return pairs.groupBy(*keys).agg(*counts).toArrow()
 
-    def _placed(self, rows: DataFrame, new: Arrivals, gone: list[np.ndarray]) -> DataFrame:
-        """New rows with both horizons at their arrival: ``h0`` and ``h1``, bigint us."""
+    def _interval(self) -> Column:
+        """Number of the adaptation interval in which a pair's later row arrived."""
+        return floor_div(_later("t"), self.settings.interval_us)
+
+    def _retained(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
+        """Results whose earlier row was still held: :meth:`Horizons.at` as a join with one short table."""
         from pyspark.sql import functions as F
 
-        if not any((horizon > NEVER).any() for horizon in gone):
-            return rows.withColumn("h0", F.lit(NEVER)).withColumn("h1", F.lit(NEVER))
-        return scan.looked_up(rows, new.seq, {"h0": gone[0], "h1": gone[1]})
-
-    def _join(self, placed: DataFrame, batch: Batch, before: list[int], arrived: Counted) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        carried = {"t": F.col("t"), "h0": F.col("h0"), "h1": F.col("h1")}
-        left, right = self._sides(placed, batch, before, arrived, carried)
-        left, right = left.drop("l_h0"), right.drop("r_h1")
-        either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
-        retained = F.expr("if(l_seq > r_seq, r_ts > l_h1, l_ts > r_h0)")
-        return self.rows.pairs(left, right, either_new & retained, where=True, copy_left=arrived.left_is_smaller)
+        results = pairs.where(self.rows.where_sql)
+        moves = [
+            (keep < FOREVER) | (base > NEVER) for keep, base in zip(horizons.retention, horizons.base, strict=True)
+        ]
+        if not any(each.any() for each in moves):
+            return results
+        table = pa.table(
+            {"_j": horizons.interval}
+            | {f"_b{side}": horizons.base[side] for side in (0, 1)}
+            | {f"_k{side}": pa.array(keep, mask=keep >= FOREVER) for side, keep in enumerate(horizons.retention)}
+        )
+        placed = results.join(F.broadcast(self.spark.createDataFrame(table)), self._interval() == F.col("_j"), "left")
+        behind = _later("t") - F.lit(self.spec.window_us) - F.expr("if(l_seq > r_seq, _k1, _k0)")
+        horizon = F.greatest(F.expr("if(l_seq > r_seq, _b1, _b0)"), behind)
+        # no interval, no horizon: not every source had spoken
+        return placed.where(F.coalesce(_earlier("ts") > horizon, F.lit(True)))
 
     def _sides(
         self,
