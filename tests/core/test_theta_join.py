@@ -15,8 +15,7 @@ from latecomer.core import theta_join as theta
 from latecomer.core.theta_edges import Query
 from latecomer.core.theta_encode import float_codes, stable_sort
 from latecomer.core.theta_join import Comparison, Stats
-from latecomer.core.theta_plan import DIAGONAL, NONE, WHOLE, piece_sizes
-from latecomer.core.theta_plan import pieces as pieces_of_join
+from latecomer.core.theta_plan import DIAGONAL, NONE, WHOLE
 from latecomer.reference import theta_join as reference
 
 OPS = ("<", "<=", ">", ">=", "=")
@@ -325,31 +324,6 @@ def test_differential_sums_over_several_blocks(shape):
     assert np.array_equal(per_row, mask.sum(1))
 
 
-@SETTINGS
-@given(st.integers(0, 10**9), st.sampled_from(["pair", "chain 3", "star at 3", "triangle"]), st.integers(1, 12))
-def test_oracle_pieces_hold_every_result_once(seed, graph, partitions):
-    rng, streams, conditions = drawn(seed, graph)
-    cut = pieces_of_join(streams, conditions, partitions, str(rng.choice(["equal_depth", "equal_width"])))
-    kept, found = Query(streams, conditions).coarse(), []
-    most = -(-len(streams[cut.left][0]) // partitions)
-    for piece, left in zip(cut.pieces, cut.conditions, strict=True):
-        rows = list(kept)
-        rows[cut.left], rows[cut.right] = cut.left_rows[piece.left], cut.right_rows[piece.right]
-        assert 0 < len(rows[cut.left]) <= most and len(rows[cut.right]) > 0
-        part = [[column[own] for column in stream] for stream, own in zip(streams, rows, strict=True)]
-        answer = theta.rows(part, [conditions[i] for i in left])
-        found += list(zip(*(own[at].tolist() for own, at in zip(rows, answer, strict=True)), strict=True))
-    assert sorted(found) == reference.rows(streams, conditions)
-
-
-def test_pieces_cut_what_skew_makes_large():
-    streams = [[np.full(100, 7)], [np.arange(20)]]
-    cut = pieces_of_join(streams, [Comparison(0, 0, ">", 1, 0)], 4)
-    assert len(cut.pieces) >= 4 and max(p.left.stop - p.left.start for p in cut.pieces) <= 25
-    none = pieces_of_join(streams, [], 4)
-    assert sum((p.left.stop - p.left.start) * (p.right.stop - p.right.start) for p in none.pieces) == 2000
-
-
 # --- the source's errata and examples -----------------------------------------------------------------------------
 
 
@@ -418,8 +392,6 @@ def test_oracle_partition_kinds_hold_for_every_pair(seed, op, partitions, bounda
 
 
 def test_plan_cuts_skewed_partitions_as_in_the_source():
-    assert piece_sizes(700, 300) == [233, 233, 234]
-    assert piece_sizes(300, 300) == [300] and piece_sizes(0, 300) == []
     skewed = [np.full(95, 7), np.arange(5)]
     made = theta.plan([[np.concatenate(skewed)], [np.arange(100)]], [Comparison(0, 0, "<", 1, 0)], 10, "equal_width")
     assert max(made.edges[0].left_pieces) == 10

@@ -6,7 +6,7 @@ import operator
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core.theta_window import Operand, WindowJoin, expand, united
+from latecomer.core.theta_window import Operand, WindowJoin, expand
 
 OPS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 
@@ -76,36 +76,43 @@ def seqs_of(join, tables):
     return sorted(row for p in tables for row in zip(*(p[n].to_pylist() for n in names), strict=True))
 
 
+def cut_at(join, rows, value):
+    """The join's pieces for partitions below and from `value` on: the planned condition holds between upper and lower part."""
+    left, op, right = join.conditions[join.planned]
+
+    def part(alias, column, upper):
+        own = [r for r in rows.to_pylist() if r["side"] == join.sides[alias]]
+        if upper is not None:
+            valid = [r for r in own if r[column] is not None and r[column] == r[column]]  # not NaN
+            own = [r for r in valid if (r[column] >= value) == upper]
+        return [r | {"side": alias} for r in own]
+
+    for whole, upper, lower in [(False, False, False), (False, True, True), (True, op[0] == ">", op[0] == "<")]:
+        if whole and op == "=":
+            continue
+        chosen = {left.alias: (left.column, upper), right.alias: (right.column, lower)}
+        given = [r for alias in range(len(join.aliases)) for r in part(alias, *chosen.get(alias, (None, None)))]
+        yield join.piece(whole), pa.Table.from_pylist(given, rows.schema)
+
+
 @pytest.mark.parametrize("join", JOINS)
-@pytest.mark.parametrize(("seed", "partitions"), [(0, 1), (1, 3), (2, 8), (3, 100)])
-def test_pieces_unite_to_the_whole_without_duplicates(join, seed, partitions):
+@pytest.mark.parametrize(("seed", "value"), [(0, 5), (1, 1), (2, 8), (3, 100)])
+def test_pieces_unite_to_the_whole_without_duplicates(join, seed, value):
     rows = table(seed, max(join.sides) + 1)
-    whole, fresh, pieces = (
-        seqs_of(join, join.rows(rows)),
-        seqs_of(join, join.rows(rows, "new")),
-        list(join.pieces(rows, partitions)),
-    )
+    pieces = list(cut_at(join, rows, value if join.conditions[join.planned][0].column != "s" else "b" * value))
+    whole, fresh = seqs_of(join, join.rows(rows)), seqs_of(join, join.rows(rows, "new"))
     assert seqs_of(join, (found for part, own in pieces for found in part.rows(own))) == whole
     assert seqs_of(join, (found for part, own in pieces for found in part.rows(own, "new"))) == fresh
     assert sum(part.count(own) for part, own in pieces) == join.count(rows) == len(whole)
-    ranges = [part.ranges(own) for part, own in pieces]
-    opened = [expand(found, join.aliases) for found in ranges]
-    assert sorted(row for o in opened for row in zip(*(o[a].tolist() for a in join.aliases), strict=True)) == whole
-    if len(join.aliases) == 2 and len(join.conditions) < 3:
-        one = expand(united(ranges), join.aliases)
+    if join.united:
+        one = expand(pa.concat_tables([part.ranges(own, i) for i, (part, own) in enumerate(pieces)]), join.aliases)
         assert sorted(zip(*(one[a].tolist() for a in join.aliases), strict=True)) == whole
-    if len(whole) > 20 and partitions > 1 and join.conditions[0][1] != "=":
-        assert len(pieces) > 1 and any(len(part.conditions) < len(join.conditions) for part, _ in pieces)
+    assert join.united == (join in JOINS[:3])
 
 
-def test_pieces_with_filters_are_not_united():
-    join = JOINS[-1]
-    ranges = [part.ranges(own) for part, own in join.pieces(table(1, 2), 3)]
-    with pytest.raises(ValueError, match="expand each piece"):
-        united(ranges)
-    with pytest.raises(ValueError, match="several edges"):
-        united([part.ranges(own) for part, own in JOINS[3].pieces(table(1, 3), 3)])
-    assert united([]).num_rows == 0
+def test_the_planned_condition_is_an_equality_of_the_first_two_streams_compared():
+    assert [join.planned for join in JOINS] == [0, 0, 1, 0, 0, 0]
+    assert [len(join.piece(True).conditions) - len(join.conditions) for join in JOINS] == [-1] * 6
 
 
 VALUES = {
@@ -130,7 +137,6 @@ def test_every_condition_over_every_kind_of_value(kind, op):
         want = sorted(tuple(r["seq"] for r in chosen) for chosen in brute(rows, one))
         for join in (one, other):
             assert seqs_of(join, join.rows(rows)) == want and join.count(rows) == len(want)
-            assert seqs_of(join, (found for part, own in join.pieces(rows, 3) for found in part.rows(own))) == want
 
 
 @pytest.mark.parametrize("side", [0, 1, 2])
@@ -138,5 +144,5 @@ def test_empty_sides(side):
     rows = table(3, 2)
     rows = rows.filter(pa.array(rows["side"].to_numpy() == side))
     join = JOINS[0]
-    assert list(join.rows(rows)) == [] and join.count(rows) == 0 and list(join.pieces(rows)) == []
+    assert list(join.rows(rows)) == [] and join.count(rows) == 0
     assert join.ranges(rows).num_rows == 0 and expand(join.ranges(rows), join.aliases)["r"].tolist() == []

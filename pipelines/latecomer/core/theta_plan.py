@@ -35,6 +35,9 @@ from latecomer.core.theta_encode import number_column
 Int64 = NDArray[np.int64]
 BOUNDARIES = ("equal_depth", "equal_width")
 SAMPLE = 100_000
+PIECE_ROWS = 1 << 20
+"""Rows of a window above which it is more than one task, and about how many make a partition then."""
+MOST_PARTITIONS = 16
 NONE, DIAGONAL, WHOLE = 0, 1, 2
 
 
@@ -124,6 +127,11 @@ class Plan:
         for number, pairs in enumerate(self.rounds):
             text = "; ".join(f"{_named(one)} with {_named(other)}" for one, other in pairs)
             lines.append(f"  round {number + 1}: {text}")
+        if sum(self.sizes) > PIECE_ROWS:
+            parts = partitions_of(sum(self.sizes), PIECE_ROWS)
+            lines.append(
+                f"  more than {PIECE_ROWS:,} rows: as rows, shipped in pieces of {parts} partitions; counts and ranges later"
+            )
         lines.append(f"  predicted: {self.comparisons:,} comparisons, about {self.output:,.0f} results")
         return "\n".join(lines)
 
@@ -166,122 +174,17 @@ def plan(
     )
 
 
+def partitions_of(rows: int, bound: int) -> int:
+    """Partitions of a window whose pieces are shipped; 1: it is one task. A function of its rows, so results do not depend on cores."""
+    return min(-(-rows // bound), MOST_PARTITIONS)
+
+
 def check(partitions: int, boundaries: str) -> None:
     """Refuse what no plan can be made of (ValueError)."""
     if partitions < 1:
         raise ValueError(f"partitions is {partitions}: give 1 or more")
     if boundaries not in BOUNDARIES:
         raise ValueError(f"boundaries is {boundaries!r}: use one of {', '.join(BOUNDARIES)}")
-
-
-def piece_sizes(actual: int, most: int) -> list[int]:
-    """Sizes of the ``ceil(actual / most)`` pieces of a partition of `actual` rows; they differ by 1 at most."""
-    number = -(-actual // max(most, 1))
-    return [actual * (k + 1) // number - actual * k // number for k in range(number)]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of a join that any task can answer alone: rows of two streams, and what is left to test.
-
-    Attributes
-    ----------
-    left, right
-        Half-open places among the rows of either stream, ordered by partition.
-    whole
-        The planned condition holds for every pair of the piece, so it is not to be tested.
-    """
-
-    left: slice
-    right: slice
-    whole: bool
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """A join cut into pieces; every result is in exactly one of them.
-
-    Attributes
-    ----------
-    left, right
-        The streams that are cut; rows of any other stream that pass the coarse filter go to every piece.
-    left_rows, right_rows
-        int64, row numbers by partition, ascending within one.
-    pieces
-        Slices of these.
-    conditions
-        Per piece, the numbers of the conditions left to test.
-    """
-
-    left: int
-    right: int
-    left_rows: Int64
-    right_rows: Int64
-    pieces: tuple[Piece, ...]
-    conditions: tuple[tuple[int, ...], ...]
-
-
-def pieces_of(op: str, left_rows: Sequence[int], right_rows: Sequence[int], most: int) -> list[Piece]:
-    """The pieces of one condition from rows per partition alone; what a driver that sees only counts can call.
-
-    Parameters
-    ----------
-    op
-        The planned condition's.
-    left_rows, right_rows
-        Rows per partition of either side, partitions in ascending order of values and cut at the same boundaries.
-    most
-        Rows of the left side in a piece; a partition above it is cut into equal pieces.
-
-    Returns
-    -------
-    list of Piece
-        Per left piece at most two: with the right partitions that match it wholly, and with its own, on the diagonal.
-        None has an empty side.
-    """
-    ends = [0, *np.cumsum(np.asarray(right_rows, np.int64)).tolist()]
-    found, start = [], 0
-    for part, actual in enumerate(left_rows):
-        ranges = {DIAGONAL: slice(ends[part], ends[part + 1])}
-        if op != "=":
-            ranges[WHOLE] = slice(0, ends[part]) if op in (">", ">=") else slice(ends[part + 1], ends[-1])
-        for size in piece_sizes(int(actual), most):
-            mine = slice(start, start + size)
-            start += size
-            found += [Piece(mine, right, kind == WHOLE) for kind, right in ranges.items() if right.start < right.stop]
-    return found
-
-
-def pieces(
-    streams: Streams, conditions: Sequence[Comparison], partitions: int = 10, boundaries: str = "equal_depth"
-) -> Pieces:
-    """Cut the join of one window into pieces that need nothing of one another.
-
-    The first pair of streams with a condition is cut along its planned condition, as in `plan`; a partition above
-    ``ceil(rows / partitions)`` rows of the left side is cut further. Results of the pieces unite to those of the whole
-    without a duplicate, since every pair of rows that passes the planned condition stands in exactly one piece.
-
-    Parameters and errors as `plan`. Streams without any condition are cut like one partition that matches wholly.
-    """
-    check(partitions, boundaries)
-    query = Query(streams, conditions)
-    kept = query.coarse()
-    every = tuple(range(len(conditions)))
-    if not query.pairs:
-        sizes = [len(kept[0])], [len(kept[1])]
-        found = pieces_of("=", *sizes, -(-query.sizes[0] // partitions))
-        return Pieces(0, 1, kept[0], kept[1], tuple(found), (every,) * len(found))
-    place = planned(query, min(query.pairs))
-    c = query.conditions[place]
-    cuts = cut_codes(query, place, kept, partitions, boundaries)
-    ordered, counts = [], []
-    for stream in (c.left, c.right):
-        ids = np.searchsorted(cuts, query.codes(place, stream)[kept[stream]], "right")
-        ordered.append(kept[stream][np.argsort(_small(ids, partitions), kind="stable")])
-        counts.append(np.bincount(ids, minlength=partitions))
-    found = pieces_of(c.op, counts[0].tolist(), counts[1].tolist(), -(-query.sizes[c.left] // partitions))
-    left = tuple(tuple(i for i in every if i != place) if piece.whole else every for piece in found)
-    return Pieces(c.left, c.right, ordered[0], ordered[1], tuple(found), left)
 
 
 def planned(query: Query, pair: tuple[int, int]) -> int:

@@ -10,7 +10,7 @@ Ordering: none. Cost: that of :mod:`latecomer.core.theta_join`, at most once per
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from latecomer.core import theta_join as theta
-from latecomer.core import theta_plan as plan
 from latecomer.core.theta_edges import Comparison
 
 Int64 = NDArray[np.int64]
 Method = Callable[..., list[Int64]]
 
+PIECE_BITS = 40
+"""Positions of one piece's factorised result lie within this many bits, above them its number."""
 CHUNK_ROWS = 1 << 18
 """Result rows per Arrow batch."""
 
@@ -43,7 +44,7 @@ RANGES = pa.schema(
 )
 """A factorised result as rows.
 
-``order``: far row `seq` stands at `position`. ``run``: near row `seq` matches the far rows at positions ``[first, last)``.
+``order``: far row `seq` stands at `position`; positions ascend and may have gaps. ``run``: near row `seq` matches the far rows at positions ``[first, last)``.
 ``near_filter`` and ``far_filter``: a pair of this edge counts only where, for each filter number `position`, the far row's `first` is less
 than the near row's `first`.
 """
@@ -138,8 +139,8 @@ class WindowJoin:
             return theta.count(streams, comparisons)
         return len(self.method(streams, comparisons, partitions=self.partitions)[0])
 
-    def ranges(self, table: pa.Table) -> pa.Table:
-        """The factorised result in rows of `RANGES`; :func:`expand` is its inverse."""
+    def ranges(self, table: pa.Table, piece: int = 0) -> pa.Table:
+        """The factorised result in rows of `RANGES`; :func:`expand` is its inverse. Positions begin at ``piece << 40``."""
         parts, streams, comparisons = self._encoded(self._parts(table))
         if any(not len(columns[0]) for columns in streams):
             return RANGES.empty_table()
@@ -149,42 +150,36 @@ class WindowJoin:
         for number, edge in enumerate(found.edges):
             names = (self.aliases[edge.near], self.aliases[edge.far])
             order = seqs[edge.far][edge.order]
-            tables.append(_part(number, "order", names, order, position=np.arange(len(order))))
-            tables.append(_part(number, "run", names, seqs[edge.near][edge.row], first=edge.first, last=edge.last))
+            base = np.int64(piece) << PIECE_BITS
+            tables.append(_part(number, "order", names, order, position=base + np.arange(len(order))))
+            runs = {"first": base + edge.first, "last": base + edge.last}
+            tables.append(_part(number, "run", names, seqs[edge.near][edge.row], **runs))
             tables += _filters(number, names, seqs[edge.near], seqs[edge.far], edge.limits, edge.places)
         for number, (near, far, limits, places) in enumerate(found.closing, len(found.edges)):
             names = (self.aliases[near], self.aliases[far])
             tables += _filters(number, names, seqs[near], seqs[far], limits, places)
         return pa.concat_tables(tables)
 
-    def pieces(self, table: pa.Table, partitions: int | None = None) -> Iterator[tuple[WindowJoin, pa.Table]]:
-        """The join cut by :func:`latecomer.core.theta_plan.pieces`: per piece a smaller join and its table.
+    @property
+    def planned(self) -> int:
+        """Number of the condition along which a window is cut: of the first two streams that are compared, the first equality, else
+        the first inequality."""
+        pairs = [tuple(sorted((left.alias, right.alias))) for left, _, right in self.conditions]
+        own = [place for place, pair in enumerate(pairs) if pair == min(pairs)]
+        return next((place for place in own if self.conditions[place][1] == "="), own[0])
 
-        `rows` of the pieces (also with `new`) are those of the whole, each once; `count` adds up; `ranges` of two streams
-        unite by :func:`united`, and of more by expanding each.
+    @property
+    def united(self) -> bool:
+        """Do the `ranges` of pieces unite to those of the window? Not where a filter or a second edge would hold for one piece only."""
+        return len(self.aliases) == 2 and sum(op != "=" for _, op, _ in self.conditions) < 3
 
-        Parameters
-        ----------
-        partitions
-            As for the plan; None: the query's.
+    def piece(self, whole: bool) -> WindowJoin:
+        """The join of one piece of a cut window, where column ``side`` numbers the aliases; with `whole` the planned condition holds.
+
+        `rows` of the pieces (also with `new`) are those of the whole, each once; `count` adds up; `ranges`, see `united`.
         """
-        parts, streams, comparisons = self._encoded(self._parts(table))
-        if any(not len(columns[0]) for columns in streams):
-            return
-        cut = plan.pieces(streams, comparisons, self.partitions if partitions is None else partitions)
-        for piece, left in zip(cut.pieces, cut.conditions, strict=True):
-            chosen = list(parts)
-            chosen[cut.left] = parts[cut.left].take(pa.array(cut.left_rows[piece.left]))
-            chosen[cut.right] = parts[cut.right].take(pa.array(cut.right_rows[piece.right]))
-            numbered = []
-            for alias, part in enumerate(chosen):
-                at = part.schema.get_field_index("side")
-                numbered.append(part.set_column(at, "side", pa.repeat(pa.scalar(alias, pa.int32()), part.num_rows)))
-            conditions = tuple(self.conditions[i] for i in left)
-            yield (
-                replace(self, sides=tuple(range(len(parts))), conditions=conditions),
-                pa.concat_tables(numbered),
-            )
+        left = tuple(c for place, c in enumerate(self.conditions) if not whole or place != self.planned)
+        return replace(self, sides=tuple(range(len(self.aliases))), conditions=left)
 
     def encoded(self, table: pa.Table) -> tuple[list[pa.Table], list[list[Int64]], list[Comparison]]:
         """Rows of every alias that can match, their operands as integers, and the comparisons between them."""
@@ -242,27 +237,6 @@ def _filters(
     return found
 
 
-def united(tables: Iterable[pa.Table]) -> pa.Table:
-    """One factorised result from those of the pieces of a join of two streams, far rows of one piece after another.
-
-    Raises
-    ------
-    ValueError
-        If a piece has filters (three inequalities or more) or more than one edge: expand each piece instead.
-    """
-    found, base = [], 0
-    for table in tables:
-        if table.num_rows and not set(table["part"].unique().to_pylist()) <= {"order", "run"}:
-            raise ValueError("a piece has filters, which hold within it only: expand each piece")
-        if table.num_rows and table["edge"].unique().to_pylist() != [0]:
-            raise ValueError("a piece has several edges: expand each piece")
-        for name in ("position", "first", "last"):
-            table = table.set_column(table.schema.get_field_index(name), RANGES.field(name), pc.add(table[name], base))
-        found.append(table)
-        base += pc.sum(pc.equal(table["part"], "order")).as_py() or 0
-    return pa.concat_tables(found) if found else RANGES.empty_table()
-
-
 def expand(table: pa.Table, aliases: Sequence[str]) -> dict[str, Int64]:
     """The result rows of one window's factorised result.
 
@@ -285,7 +259,7 @@ def expand(table: pa.Table, aliases: Sequence[str]) -> dict[str, Int64]:
         near, far = edge["near"][0].as_py(), edge["far"][0].as_py()
         if far not in found:
             runs = edge.filter(pc.equal(edge["part"], "run"))
-            order = edge.filter(pc.equal(edge["part"], "order")).sort_by("position")["seq"].to_numpy()
+            order = edge.filter(pc.equal(edge["part"], "order")).sort_by("position")
             found = _follow(found, near, far, runs, order)
         found = _kept(found, near, far, edge)
     if len(found) < len(aliases):  # an edge without a row: there is no result
@@ -294,8 +268,10 @@ def expand(table: pa.Table, aliases: Sequence[str]) -> dict[str, Int64]:
     return {alias: found[alias][place] for alias in aliases}
 
 
-def _follow(found: dict[str, Int64], near: str, far: str, runs: pa.Table, order: Int64) -> dict[str, Int64]:
-    seq, first, last = (runs[name].to_numpy() for name in ("seq", "first", "last"))
+def _follow(found: dict[str, Int64], near: str, far: str, runs: pa.Table, stood: pa.Table) -> dict[str, Int64]:
+    positions, order = stood["position"].to_numpy(), stood["seq"].to_numpy()
+    seq = runs["seq"].to_numpy()
+    first, last = (np.searchsorted(positions, runs[name].to_numpy()) for name in ("first", "last"))
     by = np.argsort(seq, kind="stable")
     seq, first, last = seq[by], first[by], last[by]
     known = found or {near: np.unique(seq)}

@@ -1,8 +1,9 @@
-"""Theta joins over windows on Spark: every window is one task that sorts and takes prefixes, never a nested loop.
+"""Theta joins over windows on Spark: a task sorts and takes prefixes, never a nested loop.
 
 Rows of the windows that close are brought together by window, and :class:`latecomer.core.theta_window.WindowJoin` answers each:
-rows, a count, or the factorised ranges. A task of ``emit: rows`` with many rows is cut: the first stream's rows into blocks, the
-other streams' rows to each block. Nothing is estimated: a window closes `slack` after stream time has reached its end, what comes later is
+rows, a count, or the factorised ranges. A window of many rows is cut into pieces, each a task of its own: see
+:mod:`latecomer.spark.theta_pieces`. Whether one may be that large is known here, from event times in the lake, so small windows pay
+for no job. Ranges are cut for two streams with two inequalities at most. Nothing is estimated: a window closes `slack` after stream time has reached its end, what comes later is
 registered, and `repair` produces the results that late rows add (rows), or the new count or ranges of the windows they changed.
 
 A stream that stands under two aliases plays both parts; a row may then match itself where the conditions allow it (write ``<``
@@ -12,15 +13,23 @@ where it should not). Null and NaN never match.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.baselines import theta_join as baselines
+from latecomer.core import theta_plan
 from latecomer.core.theta_window import RANGES, Operand, WindowJoin
-from latecomer.spark.columns import join_null_safe, quoted, refuse_twice
+from latecomer.lake import small
+from latecomer.spark import theta_pieces as pieces
+from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
+from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.stage import Batch
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.theta_join import ThetaJoinSpec
@@ -28,14 +37,21 @@ from latecomer.specs.theta_join import ThetaJoinSpec
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BLOCK_ROWS = 1 << 18
-"""Rows of a window above which a task of ``emit: rows`` is cut into blocks."""
+LINEAR_FACTOR = 4
+"""How many times the rows a window has before it is cut where no result row is formed."""
+
+
+_RANGES = tuple(
+    (field.name, {"int32": "int", "int64": "bigint"}.get(str(field.type), str(field.type))) for field in RANGES
+)
 
 
 class ThetaJoinStage(WindowedStage):
     """``kind: theta_join``; see the module docstring."""
 
     spec: ThetaJoinSpec
+    _first: int = EARLIEST_US
+    """Number of the first window that may close; in a backfill not known, and lower than any."""
 
     def check(self) -> None:
         """Columns exist, and every condition compares like with like."""
@@ -132,51 +148,109 @@ class ThetaJoinStage(WindowedStage):
         keys = ["m", "closed_seq", "wait_us"]
         if self.spec.emit == "rows" and self.spec.strategy.name == "spark_sql":
             return self._by_sql(closed, keys)
-        return self._solved(closed, keys, None)
+        return self._solved(closed, keys, None, self._crowded(self._first, max(closing.after)))
 
-    def _solved(self, rows: DataFrame, keys: list[str], new: str | None) -> DataFrame:
-        """Answers per key, in Arrow tasks; with `new` (``emit: rows``) only results with a new row."""
+    def _available(
+        self, batch: Batch, missed: pa.Table, before: list[int], low: list[int], closing: Closing
+    ) -> DataFrame:
+        self._first = min(before) + 1
+        return super()._available(batch, missed, before, low, closing)
+
+    @property
+    def _bound(self) -> int:
+        """Rows of a window above which it is cut. To count or factorise costs less than to ship rows twice, so that is cut later, for memory's sake."""
+        return theta_plan.PIECE_ROWS * (1 if self.spec.emit == "rows" else LINEAR_FACTOR)
+
+    def _crowded(self, first: int, last: int) -> list[int]:
+        """Windows between two numbers that may have more rows than one task should: by all that is stored, late rows too."""
+        if self.spec.strategy.name != "fast_theta_join" or (self.spec.emit == "ranges" and not self.window_join.united):
+            return []
+        limits = [(first * self.grid.slide_us, pc.greater_equal), (self.grid.end(last), pc.less)]
+        panes: list[np.ndarray] = []
+        rows: list[np.ndarray] = []
+        for stream in self.sources:
+            table = small.open_table(self.lake, "events", stream)
+            if table is None:
+                continue
+            inside = pc.scalar(True)
+            for bound, compare in limits:
+                if EARLIEST_US < bound < LATEST_US:
+                    inside = inside & compare(pc.field("event_ts"), pa.scalar(bound, TIMESTAMP))
+            data = table.to_pyarrow_dataset()
+            for part in data.scanner(columns=["event_ts"], filter=inside).to_batches():
+                times = part["event_ts"].drop_null().cast(pa.int64()).to_numpy()
+                found = np.unique(times // self.grid.pane_us, return_counts=True)
+                panes.append(found[0])
+                rows.append(found[1])
+        if sum(int(each.sum()) for each in rows) <= self._bound:
+            return []
+        pane = np.concatenate(panes)
+        order = np.argsort(pane, kind="stable")
+        start, sums = pane[order] * self.grid.pane_us, np.cumsum([0, *np.concatenate(rows)[order]])
+        numbers = np.unique(self._windows_of(np.unique(pane)))
+        begin = numbers * self.grid.slide_us
+        low, high = (np.searchsorted(start, bound) for bound in (begin, begin + self.grid.size_us))
+        crowded = (sums[high] - sums[low] > self._bound) & (first <= numbers) & (numbers <= last)
+        return [int(number) for number in numbers[crowded]]
+
+    def _solved(self, rows: DataFrame, keys: list[str], new: str | None, crowded: list[int]) -> DataFrame:
+        """Answers per key, in Arrow tasks; with `new` (``emit: rows``) only results with a new row; `crowded` may be cut."""
+        from pyspark.sql import functions as F
         from pyspark.sql import types as T
 
-        if self.spec.emit == "count":
-            return self._counted(rows, keys)
-        if self.spec.emit == "ranges":
-            return self._factorised(rows, keys)
-        grouped = self._in_blocks(rows) if self.spec.strategy.name == "fast_theta_join" else rows
-        by = [*keys, "block"] if "block" in grouped.columns else keys
-        join, kinds = self.window_join, dict(rows.dtypes)
-        fields = [(key, kinds[key]) for key in keys]
-        for place in range(len(self.aliases)):
-            fields.append((f"a{place}_seq", "bigint"))
-            fields += [(f"a{place}_{name}", kinds[name]) for name in join.payload[place]]
-        fields += [("_new", "bigint")] if new else []
+        join, kinds, emit = self.window_join, dict(rows.dtypes), self.spec.emit
+        if emit == "count":
+            columns = [("matches", "decimal(38,0)")]
+        elif emit == "ranges":
+            columns = list(_RANGES)
+        else:
+            columns = []
+            for place in range(len(self.aliases)):
+                columns.append((f"a{place}_seq", "bigint"))
+                columns += [(f"a{place}_{name}", kinds[name]) for name in join.payload[place]]
+            columns += [("_new", "bigint")] if new else []
+        fields = [(key, kinds[key]) for key in keys] + columns
         schema = T.StructType([T.StructField(name, _parsed(kind)) for name, kind in fields])
 
-        def solve(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            table = pa.Table.from_batches(list(batches))
-            for found in join.rows(table, new):
-                n = found.num_rows
-                columns = [pa.repeat(table[key][0], n) for key in keys]
-                columns += [found[name.removeprefix("a")] for name, _ in fields[len(keys) :]]
-                yield from pa.table(columns, names=[name for name, _ in fields]).combine_chunks().to_batches()
+        def tables(table: pa.Table, part: WindowJoin, number: int) -> Iterator[pa.Table]:
+            if emit == "count":
+                yield pa.table({"matches": pa.array([Decimal(part.count(table))], pa.decimal128(38, 0))})
+            elif emit == "ranges":
+                yield part.ranges(table, number)
+            else:
+                yield from part.rows(table, new)
 
-        found = grouped.groupBy(*by).applyInArrow(solve, schema)
-        return self._public(found, keys, new)
+        def solve(table: pa.Table, part: WindowJoin, number: int) -> Iterator[pa.RecordBatch]:
+            for found in tables(table, part, number):
+                same = [pa.repeat(table[key][0], found.num_rows) for key in keys]
+                own = [found[name.removeprefix("a") if emit == "rows" else name] for name, _ in columns]
+                yield from pa.table([*same, *own], names=[name for name, _ in fields]).combine_chunks().to_batches()
 
-    def _in_blocks(self, rows: DataFrame) -> DataFrame:
-        """Cut the first stream of large windows into blocks; the other streams go to each."""
-        from pyspark.sql import functions as F
+        def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from solve(pa.Table.from_batches(list(batches)), join, 0)
 
-        if self.spec.emit != "rows" or self.side_of[self.aliases[0]] in [self.side_of[a] for a in self.aliases[1:]]:
-            return rows
-        most = rows.groupBy("m").count().agg(F.max("count")).collect()[0][0] or 0
-        if most <= BLOCK_ROWS:
-            return rows
-        blocks = min(-(-most // BLOCK_ROWS), 64)
-        first = F.col("side") == self.side_of[self.aliases[0]]
-        own = F.array(F.pmod(F.col("seq"), F.lit(blocks)))
-        every = F.array(*(F.lit(block).cast("bigint") for block in range(blocks)))
-        return rows.withColumn("block", F.explode(F.when(first, own).otherwise(every)))
+        def several(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            given = list(batches)
+            if not sum(batch.num_rows for batch in given):
+                return
+            for table, piece in pieces.parts_of(pa.Table.from_batches(given), keys):
+                yield from solve(table, join if piece < 0 else join.piece(bool(piece & 1)), max(piece, 0) >> 1)
+
+        hot = pieces.hot(rows, keys, join, crowded, self._bound)
+        if hot is None:
+            found = rows.groupBy(*keys).applyInArrow(one, schema)
+        else:
+            found = pieces.shipped(rows, keys, join, hot).mapInArrow(several, schema)
+        if emit == "rows":
+            return self._public(found, keys, new)
+        if emit == "count":
+            if hot is not None:  # a cut window may have no piece with a row
+                none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
+                windows = self.spark.createDataFrame(hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
+                zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
+                found = found.unionByName(zeros).groupBy(*keys).agg(F.expr("try_sum(matches)").alias("matches"))
+            found = found.selectExpr("try_cast(matches as bigint) as matches", *keys)
+        return found.select(*(name for name, _ in columns), *keys)
 
     def _public(self, found: DataFrame, keys: list[str], new: str | None) -> DataFrame:
         from pyspark.sql import functions as F
@@ -188,35 +262,6 @@ class ThetaJoinStage(WindowedStage):
         seqs = [F.col(f"a{place}_seq").alias(f"{alias}_seq") for place, alias in enumerate(self.aliases)]
         columns = [F.expr(ex.to_spark_sql(expression, name_of)).alias(name) for name, expression in self.outputs]
         return found.select(*seqs, *columns, *keys, *([F.col("_new").alias("repaired_in")] if new else []))
-
-    def _counted(self, rows: DataFrame, keys: list[str]) -> DataFrame:
-        join, kinds = self.window_join, dict(rows.dtypes)
-        schema = ", ".join(f"{key} {kinds[key]}" for key in keys) + ", matches decimal(38,0)"
-
-        def solve(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from decimal import Decimal
-
-            table = pa.Table.from_batches(list(batches))
-            count = pa.array([Decimal(join.count(table))], pa.decimal128(38, 0))
-            columns = [pa.repeat(table[key][0], 1) for key in keys]
-            yield pa.RecordBatch.from_arrays([*columns, count], names=[*keys, "matches"])
-
-        counted = rows.groupBy(*keys).applyInArrow(solve, schema)
-        return counted.selectExpr("try_cast(matches as bigint) as matches", *keys)
-
-    def _factorised(self, rows: DataFrame, keys: list[str]) -> DataFrame:
-        join, kinds = self.window_join, dict(rows.dtypes)
-        inner = "edge int, part string, near string, far string, seq bigint, position bigint, first bigint, last bigint"
-        schema = ", ".join(f"{key} {kinds[key]}" for key in keys) + ", " + inner
-
-        def solve(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            table = pa.Table.from_batches(list(batches))
-            found = join.ranges(table)
-            columns = [pa.repeat(table[key][0], found.num_rows) for key in keys] + list(found.columns)
-            yield from pa.table(columns, names=[*keys, *RANGES.names]).combine_chunks().to_batches()
-
-        found = rows.groupBy(*keys).applyInArrow(solve, schema)
-        return found.select(*RANGES.names, *keys)
 
     def _by_sql(self, rows: DataFrame, keys: list[str]) -> DataFrame:
         """The baseline ``spark_sql``: one join per stream, conditions as written."""
@@ -257,16 +302,20 @@ class ThetaJoinStage(WindowedStage):
 
         touched = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
         marks = touched.select("m", "seq", "repaired_in")
+        crowded = self._crowded(due.first, due.last)
         stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
         if self.spec.emit == "rows":
             windows = marks.select("m").distinct()
             rows = stored.join(F.broadcast(windows), "m").join(marks, ["m", "seq"], "left")
             return self._solved(
-                rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in"), ["m"], "_new"
+                rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in"),
+                ["m"],
+                "_new",
+                crowded,
             )
         batches = marks.select("m", "repaired_in").distinct()
         rows = join_null_safe(stored, batches, ["m"], condition=F.col("seq") <= F.col("repaired_in"))
-        answers = self._solved(rows, ["m", "repaired_in"], None)
+        answers = self._solved(rows, ["m", "repaired_in"], None, crowded)
         # an answer may have no rows (ranges), and still is a revision: batches are numbered, not answers
         return answers.join(self.numbered(batches, ["m"], due), ["m", "repaired_in"])
 

@@ -1,0 +1,140 @@
+"""Pieces of a hot window: every matching pair in exactly one, and all tables as without a cut, whatever the cut."""
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latecomer.core import theta_plan
+from latecomer.core.theta_window import expand
+from latecomer.spark import theta_join, theta_pieces
+
+from tests.spark.test_theta_join import OPS, SLIDING, brute, expected, query, start
+from tests.support import events
+from tests.support.lakes import whole_and_cut
+
+SIZES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=7)
+
+
+@settings(deadline=None, max_examples=60)
+@given(SIZES, st.sampled_from(sorted(OPS)), st.sampled_from(sorted(OPS)), st.integers(0, 1))
+def test_every_pair_that_can_match_meets_once(sizes, op, sign, role):
+    """Also with a third stream, compared with one side of the condition that is cut, and with skew."""
+    left, right = zip(*sizes, strict=True)
+    found = theta_pieces.shipping(op, left, right, 3, (0, 1), {2: (role, sign)})
+    parts = len(sizes)
+
+    def places(alias, part, group):
+        codes = found.lists[(alias * parts + part) * found.spread + group]
+        assert len(set(codes)) == len(codes) and all(code % 3 == alias for code in codes)
+        return {code // 3 for code in codes}
+
+    groups = sorted({0, found.spread // 2, found.spread - 1})
+    for a, b, c in itertools.product(range(parts), repeat=3):
+        for g in itertools.product(groups, repeat=3):
+            one, other, third = (
+                places(alias, part, h) for alias, (part, h) in enumerate(zip((a, b, c), g, strict=True))
+            )
+            pair = one & other
+            may = a == b or (op in (">", ">=") and a > b) or (op in ("<", "<=") and a < b)
+            assert len(pair) == int(may) and all(each & 1 == int(a != b) for each in pair)
+            near = (a, b)[role]
+            if pair and (near == c or (sign != "=" and OPS[sign](near, c))):
+                assert len(pair & third) == 1
+            assert all(piece >> 1 < found.pieces for piece in one | other | third)
+
+
+def test_skew_is_cut_further():
+    """One value in half of the window is more than one task, and no task holds all of both sides."""
+    found = theta_pieces.shipping("=", [10, 1000, 10, 10], [10, 30, 10, 10])
+    assert found.pieces == 5 and found.spread > 1
+    halves = {tuple(found.lists[found.spread + h]) for h in range(found.spread)}
+    assert len(halves) == 2 and all(len(half) == 1 for half in halves)
+    assert len(found.lists[(4 + 1) * found.spread]) == 2
+
+
+def odd_values(seed, rows=160):
+    """Rows with null, NaN and ties, a value that a third of them share, and whole numbers beside floating-point ones."""
+    rng = np.random.default_rng(seed)
+    table = events.disordered(seed, rows=rows)
+    v = [
+        None if x == 0 else float("nan") if x == 1 else 4.0 if x < 9 else float(x % 11)
+        for x in rng.integers(0, 24, rows)
+    ]
+    return table.set_column(table.schema.get_field_index("v"), "v", pa.array(v))
+
+
+ROWS = [
+    query(conditions="[r.v > s.v, r.k = s.k]", window=SLIDING, select="select: [r.note, s.v, r.v - s.v as gap]"),
+    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", slack=", slack: 3 s"),
+    query("{r: a, s: b, l: a}", "[r.v >= s.k, s.k < l.k, s.v <= l.v]"),
+]
+
+
+@pytest.mark.parametrize("spec", ROWS)
+def test_rows_are_those_without_a_cut(tmp_path, spark, monkeypatch, spec):
+    """An equality in sliding windows, a self join, a chain of three with whole and floating-point numbers compared."""
+    compared(tmp_path, monkeypatch, odd_values(4), spec)
+
+
+def test_counts_are_those_without_a_cut(tmp_path, spark, monkeypatch):
+    compared(tmp_path, monkeypatch, odd_values(6, 120), query(emit="count", conditions="[r.v < s.v, r.k >= s.k]"))
+
+
+@pytest.mark.parametrize("conditions", ["[r.v > s.v, r.k <= s.k]", "[s.note = r.note, r.v >= s.v]"])
+def test_ranges_of_pieces_unite_with_any_cut_into_micro_batches(tmp_path, spark, monkeypatch, conditions):
+    table, spec = odd_values(6, 120), query(emit="ranges", conditions=conditions)
+    tables = cut_into_pieces(monkeypatch, tmp_path, table, spec, (55,))
+    assert answered(tables["results"], spec) == brute(expected(table, spec).final, spec)
+
+
+def compared(folder, monkeypatch, table, spec):
+    """Every table of a run in one task per window and of one whose windows are cut; what they hold after repair."""
+    for name in ("whole", "cut"):
+        (folder / name).mkdir()
+    whole = whole_and_cut(folder / "whole", table, spec, (), stop=100)
+    cut = cut_into_pieces(monkeypatch, folder / "cut", table, spec, ())
+    for name, rows in whole.items():
+        assert rows.equals(cut[name]), name
+    assert cut["corrections"].num_rows
+    final = brute(expected(table, spec).final, spec)
+    assert answered(cut["results"], spec) == (counted(final) if spec.emit == "count" else final)
+
+
+def cut_into_pieces(monkeypatch, folder, table, spec, sizes):
+    """The tables of a query whose windows of more than 6 rows are cut, repairs too."""
+    seen = []
+    kept = theta_pieces.hot
+    monkeypatch.setattr(theta_plan, "PIECE_ROWS", 6)
+    monkeypatch.setattr(theta_join, "LINEAR_FACTOR", 1)
+    monkeypatch.setattr(theta_pieces, "hot", lambda *given: seen.append(kept(*given)) or seen[-1])
+    tables = whole_and_cut(folder, table, spec, sizes, stop=100)
+    cut = [each.table.num_rows for each in seen if each is not None]
+    assert len(cut) > 2 and sum(cut) > 8
+    return tables
+
+
+def counted(rows):
+    found = {}
+    for row in rows:
+        found[row[0]] = found.get(row[0], 0) + 1
+    return found
+
+
+def answered(results, spec):
+    if spec.emit == "count":
+        return {start(row): row["matches"] for row in results.to_pylist() if row["matches"]}
+    aliases = [alias for alias, _ in spec.streams]
+    if spec.emit == "rows":
+        rows = [(start(row), *(row[f"{alias}_seq"] for alias in aliases)) for row in results.to_pylist()]
+    else:
+        rows = []
+        for window in pc.unique(results["window_start"]).to_pylist():
+            pairs = expand(results.filter(pc.equal(results["window_start"], window)), aliases)
+            at = int(window.timestamp() * 1_000_000)
+            rows += [(at, *pair) for pair in zip(*(pairs[alias].tolist() for alias in aliases), strict=True)]
+    assert len(rows) == len(set(rows))
+    return set(rows)
