@@ -1,8 +1,13 @@
 """Membership on Spark against sets: on time, after repair, for all strategies and any cut."""
 
+from datetime import datetime
+
 import pytest
 from latecomer.core.slack import Fixed
+from latecomer.jobs import element as elements
 from latecomer.lake import views
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
@@ -105,3 +110,19 @@ def results_of(results, table, spec):
         [(r["event_ts"] // 1000, r["k"]) for r in table.to_pylist() if r["stream"] == s] for _, s in spec.streams
     ]
     return {(start * 1000, x) for start, x in results(streams, windows)}
+
+
+def test_one_element_is_asked_for_by_its_own_type(tmp_path, spark):
+    table, spec, lake = data(3), query(), Lake(tmp_path / "lake")
+    assert elements.typed(lake, spec, "abc").as_py() == "abc"  # no such stream yet: `run` says so
+    load(lake, table, tmp_path)
+    assert elements.windows_of(lake, spec, elements.typed(lake, spec, "3")) == []
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    everywhere = sets(expected(table, spec).final, spec)
+    for element in (3, 5, 99):
+        wanted = elements.windows_of(lake, spec, elements.typed(lake, spec, str(element)))
+        starts = [int(datetime.fromisoformat(each).timestamp() * 1_000_000) for each in wanted]
+        assert starts == sorted(start for start, known in everywhere if known == element)
+    with pytest.raises(InputError, match=r"--element.*abc.*k of stream a"):
+        elements.typed(lake, spec, "abc")

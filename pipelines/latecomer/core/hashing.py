@@ -9,6 +9,8 @@ bits; one differing bit is a false negative.
   counts microseconds.
 * null: the seed itself, as the engine gives; `validity` tells it from a value that happens to hash there.
 
+On their way between tasks hashes are sorted and packed (`pack`, `unpack`); `shard_of` splits the many of one window.
+
 Card
 ----
 ordering : none needed; row by row
@@ -22,11 +24,15 @@ Y. Collet, xxHash fast digest algorithm, specification 0.1.1 (XXH64).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
+Shards = Mapping[tuple[int, int], int]
+"""Number of shards by (place of the stream, window number), where there is more than one."""
 SEED = 42
 """The seed of the engine's ``xxhash64``."""
 
@@ -199,3 +205,32 @@ def _hash_strings(array: pa.Array, seed: int) -> NDArray[np.uint64]:
         content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
         _hash_ragged(content, all_offsets[array.offset : array.offset + len(array) + 1], np.uint64(seed), out)
     return out
+
+
+def shard_of(
+    places: int | NDArray[np.integer], windows: NDArray[np.int64], hashes: NDArray[np.uint64], shards: Shards
+) -> NDArray[np.int64]:
+    """Shard of each hash, int64[n]: the hash modulo its window's number of shards; `places` is one number or int[n]."""
+    found = np.zeros(hashes.size, np.int64)
+    for (place, window), count in shards.items():
+        own = np.flatnonzero((windows == window) & (places == place))
+        found[own] = hashes[own] % np.uint64(count)
+    return found
+
+
+def pack(hashes: NDArray[np.uint64], widths: NDArray[np.integer]) -> bytes:
+    """Ascending hashes (uint64[n]) as differences, then widths below 2**32, byte plane by byte plane.
+
+    High planes are nearly all zero, so that a fast compressor takes k hashes to ``64 - log2(k)`` bits each, or a little more.
+    """
+    steps = np.diff(hashes, prepend=np.uint64(0)).astype("<u8")
+    planes = (steps.view(np.uint8).reshape(-1, 8), widths.astype("<u4").view(np.uint8).reshape(-1, 4))
+    return b"".join(plane.T.tobytes() for plane in planes)
+
+
+def unpack(data: bytes) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """What `pack` wrote: hashes uint64[n], widths int64[n]; ValueError if the length is none that it writes."""
+    planes = np.frombuffer(data, np.uint8).reshape(12, -1)
+    steps = np.ascontiguousarray(planes[:8].T).view("<u8").ravel()
+    widths = np.ascontiguousarray(planes[8:].T).view("<u4").ravel()
+    return np.cumsum(steps, dtype=np.uint64), widths.astype(np.int64)

@@ -148,23 +148,25 @@ def run(
     as_json: bool,
 ) -> None:
     """Answer what was ingested and not yet processed, in micro-batches; then stop."""
+    from latecomer.jobs import element as elements
     from latecomer.lake.location import Lake
     from latecomer.spark import run as runner
 
     spec = _load(query)
-    if element is not None and spec.kind != "membership":
-        raise SpecError(str(query), "kind", spec.kind, "has no elements", "leave --element out")
-    done = runner.run(
-        Lake(lake_uri), spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress
-    )
+    lake, wanted = Lake(lake_uri), None
+    if element is not None:
+        if spec.kind != "membership":
+            raise SpecError(str(query), "kind", spec.kind, "has no elements", "leave --element out")
+        wanted = elements.typed(lake, spec, element)
+    done = runner.run(lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress)
     counts = _counts(done.rows_read, done.on_time, done.late, 0, done.micro_batches, done.seconds)
     more: dict[str, Any] = {"query": spec.name, "seq_to": done.seq_to}
     line = (
         f"{spec.name}: {done.rows_read:,} rows in {done.micro_batches} micro-batches, {done.on_time:,} results on time, "
         f"{done.late:,} late rows registered ({done.seconds:.1f} s)"
     )
-    if element is not None:
-        windows = _windows_of(Lake(lake_uri), spec, element)
+    if wanted is not None:
+        windows = elements.windows_of(lake, spec, wanted)
         more |= {"element": element, "windows": windows}
         line += f"\n{element}: in every stream in {len(windows)} windows" + "".join(f"\n  {w}" for w in windows)
     _report(as_json, counts | more, line)
@@ -382,23 +384,6 @@ def _instant(option: str, text_: str) -> int:
         raise SpecError("backfill", option, text_, "is not a time", "write it as 2013-01-31T12:00:00Z") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-def _windows_of(lake: Any, spec: Any, element: str) -> list[str]:
-    """Starts of the windows in which an element is in every stream, ISO 8601."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from latecomer.lake import views
-
-    rows = views.results(lake, spec)
-    if not rows.num_rows:
-        return []
-    try:
-        wanted = pa.scalar(element).cast(rows["element"].type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return []
-    return [each.isoformat() for each in rows.filter(pc.equal(rows["element"], wanted))["window_start"].to_pylist()]
 
 
 def _counts(rows: int, on_time: int, late: int, repaired: int, batches: int, seconds: float) -> dict[str, Any]:

@@ -1,12 +1,22 @@
 """Membership on Spark: which elements occur in every stream, filters first, then exactly.
 
-1. Every stream but the first gives one cuckoo filter per window, built in parallel from 64-bit hashes (`xxhash64`, the same on both
-   sides). Hashes are sorted and made distinct before they are inserted, so a filter is a function of its window's elements alone.
-2. Filters are collected and handed to every task; the first stream's elements that pass all of them are *candidates*.
-3. Candidates, few as they are, travel to the other streams and are confirmed exactly.
+1. Each stream gives one cuckoo filter per window; a window of more than `SHARD_ROWS` rows gives several, an element's shard being its
+   hash modulo their number, which is a function of the number of rows alone. What travels are 64-bit hashes (`xxhash64`, the same on
+   both sides), made distinct where they are read, sorted and packed. Filters are built in parallel, a task per shard at most; hashes are
+   sorted and distinct once more before they are inserted, so a filter is a function of its window's elements alone.
+2. Filters are collected and handed to every task. A row goes on only if the filters of all other streams know its element: these are
+   *candidates*. All this happens where the row was read.
+3. Candidates meet by element and window and are confirmed exactly: a result was seen in every stream.
 
-So whole elements move only for candidates, and the answer is exact; ``false_positive_rate`` bounds the work done in vain. Strategies:
-``mcf`` as above, ``one_filter`` one filter per stream for all windows that close, ``bloom`` a Bloom filter per window, ``exact`` a semi-join.
+So whole elements move only for candidates, of any stream, and the answer is exact; ``false_positive_rate`` bounds the work done in vain.
+The bound of a query's filter is that of one shard, as an element asks one shard per stream. Strategies: ``mcf`` as above, ``bloom`` a
+Bloom filter in the cuckoo filter's place, ``one_filter`` one filter per stream for all windows that close, ``exact`` a semi-join.
+
+The ledger's figures are sums over windows of functions of their elements, whatever the cut into micro-batches: ``tested`` distinct elements
+of the first stream, ``candidates`` and ``confirmed`` of them; ``filter_bytes``; ``moved_bytes`` of hashes, filters (once) and candidates of
+all streams; ``exact_bytes`` of the distinct elements of all streams, which a semi-join would move. Answers, ``tested``, ``confirmed`` and
+``exact_bytes`` do not depend on `SHARD_ROWS`; which absent elements are candidates by mistake, and so ``candidates``, ``filter_bytes`` and
+``moved_bytes``, do. ``one_filter`` errs by what happens to close together, so it notes nothing in the ledger.
 
 An element is published once: a window's late rows can only add elements, each at the repair that made it complete. Null and
 NaN are no elements. Windows: with one `window` for all streams, an element has to occur in the same window of each; with a window per
@@ -15,15 +25,17 @@ stream see :func:`latecomer.core.membership.windows_touched`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter, size_for
+from latecomer.core.hashing import Shards, pack, shard_of, unpack
 from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quoted
 from latecomer.spark.query import check_expressions
 from latecomer.spark.windowed import Closing, Due, WindowedStage
@@ -36,6 +48,9 @@ if TYPE_CHECKING:
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _NUMBERS = (*_WHOLE, "float", "double")
 HASH_BYTES = 8
+SHARD_ROWS = 1 << 18
+"""Rows of one stream in one window up to which they share a filter; more are split by hash into about equal shards."""
+_PIECE_BYTES = 1 << 26
 
 
 class MembershipStage(WindowedStage):
@@ -158,98 +173,82 @@ class MembershipStage(WindowedStage):
             .select("m", "element")
             for place in range(len(self.side_of))
         ]
-        found = roles[0].distinct()
-        if self.spec.strategy.name != "exact":
-            found = self._candidates(found, roles[1:])
-        for role in roles[1:]:
-            found = found.join(role, ["m", "element"], "left_semi")
-        if self.spec.strategy.name != "exact":
-            found = self.keep(found)
-            self._count(found, "confirmed")
+        if self.spec.strategy.name == "exact":
+            found = roles[0].distinct()
+            for role in roles[1:]:
+                found = found.join(role, ["m", "element"], "left_semi")
+        else:
+            found = self._confirmed(roles)
         return found.join(F.broadcast(closed), "m").select("element", "m", "closed_seq", "wait_us")
 
-    def _candidates(self, first: DataFrame, others: list[DataFrame]) -> DataFrame:
-        """Elements of the first stream that pass every other stream's filter of their window."""
+    def _confirmed(self, roles: list[DataFrame]) -> DataFrame:
+        """Elements in every role, ``m`` and ``element``: what passes the other roles' filters, seen in all of them."""
         from pyspark.sql import functions as F
 
-        filters = self._filters(others)
-        hashed = self.keep(first.withColumn("hash", F.xxhash64("element")))
-        self._count(hashed, "tested", "exact_bytes")
-        per_window = self.spec.strategy.name != "one_filter"
-        bloom = self.spec.strategy.name == "bloom"
-        shared = self.spark.sparkContext.broadcast(filters)
+        parts = [
+            role.select(F.lit(place).alias("place"), "m", "element", F.xxhash64("element").alias("hash"))
+            for place, role in enumerate(roles)
+        ]
+        rows = parts[0]
+        for part in parts[1:]:
+            rows = rows.unionByName(part)
+        rows = self.keep(rows)
+        shared = self.spark.sparkContext.broadcast(self._filters(rows))
         self._kept.append(shared)
-        places = len(others)
 
         def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            opened: dict[tuple[int, int], Any] = {}
-            kind = BloomFilter if bloom else CuckooFilter
-            for batch in batches:
-                window = batch["m"].to_numpy()
-                hashes = batch["hash"].to_numpy().view(np.uint64)
-                keep = np.ones(len(window), bool)
-                for number in np.unique(window).tolist():
-                    at = np.flatnonzero(window == number)
-                    for place in range(places):
-                        key = (place, number if per_window else 0)
-                        if key not in opened:
-                            data = shared.value.get(key)
-                            opened[key] = None if data is None else kind.from_bytes(data)
-                        if opened[key] is None:
-                            keep[at] = False
-                            break
-                        mine = at[keep[at]]
-                        keep[mine] = opened[key].contains(hashes[mine])
-                yield batch.filter(pa.array(keep))
+            return _passing(batches, shared.value)
 
-        schema = f"m bigint, element {self.kind}, hash bigint"
-        passed = self.keep(hashed.select("m", "element", "hash").mapInArrow(passing, schema).drop("hash"))
-        self._count(passed, "candidates", "moved_bytes")
-        return passed
+        one = F.lit(1).cast("bigint")
+        passed = rows.mapInArrow(passing, f"place int, m bigint, element {self.kind}")
+        seen = passed.groupBy("m", "element").agg(F.bit_or(F.call_function("shiftleft", one, "place")).alias("places"))
+        seen, wanted = self.keep(seen), _all(len(roles))
+        if self._noted:
+            self._note_candidates(seen, wanted)
+        return seen.where(F.col("places") == wanted).select("m", "element")
 
-    def _filters(self, others: list[DataFrame]) -> dict[tuple[int, int], bytes]:
-        """Serialised filters by (place, window); notes their bytes, and what an exact semi-join would move of these streams."""
+    def _filters(self, rows: DataFrame) -> Filters:
+        """Filters of all roles; `rows` has ``place``, ``m``, ``element``, ``hash``. Notes what they cost, and what a semi-join would."""
         from pyspark.sql import functions as F
 
         strategy, name = self.spec.strategy, self.spec.strategy.name
-        rate = self.spec.false_positive_rate / len(others)
-        parts = [
-            role.select(F.lit(p).alias("place"), "m", F.xxhash64("element").alias("hash"), self._width.alias("width"))
-            for p, role in enumerate(others)
-        ]
-        hashes = parts[0]
-        for part in parts[1:]:
-            hashes = hashes.unionByName(part)
-        hashes = self.keep(hashes.groupBy("place", "m", "hash").agg(F.max("width").alias("width")))
-        for row in hashes.groupBy("m").agg(F.sum("width").alias("bytes"), F.count("*").alias("n")).collect():
-            self._add(row["m"], "exact_bytes", row["bytes"])
-            if name != "one_filter":
-                self._add(row["m"], "moved_bytes", row["n"] * HASH_BYTES)
-        if name == "one_filter":
-            hashes = hashes.withColumn("m", F.lit(0).cast("bigint")).select("place", "m", "hash").distinct()
+        rate = self.spec.false_positive_rate / (len(self.side_of) - 1)
+        together = name == "one_filter"
+        sizes: dict[tuple[int, int], int] = {}
+        for row in rows.groupBy("place", "m").count().collect():
+            key = (row["place"], 0 if together else row["m"])
+            sizes[key] = sizes.get(key, 0) + row["count"]
+        shards = {key: -(-count // SHARD_ROWS) for key, count in sorted(sizes.items()) if count > SHARD_ROWS}
 
-        def build(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            table = pa.Table.from_batches(list(batches))
-            own = np.unique(table["hash"].to_numpy().view(np.uint64))
+        def new(count: int) -> BloomFilter | CuckooFilter:
             if name == "bloom":
-                found: Any = BloomFilter(len(own), rate)
-            else:
-                size = size_for(len(own), rate, strategy.fingerprint_bits, strategy.bucket)
-                found = CuckooFilter(len(own), size.fingerprint_bits, size.bucket)
-            found.insert(own)
-            yield pa.RecordBatch.from_arrays(
-                [table["place"].chunk(0)[:1], table["m"].chunk(0)[:1], pa.array([found.to_bytes()])],
-                names=["place", "m", "data"],
-            )
+                return BloomFilter(count, rate)
+            size = size_for(count, rate, strategy.fingerprint_bits, strategy.bucket)
+            return CuckooFilter(count, size.fingerprint_bits, size.bucket)
 
-        built = hashes.select("place", "m", "hash").groupBy("place", "m")
-        filters: dict[tuple[int, int], bytes] = {}
-        for row in built.applyInArrow(build, "place int, m bigint, data binary").toLocalIterator():
-            filters[row["place"], row["m"]] = bytes(row["data"])
-            if name != "one_filter":
-                self._add(row["m"], "filter_bytes", len(row["data"]))
-                self._add(row["m"], "moved_bytes", len(row["data"]))
-        return filters
+        tasks = int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        packed = (
+            rows.select(
+                "place", F.lit(0).cast("bigint").alias("m") if together else "m", "hash", self._width.alias("width")
+            )
+            .mapInArrow(partial(_packed, shards=shards), "place int, m bigint, shard int, data binary")
+            .repartition(min(tasks, sum(shards.get(key, 1) for key in sizes)) or 1, "place", "m", "shard")
+        )
+        built = packed.mapInArrow(
+            partial(_built, new=new), "place int, m bigint, shard int, rows bigint, bytes bigint, data binary"
+        )
+        filters: dict[tuple[int, int, int], bytes] = {}
+        for batch in built.toArrow().to_batches():
+            for place, window, shard, count, width, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                filters[place, window, shard] = data
+                if self._noted:
+                    own = {
+                        "filter_bytes": len(data),
+                        "moved_bytes": len(data) + count * HASH_BYTES,
+                        "exact_bytes": width,
+                    }
+                    self._add(window, own | ({"tested": count} if place == 0 else {}))
+        return Filters(len(self.side_of), together, name == "bloom", shards, filters)
 
     # ------------------------------------------------------------------------------------------------------- books
 
@@ -257,9 +256,15 @@ class MembershipStage(WindowedStage):
         end = self.grid.end(window) - 1
         return int(end - end % self.spec.period_us)
 
-    def _add(self, window: int, name: str, count: int) -> None:
+    @property
+    def _noted(self) -> bool:
+        """Are the filters' figures a function of the windows alone, and so of the ledger?"""
+        return self.spec.strategy.name != "one_filter"
+
+    def _add(self, window: int, counts: dict[str, int]) -> None:
         own = self.extras.setdefault(self._period(window), {})
-        own[name] = own.get(name, 0) + count
+        for name, count in counts.items():
+            own[name] = own.get(name, 0) + count
 
     @property
     def _width(self) -> Column:
@@ -268,14 +273,19 @@ class MembershipStage(WindowedStage):
 
         return F.octet_length("element") if self.kind in ("string", "binary") else F.lit(8)
 
-    def _count(self, rows: DataFrame, name: str, size: str | None = None) -> None:
-        """Note elements per window as `name`, and their bytes as `size`."""
+    def _note_candidates(self, seen: DataFrame, wanted: int) -> None:
+        """Note candidates and results per window; `seen` has ``m``, ``element`` and ``places``, a bit per stream."""
         from pyspark.sql import functions as F
 
-        for row in rows.groupBy("m").agg(F.count("*").alias("n"), F.sum(self._width).alias("bytes")).collect():
-            self._add(row["m"], name, row["n"])
-            if size is not None:
-                self._add(row["m"], size, row["bytes"])
+        places = F.col("places")
+        moved = self._width * F.bit_count(places)
+        counted = seen.groupBy("m").agg(
+            F.count_if(places.bitwiseAND(1) == 1).alias("candidates"),
+            F.count_if(places == wanted).alias("confirmed"),
+            F.sum(moved).alias("moved_bytes"),
+        )
+        for row in counted.collect():
+            self._add(row["m"], {name: row[name] for name in ("candidates", "confirmed", "moved_bytes")})
 
     # ------------------------------------------------------------------------------------------------------ repair
 
@@ -307,3 +317,125 @@ class MembershipStage(WindowedStage):
         when = F.greatest(*(f"c{place}" for place in places))
         complete = found.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
         return complete.select("element", "m", "repaired_in")
+
+
+# ------------------------------------------------------------------------------------------------------------ in tasks
+
+
+class Filters(NamedTuple):
+    """Filters of all streams, as tasks get them.
+
+    Attributes
+    ----------
+    places : int
+        Streams of the query.
+    together : bool
+        One filter (window number 0) for all windows of a stream.
+    bloom : bool
+        Bloom filters, not cuckoo filters.
+    shards : mapping
+        See :data:`latecomer.core.hashing.Shards`.
+    data : dict
+        Serialised filters by (place, window, shard); none where no row was.
+    """
+
+    places: int
+    together: bool
+    bloom: bool
+    shards: Shards
+    data: dict[tuple[int, int, int], bytes]
+
+
+def _all(places: int) -> int:
+    """The first `places` bits of a signed 64-bit integer, all set."""
+    return (1 << places) - 1 if places < 64 else -1
+
+
+def _cuts(*keys: NDArray[Any]) -> NDArray[np.intp]:
+    """Where a run of equal keys begins, and the length at the end."""
+    size = keys[0].size
+    new = np.ones(size + 1, np.bool_)
+    if size:
+        new[1:-1] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return np.flatnonzero(new) if size else np.zeros(1, np.intp)
+
+
+def _packed(batches: Iterable[pa.RecordBatch], shards: Shards) -> Iterator[pa.RecordBatch]:
+    """Distinct hashes of a task's rows, packed per (place, window, shard)."""
+    given = list(batches)
+    if not given:
+        return
+    table = pa.Table.from_batches(given)
+    place, window, widths = (table[name].to_numpy() for name in ("place", "m", "width"))
+    hashes: NDArray[np.uint64] = table["hash"].to_numpy().view(np.uint64)
+    shard = shard_of(place, window, hashes, shards)
+    order = np.lexsort((hashes, shard, window, place))
+    order = order[_cuts(place[order], window[order], shard[order], hashes[order])[:-1]]
+    place, window, shard, widths, hashes = place[order], window[order], shard[order], widths[order], hashes[order]
+    cuts = _cuts(place, window, shard)
+    found: list[tuple[int, int, int, bytes]] = []
+    held = 0
+    for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        found.append((int(place[a]), int(window[a]), int(shard[a]), pack(hashes[a:b], widths[a:b])))
+        held += len(found[-1][-1])
+        if held > _PIECE_BYTES:
+            yield _batch(found, _PACKED)
+            found, held = [], 0
+    if found:
+        yield _batch(found, _PACKED)
+
+
+def _built(batches: Iterable[pa.RecordBatch], new: Any) -> Iterator[pa.RecordBatch]:
+    """A filter per (place, window, shard) of packed hashes, with its distinct hashes' number and their elements' bytes."""
+    packs: dict[tuple[int, int, int], list[bytes]] = {}
+    for batch in batches:
+        for place, window, shard, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            packs.setdefault((place, window, shard), []).append(data)
+    found: list[tuple[Any, ...]] = []
+    held = 0
+    for key in sorted(packs):
+        parts = [unpack(data) for data in packs.pop(key)]
+        hashes, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
+        width = np.concatenate([part[1] for part in parts])[first].sum()
+        one = new(hashes.size)
+        one.insert(hashes)
+        found.append((*key, hashes.size, int(width), one.to_bytes()))
+        held += len(found[-1][-1])
+        if held > _PIECE_BYTES:
+            yield _batch(found, _BUILT)
+            found, held = [], 0
+    if found:
+        yield _batch(found, _BUILT)
+
+
+_PACKED = pa.schema([("place", pa.int32()), ("m", pa.int64()), ("shard", pa.int32()), ("data", pa.binary())])
+_BUILT = pa.schema([*list(_PACKED)[:3], ("rows", pa.int64()), ("bytes", pa.int64()), ("data", pa.binary())])
+
+
+def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array(column, kind.type) for column, kind in zip(zip(*rows, strict=True), schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _passing(batches: Iterable[pa.RecordBatch], filters: Filters) -> Iterator[pa.RecordBatch]:
+    """Rows whose element all other places' filters know, without their hash."""
+    opened: dict[tuple[int, int, int], Any] = {}
+    load = BloomFilter.from_bytes if filters.bloom else CuckooFilter.from_bytes
+    for batch in batches:
+        place, hashes = batch["place"].to_numpy(), batch["hash"].to_numpy().view(np.uint64)
+        window = np.zeros(place.size, np.int64) if filters.together else batch["m"].to_numpy()
+        keep = np.ones(place.size, np.bool_)
+        for other in range(filters.places):
+            rows = np.flatnonzero(keep & (place != other))
+            shard = shard_of(other, window[rows], hashes[rows], filters.shards)
+            order = np.lexsort((shard, window[rows]))
+            rows, shard = rows[order], shard[order]
+            cuts = _cuts(window[rows], shard)
+            for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+                key = (other, int(window[rows[a]]), int(shard[a]))
+                if key not in opened:
+                    opened[key] = load(filters.data[key]) if key in filters.data else None
+                asked = rows[a:b]
+                keep[asked] = opened[key].contains(hashes[asked]) if opened[key] is not None else False
+        if keep.any():
+            yield batch.select(["place", "m", "element"]).filter(pa.array(keep))

@@ -1,0 +1,45 @@
+"""One element of a membership query: in which windows is it in every stream?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.lake import small, views
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import Lake
+
+if TYPE_CHECKING:
+    from latecomer.specs.membership import MembershipSpec
+
+
+def typed(lake: Lake, spec: MembershipSpec, text: str) -> pa.Scalar:
+    """The element as its column in the query's first stream has it; as text where that is not in the lake.
+
+    Raises
+    ------
+    InputError
+        No value of the column is written like that.
+    """
+    table = small.open_table(lake, "events", spec.streams[0][1])
+    column = spec.elements[0].name
+    schema = None if table is None else table.to_pyarrow_dataset().schema
+    if schema is None or column not in schema.names:
+        return pa.scalar(text)
+    kind = schema.field(column).type
+    try:
+        return pa.scalar(text).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        where, problem = "--element", f"no {kind}, which {column} of stream {spec.streams[0][1]} is"
+        raise InputError(where, text, problem, "write it as the column has it") from None
+
+
+def windows_of(lake: Lake, spec: Any, element: pa.Scalar) -> list[str]:
+    """Starts of the windows in which the element is in every stream, ascending, ISO 8601."""
+    rows = views.results(lake, spec)
+    if not rows.num_rows:
+        return []
+    found = rows.filter(pc.equal(rows["element"], element.cast(rows["element"].type)))
+    return [each.isoformat() for each in found["window_start"].sort().to_pylist()]
