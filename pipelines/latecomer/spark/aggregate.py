@@ -72,6 +72,8 @@ class AggregateStage(WindowedStage):
     policies_of = staticmethod(policies_of)
     """HPM's controller, its rivals, or the calibrated one."""
 
+    answer_rows = 1
+
     @cached_property
     def by_answer(self) -> bool:
         """Is a contribution an answer (what `calibrated` learns from; may be set) or a row (the other controllers)?"""

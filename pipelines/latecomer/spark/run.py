@@ -115,7 +115,7 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
         outcome = stage.process(batch, state.stage if state else None)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
             if rows is not None and not _committed(lake, area, spec.name, batch.number):
-                tables.append(rows, lake, area, spec.name, "run", batch.number)
+                tables.append(rows, lake, area, spec.name, "run", batch.number, few=area in outcome.few)
             crash.point(f"run:{area}")
         settled = outcome.settle(_produced(lake, spec.name, batch) if outcome.on_time is not None else {})
     finally:

@@ -6,7 +6,7 @@ to write and, once they are written, with the next state. It never commits: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -59,11 +59,14 @@ class Outcome:
         Rows to append, in Spark or here; None where there are none.
     settle
         Called once both are committed, with the number of committed on-time rows per period (start in us).
+    few
+        Of ``on_time`` and ``late``, those whose rows are known to be few.
     """
 
     on_time: DataFrame | None
     late: DataFrame | pa.Table | None
     settle: Callable[[dict[int, int]], Settled]
+    few: Set[str] = frozenset()
 
 
 class Stage:

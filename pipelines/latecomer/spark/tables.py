@@ -114,13 +114,16 @@ def _few(
     return found if found.num_rows <= FEW_ROWS else None
 
 
-def append(rows: DataFrame | pa.Table, lake: Lake, area: str, name: str, app_id: str, version: int) -> None:
+def append(
+    rows: DataFrame | pa.Table, lake: Lake, area: str, name: str, app_id: str, version: int, *, few: bool = False
+) -> None:
     """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
 
-    Rows that are here already are committed from here. A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has them committed without Spark's writer; where
-    they turn out to be more than `FEW_ROWS`, they are computed again and written by it.
+    Rows that are here already, or known to be few, are committed from here. A session that is planned for few rows
+    (:func:`latecomer.spark.session.tune`) has them committed without Spark's writer; where they turn out to be more than
+    `FEW_ROWS`, they are computed again and written by it.
     """
-    here = rows if isinstance(rows, pa.Table) else None
+    here = rows if isinstance(rows, pa.Table) else rows.toArrow() if few else None
     if here is None and expects_few(rows.sparkSession):
         here = rows.limit(FEW_ROWS + 1).toArrow()
         here = here if here.num_rows <= FEW_ROWS else None

@@ -228,7 +228,10 @@ class WindowedStage(Stage):
             }
             return Settled(ledger, after, dict(books.totals))
 
-        return Outcome(on_time, late, settle)
+        few = {"late"} if missed.num_rows <= tables.FEW_ROWS else set()
+        if self.answer_rows and not self.leading and closing.count * self.answer_rows <= tables.FEW_ROWS:
+            few.add("on_time")
+        return Outcome(on_time, late, settle, few)
 
     def _start(self) -> Checkpoint:
         return Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))
@@ -286,6 +289,11 @@ class WindowedStage(Stage):
     def last_of(self, time: Any, side: Any = "side") -> Any:
         """Number of the last window that holds an event time; as for `first_of`."""
         return floor_div(as_column(time), self.grid.slide_us)
+
+    @property
+    def answer_rows(self) -> int:
+        """Most result rows of a window and group; 0: any number."""
+        return 0
 
     @property
     def lookback_us(self) -> int:
@@ -568,13 +576,9 @@ class WindowedStage(Stage):
         """One row per row and window number ``m`` in ``[first, last]``; none where that is empty."""
         from pyspark.sql import functions as F
 
-        return (
-            rows.withColumn("_a", first)
-            .withColumn("_b", last)
-            .where("_a <= _b")
-            .withColumn("m", F.explode(F.sequence("_a", "_b")))
-            .drop("_a", "_b")
-        )
+        spread = rows.withColumn("_a", first).withColumn("_b", last).where("_a <= _b")
+        tumbling = self.grid.size_us <= self.grid.slide_us and not self.lookback_us
+        return spread.withColumn("m", F.col("_a") if tumbling else F.explode(F.sequence("_a", "_b"))).drop("_a", "_b")
 
 
 def _oldest(control: WindowControl, lookback_us: int) -> int:
