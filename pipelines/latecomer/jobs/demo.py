@@ -2,7 +2,7 @@
 
 The DAGs are those of ``dags/``, run by Airflow in this process (their tasks go through spark-submit as they would under a
 scheduler). At every interval its landing file is put in place and `latecomer_ingest` runs, then the DAG of the first query; the
-other queries' DAGs run when the year is in. What no schedule can know, that nothing comes any more, is said at the end: one process
+other queries' DAGs run when the year is in, two at a time. What no schedule can know, that nothing comes any more, is said at the end: one process
 closes every window, repairs what is pending and checks all promises. Every number shown is read from the lake.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
 import subprocess
@@ -23,6 +25,10 @@ from typing import Any
 from latecomer.jobs import demo_data, text
 
 ROOT = Path(__file__).resolve().parents[3]
+TOGETHER = 2
+"""DAGs that run at once: most of a task is the start of a process that uses one core."""
+BROKEN = 1
+"""Exit code of a DAG's process where nothing but its check failed."""
 
 
 def main() -> int:
@@ -50,11 +56,12 @@ def main() -> int:
     first = queries()[0].stem
     for place, path in enumerate(files, 1):
         shutil.move(path, landing / path.name)
-        for dag in dags():
-            later = place < len(files) and dag.dag_id not in ("latecomer_ingest", first)
-            if "__" not in dag.dag_id and not later:
-                say(f"interval {place} of {len(files)} ({path.stem}): {dag.dag_id}")
-                spent[dag.dag_id] = spent.get(dag.dag_id, 0.0) + run_dag(dag)
+        found = dags()
+        wanted = [first] if place < len(files) else [query.stem for query in queries()]
+        for together in (["latecomer_ingest"], wanted):
+            say(f"interval {place} of {len(files)} ({path.stem}): {', '.join(together)}")
+            for name, seconds in run_dags([found[name] for name in together]).items():
+                spent[name] = spent.get(name, 0.0) + seconds
     say("end of the year: nothing comes any more; close every window, repair, check")
     close(out)
     summary = [
@@ -99,8 +106,8 @@ def migrate(out: Path) -> None:
         sys.exit(f"airflow db migrate failed:\n{done.stderr[-2000:]}")
 
 
-def dags() -> list[Any]:
-    """All DAGs of the folder, ingestion first; parsed anew, because the landing folder has changed."""
+def dags() -> dict[str, Any]:
+    """All DAGs of the folder by their id; parsed anew, because the landing folder has changed."""
     from airflow.dag_processing.dagbag import DagBag
 
     # of Airflow's own dependencies, which it has just turned on: nothing that a reader of the demo can mend
@@ -108,33 +115,52 @@ def dags() -> list[Any]:
     bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
     if bag.import_errors:
         sys.exit("\n".join(f"{path}: {error}" for path, error in bag.import_errors.items()))
-    return sorted(bag.dags.values(), key=lambda dag: (dag.dag_id != "latecomer_ingest", dag.dag_id))
+    return dict(bag.dags)
 
 
-def run_dag(dag: Any) -> float:
-    """Run one DAG to its end in this process; seconds. A failed task ends the demo."""
-    started = time.monotonic()
-    log = Path(os.environ["AIRFLOW_HOME"]) / f"{dag.dag_id}.log"
-    with open(log, "a", encoding="utf-8") as sink:
-        keep = os.dup(1), os.dup(2)
+def run_dags(wanted: list[Any]) -> dict[str, float]:
+    """Run DAGs to their ends, each in a process of its own and `TOGETHER` at a time; seconds by id. A failed task ends the demo."""
+    forked = multiprocessing.get_context("fork")  # children have this process's Airflow, which has run nothing
+    waiting, spent = list(wanted), {}
+    running: dict[Any, tuple[Any, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < TOGETHER:
+            dag = waiting.pop(0)
+            process = forked.Process(target=run_dag, args=(dag,), name=dag.dag_id)
+            process.start()
+            running[process.sentinel] = (process, time.monotonic())
+        for ended in multiprocessing.connection.wait(list(running)):
+            process, started = running.pop(ended)
+            process.join()
+            name = process.name
+            spent[name] = time.monotonic() - started
+            if process.exitcode == BROKEN:
+                say(f"{name}: check found a broken promise; see the report")
+            elif process.exitcode:
+                log = log_of(name)
+                tail = "\n".join(line[:300] for line in log.read_text(encoding="utf-8").splitlines()[-15:])
+                for other, *_ in running.values():
+                    other.terminate()
+                sys.exit(f"{name}: failed (log: {log})\n{tail}")
+    return spent
+
+
+def run_dag(dag: Any) -> None:
+    """Run one DAG in this process and end it: 0, `BROKEN` where only its check failed, else 3."""
+    with open(log_of(dag.dag_id), "a", encoding="utf-8") as sink:
         os.dup2(sink.fileno(), 1)
         os.dup2(sink.fileno(), 2)
-        try:
-            logging.disable(logging.NOTSET)
-            run = dag.test()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.dup2(keep[0], 1)
-            os.dup2(keep[1], 2)
-    if str(run.state) not in ("success", "DagRunState.SUCCESS"):
-        failed = [t.task_id for t in run.get_task_instances() if str(t.state) == "failed"]
-        if failed == ["check"]:
-            say(f"{dag.dag_id}: check found a broken promise; see the report")
-        else:
-            tail = "\n".join(line[:300] for line in log.read_text(encoding="utf-8").splitlines()[-15:])
-            sys.exit(f"{dag.dag_id}: failed at {', '.join(failed)} (log: {log})\n{tail}")
-    return time.monotonic() - started
+    logging.disable(logging.NOTSET)
+    run = dag.test()
+    failed = [task.task_id for task in run.get_task_instances() if str(task.state) == "failed"]
+    print(f"{dag.dag_id}: {run.state}, failed: {failed or 'nothing'}", flush=True)
+    done = str(run.state) in ("success", "DagRunState.SUCCESS")
+    os._exit(0 if done else BROKEN if failed == ["check"] else 3)
+
+
+def log_of(dag_id: str) -> Path:
+    """Where a DAG's tasks log to."""
+    return Path(os.environ["AIRFLOW_HOME"]) / f"{dag_id}.log"
 
 
 def queries() -> list[Path]:
