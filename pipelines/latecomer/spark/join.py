@@ -19,6 +19,7 @@ exclude each other and together are the exact join.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -328,7 +329,7 @@ def _by_interval(
     rows = pa.table({"number": number, "side": side, "bucket": bucket})
     counted = rows.group_by(["number", "side", "bucket"]).aggregate([([], "count_all")])
     number, side, bucket = (counted[name].to_numpy() for name in ("number", "side", "bucket"))
-    order = np.lexsort((bucket, side, number))
+    order = _order(number, side, bucket)
     number, side, bucket, count = number[order], side[order], bucket[order], counted["count_all"].to_numpy()[order]
     numbers, starts = np.unique(number, return_index=True)
     found: dict[int, tuple[Sparse, Sparse]] = {}
@@ -348,15 +349,26 @@ def summaries(arrived: Counted, cells: pa.Table | None) -> list[IntervalSummary]
         columns = [
             cells[name].to_numpy().astype(np.int64) for name in ("x", "b", "db", "candidates", "results", "sampled")
         ]
-        table = np.stack(columns, axis=1)
-        order = np.lexsort((table[:, 2], table[:, 1], table[:, 0], number))
-        number, table = number[order], table[order]
+        order = _order(number, *columns[:3])
+        number, table = number[order], np.stack([column[order] for column in columns], axis=1)
         numbers, starts = np.unique(number, return_index=True)
         per_interval = dict(zip(numbers.tolist(), np.split(table, starts[1:]), strict=True))
     return [
         IntervalSummary(number, t_last, times, delays, per_interval.get(number, empty))
         for number, t_last, times, delays in arrived.intervals
     ]
+
+
+def _order(*columns: np.ndarray) -> np.ndarray:
+    """Places in the order of integer columns, the first before the second; one sort of one number where their ranges allow."""
+    low = [int(column.min()) for column in columns]
+    spans = [int(column.max()) - least + 1 for column, least in zip(columns, low, strict=True)]
+    if math.prod(spans) >= 1 << 63:
+        return np.lexsort(columns[::-1])
+    key = np.zeros(len(columns[0]), np.int64)
+    for column, least, span in zip(columns, low, spans, strict=True):
+        key = key * span + (column.astype(np.int64) - least)
+    return np.argsort(key, kind="stable")
 
 
 def _later(name: str) -> Column:
