@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter
 from latecomer.core.windows import Grid
-from latecomer.jobs.bench import membership as bench
+from latecomer.jobs.bench import membership_spark as bench
 from latecomer.lake.location import Lake
 from latecomer.spark import membership
 from latecomer.spark.membership import Filters, _all, _built, _packed, _passing

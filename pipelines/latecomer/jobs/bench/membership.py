@@ -11,35 +11,27 @@ and filters that stand (`standing`: built once, as the project uses them). Rows 
 and stream. Rivals, not in the thesis: a Bloom filter per window at the same false-positive rate, one cuckoo filter for
 all windows, sorted hashes, Python sets. Times depend on the machine; rates, success and bytes do not.
 
-Bytes moved are Spark's own figures: what tasks wrote for a shuffle, and what they sent to the driver, counted twice, as it goes
-out again to one more machine. Whole `run`s of strategies over the same lake, commits included, beside plain semi-joins of the landing
-files without and with Spark's Bloom filter join, all by shuffle (no side is small enough to broadcast). Elements of 64 bytes, one stream against others that share 1, 10 and 50% of them.
+What strategies move on Spark, and the network logs: :mod:`latecomer.jobs.bench.membership_spark`.
 `goals` says what was to be reached.
 """
 
 from __future__ import annotations
 
 import gc
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from latecomer.baselines.membership import BloomFilter, ExactSet, OneFilter, multi_bloom, multi_exact
 from latecomer.core.cuckoo import CuckooFilter, size_for
 from latecomer.core.hashing import hash_longs
 from latecomer.core.membership import Filter, MultiCuckoo, WindowSpec, query_bound
+from latecomer.jobs.bench import membership_spark as on_spark
 from latecomer.jobs.bench import plots
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SEED = 22
 WINDOW = 2_000
@@ -346,113 +338,6 @@ def rates(progress: Callable[[str], None], rows: int) -> dict[str, Any]:
     return found
 
 
-ELEMENT_BYTES = 64
-SHARED = (1, 10, 50)
-MOVED_GOAL = 0.2
-_BLOOM_CONF = "spark.sql.optimizer.runtime.bloomFilter"
-_BLOOM_JOIN = {"enabled": "true", "applicationSideScanSizeThreshold": "0", "creationSideThreshold": str(1 << 40)}
-_QUERY = "name: q_{0}_{1}\nkind: membership\nstreams: {{x: a, y: b{1}}}\nelement: e\nwindow: 1 s\nstrategy: {0}\n"
-
-
-def _landing(folder: Path, rows: int, shared: Sequence[int]) -> None:
-    """``a.parquet``, and for every share of `shared` a stream with so many percent of its elements, in their windows of 1 s."""
-    letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", np.uint8)
-    rng = np.random.default_rng(SEED + 6)
-    times = np.arange(rows, dtype=np.int64) * 4_000_000 // rows
-    base = letters[rng.integers(0, 64, (rows, ELEMENT_BYTES))]
-    for share in (100, *shared):
-        own = np.where(rng.random((rows, 1)) * 100 < share, base, letters[rng.integers(0, 64, base.shape)])
-        offsets = np.arange(rows + 1, dtype=np.int32) * ELEMENT_BYTES
-        elements = pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(own)))
-        name = "a" if share == 100 else f"b{share}"
-        pq.write_table(pa.table({"event_ts": times, "e": elements}), folder / f"{name}.parquet")
-
-
-def _moved(spark: SparkSession, work: Callable[[], Any]) -> dict[str, int]:
-    """Bytes that Spark's tasks wrote for shuffles and sent to the driver while `work` ran."""
-
-    def now() -> tuple[int, int]:
-        context: Any = spark.sparkContext
-        scala = context._jsc.sc()
-        scala.listenerBus().waitUntilEmpty()
-        none = context._gateway.new_array(context._jvm.double, 0)
-        stages = scala.statusStore().stageList(None, False, False, none, None)
-        each = [stages.apply(i) for i in range(stages.size())]
-        return sum(stage.shuffleWriteBytes() for stage in each), sum(stage.resultSize() for stage in each)
-
-    before = now()
-    work()
-    shuffled, collected = (b - a for a, b in zip(before, now(), strict=True))
-    return {"shuffled": shuffled, "collected": collected, "moved": shuffled + 2 * collected}
-
-
-def moved_bytes(
-    out: Path, progress: Callable[[str], None], rows: int, shared: Sequence[int] = SHARED
-) -> dict[str, Any]:
-    """Bytes that strategies move, as Spark counts them, by the share of elements that occur in both streams of `rows` each."""
-    from latecomer.lake.location import Lake
-    from latecomer.spark.ingest import IngestOptions, ingest
-    from latecomer.spark.run import run as run_query
-    from latecomer.spark.session import session, tune
-    from latecomer.specs.loading import parse_query
-
-    folder = Path(tempfile.mkdtemp(prefix="latecomer-bench-"))
-    lake = Lake(str(folder / "lake"))
-    spark = session(lake)
-    keys = [*(f"{_BLOOM_CONF}.{name}" for name in _BLOOM_JOIN), "spark.sql.autoBroadcastJoinThreshold"]
-    before = {key: str(spark.conf.get(key)) for key in keys}
-    try:
-        _landing(folder, rows, shared)
-        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-        for name in ("a", *(f"b{share}" for share in shared)):
-            ingest(lake, [str(folder / f"{name}.parquet")], IngestOptions(stream=name))
-
-        def plain(share: int, bloom: bool) -> None:
-            tune(spark, rows)
-            for key, value in (_BLOOM_JOIN | ({} if bloom else {"enabled": "false"})).items():
-                spark.conf.set(f"{_BLOOM_CONF}.{key}", value)
-            first, other = (
-                spark.read.parquet(str(folder / f"{name}.parquet")).selectExpr("event_ts div 1000000 as m", "e")
-                for name in ("a", f"b{share}")
-            )
-            found = first.distinct().join(other.where("e >= ''"), ["m", "e"], "left_semi")  # Spark wants a predicate
-            if bloom and "might_contain" not in found._jdf.queryExecution().optimizedPlan().toString():
-                raise RuntimeError("Spark chose no Bloom filter: its conditions for one have changed")
-            found.write.format("noop").mode("overwrite").save()
-
-        found: dict[str, dict[str, dict[str, int]]] = {}
-        for share in shared:
-            ways: dict[str, Callable[[], Any]] = {
-                name: lambda name=name, share=share: run_query(  # type: ignore[misc]
-                    lake, parse_query(_QUERY.format(name, share)), flush=True
-                )
-                for name in ("exact", "mcf", "bloom", "one_filter")
-            }
-            ways["plain semi-join"] = lambda share=share: plain(share, False)  # type: ignore[misc]
-            ways["Spark's Bloom filter join"] = lambda share=share: plain(share, True)  # type: ignore[misc]
-            for name, work in ways.items():
-                found.setdefault(name, {})[f"{share}%"] = _moved(spark, work)
-            parts = found["mcf"][f"{share}%"]["moved"], found["exact"][f"{share}%"]["moved"]
-            progress(f"{share}% shared: mcf moves {parts[0]:,} bytes, an exact semi-join {parts[1]:,}")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        for key, value in before.items():
-            spark.conf.set(key, value)
-    lines = [(name, share, *counts.values()) for name, shares in found.items() for share, counts in shares.items()]
-    plots.table(out, "membership_moved_parts", ("way", "shared", "shuffled", "collected", "moved"), lines)
-    exact = found["exact"]
-    of_exact = {
-        name: {share: counts["moved"] / exact[share]["moved"] for share, counts in shares.items()}
-        for name, shares in found.items()
-    }
-    series = {name: list(shares.values()) for name, shares in of_exact.items() if name != "exact"}
-    labels = "elements in both streams [%]", "bytes moved, of an exact semi-join's"
-    title = f"{rows:,} elements of {ELEMENT_BYTES} bytes a stream; dashed: the goal"
-    goal = [MOVED_GOAL] * len(shared)
-    plots.line_figure(out, "membership_moved", *labels, shared, series, title=title, reference=goal, beside=True)
-    return {"rows_per_stream": rows, "bytes": found, "of_exact": of_exact}
-
-
 def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """What was to be reached, what was measured, and whether it was; see the module docstring."""
     one, ten = found["one_filter"], found["rates"]
@@ -469,7 +354,11 @@ def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[s
         ("load factor at the first failure, b = 4", 0.95, ours["load_factor_at_first_failure"], "at least"),
     ]
     for share, value in found.get("moved_bytes", {}).get("of_exact", {}).get("mcf", {}).items():
-        measured.append((f"bytes moved, of an exact semi-join's, {share} shared", MOVED_GOAL, value, "at most"))
+        measured.append(
+            (f"bytes moved, of an exact semi-join's, {share} shared", on_spark.MOVED_GOAL, value, "at most")
+        )
+    for name, each in found.get("zeek", {}).items():
+        measured.append((f"network logs, wrong or missing answers of {name}", 0, each["wrong"], "at most"))
     lines = []
     for name, goal, value, sense in measured:
         met = value <= goal if sense == "at most" else value >= goal
@@ -479,12 +368,12 @@ def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[s
 
 
 def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
-    """Run the benchmark; `data` is not used, all streams are made from seeds.
+    """Run the benchmark on streams made from seeds and, where they are there, on network logs.
 
     Parameters
     ----------
     data
-        Ignored.
+        Folder of the real data sets; None: without them.
     out
         Folder for PNG and CSV files; must exist.
     progress
@@ -507,5 +396,7 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
         "rates": rates(progress, million // 10),
     }
     if not quick:
-        found["moved_bytes"] = moved_bytes(out, progress, 400_000)
+        found["moved_bytes"] = on_spark.moved_bytes(out, progress, 400_000)
+        if data is not None:
+            found["zeek"] = on_spark.zeek(data, progress)
     return found | {"goals": goals(found, progress)}
