@@ -54,18 +54,18 @@ def _landing(folder: Path, rows: int, shared: Sequence[int]) -> None:
 def _moved(spark: SparkSession, work: Callable[[], Any]) -> dict[str, int]:
     """Bytes that Spark's tasks wrote for shuffles and sent to the driver while `work` ran."""
 
-    def now() -> tuple[int, int]:
+    def stages() -> list[Any]:
         context: Any = spark.sparkContext
         scala = context._jsc.sc()
         scala.listenerBus().waitUntilEmpty()
         none = context._gateway.new_array(context._jvm.double, 0)
-        stages = scala.statusStore().stageList(None, False, False, none, None)
-        each = [stages.apply(i) for i in range(stages.size())]
-        return sum(stage.shuffleWriteBytes() for stage in each), sum(stage.resultSize() for stage in each)
+        found = scala.statusStore().stageList(None, False, False, none, None)
+        return [found.apply(i) for i in range(found.size())]
 
-    before = now()
+    last = max((stage.stageId() for stage in stages()), default=-1)  # Spark forgets old stages: no difference of sums
     work()
-    shuffled, collected = (b - a for a, b in zip(before, now(), strict=True))
+    own = [stage for stage in stages() if stage.stageId() > last]
+    shuffled, collected = sum(stage.shuffleWriteBytes() for stage in own), sum(stage.resultSize() for stage in own)
     return {"shuffled": shuffled, "collected": collected, "moved": shuffled + 2 * collected}
 
 
