@@ -138,14 +138,15 @@ class CalibratedRetention:
         share = sampled_share(self.tail.sample_fraction)
         if share * self.results * (1 - self.controller.target) < self.EVIDENCE * self.periods:
             left, right = max(left, 0), max(right, 0)
-        return self._widened(left, 0), self._widened(right, 1)
+        periods, known = self.controller.known()
+        evidence = periods, known * (1 - self.controller.target)
+        return self._widened(left, 0, *evidence), self._widened(right, 1, *evidence)
 
-    def _widened(self, retention_us: int, side: int) -> int:
+    def _widened(self, retention_us: int, side: int, periods: int, tail: float) -> int:
         """What the controller chose for buffer `side`, or nothing yet (`FOREVER`), with the margin for thin evidence."""
         assert self.largest_us is not None
-        periods, known = self.controller.known()
         memory, floor = self.controller.memory, self.controller.floor_us[side]
-        tail, growth = known * (1 - self.controller.target), max((memory + 1) / (periods + 1), 1.0)
+        growth = max((memory + 1) / (periods + 1), 1.0)
         most = int(max(self.WARM_UP, growth) * self.largest_us[1 - side])
         if retention_us >= FOREVER or (tail < self.LEAST and periods < memory):
             return max(most, retention_us if retention_us < FOREVER else 0)

@@ -1,6 +1,6 @@
 """`make demo`: a year of flights, interval by interval, through the Airflow DAGs themselves.
 
-The DAGs are those of ``dags/``, run by Airflow in this process (their tasks go through spark-submit as they would under a
+The DAGs are those of ``dags/``, run by Airflow in processes forked from this one (their tasks go through spark-submit as they would under a
 scheduler). At every interval its landing file is put in place and `latecomer_ingest` runs, then the DAG of the first query; the
 other queries' DAGs run when the year is in, two at a time. What no schedule can know, that nothing comes any more, is said at the end: one process
 closes every window, repairs what is pending and checks all promises. Every number shown is read from the lake.

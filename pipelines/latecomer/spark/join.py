@@ -68,11 +68,15 @@ class JoinStage(JoinRepair):
         new = scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
         arrived = Counted.of(new, self.settings, self.rows.is_self)
         pairs = self._pairs(new, batch, [control.horizon(0), control.horizon(1)], arrived, control)
+        if control.policy.needs_pairs and not control.policy.needs_candidates:
+            pairs = self.keep(pairs)
         cells = self._counted(pairs, control) if control.policy.needs_pairs and arrived.rows else None
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, cells))
         late = self._late_rows(new, [self._horizon_at(horizons, side, new) for side in (0, 1)])
         late_count = late_counts(late)
+        if control.policy.needs_candidates:
+            pairs = pairs.where(self.rows.where_sql)
         on_time: DataFrame | None = self.rows.results(
             self._retained(pairs, horizons),
             provenance="on_time",
@@ -116,7 +120,7 @@ class JoinStage(JoinRepair):
             return []
         control, _ = restore(self.spec, None)
         try:
-            pairs = self._pairs(new, batch, [NEVER, NEVER], arrived, control, once=True)
+            pairs = self._pairs(new, batch, [NEVER, NEVER], arrived, control)
             return summaries(arrived, self._counted(pairs, control))
         finally:
             self.release()
@@ -134,13 +138,8 @@ class JoinStage(JoinRepair):
         before: list[int],
         arrived: Counted,
         control: JoinControl,
-        *,
-        once: bool = False,
     ) -> DataFrame:
-        """Pairs with a new row, with the later one's stream time ``t`` and delay; without the predicate where candidates are counted.
-
-        `once`: they are not read again.
-        """
+        """Pairs with a new row, with the later one's stream time ``t`` and delay; without the predicate where candidates are counted."""
         from pyspark.sql import functions as F
 
         policy = control.policy
@@ -152,8 +151,7 @@ class JoinStage(JoinRepair):
         left, right = self._sides(rows, batch, before, arrived, {name: F.col(name) for name in known}, sampled=sampled)
         either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
         where = not policy.needs_candidates
-        pairs = self.rows.pairs(left, right, either_new, where=where, copy_left=arrived.left_is_smaller)
-        return self.keep(pairs) if policy.needs_pairs and where and not once else pairs
+        return self.rows.pairs(left, right, either_new, where=where, copy_left=arrived.left_is_smaller)
 
     def _counted(self, pairs: DataFrame, control: JoinControl) -> pa.Table:
         """Counts of pairs by (interval, side of x, required bucket[, delay bucket of y])."""
@@ -181,21 +179,20 @@ class JoinStage(JoinRepair):
         return floor_div(_later("t"), self.settings.interval_us)
 
     def _retained(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
-        """Results whose earlier row was still held: :meth:`Horizons.at` as a join with one short table."""
+        """Pairs whose earlier row was still held: :meth:`Horizons.at` as a join with one short table."""
         from pyspark.sql import functions as F
 
-        results = pairs.where(self.rows.where_sql)
         moves = [
             (keep < FOREVER) | (base > NEVER) for keep, base in zip(horizons.retention, horizons.base, strict=True)
         ]
         if not any(each.any() for each in moves):
-            return results
+            return pairs
         table = pa.table(
             {"_j": horizons.interval}
             | {f"_b{side}": horizons.base[side] for side in (0, 1)}
             | {f"_k{side}": pa.array(keep, mask=keep >= FOREVER) for side, keep in enumerate(horizons.retention)}
         )
-        placed = results.join(F.broadcast(self.spark.createDataFrame(table)), self._interval() == F.col("_j"), "left")
+        placed = pairs.join(F.broadcast(self.spark.createDataFrame(table)), self._interval() == F.col("_j"), "left")
         behind = _later("t") - F.lit(self.spec.window_us) - F.expr("if(l_seq > r_seq, _k1, _k0)")
         horizon = F.greatest(F.expr("if(l_seq > r_seq, _b1, _b0)"), behind)
         # no interval, no horizon: not every source had spoken

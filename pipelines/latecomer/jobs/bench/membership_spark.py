@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from latecomer.jobs.bench import plots
+from latecomer.specs.membership import STRATEGIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEED = 28
-STRATEGIES = ("exact", "mcf", "bloom", "one_filter")
 ELEMENT_BYTES = 64
 SHARED = (1, 10, 50)
 MOVED_GOAL = 0.2
