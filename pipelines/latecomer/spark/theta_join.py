@@ -29,7 +29,6 @@ from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
 from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import check_expressions, sql
-from latecomer.spark.stage import Batch
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.theta_join import ThetaJoinSpec
@@ -50,8 +49,6 @@ class ThetaJoinStage(WindowedStage):
     """``kind: theta_join``; see the module docstring."""
 
     spec: ThetaJoinSpec
-    _first: int = EARLIEST_US
-    """Number of the first window that may close; in a backfill not known, and lower than any."""
 
     def check(self) -> None:
         """Columns exist, and every condition compares like with like."""
@@ -148,13 +145,7 @@ class ThetaJoinStage(WindowedStage):
         keys = ["m", "closed_seq", "wait_us"]
         if self.spec.emit == "rows" and self.spec.strategy.name == "spark_sql":
             return self._by_sql(closed, keys)
-        return self._solved(closed, keys, None, self._crowded(self._first, max(closing.after)))
-
-    def _available(
-        self, batch: Batch, missed: pa.Table, before: list[int], low: list[int], closing: Closing
-    ) -> DataFrame:
-        self._first = min(before) + 1
-        return super()._available(batch, missed, before, low, closing)
+        return self._solved(closed, keys, None, self._crowded(closing.first, max(closing.after)))
 
     @property
     def _bound(self) -> int:

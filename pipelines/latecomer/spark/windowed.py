@@ -78,6 +78,8 @@ class Closing:
 
     Attributes
     ----------
+    first : int
+        No window before this number closes.
     after : list of int
         Per shard: number of the last window that is closed after the micro-batch.
     table : DataFrame
@@ -86,6 +88,7 @@ class Closing:
         Its rows.
     """
 
+    first: int
     after: list[int]
     table: Any
     count: int
@@ -340,7 +343,7 @@ class WindowedStage(Stage):
                 "wait_us": pa.array(joined[3], pa.int64()),
             }
         )
-        return Closing(after, self.spark.createDataFrame(table), table.num_rows)
+        return Closing(min(before) + 1, after, self.spark.createDataFrame(table), table.num_rows)
 
     def _windows_of(self, panes: np.ndarray) -> np.ndarray:
         """Numbers of all windows that hold one of the panes, with repetitions."""
@@ -516,7 +519,7 @@ class WindowedStage(Stage):
         table = windows.withColumn("closed_seq", F.lit(seq_to - 1).cast("bigint")).withColumn(
             "wait_us", F.lit(0).cast("bigint")
         )
-        closing = Closing(after, self.keep(table), table.count())
+        closing = Closing(first, after, self.keep(table), table.count())
         return self._results(self.answers(rows, closing), "repaired", "closed_seq")
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
