@@ -373,16 +373,13 @@ def _packed(batches: Iterable[pa.RecordBatch], shards: Shards) -> Iterator[pa.Re
     order = order[_cuts(place[order], window[order], shard[order], hashes[order])[:-1]]
     place, window, shard, widths, hashes = place[order], window[order], shard[order], widths[order], hashes[order]
     cuts = _cuts(place, window, shard)
-    found: list[tuple[int, int, int, bytes]] = []
-    held = 0
-    for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-        found.append((int(place[a]), int(window[a]), int(shard[a]), pack(hashes[a:b], widths[a:b])))
-        held += len(found[-1][-1])
-        if held > _PIECE_BYTES:
-            yield _batch(found, _PACKED)
-            found, held = [], 0
-    if found:
-        yield _batch(found, _PACKED)
+    yield from _batched(
+        (
+            (int(place[a]), int(window[a]), int(shard[a]), pack(hashes[a:b], widths[a:b]))
+            for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
+        ),
+        _PACKED,
+    )
 
 
 def _built(batches: Iterable[pa.RecordBatch], new: Any) -> Iterator[pa.RecordBatch]:
@@ -391,25 +388,34 @@ def _built(batches: Iterable[pa.RecordBatch], new: Any) -> Iterator[pa.RecordBat
     for batch in batches:
         for place, window, shard, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             packs.setdefault((place, window, shard), []).append(data)
-    found: list[tuple[Any, ...]] = []
-    held = 0
-    for key in sorted(packs):
+
+    def build(key: tuple[int, int, int]) -> tuple[Any, ...]:
         parts = [unpack(data) for data in packs.pop(key)]
         hashes, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
         width = np.concatenate([part[1] for part in parts])[first].sum()
         one = new(hashes.size)
         one.insert(hashes)
-        found.append((*key, hashes.size, int(width), one.to_bytes()))
-        held += len(found[-1][-1])
-        if held > _PIECE_BYTES:
-            yield _batch(found, _BUILT)
-            found, held = [], 0
-    if found:
-        yield _batch(found, _BUILT)
+        return (*key, hashes.size, int(width), one.to_bytes())
+
+    yield from _batched((build(key) for key in sorted(packs)), _BUILT)
 
 
 _PACKED = pa.schema([("place", pa.int32()), ("m", pa.int64()), ("shard", pa.int32()), ("data", pa.binary())])
 _BUILT = pa.schema([*list(_PACKED)[:3], ("rows", pa.int64()), ("bytes", pa.int64()), ("data", pa.binary())])
+
+
+def _batched(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows whose last column is bytes, about `_PIECE_BYTES` of them at a time."""
+    found: list[tuple[Any, ...]] = []
+    held = 0
+    for row in rows:
+        found.append(row)
+        held += len(row[-1])
+        if held > _PIECE_BYTES:
+            yield _batch(found, schema)
+            found, held = [], 0
+    if found:
+        yield _batch(found, schema)
 
 
 def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
