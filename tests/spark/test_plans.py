@@ -2,7 +2,7 @@
 
 import pytest
 from latecomer.lake.location import Lake
-from latecomer.spark import session
+from latecomer.spark import session, topk
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
@@ -19,6 +19,7 @@ QUERIES = {
     "aggregate": "kind: aggregate\nstreams: {s: a}\ngroup_by: [note]\nwhere: k > 0\n" + WINDOWED
     + "select: {n: count(), total: sum(v), middle: median(v)}\nquality: {error: 0.05, probability: 0.9, period: 10 s}",
     "topk": "kind: topk\nstreams: {s: a}\ngroup_by: [note]\nscore: v\nk: 2\n" + WINDOWED + "quality: {hit_rate: 0.9, period: 10 s}",
+    "topk_of_all": "kind: topk\nstreams: {s: a}\nscore: v\nwhere: k > 0\nk: 2\nwindow: {size: 20 s, slide: 5 s}\nquality: {hit_rate: 0.9, period: 10 s}",
     "theta_join": "kind: theta_join\nstreams: {l: a, r: b}\nconditions: [l.v > r.v, l.k = r.k]\n" + WINDOWED,
     "membership": "kind: membership\nstreams: {x: a, y: b}\nelement: k\n" + WINDOWED,
 }  # fmt: skip
@@ -27,6 +28,7 @@ QUERIES = {
 @pytest.mark.parametrize("name", QUERIES)
 def test_plans_for_few_and_many_rows_agree(tmp_path, spark, monkeypatch, name):
     table, spec = events.disordered(11, rows=220), parse_query(f"name: q\n{QUERIES[name]}\n")
+    monkeypatch.setattr(topk, "SAMPLED_PER_K", 2)
     found = []
     for rows in (50_000, -1):
         monkeypatch.setattr(session, "SMALL_ROWS", rows)

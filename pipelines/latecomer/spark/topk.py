@@ -11,6 +11,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from latecomer.core.slack import AdaptiveSlack, CalibratedSlack, Fixed
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 GROUPS_PER_K = 4
 """Groups of a pane's rows for each of the k: with 4, about a sixth more than k rows reach the bound that the groups give."""
+SAMPLED_PER_K, LEAST_SAMPLE = 64, 16
+"""The bound is taken from a sample of the rows: so many of a pane for each of the k, but one row in so many at least."""
 
 
 def policies_of(spec: TopKSpec, grid: Grid) -> list[SlackPolicy]:
@@ -98,28 +103,36 @@ class TopKStage(WindowedStage):
         order = Window.partitionBy(*keys).orderBy(F.col("score").desc(), "ts", "seq")
         return rows.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= self.spec.k)
 
-    def _nominees(self, rows: DataFrame, keys: list[str], mark: str, unmarked: str) -> DataFrame:
-        """The k best rows per key and value of `mark`; most rows are `unmarked` (SQL)."""
-        if not expects_few(self.spark):
-            rows = self._promising(rows, keys, unmarked)
-        return self._ranked(rows, [*keys, mark])
+    def reduced(self, rows: DataFrame, marked: pa.Table, density: int) -> tuple[DataFrame, bool]:
+        """Rows less most of those that cannot be among the k best: k others of their pane are known to score more, and came in time for all its windows.
 
-    def _promising(self, rows: DataFrame, keys: list[str], unmarked: str) -> DataFrame:
-        """Rows less most of the unmarked ones that cannot be among the k best: k others of their key are known to score more.
-
-        The best score of each of some hundred groups by hash is found by an aggregation of numbers, which is cheap; the k-th best of these
-        bounds the k-th best of all from below, and closely.
+        The best score of each of some groups by hash, of a sample of the rows where a pane has many, is found by an aggregation of numbers,
+        which is cheap; the k-th best of these bounds the k-th best of all from below. Marked rows bound nothing, but are bounded.
         """
         from pyspark.sql import functions as F
 
-        group = F.pmod(F.xxhash64("seq"), F.lit(GROUPS_PER_K * self.spec.k))
-        best = rows.where(unmarked).groupBy(*keys, group.alias("_group")).agg(F.max("score").alias("_best"))
-        kth = F.expr(f"get(sort_array(collect_list(_best), false), {self.spec.k - 1})")
-        known = best.groupBy(*keys).agg(kth.alias("_least")).where("_least is not null").toArrow()
-        if not 0 < known.num_rows <= BROADCAST_ROWS:
-            return rows
-        bounded = join_null_safe(rows, F.broadcast(self.spark.createDataFrame(known)), keys, "left")
-        return bounded.where(f"not ({unmarked}) or _least is null or score >= _least").drop("_least")
+        if expects_few(self.spark):
+            return rows, False
+        keys, k = [*self.groups, "pane"], self.spec.k
+        rows = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
+        share = 1 if self.groups else min(max(density // (SAMPLED_PER_K * k), 1), LEAST_SAMPLE)
+        place = F.pmod(F.xxhash64("seq"), F.lit(share * GROUPS_PER_K * k))
+        looked_at = rows.withColumn("_place", place).where(F.expr(f"not ok or _place < {GROUPS_PER_K * k}"))
+        bounding = F.expr(f"ok and _place < {GROUPS_PER_K * k}")
+        if marked.num_rows:
+            late = self._listed(marked.select(["seq"])).withColumn("_late", F.lit(True))
+            looked_at, bounding = looked_at.join(late, "seq", "left"), bounding & F.col("_late").isNull()
+        best = looked_at.groupBy(*keys, "_place").agg(
+            F.max(F.when(bounding, F.col("score"))).alias("_best"), F.count_if(~F.col("ok")).alias("_idle")
+        )
+        kth = F.expr(f"get(sort_array(collect_list(_best), false), {k - 1})")
+        known = best.groupBy(*keys).agg(kth.alias("_least"), F.sum("_idle").alias("_idle")).toArrow()
+        idle = pc.sum(known["_idle"]).as_py() or 0
+        bounds = known.drop_columns("_idle").filter(pc.is_valid(known["_least"]))
+        if 0 < bounds.num_rows <= BROADCAST_ROWS:
+            rows = join_null_safe(rows, F.broadcast(self.spark.createDataFrame(bounds)), keys, "left")
+            rows = rows.where("_least is null or score >= _least").drop("_least")
+        return rows.drop("pane"), idle == 0
 
     def _ranked(self, rows: DataFrame, keys: list[str]) -> DataFrame:
         """The k best rows per key, by an aggregation: a task keeps k rows a key, and hands no more on."""
@@ -137,7 +150,7 @@ class TopKStage(WindowedStage):
         from pyspark.sql import functions as F
 
         table = (
-            self._nominees(rows, [*self.groups, "pane"], "j", "j < 0")
+            self._ranked(rows, [*self.groups, "pane", "j"])
             .select("grp", "pane", "bucket", F.col("score").cast("double").alias("score"), "ts", "seq")
             .toArrow()
         )
@@ -158,7 +171,7 @@ class TopKStage(WindowedStage):
         start = F.col("pane") * self.grid.pane_us
         first, last = self.open_from(start), F.least(self.last_of(start), F.lit(closing.after[0]))
         paned = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
-        best = self._nominees(paned, [*self.groups, "pane"], "c", "c is null")
+        best = self._ranked(paned, [*self.groups, "pane", "c"])
         wide = self.in_windows(best, first, last)
         closed = wide.join(F.broadcast(closing.table.drop("shard")), "m")
         return self._public(self._best(closed, [*self.groups, "m"]), ["m", "closed_seq", "wait_us"])

@@ -205,11 +205,14 @@ class WindowedStage(Stage):
         behind = closed >= self.first_of(new.event_time_us, new.side)
         missed = pa.table({"seq": new.seq[behind], "c": closed[behind]})
         on_time = late = None
+        all_count = False
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
-            rows = self._available(batch, missed, before, held_low, closing)
+            density = len(new.seq) // max(sum(len(each.panes) for own in arrived.intervals for each in own), 1)
+            rows, all_count = self.reduced(self._available(batch, before, held_low, closing), missed, density)
+            rows = self._marked(rows, batch, missed, before)
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
         if missed.num_rows or batch.number == 0:
-            late = self._late_rows(batch, new, behind, closed)
+            late = self._late_rows(batch, new, behind, closed, all_count)
 
         def settle(produced: dict[int, int]) -> Settled:
             waits = self.waits(batch) if produced else {}
@@ -351,32 +354,52 @@ class WindowedStage(Stage):
         first, last = self.grid.first_of(start), self.grid.last_of(start)
         return every_number(first, last)[1]
 
-    def _available(
-        self, batch: Batch, missed: pa.Table, before: list[int], low: list[int], closing: Closing
-    ) -> DataFrame:
-        """Rows that can be in a window that closes now: new ones, and stored ones of windows that were open.
-
-        `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed.
-        """
-        from pyspark.sql import functions as F
-
+    def _available(self, batch: Batch, before: list[int], low: list[int], closing: Closing) -> DataFrame:
+        """Rows that can be in a window that closes now: new ones, and stored ones of windows that were open."""
         high: int | None = None
         if not self.lookback_us:  # rows lie in their windows
             high = max(min(self.grid.end(max(closing.after)) - 1, LATEST_US), EARLIEST_US)
-        fresh = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to, high_us=high).where("ok")
-        if missed.num_rows:
-            fresh = fresh.join(self._listed(missed), "seq", "left")
-        else:
-            fresh = fresh.withColumn("c", F.lit(None).cast("bigint"))
+        fresh = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to, high_us=high)
         if batch.seq_from == 0:
             return fresh
         lowest = min(low)
         bound = min(lowest, LATEST_US) if lowest > EARLIEST_US else None
-        closed: Column = F.lit(before[0])
+        held = self._stored(seq_to=batch.seq_from, low_us=bound, high_us=high)
+        return fresh.unionByName(held.where(self._by_shard(before) < self.last_of("ts")))
+
+    def _by_shard(self, numbers: list[int]) -> Column:
+        """The number of a row's shard."""
+        from pyspark.sql import functions as F
+
+        found: Column = F.lit(numbers[0])
         for shard in range(1, self.shards):
-            closed = F.when(F.col("shard") == shard, F.lit(before[shard])).otherwise(closed)
-        held = self._stored(seq_to=batch.seq_from, low_us=bound, high_us=high).where("ok").withColumn("c", closed)
-        return fresh.unionByName(held.where(F.col("c") < self.last_of("ts")))
+            found = F.when(F.col("shard") == shard, F.lit(numbers[shard])).otherwise(found)
+        return found
+
+    def reduced(self, rows: DataFrame, marked: pa.Table, density: int) -> tuple[DataFrame, bool]:
+        """Rows less some that no answer can hold, and whether every row is known to count (``ok``).
+
+        Parameters
+        ----------
+        rows
+            Payload, ``seq``, ``ts``, ``side``, ``shard``; any ``ok``.
+        marked
+            ``seq`` of rows that came too late for a window of theirs, among other columns.
+        density
+            About how many rows a pane has.
+        """
+        return rows, False
+
+    def _marked(self, rows: DataFrame, batch: Batch, missed: pa.Table, before: list[int]) -> DataFrame:
+        """Rows that count, with ``c``; `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed."""
+        from pyspark.sql import functions as F
+
+        rows = rows.where("ok")
+        known = rows.join(self._listed(missed), "seq", "left") if missed.num_rows else rows.withColumn("c", F.lit(None))
+        if batch.seq_from == 0:
+            return known.withColumn("c", F.col("c").cast("bigint"))
+        held = F.when(F.col("seq") < batch.seq_from, self._by_shard(before))
+        return known.withColumn("c", F.coalesce(held, "c").cast("bigint"))
 
     def open_from(self, time: Any) -> Column:
         """Number of the first window that rows with ``c`` are on time for."""
@@ -384,9 +407,11 @@ class WindowedStage(Stage):
 
         return F.greatest(F.col("c") + 1, self.first_of(time))
 
-    def _late_rows(self, batch: Batch, new: Arrivals, behind: np.ndarray, closed: np.ndarray) -> DataFrame | pa.Table:
+    def _late_rows(
+        self, batch: Batch, new: Arrivals, behind: np.ndarray, closed: np.ndarray, all_count: bool
+    ) -> DataFrame | pa.Table:
         """New rows for which a window was closed already; where every row counts (``ok``) their payload is not looked at."""
-
+        all_count = all_count or all(self.payload(side)["ok"] == "true" for side in range(len(self.sources)))
         times, side = new.event_time_us[behind], new.side[behind]
         first, last = self.first_of(times, side), np.minimum(self.last_of(times, side), closed[behind])
         columns: dict[str, Any] = {
@@ -397,7 +422,7 @@ class WindowedStage(Stage):
             "windows_to": pa.array(self.grid.end(last)).cast(TIMESTAMP),
         }
         missed = pa.table(columns)
-        if not missed.num_rows or all(self.payload(side)["ok"] == "true" for side in range(len(self.sources))):
+        if not missed.num_rows or all_count:
             return missed
         counted = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to).where("ok").select("seq")
         return counted.join(self._listed(missed), "seq")
@@ -476,17 +501,20 @@ class WindowedStage(Stage):
         spans = [span for each in wanted for span in each.values()]
         low = min(first for first, _ in spans) * self.grid.slide_us
         high = self.grid.end(max(last for _, last in spans))
-        parts = []
+        parts, held = [], 0
         for piece in pieces:
             end = self.grid.end(self.first_of(piece.event_time_us, piece.side))
-            own = (piece.event_time_us >= low) & (piece.event_time_us < high) & (piece.stream_time_us >= end)
+            inside = (piece.event_time_us >= low) & (piece.event_time_us < high)
+            held += int(np.count_nonzero(inside))
+            own = inside & (piece.stream_time_us >= end)
             time = piece.stream_time_us[own]
             bucket, interval = (time - end[own]) // self.grid.granularity_us, time // self.grid.slide_us
             parts.append(pa.table({"seq": piece.seq[own], "bucket": bucket, "j": interval}))
         waits = pa.concat_tables(parts)
         rows = self._stored(
             seq_from=seq_from, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)
-        ).where("ok")
+        )
+        rows = self.reduced(rows, waits, held * self.grid.pane_us // (high - low))[0].where("ok")
         if waits.num_rows:
             rows = rows.join(self._listed(waits), "seq", "left")
         none = F.lit(-1).cast("bigint")
