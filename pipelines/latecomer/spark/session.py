@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,10 +97,7 @@ def expects_few(spark: SparkSession) -> bool:
 
 def settings(lake: Lake) -> dict[str, str]:
     """Spark settings of a job, less those that were given."""
-    from pyspark import SparkConf
-
-    given = SparkConf()
-    cores = os.cpu_count() or 2
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
     path = ":".join(str(jar) for jar in jars())
     wanted = {
         "spark.master": f"local[{cores}]",
@@ -118,6 +116,9 @@ def settings(lake: Lake) -> dict[str, str]:
         "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
         "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "16m",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+        # pairs: no sort before a join whose parts fit in memory; what is cached is read once or twice, compressing it costs more
+        "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
         # aggregations that keep rows (top-k): by hash for as many keys as a task may meet
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         # an embedded machine: as many partitions as cores are enough, and Delta's log is small
@@ -134,7 +135,23 @@ def settings(lake: Lake) -> dict[str, str]:
     }
     if not lake.is_local:
         wanted |= _s3_settings()
-    return {key: value for key, value in wanted.items() if not given.contains(key)}
+    given = _given()
+    return {key: value for key, value in wanted.items() if key not in given}
+
+
+def _given() -> set[str]:
+    """Names of the settings that a deployment gave: to ``spark-submit``, else in ``spark-defaults.conf``."""
+    from pyspark import SparkConf, SparkContext
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()  # type: ignore[attr-defined]  # what was given is known to the JVM that started this
+        return {key for key, _ in SparkConf().getAll()}
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME", "/nowhere")) / "conf")
+    defaults = Path(folder) / "spark-defaults.conf"
+    if not defaults.is_file():
+        return set()
+    lines = (line.strip() for line in defaults.read_text(encoding="utf-8").splitlines())
+    return {re.split(r"[\s=:]", line, maxsplit=1)[0] for line in lines if line and line[0] not in "#!"}
 
 
 def _s3_settings() -> dict[str, str]:

@@ -1,0 +1,41 @@
+"""Spark's settings: what a deployment gives wins over what the product sets."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+from latecomer.lake.location import Lake
+from latecomer.spark.session import settings
+
+PRINTED = """
+import json
+from latecomer.lake.location import Lake
+from latecomer.spark.session import settings
+print("SET", json.dumps(settings(Lake("lake"))))
+"""
+NAMES = {"spark.master", "spark.sql.shuffle.partitions"}
+
+
+def test_spark_submit_wins(tmp_path):
+    script = tmp_path / "printed.py"
+    script.write_text(PRINTED, encoding="utf-8")
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    given = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=7"]
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([submit, *given, script], capture_output=True, text=True, check=True, env=env, timeout=120)
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("SET ")]
+    found = json.loads(line.removeprefix("SET "))
+    assert not NAMES & set(found)
+    assert found["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_spark_defaults_win(tmp_path, monkeypatch):
+    assert set(settings(Lake("lake"))) >= NAMES
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# a comment\nspark.master  spark://host:7077\nspark.sql.shuffle.partitions=7\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not NAMES & set(settings(Lake("lake")))
