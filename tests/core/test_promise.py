@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from latecomer.core.aggregate import Function, needed_coverage
 from latecomer.core.aggregate_pass import clairvoyant_slack, lost_answers, place, required_in_hindsight, run_pass
-from latecomer.core.slack import CalibratedSlack, LargestDelay, Proportional
+from latecomer.core.slack import REACH, CalibratedSlack, LargestDelay, Proportional
 from latecomer.core.windows import Grid, Observed
 
 SECOND = 1_000_000
@@ -214,20 +214,83 @@ def steps(change_s: int, before: float, after: float, seconds: int = 2_400):
 
 
 def test_the_slack_follows_a_change_both_ways():
-    """Up: at once when windows of the new regime are seen. Down: as they are forgotten, within four memories."""
+    """Up: at once when windows of the new regime are seen. Down: as windows are forgotten, within four memories, to what the worst
+    remembered period may add; then, as periods are, to the new regime."""
     up = dict(steps(600, 1.0, 10.0))
     assert 1.0 * SECOND <= up[599] <= 1.1 * SECOND
     assert up[600 + 20] >= 10 * SECOND, "followed upwards within 20 windows"
-    down = dict(steps(600, 10.0, 1.0))
+    down = dict(steps(600, 10.0, 1.0, seconds=2_600))
     assert down[599] >= 10 * SECOND
     memory = 80 * GRID.size_us // GRID.slide_us
-    assert down[600 + 4 * memory] <= 1.1 * SECOND, "followed downwards within 640 windows"
+    assert down[600 + 4 * memory] <= 1.1 * REACH * SECOND, "followed downwards within 640 windows"
+    remembered = 20 * PERIOD_US // (GRID.slide_us)
+    assert down[600 + remembered + 4 * memory] <= 1.1 * SECOND, "and all the way when the periods are forgotten"
+
+
+def bad_days(policy, seed, days=300, windows=20, bad=0.1, mild=1.0, severe=1.4):
+    """Shares of periods kept and mean slack; all windows of a bad day require more, those of others vary a little."""
+    rng = np.random.default_rng(seed)
+    grid, kept, waits = policy.grid, [], []
+    for day in range(days):
+        level = severe if rng.random() < bad else mild
+        required = (
+            (level * SECOND * rng.uniform(0.9, 1.0, windows)).astype(np.int64)
+            // grid.granularity_us
+            * grid.granularity_us
+        )
+        slack = policy.choose(day * windows)
+        policy.delays(5 * SECOND)
+        for i in range(windows):
+            window = day * windows + i
+            policy.observe(Observed(window, required[i : i + 1], np.ones(1), 1.0), slack, window)
+        kept.append((required > slack).sum() <= DELTA * windows)
+        waits.append(slack)
+    return float(np.mean(kept[40:])), float(np.mean(waits[40:])) / SECOND
+
+
+def test_days_that_are_bad_as_a_whole_are_remembered():
+    """All windows of a bad day go wrong together: a margin on their number helps nothing, the worst remembered day does."""
+    grid = Grid(SECOND, SECOND)
+    with_rule, without = [], []
+    for seed in range(4):
+        policy = CalibratedSlack(1 - DELTA, grid, 20 * SECOND, 0.95)
+        assert policy.periods == 19
+        with_rule.append(bad_days(policy, seed))
+        forgetful = CalibratedSlack(1 - DELTA, grid, 20 * SECOND, 0.95)
+        forgetful._worst_period = lambda: 0
+        without.append(bad_days(forgetful, seed))
+    kept, waits = np.mean(with_rule, axis=0)
+    assert kept >= 0.96 > np.mean(without, axis=0)[0]
+    assert waits <= REACH * np.mean(without, axis=0)[1]
+
+
+def test_one_absurd_period_is_remembered_no_further_than_it_may_reach():
+    policy = CalibratedSlack(1 - DELTA, GRID, PERIOD_US, 0.95)
+    policy.delays(1_000 * SECOND)
+    chosen = {}
+    per_period = PERIOD_US // GRID.slide_us
+    for window in range(42 * per_period):
+        absurd = 20 * per_period <= window < 20 * per_period + 6
+        seen = Observed(window, np.array([1_000 * SECOND if absurd else SECOND]), np.ones(1), 1.0)
+        chosen[window] = policy.choose(window)
+        policy.observe(seen, chosen[window], window)
+    usual = chosen[20 * per_period - 1]
+    assert usual == pytest.approx(SECOND, rel=0.05)
+    later = [chosen[period * per_period] for period in range(30, 37)]
+    assert all(slack == pytest.approx(REACH * usual, rel=0.05) for slack in later), "within reach, not a thousandfold"
+    assert chosen[42 * per_period - 1] == pytest.approx(usual, rel=0.05), "forgotten after nineteen periods"
 
 
 def test_state_and_parameters_are_checked():
     policy = CalibratedSlack(0.9, GRID, PERIOD_US, 0.95)
     with pytest.raises(ValueError, match="version"):
         policy.restore({**policy.to_dict(), "version": 1})
+    for window in range(100):
+        policy.observe(Observed(window, np.array([SECOND]), np.ones(1), 1.0), SECOND, window)
+    older = {key: value for key, value in policy.to_dict().items() if key not in ("worst", "recent")} | {"version": 2}
+    fresh = CalibratedSlack(0.9, GRID, PERIOD_US, 0.95)
+    fresh.restore(older)
+    assert fresh.choose(100) == policy.choose(100) and fresh.to_dict()["worst"] == [] != policy.to_dict()["worst"]
     with pytest.raises(ValueError, match="target"):
         CalibratedSlack(1.0, GRID, PERIOD_US, 0.95)
     with pytest.raises(ValueError, match="share"):

@@ -9,11 +9,11 @@ Proportional       ``alpha`` times that, PD-controlled (``hpm``,               Y
                    ``aq_k_slack``: the same controller without repair)         Ji et al. 2016
 AdaptiveSlack      the adaptive wait of top-k (``adaptive_wait``)              Wu and Fang 2021, :mod:`latecomer.core.topk`
 CalibratedSlack    quantile of what answers required, at an aim steered by    here
-                   the losses so far
+                   the losses so far; and what the worst period required
 =================  ==========================================================  ======================================
 
 All are functions of complete intervals and observed windows, so they do not see micro-batch cuts. Ordering: intervals and
-windows in order. Cost per interval and per observed window: O(1), for CalibratedSlack O(`CELLS`), whatever the delays.
+windows in order. Cost per interval and per observed window: O(1), for CalibratedSlack O(`CELLS`) and O(periods), whatever the delays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ STEER = 4.0
 """How strongly the aim falls with losses above it."""
 LEAST_AIM = 0.05
 """The aim never falls below this share of the promised loss: below, one answer would decide."""
-STATE_VERSION = 2
+REACH = 1.5
+"""What single periods required counts up to so many times what all answers together require."""
+STATE_VERSION = 3
 
 
 class Fixed:
@@ -151,12 +153,20 @@ class CalibratedSlack:
        higher quantile is asked for; when the past holds none that is high enough, the second factor goes beyond it.
        Both end as losses are diluted. An unspent budget is not spent: `aim` never exceeds ``base * delta``.
     4. *Periods.* With `n` disjoint windows in a period, ``base = 1 - z * sqrt((1 - delta) / (delta n))``, `z` the normal quantile of
-       `share`, makes a period of independent answers keep the promise with probability `share`. `RESERVE` is its least value: a period
-       of a few windows can promise nothing of its own, since losing one window breaks it; all its windows together can.
-    5. *Start.* Until ``1 / delta`` answers were seen the slack is the largest delay so far.
+       `share`, makes a period of independent answers keep the promise with probability `share`. `RESERVE` is its least value: where a
+       period has few windows, answers are not independent but go wrong together, and no margin on their number is right.
+    5. *The worst period.* So `K` is at least what each of the last ``ceil(share / (1 - share))`` periods would have required to lose
+       no more than `delta` of its own answers (the newest: of as many as the others had on average); as in
+       :mod:`latecomer.core.calibrated`, the next of exchangeable periods exceeds all of them with probability ``1 - share``. But never more
+       than `REACH` times the above, so that one absurd row does not cost a hundredfold wait for as many periods.
+    6. *Start.* Until ``1 / delta`` answers were seen the slack is the largest delay so far.
 
     Late rows are registered, so nothing is censored but by time: what comes after the final observation is not seen.
     The promise is reported from measured answers, never from this class's expectation.
+
+    Tried on half of the streams, measured on the others (flights by airport and carrier, network logs, phones, games; 20 windows a period):
+    rule 5 raised the share of periods kept from 0.86-0.89 to 0.96-0.97 on flights, by 0 to 0.07 on the rest, for 0.95 to 1.3 times
+    the wait. Without `REACH` it cost up to 26 times; a `RESERVE` of 0.25 up to 9 times, a longer `MEMORY` and 39 periods were no better.
 
     Parameters
     ----------
@@ -189,7 +199,12 @@ class CalibratedSlack:
         self.base = max(1.0 - margin, RESERVE)
         self._keep = 1.0 - grid.slide_us / (MEMORY * grid.size_us)
         self._edges = cell_edges(grid.granularity_us)
+        self.grid, self.period_us = grid, period_us
+        self.periods = max(math.ceil(share / (1.0 - share) - 1e-9), 1)
         self.largest_us = 0
+        self._worst: dict[int, tuple[int, float]] = {}
+        self._recent: dict[int, NDArray[np.float64]] = {}
+        self._need: dict[int, int] = {}
         self._past, self._past_lost = np.zeros(CELLS), 0.0
         self._open: dict[int, tuple[NDArray[np.int64], NDArray[np.float64], float]] = {}
         self._now, self._now_lost = np.zeros(CELLS), 0.0
@@ -204,11 +219,17 @@ class CalibratedSlack:
         counts: NDArray[np.float64] = np.bincount(cell, seen.weight, CELLS).astype(np.float64)
         counts[0] += max(seen.total - float(seen.weight.sum()), 0.0)
         known, lost = np.flatnonzero(counts), seen.lost(slack_us)
+        period = int((self.grid.end(seen.window) - 1) // self.period_us)
+        recent = self._recent.setdefault(period, np.zeros(CELLS))
+        recent += counts
+        self._need.pop(period, None)
         before = self._open.pop(seen.window, None)
         if before is not None:
+            recent[before[0]] -= before[1]
             self._now[before[0]] -= before[1]
             self._now_lost -= before[2]
         if seen.final:
+            self._settle(period)
             self._past *= self._keep
             self._past += counts
             self._past_lost = self._past_lost * self._keep + lost
@@ -228,13 +249,43 @@ class CalibratedSlack:
         slack = self._quantile(required, aim)
         if self._open:
             slack = max(slack, self._quantile(self._now, aim))
-        beyond = min(int(slack * (1.0 + max(excess, 0.0))), self.largest_us)
-        return -(-max(slack, beyond) // self.granularity_us) * self.granularity_us
+        slack = max(slack, min(int(slack * (1.0 + max(excess, 0.0))), self.largest_us))
+        slack = max(slack, min(self._worst_period(), int(slack * REACH)))
+        return -(-slack // self.granularity_us) * self.granularity_us
 
-    def _quantile(self, required: NDArray[np.float64], aim: float) -> int:
-        """Least slack that loses no more than the share `aim`."""
+    def _quantile(self, required: NDArray[np.float64], aim: float, answers: float = 0.0) -> int:
+        """Least slack that loses no more than the share `aim` of the answers, or of `answers` if that is more."""
         lost = required[::-1].cumsum()[::-1] - required
-        return int(self._edges[np.argmax(lost <= aim * required.sum() + 1e-9)])
+        return int(self._edges[np.argmax(lost <= aim * max(float(required.sum()), answers) + 1e-9)])
+
+    def _settle(self, period: int) -> None:
+        """Windows become final in order: of the periods before this one only what they required is kept, and their answers."""
+        for each in sorted(p for p in self._recent if p < period):
+            answers = float(self._recent[each].sum())
+            slack, before = self._worst.get(each, (0, 0.0))  # known already where statistics were adapted since
+            self._worst[each] = (max(slack, self._needed(each)), max(before, answers))
+            self._recent.pop(each), self._need.pop(each)
+        while len(self._worst) > self.periods:
+            del self._worst[min(self._worst)]
+
+    def _worst_period(self) -> int:
+        """The most that a remembered period required."""
+        if not self._recent:
+            return max((slack for slack, _ in self._worst.values()), default=0)
+        *others, newest = sorted(self._recent)
+        answers = {period: known[1] for period, known in self._worst.items()}
+        needs = {period: known[0] for period, known in self._worst.items()}
+        for period in others:
+            needs[period], answers[period] = self._needed(period), float(self._recent[period].sum())
+        whole = sum(answers[period] for period in sorted(answers)) / max(len(answers), 1)
+        needs[newest] = self._quantile(self._recent[newest], self.delta, whole)
+        return max(needs[period] for period in sorted(needs)[-self.periods - 1 :])
+
+    def _needed(self, period: int) -> int:
+        """What a recent period requires by what is known of it."""
+        if period not in self._need:
+            self._need[period] = self._quantile(self._recent[period], self.delta)
+        return self._need[period]
 
     def to_dict(self) -> dict[str, Any]:
         """State as JSON-able values; floats survive JSON exactly."""
@@ -244,11 +295,16 @@ class CalibratedSlack:
             "largest_us": self.largest_us,
             "past": [cells.tolist(), self._past[cells].tolist(), self._past_lost],
             "open": [[w, at.tolist(), count.tolist(), lost] for w, (at, count, lost) in sorted(self._open.items())],
+            "worst": [[period, *known] for period, known in sorted(self._worst.items())],
+            "recent": [
+                [period, (at := np.flatnonzero(counts)).tolist(), counts[at].tolist()]
+                for period, counts in sorted(self._recent.items())
+            ],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `to_dict`'s value."""
-        if state.get("version") != STATE_VERSION:
+        """Continue from `to_dict`'s value; version 2, which remembered no periods, begins to remember them now."""
+        if state.get("version") not in (2, STATE_VERSION):
             raise ValueError(
                 f"state of version {state.get('version')}, this is version {STATE_VERSION}: adapt from history"
             )
@@ -257,6 +313,11 @@ class CalibratedSlack:
         self._past, self._past_lost = np.zeros(CELLS), float(lost)
         self._past[np.array(cells, np.int64)] = counts
         self._open, self._now, self._now_lost = {}, np.zeros(CELLS), 0.0
+        self._worst = {int(period): (int(slack), float(answers)) for period, slack, answers in state.get("worst", ())}
+        self._recent, self._need = {}, {}
+        for period, at, count in state.get("recent", ()):
+            self._recent[int(period)] = np.zeros(CELLS)
+            self._recent[int(period)][np.array(at, np.int64)] = count
         for window, at, count, lost in state["open"]:
             known, weights = np.array(at, np.int64), np.array(count, np.float64)
             self._open[int(window)] = (known, weights, float(lost))

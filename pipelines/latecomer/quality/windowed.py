@@ -99,25 +99,35 @@ def _late(lake: Lake, spec: Any) -> pd.DataFrame:
 
 
 def _answers(lake: Lake, spec: Any, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """On-time rows and corrections, with ``period`` in us and the groups as plain columns."""
+    """On-time rows and corrections: the groups as :func:`_keys` names them, ``window_start`` and ``period`` in us, `columns`."""
+    groups = getattr(spec, "group_by", ())
     found = []
     for area in ("on_time", "corrections"):
         rows = small.read(lake, area, spec.name)
         if rows is None:
-            rows = pa.table({name: pa.array([], pa.int64()) for name in [*columns, "window_start", "period_start"]})
-        kept = rows.select([name for name in [*columns, "window_start"] if name in rows.column_names])
-        frame = kept.set_column(
-            kept.column_names.index("window_start"), "window_start", kept["window_start"].cast(pa.int64())
-        ).to_pandas()
-        frame["period"] = rows["period_start"].cast(pa.int64()).to_numpy()
-        found.append(frame)
+            rows = pa.table(
+                {name: pa.array([], pa.int64()) for name in [*groups, *columns, "window_start", "period_start"]}
+            )
+        kept = {key: rows[name] for key, name in zip(_keys(spec), groups, strict=False)}
+        kept |= {name: rows[name] for name in columns if name in rows.column_names}
+        kept |= {
+            key: rows[name].cast(pa.int64())
+            for key, name in (("window_start", "window_start"), ("period", "period_start"))
+        }
+        found.append(pa.table(kept).to_pandas())
     return found[0], found[1]
 
 
+def _keys(spec: Any) -> list[str]:
+    """What tells a kind's answers apart, under names that no other column here has, whatever a query's groups are called."""
+    return [*(f"group_{place}" for place in range(len(getattr(spec, "group_by", ())))), "window_start"]
+
+
 def _aggregate(lake: Lake, spec: Any) -> pd.DataFrame:
-    keys = [*spec.group_by, "window_start"]
-    first, fixed = _answers(lake, spec, [*spec.group_by, "rows", "revision", "error"])
-    last = fixed.sort_values("revision").drop_duplicates(keys, keep="last")
+    keys = _keys(spec)
+    first, fixed = _answers(lake, spec, ["rows", "revision", "error"])
+    # an error that is NaN is none that could be bounded: answer or truth is no number, and hides the other functions' errors
+    last = fixed.sort_values("revision").drop_duplicates(keys, keep="last").fillna({"error": np.inf})
     both = (
         first.merge(last, on=keys, how="outer", suffixes=("", "_last"))
         if len(last)
@@ -142,8 +152,8 @@ def _aggregate(lake: Lake, spec: Any) -> pd.DataFrame:
 
 
 def _topk(lake: Lake, spec: Any) -> pd.DataFrame:
-    keys = [*spec.group_by, "window_start"]
-    first, fixed = _answers(lake, spec, [*spec.group_by, "seq", "revision"])
+    keys = _keys(spec)
+    first, fixed = _answers(lake, spec, ["seq", "revision"])
     if len(fixed):
         newest = fixed.groupby(keys, dropna=False)["revision"].transform("max")
         last = fixed[fixed["revision"] == newest]

@@ -11,6 +11,8 @@ from latecomer.specs.common import ALIAS, Reader, parse_duration, shorten, texts
 
 ENVELOPE = ("provenance", "revision", "published_seq")
 """Columns every result table has; no query may name its own so."""
+INNER = ("m", "shard", "closed_seq", "repaired_in", "wait_us", "error", "period_start", "_last", "_nth")
+"""Columns that stored tables and stages have beside a result's own; no query may name its own so either."""
 MOST_SLIDES = 1_000_000
 """Windows one row may fall into. More is a unit mixed up."""
 
@@ -53,7 +55,7 @@ def window_of(reader: Reader, name: str = "window") -> Window:
 def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, ...]:
     """``group_by: [column, ...]``: columns of the one stream, with or without its alias in front."""
     found: list[str] = []
-    taken = {*fixed, *ENVELOPE}
+    taken = {*fixed, *ENVELOPE, *INNER}
     for place, text in enumerate(texts(reader, "group_by", ())):
         key = f"group_by[{place}]"
         column = ex.parse(text, source=reader.source, key=key, aliases=(alias,))
@@ -69,7 +71,7 @@ def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, 
 
 def select_of(reader: Reader, aliases: tuple[str, ...], fixed: Iterable[str]) -> tuple[ex.SelectItem, ...] | None:
     """``select: [alias.column, expression as name]``; None: every column."""
-    taken = {*fixed, *ENVELOPE}
+    taken = {*fixed, *ENVELOPE, *INNER}
     found: list[ex.SelectItem] = []
     for place, text in enumerate(texts(reader, "select", ())):
         key = f"select[{place}]"
@@ -102,7 +104,7 @@ def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> st
     """A result column's name, checked."""
     if not ALIAS.fullmatch(name):
         raise reader.fail(key, name, "is not a column name", "use letters, digits and _, not a digit first")
-    if name.lower() in {other.lower() for other in (*taken, *ENVELOPE)}:
+    if name.lower() in {other.lower() for other in (*taken, *ENVELOPE, *INNER)}:
         raise reader.fail(key, name, "is the name of a fixed result column", "choose another name")
     return name
 

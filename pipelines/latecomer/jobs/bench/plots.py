@@ -13,6 +13,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 _MARKERS = "osD^v<>PX*hp"
+FEW_POINTS = 20
+"""Points of a line up to which each has a marker, and a tick on the axis."""
 
 
 def table(out: Path, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
@@ -67,7 +69,8 @@ def line_figure(
     _lines(axes, x, series, log=log, together=beside)
     if reference is not None:
         axes.plot(x, reference, color="black", linestyle="--", linewidth=0.8)
-    axes.set_xticks(list(x))
+    if len(x) <= FEW_POINTS:
+        axes.set_xticks(list(x))
     rows = ((at, *(values[i] for values in series.values())) for i, at in enumerate(x))
     table(out, name, (x_label, *series), rows)
     return _finish(figure, axes, out, name, (x_label, y_label, title), log, beside=beside)
@@ -134,7 +137,8 @@ def _lines(
     for values, labels in groups.items():
         drawn = [float("nan") if v is None or (log and v <= 0) else float(v) for v in values[:-1]]
         place = places.index(labels[0])  # a line looks alike in every figure, whatever it shares an entry with
-        style = {"color": f"C{place % 10}", "marker": _MARKERS[place % len(_MARKERS)]}
+        marker = _MARKERS[place % len(_MARKERS)] if len(x) <= FEW_POINTS else ""
+        style = {"color": f"C{place % 10}", "marker": marker}
         axes.plot(x, drawn, **style, markersize=4, linewidth=1.2, label=",\n".join(labels))
 
 

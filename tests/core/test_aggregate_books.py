@@ -1,0 +1,94 @@
+"""The aggregates' ledger, from tables written by hand: what counts as off, whatever groups are called. No Spark."""
+
+import math
+
+import pyarrow as pa
+import pytest
+from latecomer.lake import small
+from latecomer.lake.location import Lake
+from latecomer.quality.checks import allowed_misses
+from latecomer.quality.windowed import ledger
+from latecomer.specs.loading import parse_query
+
+SECOND = 1_000_000
+QUERY = """
+name: q
+kind: aggregate
+streams: {{s: a}}
+group_by: [{0}]
+window: 1 s
+select: {{total: sum(v)}}
+quality: {{error: 0.05, probability: 0.9, period: 10 s}}
+"""
+TIME = pa.timestamp("us", tz="UTC")
+
+
+def answers(group, windows, rows, **more):
+    """Result rows of windows (their seconds), all in the first period."""
+    start = pa.array([w * SECOND for w in windows], pa.int64()).cast(TIME)
+    columns = {
+        group: pa.array([f"g{w % 2}" for w in windows]),
+        "window_start": start,
+        "rows": pa.array(rows, pa.int64()),
+    }
+    columns |= {name: pa.array(values) for name, values in more.items()}
+    return pa.table(columns | {"period_start": pa.array([0] * len(windows), pa.int64()).cast(TIME)})
+
+
+def written(folder, group, errors):
+    """Ten windows of ten rows on time; some of them corrected, with these errors and one row more."""
+    lake, spec = Lake(str(folder / "lake")), parse_query(QUERY.format(group))
+    small.append(lake, "on_time", "q", answers(group, range(10), [10] * 10, revision=[0] * 10), "run", 0)
+    if errors:
+        n = len(errors)
+        fixed = answers(group, range(n), [11] * n, revision=[1] * n, error=[float(e) for e in errors])
+        small.append(lake, "corrections", "q", fixed, "repair", 0)
+    opened = pa.table({"period_start": pa.array([0], pa.int64()).cast(TIME), "emission": pa.array([0], pa.int32())})
+    for name in ("rows", "rows_held_mean", "rows_held_max", "wait_mean_us", "slack_mean_us"):
+        opened = opened.append_column(name, pa.array([1.0]))
+    return ledger(lake, spec, opened).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "group",
+    ["g", "period", "period_last", "rows_last", "error_last", "on_time", "expected", "windows", "group_0", "0x"],
+)
+def test_groups_may_have_any_name(tmp_path, group):
+    if group == "0x":
+        group = "Größe"
+    [row] = written(tmp_path, group, [0.2, 0.01])
+    assert (row["windows"], row["windows_off"], row["on_time"], row["expected"]) == (10, 1, 100, 102)
+    assert row["achieved_on_time"] == pytest.approx(0.9) and row["achieved_final"] == 1.0
+    assert row["coverage"] == pytest.approx(100 / 102)
+
+
+@pytest.mark.parametrize(
+    ("errors", "off"),
+    [([], 0), ([0.0, 0.0499], 0), ([0.05], 1), ([math.inf], 1), ([math.nan], 1), ([math.nan, 0.0, 0.3, math.inf], 3)],
+)
+def test_an_answer_is_off_from_the_error_on_and_where_the_error_is_no_number(tmp_path, errors, off):
+    """NaN is an error of which nothing is known: one of answer and truth is no number, or other functions' errors hide behind it."""
+    [row] = written(tmp_path, "g", errors)
+    assert row["windows_off"] == off and row["achieved_on_time"] == pytest.approx(1 - off / 10)
+    assert row["repaired"] == len(errors)
+
+
+def test_a_window_that_was_first_answered_by_a_repair_is_off(tmp_path):
+    """A group that only late rows have: no first answer at all."""
+    lake, spec = Lake(str(tmp_path / "lake")), parse_query(QUERY.format("g"))
+    small.append(lake, "on_time", "q", answers("g", [0], [10], revision=[0]), "run", 0)
+    small.append(lake, "corrections", "q", answers("g", [1], [1], revision=[0], error=[math.inf]), "repair", 0)
+    opened = pa.table({"period_start": pa.array([0], pa.int64()).cast(TIME), "emission": pa.array([0], pa.int32())})
+    for name in ("rows", "rows_held_mean", "rows_held_max", "wait_mean_us", "slack_mean_us"):
+        opened = opened.append_column(name, pa.array([1.0]))
+    [row] = ledger(lake, spec, opened).to_pylist()
+    assert (row["windows"], row["windows_off"], row["on_time"], row["expected"], row["missed"]) == (2, 1, 10, 11, 1)
+
+
+@pytest.mark.parametrize("n", [1, 5, 20, 50, 500])
+def test_few_windows_do_not_cry_wolf_and_many_misses_are_no_chance(n):
+    from scipy.stats import binom
+
+    most = allowed_misses(n, 0.95)
+    assert binom.sf(most, n, 0.05) <= 0.05 < (binom.sf(most - 1, n, 0.05) if most else 1.0)
+    assert n < 500 or most < 0.08 * n
