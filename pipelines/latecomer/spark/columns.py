@@ -47,12 +47,13 @@ def ceil_div(value: Any, length: int) -> Any:
 
 
 def floor_to(value: Any, length: int) -> Any:
-    """The largest multiple of a positive length that is not above an int64 array or a bigint column."""
+    """The largest multiple of a positive length that is not above an int64 array or a bigint column (also by name)."""
     if isinstance(value, np.ndarray):
         return value // length * length
     from pyspark.sql import functions as F
 
-    return value - F.pmod(value, F.lit(length))
+    number = as_column(value)
+    return number - F.pmod(number, F.lit(length))
 
 
 def greatest(*values: Any) -> Any:

@@ -69,7 +69,7 @@ class JoinStage(JoinRepair):
         arrived = Counted.of(new, self.settings, self.rows.is_self)
         pairs = self._pairs(new, batch, [control.horizon(0), control.horizon(1)], arrived, control)
         if control.policy.needs_pairs and not control.policy.needs_candidates:
-            pairs = self.keep(pairs)
+            pairs = self.keep(self.rows.outlined(pairs, ["t"]))
         cells = self._counted(pairs, control) if control.policy.needs_pairs and arrived.rows else None
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, cells))
@@ -81,7 +81,7 @@ class JoinStage(JoinRepair):
             self._retained(pairs, horizons),
             provenance="on_time",
             published=_later("seq"),
-            period=floor_to(_later("t"), self.spec.period_us),
+            period=floor_to("t", self.spec.period_us),
         )
         if not arrived.rows and batch.number > 0:
             on_time = None
@@ -151,7 +151,8 @@ class JoinStage(JoinRepair):
         left, right = self._sides(rows, batch, before, arrived, {name: F.col(name) for name in known}, sampled=sampled)
         either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
         where = not policy.needs_candidates
-        return self.rows.pairs(left, right, either_new, where=where, copy_left=arrived.left_is_smaller)
+        pairs = self.rows.pairs(left, right, either_new, where=where, copy_left=arrived.left_is_smaller)
+        return pairs.withColumn("t", _later("t"))
 
     def _counted(self, pairs: DataFrame, control: JoinControl) -> pa.Table:
         """Counts of pairs by (interval, side of x, required bucket[, delay bucket of y])."""
@@ -163,7 +164,7 @@ class JoinStage(JoinRepair):
         keys = [
             self._interval().alias("j"),
             F.expr("if(l_seq > r_seq, 1, 0)").alias("x"),
-            floor_div(_later("t") - F.lit(w) - _earlier("ts"), g).alias("b"),
+            floor_div(F.col("t") - F.lit(w) - _earlier("ts"), g).alias("b"),
             (F.when(delay <= g, F.lit(0)).otherwise(ceil_div(delay, g) - 1) if candidates else delay).alias("db"),
         ]
         passed = F.expr(self.rows.where_sql) if candidates else F.lit(True)
@@ -176,7 +177,7 @@ class JoinStage(JoinRepair):
 
     def _interval(self) -> Column:
         """Number of the adaptation interval in which a pair's later row arrived."""
-        return floor_div(_later("t"), self.settings.interval_us)
+        return floor_div("t", self.settings.interval_us)
 
     def _retained(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
         """Pairs whose earlier row was still held: :meth:`Horizons.at` as a join with one short table."""
@@ -193,7 +194,7 @@ class JoinStage(JoinRepair):
             | {f"_k{side}": pa.array(keep, mask=keep >= FOREVER) for side, keep in enumerate(horizons.retention)}
         )
         placed = pairs.join(F.broadcast(self.spark.createDataFrame(table)), self._interval() == F.col("_j"), "left")
-        behind = _later("t") - F.lit(self.spec.window_us) - F.expr("if(l_seq > r_seq, _k1, _k0)")
+        behind = F.col("t") - F.lit(self.spec.window_us) - F.expr("if(l_seq > r_seq, _k1, _k0)")
         horizon = F.greatest(F.expr("if(l_seq > r_seq, _b1, _b0)"), behind)
         # no interval, no horizon: not every source had spoken
         return placed.where(F.coalesce(_earlier("ts") > horizon, F.lit(True)))

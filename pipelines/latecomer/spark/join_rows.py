@@ -20,6 +20,8 @@ from latecomer.specs import expressions as ex
 from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
 LETTERS = ("l", "r")
@@ -206,13 +208,43 @@ class JoinRows:
             copy_left=copy_left,
         )
 
-    def results(
-        self, pairs: DataFrame, *, provenance: str, published: Column, period: Column, wait: Column | None = None
-    ) -> DataFrame:
-        """Public result rows of pairs; `wait` (us) goes into the ledger."""
+    @cached_property
+    def _selected(self) -> list[tuple[str, Column]]:
+        """Result columns over a pair's columns: name, value."""
         from pyspark.sql import functions as F
 
-        outputs = [F.expr(ex.to_spark_sql(expr, self.name_of)).alias(name) for name, expr in self._outputs()]
+        fixed = {}
+        for letter, alias in zip(LETTERS, self.aliases, strict=True):
+            fixed[f"{alias}_seq"] = F.col(f"{letter}_seq")
+            fixed[f"{alias}_event_ts"] = F.timestamp_micros(f"{letter}_ts")
+        return [
+            (name, fixed[name] if name in fixed else F.expr(ex.to_spark_sql(expr, self.name_of)))
+            for name, expr in self._outputs()
+        ]
+
+    def outlined(self, pairs: DataFrame, carried: Sequence[str]) -> DataFrame:
+        """Pairs with only what results are made of (see `results`) and the columns `carried`: the least to cache."""
+        derived = {f"{alias}_{name}" for alias in self.aliases for name in ("seq", "event_ts")}
+        values = [value.alias(f"o{i}") for i, (name, value) in enumerate(self._selected) if name not in derived]
+        return pairs.select("l_seq", "r_seq", "l_ts", "r_ts", *carried, *values)
+
+    def results(
+        self,
+        pairs: DataFrame,
+        *,
+        provenance: str,
+        published: Column,
+        period: Column,
+        wait: Column | None = None,
+    ) -> DataFrame:
+        """Public result rows of pairs, `outlined` or not; `wait` (us) goes into the ledger."""
+        from pyspark.sql import functions as F
+
+        known = set(pairs.columns)
+        outputs = [
+            (F.col(f"o{i}") if f"o{i}" in known else value).alias(name)
+            for i, (name, value) in enumerate(self._selected)
+        ]
         return pairs.select(
             *outputs,
             F.lit(provenance).alias("provenance"),

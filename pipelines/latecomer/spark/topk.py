@@ -52,6 +52,11 @@ def policies_of(spec: TopKSpec, grid: Grid) -> list[SlackPolicy]:
     return [Fixed(0)]
 
 
+def _power_of_two(number: int) -> int:
+    """The least power of two from a number on, at least 1."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
 class TopKStage(WindowedStage):
     """``kind: topk``; see the module docstring."""
 
@@ -115,10 +120,11 @@ class TopKStage(WindowedStage):
             return rows, False
         keys, k = [*self.groups, "pane"], self.spec.k
         rows = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
-        share = 1 if self.groups else min(max(density // (SAMPLED_PER_K * k), 1), LEAST_SAMPLE)
-        place = F.pmod(F.xxhash64("seq"), F.lit(share * GROUPS_PER_K * k))
-        looked_at = rows.withColumn("_place", place).where(F.expr(f"not ok or _place < {GROUPS_PER_K * k}"))
-        bounding = F.expr(f"ok and _place < {GROUPS_PER_K * k}")
+        places = _power_of_two(GROUPS_PER_K * k)
+        share = 1 if self.groups else min(_power_of_two(density // (SAMPLED_PER_K * k)), LEAST_SAMPLE)
+        rows = rows.withColumn("_place", F.xxhash64("seq").bitwiseAND(share * places - 1))
+        looked_at = rows.where(F.expr(f"not ok or _place < {places}"))
+        bounding = F.expr(f"ok and _place < {places}")
         if marked.num_rows:
             late = self._listed(marked.select(["seq"])).withColumn("_late", F.lit(True))
             looked_at, bounding = looked_at.join(late, "seq", "left"), bounding & F.col("_late").isNull()
@@ -130,9 +136,11 @@ class TopKStage(WindowedStage):
         idle = pc.sum(known["_idle"]).as_py() or 0
         bounds = known.drop_columns("_idle").filter(pc.is_valid(known["_least"]))
         if 0 < bounds.num_rows <= BROADCAST_ROWS:
-            rows = join_null_safe(rows, F.broadcast(self.spark.createDataFrame(bounds)), keys, "left")
-            rows = rows.where("_least is null or score >= _least").drop("_least")
-        return rows.drop("pane"), idle == 0
+            bounds = bounds.rename_columns({"pane": "_pane"})
+            here = F.col("pane") == F.col("_pane")
+            rows = join_null_safe(rows, F.broadcast(self.spark.createDataFrame(bounds)), self.groups, "left", here)
+            rows = rows.where("_least is null or score >= _least").drop("_least", "_pane")
+        return rows.drop("pane", "_place"), idle == 0
 
     def _ranked(self, rows: DataFrame, keys: list[str]) -> DataFrame:
         """The k best rows per key, by an aggregation: a task keeps k rows a key, and hands no more on."""

@@ -5,7 +5,8 @@ one session and one run: ``latecomer``, the whole of `run` with its commits (for
 ``latecomer_k_slack``); ``spark``, Spark's own way to the same answer (windowed streaming aggregation and stream-stream join with a
 watermark, available-now trigger; a window function for top-k, which is not told which rows came too late); ``floor``, a
 plain job that reads the same columns of the same events and writes the same result rows. A tenth of the rows goes first, to
-warm up, and once more at the end, timed: ``tenfold`` is the time of all rows over that. Ratios are what to look at: the machine is whatever it is.
+warm up, and once more at the end, timed: ``tenfold`` is the time of all rows over that. All jobs take turns, `TURNS` of them, and the best
+time of each counts: the first pays for compiling what the later ones use. Ratios are what to look at: the machine is whatever it is.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RATE = 10_000.0
+TURNS = {"aggregate": 3, "topk": 3, "join": 2}
+"""Spark's stream-stream join takes minutes, in which all is compiled that will be."""
 _JOIN = "streams: {l: a, r: b}\nkeys: [key]\nwindow: 1 s\nselect: [l.value, r.value]\n"
 QUERIES = {
     "aggregate": {
@@ -86,10 +89,16 @@ def _lake(folder: Path, kind: str, rows: int) -> Lake:
 
 
 def _measure(kind: str, lake: Lake, *, alone: bool) -> dict[str, float]:
+    """Seconds of each job in its best turn."""
+    turns = [_turn(kind, lake, number, alone=alone) for number in range(TURNS[kind])]
+    return {name: min(turn[name] for turn in turns) for name in turns[0]}
+
+
+def _turn(kind: str, lake: Lake, number: int, *, alone: bool) -> dict[str, float]:
     spark = session(lake)
     spent = {}
     for name, query in QUERIES[kind].items():
-        spec = parse_query(f"name: {name}\nkind: {kind}\n{query}\n")
+        spec = parse_query(f"name: {name}_{number}\nkind: {kind}\n{query}\n")
         started = time.perf_counter()
         run(lake, spec, rows_per_batch=1 << 40, flush=True)
         spent[name] = time.perf_counter() - started
@@ -100,7 +109,7 @@ def _measure(kind: str, lake: Lake, *, alone: bool) -> dict[str, float]:
     {"aggregate": _stream_aggregate, "join": _stream_join, "topk": _window_function}[kind](spark, lake)
     spent["spark"] = time.perf_counter() - started
     started = time.perf_counter()
-    _floor(spark, lake, ["a", "b"] if kind == "join" else ["a"])
+    _floor(spark, lake, ["a", "b"] if kind == "join" else ["a"], f"latecomer_{number}")
     spent["floor"] = time.perf_counter() - started
     return spent
 
@@ -150,9 +159,9 @@ def _window_function(spark: SparkSession, lake: Lake) -> None:
     best.select("w", "rank", "value", "seq").write.format("delta").mode("overwrite").save(f"{lake.uri}/_bench/topk")
 
 
-def _floor(spark: SparkSession, lake: Lake, streams: list[str]) -> None:
+def _floor(spark: SparkSession, lake: Lake, streams: list[str], query: str) -> None:
     for stream in streams:
         events = spark.read.format("delta").load(lake.spark_path("events", stream))
         events.select("seq", "event_ts", "value", "key").write.format("noop").mode("overwrite").save()
-    results = spark.read.format("delta").load(lake.spark_path("on_time", "latecomer"))
+    results = spark.read.format("delta").load(lake.spark_path("on_time", query))
     results.write.format("delta").mode("overwrite").save(f"{lake.uri}/_bench/copy")
