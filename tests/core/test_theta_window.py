@@ -2,9 +2,11 @@
 
 import itertools
 import operator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from latecomer.core.theta_window import Operand, WindowJoin, expand
 
@@ -146,3 +148,28 @@ def test_empty_sides(side):
     join = JOINS[0]
     assert list(join.rows(rows)) == [] and join.count(rows) == 0
     assert join.ranges(rows).num_rows == 0 and expand(join.ranges(rows), join.aliases)["r"].tolist() == []
+
+
+@pytest.mark.parametrize(
+    "join", [*JOINS, replace(JOINS[0], aliases=("r", "s", "l"), sides=(0, 1, 1), payload=((), (), ("s",)))]
+)
+def test_windows_joined_together_are_those_joined_alone(join):
+    """Five windows in one table, one of them without a row of the first stream; also a stream that no condition names."""
+    parts = [table(seed, max(join.sides) + 1, 18) for seed in range(5)]
+    parts[3] = parts[3].filter(pc.not_equal(parts[3]["side"], join.sides[0]))
+    windows = np.repeat(np.arange(5), [part.num_rows for part in parts])
+    order = np.random.default_rng(1).permutation(len(windows))
+    rows = pa.concat_tables(parts).append_column("_at", pa.array(windows)).take(pa.array(order))
+    both = join.together("_at")
+    assert both.counts(rows, "_at", 6).tolist() == [*(join.count(part) for part in parts), 0]
+    for new in (None, "new"):
+        names = [f"{place}_seq" for place in range(len(join.aliases))]
+        wanted = {
+            (w, *row) for w, part in enumerate(parts) for found in join.rows(part, new) for row in seqs(found, names)
+        }
+        got = [row for found in both.rows(rows, new) for row in seqs(found, ["0__at", *names])]
+        assert wanted and sorted(got) == sorted(wanted)
+
+
+def seqs(found, names):
+    return zip(*(found[name].to_pylist() for name in names), strict=True)

@@ -1,6 +1,7 @@
 """Pieces of a hot window: every matching pair in exactly one, and all tables as without a cut, whatever the cut."""
 
 import itertools
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -138,3 +139,27 @@ def answered(results, spec):
             rows += [(at, *pair) for pair in zip(*(pairs[alias].tolist() for alias in aliases), strict=True)]
     assert len(rows) == len(set(rows))
     return set(rows)
+
+
+@pytest.mark.parametrize("most", [1, 7, 30, 1000])
+def test_a_task_takes_up_whole_windows_and_parts_the_small_ones(monkeypatch, most):
+    """Any batches of sorted rows: every window is in one table, in order, and the small ones are numbered."""
+    monkeypatch.setattr(theta_pieces, "TOGETHER_ROWS", most)
+    rng = np.random.default_rng(most)
+    keys = np.sort(rng.integers(0, 12, 90))
+    rows = pa.table({"m": keys, "wait_us": keys % 2, "at": np.arange(90)})
+    cuts = [0, *np.sort(rng.integers(0, 90, 9)).tolist(), 90]
+    batches = [rows.slice(a, b - a).combine_chunks().to_batches() for a, b in pairwise(cuts)]
+    given = iter([batch for each in batches for batch in each])
+    tables = list(theta_pieces.whole_windows(given, ["m", "wait_us"]))
+    assert pa.concat_tables(tables).equals(rows)
+    assert len(tables) == 1 if most == 1000 else len(tables) > 1
+    seen = [set(each["m"].to_pylist()) for each in tables]
+    assert sum(map(len, seen)) == len(set(keys.tolist()))
+    counts = np.bincount(keys)
+    for each in tables:
+        small, windows, alone = theta_pieces.by_size(each, ["m", "wait_us"], 7)
+        numbers = windows["m"].to_numpy()
+        assert (numbers[small[theta_pieces.WINDOW].to_numpy()] == small["m"].to_numpy()).all()
+        assert (counts[numbers] <= 7).all() and all(table.num_rows > 7 for table in alone)
+        assert small.num_rows + sum(table.num_rows for table in alone) == each.num_rows

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.theta_edges import Comparison, Query, Side, Stats, Step, Streams
+from latecomer.core.theta_edges import Comparison, Query, Step, Streams
 from latecomer.core.theta_kernels import stable_order
 from latecomer.core.theta_plan import check, rounds_of
+from latecomer.core.theta_ranks import Side, Stats
 
 Int64 = NDArray[np.int64]
 Pairs = tuple[Int64, Int64]

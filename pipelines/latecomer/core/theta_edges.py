@@ -19,15 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core import theta_kernels as kernels
-from latecomer.core.theta_encode import (
-    dense_pair,
-    extremes,
-    merged_bounds,
-    number_column,
-    rows_within,
-    shared_codes,
-    stable_sort,
-)
+from latecomer.core.theta_encode import number_column, rows_within, shared_codes
+from latecomer.core.theta_ranks import Side, Stats, extremes_of, groups_of, ranked, take_into, taken
+from latecomer.core.theta_sums import Sums
 
 Int64 = NDArray[np.int64]
 Streams = Sequence[Sequence[NDArray[Any]]]
@@ -44,51 +38,6 @@ class Comparison:
     op: str
     right: int
     right_column: int
-
-
-@dataclass
-class Stats:
-    """What a join did. Pass one object to several calls and it adds up.
-
-    Attributes
-    ----------
-    comparisons
-        Of two join values or codes: a sort of k counts ``k ceil(log2 k)``, a search among k ``ceil(log2(k + 1))``, a
-        filter or a tested pair 1.
-    candidates
-        Pairs of rows in the partition pairs that were not ruled out (the thesis's number of Cartesian products).
-    rows_kept
-        Rows left after the coarse filter, all streams.
-    rows_shuffled
-        Row copies sent to the places that join them.
-    results
-        Results produced or counted.
-    """
-
-    comparisons: int = 0
-    candidates: int = 0
-    rows_kept: int = 0
-    rows_shuffled: int = 0
-    results: int = 0
-
-    def sort(self, rows: int) -> None:
-        """Charge a sort."""
-        self.comparisons += rows * (max(rows, 1) - 1).bit_length()
-
-    def search(self, needles: int, rows: int) -> None:
-        """Charge `needles` binary searches among `rows`."""
-        self.comparisons += needles * rows.bit_length()
-
-
-@dataclass(frozen=True)
-class Side:
-    """A comparison seen from one stream: int64 codes such that near matches far where ``far < near`` (or ``<=``)."""
-
-    near: Int64
-    far: Int64
-    inclusive: bool
-    equal: bool
-    flipped: bool
 
 
 @dataclass(frozen=True)
@@ -114,7 +63,7 @@ class Edge:
     Attributes
     ----------
     near_rows, far_rows
-        int64, ascending row numbers that take part.
+        int64, row numbers that take part, the near ones by ascending `last` where there is a `limit`.
     order
         int64[m], row numbers of the far stream.
     first, last
@@ -123,8 +72,6 @@ class Edge:
         With a second inequality: only positions with ``place[p] < limit``.
     residuals
         Every other inequality, by row number.
-    by_last
-        int64 per near row: the near rows in ascending `last`, where known.
     """
 
     near_rows: Int64
@@ -135,41 +82,36 @@ class Edge:
     limit: Int64 | None
     place: Int64 | None
     residuals: Residuals
-    by_last: Int64 | None = None
 
-    def runs(self) -> tuple[Int64, Int64, Int64, Int64]:
+    def runs(self) -> tuple[kernels.Ints, kernels.Ints, kernels.Ints, kernels.Ints]:
         """``(order, row, first, last)``: the edge without its second inequality, O(n log n) runs, none of them empty."""
         if self.limit is None or self.place is None:
-            some = self.last > self.first
-            return self.order, self.near_rows[some], self.first[some], self.last[some]
-        flat, lefts, before = kernels.levels_of(self.place, self.order, max(1, len(self.order).bit_length()))
-        by_last, rows, size = self._near_by_last(), self.near_rows, len(self.order)
-        runs = kernels.canonical_runs(by_last, rows, self.first, self.last, self.limit, lefts, before, size)
-        return flat, *runs
+            some = np.flatnonzero(self.last > self.first)
+            whole = len(some) and int(some[-1] - some[0]) == len(some) - 1
+            own = slice(int(some[0]), int(some[-1]) + 1) if whole else some
+            return self.order, self.near_rows[own], self.first[own], self.last[own]
+        depth = max(1, len(self.order).bit_length())
+        flat, starts, lefts, before = kernels.levels_of(self.place, self.order, depth)
+        rows, first, last = self.near_rows, self.first, self.last
+        return flat, *kernels.canonical_runs(rows, first, last, self.limit, starts, lefts, before, len(flat))
 
-    def _near_by_last(self) -> Int64:
-        if self.by_last is not None:
-            return self.by_last
-        return kernels.stable_order(self.last, np.arange(len(self.last)), len(self.order) + 1)
-
-    def sums(self, weights: Int64, size: int, modulus: int | None = None) -> Int64:
-        """Per near row number (int64[size]) the sum of the weights (by far row number) of the far rows it matches.
-
-        Modulo 2**64, or modulo `modulus` < 2**31, for which the weights must be reduced already.
-        """
+    def by_row(self, weights: Int64 | None, size: int, modulus: int | None = None) -> Int64:
+        """As :meth:`latecomer.core.theta_sums.Sums.by_row`."""
+        if weights is None:
+            weights = np.ones(int(self.far_rows[-1]) + 1 if len(self.far_rows) else 0, np.int64)
+        order, rows, first, last = self.runs()
         if len(self.residuals.limits):
-            order, rows, first, last = self.runs()
-            out = kernels.filtered_sums(
-                rows, first, last, order, self.residuals.limits, self.residuals.places, weights, size
-            )
-            return out if modulus is None else out % modulus
-        if self.limit is None or self.place is None:
-            out = kernels.run_sums(self.order, weights, self.near_rows, self.first, self.last, size)
+            limits, places = self.residuals.limits, self.residuals.places
+            out = kernels.filtered_sums(rows, first, last, order, limits, places, weights, size)
         else:
-            out = kernels.run_sums(self.order, weights, self.near_rows, np.zeros_like(self.first), self.first, size)
-            found = kernels.dominance_sums(self._near_by_last(), self.last, self.limit, self.place, weights[self.order])
-            out[self.near_rows] = found - out[self.near_rows]
+            out = kernels.run_sums(order, weights, rows, first, last, size)
         return out if modulus is None else out % modulus
+
+    def total(self, weights: Int64 | None, modulus: int | None = None) -> int:
+        """As :meth:`latecomer.core.theta_sums.Sums.total`."""
+        size = int(self.near_rows.max(initial=-1)) + 1
+        sums = self.by_row(weights, size, modulus)
+        return int(sums.view(np.uint64).sum()) if modulus is None else int(sums.sum()) % modulus
 
     def adjacency(self, near_size: int, far_size: int) -> tuple[Int64, Int64]:
         """``(starts int64[near_size + 1], far)``: matches of every near row number, ascending; O(n log n + pairs)."""
@@ -180,11 +122,11 @@ class Edge:
         kernels.sort_runs(starts, far, far_size)
         return starts, far
 
-    def take(self, picked: Int64) -> Edge:
-        """The same edge for some of the near rows, given by place in `near_rows`, ascending."""
-        limit = None if self.limit is None else self.limit[picked]
-        rows, first, last = self.near_rows[picked], self.first[picked], self.last[picked]
-        return Edge(rows, self.far_rows, self.order, first, last, limit, self.place, self.residuals)
+    def take(self, low: int, high: int) -> Edge:
+        """The same edge for the near rows from number `low` up to and without `high`."""
+        own = (self.near_rows >= low) & (self.near_rows < high)
+        limit = None if self.limit is None else self.limit[own]
+        return replace(self, near_rows=self.near_rows[own], first=self.first[own], last=self.last[own], limit=limit)
 
 
 @dataclass
@@ -216,7 +158,7 @@ class Query:
             if len(lengths) != 1:
                 raise ValueError(f"stream {number} has columns of lengths {sorted(lengths)}: give one length")
             self.sizes.append(lengths.pop())
-        valid = [np.ones(size, np.bool_) for size in self.sizes]
+        valid: list[NDArray[np.bool_] | None] = [None] * len(self.sizes)
         for place, c in enumerate(self.conditions):
             if c.op not in MIRROR:
                 raise ValueError(f"conditions[{place}]: op {c.op!r} is unknown: use one of {', '.join(MIRROR)}")
@@ -228,10 +170,14 @@ class Query:
             sides = [self.streams[c.left][c.left_column], self.streams[c.right][c.right_column]]
             coded, good = shared_codes([number_column(side) for side in sides])
             self._codes.append(coded)
-            valid[c.left] &= good[0]
-            valid[c.right] &= good[1]
+            for stream, own in zip((c.left, c.right), good, strict=True):
+                before = valid[stream]
+                valid[stream] = own if before is None else before if own is None else before & own
             self.pairs.setdefault((min(c.left, c.right), max(c.left, c.right)), []).append(place)
-        self.kept = [np.flatnonzero(good) for good in valid]
+        self.kept = [
+            np.arange(size) if good is None else np.flatnonzero(good)
+            for size, good in zip(self.sizes, valid, strict=True)
+        ]
 
     def side(self, place: int, near: int) -> Side:
         """Condition number `place` as seen from stream `near`."""
@@ -313,7 +259,9 @@ class Query:
             if len(kept[near]) == 0 or len(kept[far]) == 0:
                 return [rows[:0] for rows in kept]
             ours, theirs = self.codes(place, near), self.codes(place, far)
-            (near_low, near_high), (far_low, far_high) = extremes(ours, kept[near]), extremes(theirs, kept[far])
+            (near_low, near_high), (far_low, far_high) = ends = [
+                extremes_of(codes, kept[stream]) for codes, stream in ((ours, near), (theirs, far))
+            ]
             if stats is not None:
                 stats.comparisons += 2 * (len(kept[near]) + len(kept[far]))
             strict = c.op in ("<", ">")
@@ -327,8 +275,10 @@ class Query:
                 near_low, far_high = _LOW, _TOP
             else:
                 near_low, near_high, far_low, far_high = far_low, far_high, near_low, near_high
-            kept[near] = rows_within(ours, kept[near], near_low, near_high)
-            kept[far] = rows_within(theirs, kept[far], far_low, far_high)
+            if near_low > ends[0][0] or near_high < ends[0][1]:
+                kept[near] = rows_within(ours, kept[near], near_low, near_high)
+            if far_low > ends[1][0] or far_high < ends[1][1]:
+                kept[far] = rows_within(theirs, kept[far], far_low, far_high)
         if any(len(rows) == 0 for rows in kept):
             kept = [rows[:0] for rows in kept]
         if stats is not None:
@@ -368,7 +318,7 @@ class Query:
         residuals = self.residuals(step, [place for place, _ in views[2:]])
         first = np.zeros(near_size, np.int64)
         if equal:
-            ours, theirs, number = _groups([self._picked(p, step, near_rows, far_rows) for p in equal], stats)
+            ours, theirs, number = groups_of([self._picked(p, step, near_rows, far_rows) for p in equal], stats)
             ends = np.zeros(number + 1, np.int64)
             np.cumsum(np.bincount(theirs, minlength=number), out=ends[1:])
             first = ends[ours]
@@ -379,82 +329,39 @@ class Query:
             return Edge(near_rows, far_rows, far_rows[order], first, last, None, None, residuals)
         one = views[0][1]
         order = one.far_order if far_size == self.sizes[step.far] else far_rows[one.far_order]
-        edge = Edge(near_rows, far_rows, order, first, one.limits(), None, None, residuals, one.near_order)
+        near = one.near_order
+        edge = Edge(near_rows[near], far_rows, order, first[near] if equal else first, one.bound, None, None, residuals)
         if len(views) == 1:
             return edge
         two = views[1][1]
-        return replace(edge, limit=two.limits(), place=two.ranks()[one.far_order])
+        return replace(edge, limit=two.limits()[near], place=two.ranks()[one.far_order])
+
+    def sums(self, step: Step, kept: Sequence[Int64], stats: Stats | None = None) -> Sums | Edge:
+        """What sums along the edge from `step.near` to `step.far`, between the kept rows: the edge itself only where it must be."""
+        stats = stats if stats is not None else Stats()
+        places = self.between(step.near, step.far)
+        ordered = [place for place in places if self.conditions[place].op != "="]
+        if len(ordered) not in (1, 2):
+            return self.edge(step, kept, stats)
+        near_rows, far_rows = kept[step.near], kept[step.far]
+        groups = None
+        if len(ordered) < len(places):
+            equal = [self._picked(place, step, near_rows, far_rows) for place in places if place not in ordered]
+            ours, theirs, number = groups_of(equal, stats)
+            groups = np.concatenate([theirs, ours]), number
+        codes = []
+        for place in ordered:
+            side = self.side(place, step.near)
+            joined = np.empty(len(far_rows) + len(near_rows), np.int64)
+            take_into(side.far, far_rows, joined[: len(far_rows)])
+            take_into(side.near, near_rows, joined[len(far_rows) :])
+            codes.append((joined, side.inclusive))
+            stats.sort(len(far_rows))
+            stats.sort(len(near_rows))
+            stats.comparisons += len(far_rows) + len(near_rows)
+        return Sums.of(near_rows, far_rows, codes, groups)
 
     def _picked(self, place: int, step: Step, near_rows: Int64, far_rows: Int64) -> Side:
         side = self.side(place, step.near)
         near, far = taken(side.near, near_rows), taken(side.far, far_rows)
         return Side(near, far, side.inclusive, side.equal, side.flipped)
-
-
-def taken(values: Int64, rows: Int64) -> Int64:
-    """``values[rows]`` for ascending row numbers: `values` itself where that is all rows."""
-    return values if len(rows) == len(values) else values[rows]
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """An inequality after sorting: near row ``near_order[i]`` matches far rows ``far_order[:bound[i]]``, `bound` ascending."""
-
-    near_order: Int64
-    far_order: Int64
-    bound: Int64
-
-    def limits(self) -> Int64:
-        """`bound` by near row."""
-        out = np.empty(len(self.bound), np.int64)
-        out[self.near_order] = self.bound
-        return out
-
-    def ranks(self) -> Int64:
-        """By far row its place in `far_order`: near matches far where ``rank < limit``."""
-        out = np.empty(len(self.far_order), np.int64)
-        out[self.far_order] = np.arange(len(out))
-        return out
-
-    def grouped(self, ours: Int64, theirs: Int64, number: int) -> Ranked:
-        """The same within groups 0 .. number-1: far rows by group, then rank; bounds exclusive over all groups."""
-        base = np.int64(len(self.far_order) + 1)
-        far = kernels.stable_order(theirs, self.far_order, number)
-        near = kernels.stable_order(ours, self.near_order, number)
-        bound = merged_bounds(theirs[far] * base + self.ranks()[far], ours[near] * base + self.limits()[near], False)
-        return Ranked(near, far, bound)
-
-
-def ranked(side: Side, stats: Stats | None = None) -> Ranked:
-    """Sort both sides of an inequality and merge them."""
-    far_order, far = stable_sort(side.far)
-    near_order, near = stable_sort(side.near)
-    if stats is not None:
-        stats.sort(len(far))
-        stats.sort(len(near))
-        stats.comparisons += len(far) + len(near)
-    return Ranked(near_order, far_order, merged_bounds(far, near, side.inclusive))
-
-
-def _groups(sides: Sequence[Side], stats: Stats) -> tuple[Int64, Int64, int]:
-    """Group numbers of near and far rows over all equalities together, and a bound that they stay below."""
-    near, far, number = _numbered(sides[0].near, sides[0].far, stats)
-    for side in sides[1:]:
-        also_near, also_far, others = _numbered(side.near, side.far, stats)
-        near, far, number = _numbered(near * others + also_near, far * others + also_far, stats)
-    return near, far, number
-
-
-def _numbered(near: Int64, far: Int64, stats: Stats) -> tuple[Int64, Int64, int]:
-    """Small numbers that are equal where the codes are: O(n) for codes of a narrow range, else by sorting."""
-    both = [codes for codes in (near, far) if len(codes)]
-    low = min((int(codes.min()) for codes in both), default=0)
-    span = max((int(codes.max()) for codes in both), default=0) - low
-    if span < len(near) + len(far):
-        return near - low, far - low, span + 1
-    near_order, near_sorted = stable_sort(near)
-    far_order, far_sorted = stable_sort(far)
-    stats.sort(len(near))
-    stats.sort(len(far))
-    stats.comparisons += len(near) + len(far)
-    return dense_pair(near_sorted, near_order, far_sorted, far_order)

@@ -59,7 +59,7 @@ def _float_codes(bits: Int64) -> Int64:
     return bits
 
 
-def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Bool]]:
+def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Bool | None]]:
     """Codes of number columns that are compared with one another, and which rows can match (all but NaN).
 
     Parameters
@@ -72,9 +72,10 @@ def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Boo
     codes : list of int64[n]
         Order-preserving over all columns together; arbitrary where not valid.
     valid : list of bool[n]
+        None where all rows are.
     """
     arrays = [number_column(column) for column in columns]
-    valid = [np.ones(len(a), np.bool_) if a.dtype == np.int64 else ~np.isnan(a) for a in arrays]
+    valid = [None if a.dtype == np.int64 or not (nan := np.isnan(a)).any() else ~nan for a in arrays]
     if all(a.dtype == np.int64 for a in arrays):
         return list(arrays), valid
     if all(a.dtype == np.float64 for a in arrays):

@@ -38,9 +38,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core import theta_kernels as kernels
-from latecomer.core.theta_edges import Comparison, Edge, Query, Residuals, Stats, Step, Streams
+from latecomer.core.theta_edges import Comparison, Edge, Query, Residuals, Step, Streams
 from latecomer.core.theta_encode import encode
 from latecomer.core.theta_plan import Plan, check, partitioned_edge, plan
+from latecomer.core.theta_ranks import Stats
+from latecomer.core.theta_sums import Sums
 
 __all__ = [
     "Comparison",
@@ -71,10 +73,10 @@ class RangeEdge:
     near, far
         Stream numbers; `near` is reached first.
     order
-        int64, row numbers of the far stream, sorted by the first inequality (with two, once per level of blocks).
+        Integers, row numbers of the far stream, sorted by the first inequality (with two, once per level of blocks).
     row, first, last
-        int64[k], grouped by `row`: near row ``row[i]`` matches ``order[first[i]:last[i]]``, half-open. A row may have
-        several runs, which share no far row.
+        Integers [k], in any order: near row ``row[i]`` matches ``order[first[i]:last[i]]``, half-open. A row may have
+        several runs, which share no far row. With two inequalities these four are int32 where that holds them.
     limits, places
         int64[r, rows of near] and int64[r, rows of far], usually r = 0: filters kept for the third and further
         inequalities; a pair counts where ``places[:, far] < limits[:, near]`` everywhere.
@@ -82,10 +84,10 @@ class RangeEdge:
 
     near: int
     far: int
-    order: Int64
-    row: Int64
-    first: Int64
-    last: Int64
+    order: kernels.Ints
+    row: kernels.Ints
+    first: kernels.Ints
+    last: kernels.Ints
     limits: Int64
     places: Int64
 
@@ -136,9 +138,7 @@ def count(streams: Streams, conditions: Sequence[Comparison], *, stats: Stats | 
     if query.tree(0)[1]:
         total = sum(len(chunk[0]) for chunk in _chunks(query, kept, _CHUNK, 0, stats))
     else:
-        parts = _residues(query, 0, kept, 0, stats)
-        sums = [(int(w.view(np.uint64).sum()) if m == 1 << 64 else int(w.sum()) % m, m) for w, m in parts]
-        total = int(_joined([np.array([value], object) for value, _ in sums], [m for _, m in sums])[0])
+        total = _tree_count(query, kept, stats)
     if stats is not None:
         stats.results += total
     return total
@@ -278,36 +278,55 @@ def expand(factorised: Ranges) -> list[Int64]:
     return _followed(factorised.sizes, np.arange(factorised.sizes[0]), steps, adjacency, filters)
 
 
-def _residues(
-    query: Query, root: int, kept: Sequence[Int64], free: int, stats: Stats | None
-) -> list[tuple[Int64, int]]:
-    """Results per row of `root`, modulo as many numbers as exactness needs; `free` streams (0 or 1) bound no row."""
-    steps, _ = query.tree(root)
-    edges = [query.edge(step, kept, stats) for step in steps]
-    bits = sum(len(rows).bit_length() for i, rows in enumerate(kept) if not (free and i == root))
-    moduli = [1 << 64, *_primes(-(-(bits - 64) // 30) if bits > 64 else 0)]
-    out = []
-    for modulus in moduli:
-        reduce = None if modulus == 1 << 64 else modulus
-        weights = [np.zeros(size, np.int64) for size in query.sizes]
-        for weight, rows_kept in zip(weights, kept, strict=True):
-            weight[rows_kept] = 1
-        for step, edge in zip(reversed(steps), reversed(edges), strict=True):
-            weights[step.near] *= edge.sums(weights[step.far], query.sizes[step.near], reduce)
-            if reduce is not None:
-                weights[step.near] %= reduce
-        out.append((weights[root], modulus))
-    return out
+def _tree_count(query: Query, kept: Sequence[Int64], stats: Stats | None) -> int:
+    """Results of an acyclic query. Its root is a stream with one edge, whose sums need no order and are not stored by row."""
+    linked = [stream for step in query.tree(0)[0] for stream in (step.near, step.far)]
+    root = min(range(len(query.sizes)), key=linked.count)
+    steps = query.tree(root)[0]
+    edges = [query.sums(step, kept, stats) for step in steps]
+    found = []
+    for modulus in _moduli(kept):
+        weights = _weights(query, steps[1:], edges[1:], modulus)
+        value = edges[0].total(weights[steps[0].far], modulus)
+        found.append((np.array([value], object), modulus or 1 << 64))
+    return int(_joined([value for value, _ in found], [modulus for _, modulus in found])[0])
+
+
+def _moduli(bounded: Sequence[Int64]) -> list[int | None]:
+    """What to compute modulo, None for 2**64, so that a product of these streams' rows is known."""
+    bits = sum(len(rows).bit_length() for rows in bounded)
+    return [None, *_primes(-(-(bits - 64) // 30) if bits > 64 else 0)]
+
+
+def _weights(
+    query: Query, steps: Sequence[Step], edges: Sequence[Sums | Edge], modulus: int | None
+) -> list[Int64 | None]:
+    """Per stream and row the results of the streams reached from it by these steps; None: 1 for every kept row."""
+    weights: list[Int64 | None] = [None] * len(query.sizes)
+    for step, edge in zip(reversed(steps), reversed(edges), strict=True):
+        sums = edge.by_row(weights[step.far], query.sizes[step.near], modulus)
+        own = weights[step.near]
+        if own is not None:
+            sums *= own
+            if modulus is not None:
+                sums %= modulus
+        weights[step.near] = sums
+    return weights
 
 
 def _tree_matches(query: Query, root: int, kept: Sequence[Int64], stats: Stats | None) -> NDArray[Any]:
     """Results per row of `root` along its tree: int64, or object where int64 could overflow."""
-    parts = _residues(query, root, kept, 1, stats)
-    bits = sum(len(rows).bit_length() for i, rows in enumerate(kept) if i != root)
-    if bits <= 63:
-        return parts[0][0]
-    values = [w.view(np.uint64).astype(object) if m == 1 << 64 else w.astype(object) for w, m in parts]
-    return _joined(values, [m for _, m in parts])
+    steps, _ = query.tree(root)
+    edges = [query.sums(step, kept, stats) for step in steps]
+    bounded = [rows for i, rows in enumerate(kept) if i != root]
+    moduli = _moduli(bounded)
+    parts = [weights for modulus in moduli if (weights := _weights(query, steps, edges, modulus)[root]) is not None]
+    if sum(len(rows).bit_length() for rows in bounded) <= 63:
+        return parts[0]
+    values = [
+        w.view(np.uint64).astype(object) if m is None else w.astype(object) for w, m in zip(parts, moduli, strict=True)
+    ]
+    return _joined(values, [m or 1 << 64 for m in moduli])
 
 
 def _joined(values: Sequence[NDArray[np.object_]], moduli: Sequence[int]) -> NDArray[np.object_]:
@@ -335,9 +354,7 @@ def _reduced(query: Query, kept: Sequence[Int64], stats: Stats | None) -> list[I
     left = list(kept)
     steps, _ = query.tree(0)
     for step in [*reversed(steps), *(Step(step.far, step.near) for step in steps)]:
-        alive = np.zeros(query.sizes[step.far], np.int64)
-        alive[left[step.far]] = 1
-        sums = query.edge(step, left, stats).sums(alive, query.sizes[step.near])
+        sums = query.sums(step, left, stats).by_row(None, query.sizes[step.near])
         left[step.near] = left[step.near][sums[left[step.near]] > 0]
     return left
 
@@ -415,7 +432,7 @@ def _chunks(
             yield from _chunks(query, here, chunk_rows, level + 1, stats)
             start += 1
             continue
-        known = edge.take(np.arange(start, stop)) if edge is not None else None
+        known = edge.take(int(active[start]), int(active[stop - 1]) + 1) if edge is not None else None
         chunk = _expanded(query, here, None, stats, known)
         if len(chunk[0]):
             yield chunk

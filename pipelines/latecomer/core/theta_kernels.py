@@ -21,10 +21,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
-
-
-_BLOCK_BITS = 12
-"""Counters of one block of `dominance_sums` fill 32 KiB: what the nearest cache holds."""
+Ints = NDArray[np.signedinteger[Any]]
 
 
 def run_sums(order: Int64, weights: Int64, rows: Int64, first: Int64, last: Int64, size: int) -> Int64:
@@ -43,101 +40,13 @@ def _run_sums(order: Int64, weights: Int64, rows: Int64, first: Int64, last: Int
         out[rows[i]] = prefix[last[i]] - prefix[first[i]]
 
 
-@njit(cache=True)
-def _below(sixties: Int64, counters: Int64, limit: Any) -> Any:
-    """Sum of the counters below `limit`, given the sums of every 64 of them: loops of fixed length, no guessed branch."""
-    whole, rest = limit >> 6, limit & 63
-    total = np.int64(0)
-    for j in range(len(sixties)):
-        total += sixties[j] & -np.int64(j < whole)
-    own = counters[whole << 6 : (whole + 1) << 6]
-    for j in range(64):
-        total += own[j] & -np.int64(j < rest)
-    return total
+def narrow(most: int) -> type[np.signedinteger[Any]]:
+    """The integer type for numbers up to `most`: half the memory is half the time, where arrays are longer than the rows."""
+    return np.int32 if most < 1 << 31 else np.int64
 
 
-def dominance_sums(by_last: Int64, last: Int64, limit: Int64, place: Int64, weights: Int64) -> Int64:
-    """Sum of ``weights[p]`` over positions ``p < last`` with ``place[p] < limit``, per near row, modulo 2**64.
-
-    Places are cut into blocks. Positions and near rows are taken in one order, by position: counters per block answer
-    for whole blocks, and both are handed on to the block they fall into, which answers for its part in the same order.
-    All counters in use stay in the nearest cache; a tree over all places would not.
-
-    Parameters
-    ----------
-    by_last
-        int64[n], the near rows in ascending `last`.
-    last, limit
-        int64[n], exclusive bounds in 0 .. m.
-    place
-        int64[m], a permutation.
-    weights
-        int64[m], by position.
-
-    Returns
-    -------
-    int64[n]
-        O(n + m), times a vectorised sum of 128 counters per near row (more from 2**24 positions on).
-    """
-    total = len(place) + len(limit)
-    inner, carried, out = np.empty(total, np.int16), np.empty(total, np.int64), np.empty(len(last), np.int64)
-    found = np.empty(len(last), np.int64)
-    _dominance_sums(last[by_last], limit[by_last], place, weights, inner, carried, found)
-    out[by_last] = found
-    return out
-
-
-@njit(cache=True)
-def _dominance_sums(
-    last: Int64,
-    limit: Int64,
-    place: Int64,
-    weights: Int64,
-    inner: NDArray[np.int16],
-    carried: Int64,
-    out: Int64,
-) -> None:
-    size, width = len(place), 1 << _BLOCK_BITS
-    blocks = (size >> _BLOCK_BITS) + 1
-    fill = np.zeros(blocks + 1, np.int64)
-    for p in range(size):
-        fill[(place[p] >> _BLOCK_BITS) + 1] += 1
-    for near in range(len(limit)):
-        fill[(limit[near] >> _BLOCK_BITS) + 1] += 1
-    for block in range(blocks):
-        fill[block + 1] += fill[block]
-    starts = fill.copy()
-    sixties = np.zeros((blocks >> 6) + 1, np.int64)
-    counters = np.zeros(len(sixties) << 6, np.int64)
-    position = 0
-    for near in range(len(last)):
-        while position < last[near]:
-            block = place[position] >> _BLOCK_BITS
-            sixties[block >> 6] += weights[position]
-            counters[block] += weights[position]
-            inner[fill[block]] = place[position] & (width - 1)
-            carried[fill[block]] = weights[position]
-            fill[block] += 1
-            position += 1
-        block = limit[near] >> _BLOCK_BITS
-        out[near] = _below(sixties, counters, block)
-        inner[fill[block]] = width | (limit[near] & (width - 1))
-        carried[fill[block]] = near
-        fill[block] += 1
-    sixties, counters = np.empty(width >> 6, np.int64), np.empty(width, np.int64)
-    for block in range(blocks):
-        sixties[:] = 0
-        counters[:] = 0
-        for i in range(starts[block], fill[block]):
-            if inner[i] & width:
-                out[carried[i]] += _below(sixties, counters, np.int64(inner[i] & (width - 1)))
-            else:
-                sixties[inner[i] >> 6] += carried[i]
-                counters[inner[i]] += carried[i]
-
-
-def levels_of(place: Int64, order: Int64, depth: int) -> tuple[Int64, NDArray[np.uint64], NDArray[np.int32]]:
-    """Rows sorted by place within aligned blocks of positions, one level per block size, and where each level sends them.
+def levels_of(place: Int64, order: Int64, depth: int) -> tuple[Ints, Int64, NDArray[np.uint64], NDArray[np.int32]]:
+    """Rows sorted by place within the left halves of aligned blocks of positions, one level per block size.
 
     Parameters
     ----------
@@ -150,84 +59,107 @@ def levels_of(place: Int64, order: Int64, depth: int) -> tuple[Int64, NDArray[np
 
     Returns
     -------
-    flat : int64[depth * m]
-        Level ``l`` at ``l * m``: rows of blocks of ``2**(depth - 1 - l)`` positions, each block by ascending place.
+    flat : int32[about depth * m / 2] (int64 for row numbers beyond)
+        Rows of the left halves of ``2**(depth - 1 - l)`` positions, each half by ascending place: level ``l`` at ``starts[l]``,
+        the half that begins at position p at ``p / 2`` from there.
+    starts : int64[depth]
     lefts : uint64[depth, words]
         Level ``l``, bit i: the i-th entry of the level above goes to a left half. 64 entries a word, so that a level of a
         million entries fits a near cache.
     before : int32[depth, words]
         How many go to a left half in the words before.
     """
-    flat = np.empty(depth * len(place), np.int64)
-    lefts = np.zeros((depth, (len(place) >> 6) + 1), np.uint64)
-    before = np.zeros(lefts.shape, np.int32)
-    _levels_of(place, order, flat, lefts, before)
-    return flat, lefts, before
+    size = len(place)
+    halves = 1 << np.arange(depth - 1, -1, -1, dtype=np.int64)
+    lengths = size // (2 * halves) * halves + np.minimum(size % (2 * halves), halves)
+    starts = np.cumsum(lengths) - lengths
+    flat = np.empty(int(lengths.sum()) + 1, narrow(int(order.max(initial=0))))
+    lefts = np.empty((depth, (size >> 6) + 1), np.uint64)
+    before = np.empty(lefts.shape, np.int32)
+    _levels_of(place, order, flat, starts, lefts, before, np.empty(size, np.int32), np.empty(size, np.int32))
+    return flat[:-1], starts, lefts, before
 
 
 @njit(cache=True)
-def _levels_of(place: Int64, order: Int64, flat: Int64, lefts: NDArray[np.uint64], before: NDArray[np.int32]) -> None:
+def _levels_of(
+    place: Int64,
+    order: Int64,
+    flat: Ints,
+    starts: Int64,
+    lefts: NDArray[np.uint64],
+    before: NDArray[np.int32],
+    above: NDArray[np.int32],
+    below: NDArray[np.int32],
+) -> None:
     depth, size = len(lefts), len(place)
-    above, below = np.empty(size, np.int32), np.empty(size, np.int32)
-    ends = np.empty(2, np.int64)
     for position in range(size):
         above[place[position]] = position
     for level in range(depth):
         shift = depth - 1 - level
         half = 1 << shift
         total = 0
+        word = np.uint64(0)
+        before[level, 0] = 0
         for start in range(0, size, 2 * half):
-            ends[0], ends[1] = start, min(start + half, size)
-            for i in range(start, min(start + 2 * half, size)):
+            to_left: Any = start
+            to_right: Any = min(start + half, size)
+            shared = starts[level] - start + (start >> 1)
+            for i in range(start, min(start + 2 * half, size)):  # both are written, the later entry of one overwrites
                 position = above[i]
                 right = (position >> shift) & 1
-                below[ends[right]] = position
-                flat[level * size + ends[right]] = order[position]
-                ends[right] += 1
-                if i & 63 == 0:
-                    before[level, i >> 6] = total
-                lefts[level, i >> 6] |= np.uint64(1 - right) << np.uint64(i & 63)
-                total += 1 - right
-        if size & 63 == 0:
-            before[level, size >> 6] = total
+                below[to_right if right else to_left] = position
+                flat[shared + to_left] = order[position]
+                to_right += right
+                to_left += 1 - right
+                word |= np.uint64(1 - right) << np.uint64(i & 63)
+                if i & 63 == 63:
+                    total += _ones(word)
+                    lefts[level, i >> 6] = word
+                    before[level, (i >> 6) + 1] = total
+                    word = np.uint64(0)
+        lefts[level, size >> 6] = word
         above, below = below, above
+
+
+@njit(cache=True)
+def _ones(word: Any) -> Any:
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @njit(cache=True)
 def _lefts_before(lefts: NDArray[np.uint64], before: NDArray[np.int32], i: int) -> Any:
     """Of the first i entries of a level, how many go to a left half."""
-    word = lefts[i >> 6] & ((np.uint64(1) << np.uint64(i & 63)) - np.uint64(1))
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64(before[i >> 6]) + np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    return np.int64(before[i >> 6]) + _ones(lefts[i >> 6] & ((np.uint64(1) << np.uint64(i & 63)) - np.uint64(1)))
 
 
 def canonical_runs(
-    by_last: Int64,
     rows: Int64,
     first: Int64,
     last: Int64,
     limit: Int64,
+    starts: Int64,
     lefts: NDArray[np.uint64],
     before: NDArray[np.int32],
     size: int,
-) -> tuple[Int64, Int64, Int64]:
-    """Split every near row's two-inequality answer into runs of `flat` of `levels_of`, whose m is `size`.
+) -> tuple[Ints, Ints, Ints]:
+    """Split every near row's two-inequality answer into runs of `flat` of `levels_of`, for `size` entries of it.
 
     Walks from the whole to the position `last`; a left half that lies wholly below `last` contributes the entries that
     stand before `limit`, less those of earlier groups, which stand first.
 
     Returns
     -------
-    row, first, last : int64[k]
-        Near row number and half-open run, in the order of `by_last`; k <= n log2(m). Any order would do: by ascending
+    row, first, last : int32[k] or int64[k]
+        Near row number and half-open run, in the order given; k <= n log2(m). Any order would do: by ascending
         `last`, near rows walk the same blocks one after the other, and these stay in a near cache.
     """
     most = _most_runs(first, last)
-    row_out, first_out, last_out = (np.empty(most, np.int64) for _ in range(3))
-    rows, first, last, limit = rows[by_last], first[by_last], last[by_last], limit[by_last]
-    total = _canonical_runs(rows, first, last, limit, lefts, before, size, row_out, first_out, last_out)
+    kinds = narrow(int(rows.max(initial=0))), narrow(size), narrow(size)
+    row_out, first_out, last_out = (np.empty(most, kind) for kind in kinds)
+    total = _canonical_runs(rows, first, last, limit, starts, lefts, before, row_out, first_out, last_out)
     return row_out[:total], first_out[:total], last_out[:total]
 
 
@@ -248,12 +180,12 @@ def _canonical_runs(
     first: Int64,
     last: Int64,
     limit: Int64,
+    starts: Int64,
     lefts: NDArray[np.uint64],
     before: NDArray[np.int32],
-    size: int,
-    row_out: Int64,
-    first_out: Int64,
-    last_out: Int64,
+    row_out: Ints,
+    first_out: Ints,
+    last_out: Ints,
 ) -> int:
     depth = len(lefts)
     total = 0
@@ -273,8 +205,9 @@ def _canonical_runs(
                 earlier = min(max(first[near] - start, 0), half)
                 if left > earlier:
                     row_out[total] = rows[near]
-                    first_out[total] = level * size + start + earlier
-                    last_out[total] = level * size + start + left
+                    at = starts[level] + (start >> 1)
+                    first_out[total] = at + earlier
+                    last_out[total] = at + left
                     total += 1
                 start += half
                 count -= left

@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.theta_edges import Comparison, Edge, Query, Residuals, Side, Stats, Step, Streams
+from latecomer.core.theta_edges import Comparison, Edge, Query, Residuals, Step, Streams
 from latecomer.core.theta_encode import number_column
+from latecomer.core.theta_ranks import Side, Stats
 
 Int64 = NDArray[np.int64]
 BOUNDARIES = ("equal_depth", "equal_width")

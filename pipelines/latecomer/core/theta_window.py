@@ -29,6 +29,8 @@ PIECE_BITS = 40
 """Positions of one piece's factorised result lie within this many bits, above them its number."""
 CHUNK_ROWS = 1 << 18
 """Result rows per Arrow batch."""
+SMALL_ROWS = 1 << 12
+"""Rows of a window up to which it shares a join with others: see `WindowJoin.together`."""
 
 RANGES = pa.schema(
     [
@@ -139,6 +141,37 @@ class WindowJoin:
             return theta.count(streams, comparisons)
         return len(self.method(streams, comparisons, partitions=self.partitions)[0])
 
+    def together(self, key: str) -> WindowJoin:
+        """The join of several windows in one table, whose int64 column `key` says which a row is of.
+
+        The window becomes an equality along every compared pair of streams, so many small windows cost what one of all their rows
+        does. `rows` gives the column back as ``0_<key>``; for counts see `counts`. Ranges are per window and are not shared.
+        """
+        pairs = sorted({tuple(sorted((left.alias, right.alias))) for left, _, right in self.conditions})
+        reached = {0}
+        for _ in self.aliases:
+            reached |= {alias for pair in pairs if reached & set(pair) for alias in pair}
+            lone = [alias for alias in range(len(self.aliases)) if alias not in reached]
+            if lone and not any(reached & set(pair) and set(pair) - reached for pair in pairs):
+                pairs.append((0, lone[0]))
+        same = tuple((Operand(one, key), "=", Operand(other, key)) for one, other in pairs)
+        payload = ((*self.payload[0], key), *self.payload[1:])
+        return replace(self, conditions=(*self.conditions, *same), payload=payload)
+
+    def counts(self, table: pa.Table, key: str, windows: int) -> Int64:
+        """int64[windows], the number of results of each window of a table for `together`.
+
+        Raises
+        ------
+        OverflowError
+            If a row takes part in more than 2**63 - 1 results.
+        """
+        parts, streams, comparisons = self._encoded(self._parts(table))
+        out = np.zeros(windows, np.int64)
+        if all(len(columns[0]) for columns in streams):
+            np.add.at(out, parts[0][key].to_numpy(), theta.matches(streams, comparisons, 0))
+        return out
+
     def ranges(self, table: pa.Table, piece: int = 0) -> pa.Table:
         """The factorised result in rows of `RANGES`; :func:`expand` is its inverse. Positions begin at ``piece << 40``."""
         parts, streams, comparisons = self._encoded(self._parts(table))
@@ -159,6 +192,11 @@ class WindowJoin:
             names = (self.aliases[near], self.aliases[far])
             tables += _filters(number, names, seqs[near], seqs[far], limits, places)
         return pa.concat_tables(tables)
+
+    @property
+    def shared(self) -> bool:
+        """May small windows be joined `together`? Not by a rival; and no count of one may need more than 63 bits."""
+        return self.method is None and SMALL_ROWS ** len(self.aliases) < 1 << 63
 
     @property
     def planned(self) -> int:

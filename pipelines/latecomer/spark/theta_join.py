@@ -1,7 +1,8 @@
 """Theta joins over windows on Spark: a task sorts and takes prefixes, never a nested loop.
 
 Rows of the windows that close are brought together by window, and :class:`latecomer.core.theta_window.WindowJoin` answers each:
-rows, a count, or the factorised ranges. A window of many rows is cut into pieces, each a task of its own: see
+rows, a count, or the factorised ranges. Windows of few rows are counted and joined together, with the window as an equality, so that
+many of them cost what one of all their rows does; each has its own ranges. A window of many rows is cut into pieces, each a task of its own: see
 :mod:`latecomer.spark.theta_pieces`. Whether one may be that large is known here, from event times in the lake, so small windows pay
 for no job. Ranges are cut for two streams with two inequalities at most. Nothing is estimated: a window closes `slack` after stream time has reached its end, what comes later is
 registered, and `repair` produces the results that late rows add (rows), or the new count or ranges of the windows they changed.
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 
 from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_plan
-from latecomer.core.theta_window import RANGES, Operand, WindowJoin
+from latecomer.core.theta_window import RANGES, SMALL_ROWS, Operand, WindowJoin
 from latecomer.lake import small
 from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
@@ -203,22 +204,42 @@ class ThetaJoinStage(WindowedStage):
         fields = [(key, kinds[key]) for key in keys] + columns
         schema = T.StructType([T.StructField(name, _parsed(kind)) for name, kind in fields])
 
+        def counted(numbers: list[int]) -> pa.Table:
+            return pa.table({"matches": pa.array([Decimal(number) for number in numbers], pa.decimal128(38, 0))})
+
         def tables(table: pa.Table, part: WindowJoin, number: int) -> Iterator[pa.Table]:
             if emit == "count":
-                yield pa.table({"matches": pa.array([Decimal(part.count(table))], pa.decimal128(38, 0))})
+                yield counted([part.count(table)])
             elif emit == "ranges":
                 yield part.ranges(table, number)
             else:
                 yield from part.rows(table, new)
 
+        def answered(windows: pa.Table, which: Any, found: pa.Table) -> Iterator[pa.RecordBatch]:
+            same = windows.select(keys).take(which).columns
+            own = [found[name.removeprefix("a") if emit == "rows" else name] for name, _ in columns]
+            yield from pa.table([*same, *own], names=[name for name, _ in fields]).combine_chunks().to_batches()
+
         def solve(table: pa.Table, part: WindowJoin, number: int) -> Iterator[pa.RecordBatch]:
             for found in tables(table, part, number):
-                same = [pa.repeat(table[key][0], found.num_rows) for key in keys]
-                own = [found[name.removeprefix("a") if emit == "rows" else name] for name, _ in columns]
-                yield from pa.table([*same, *own], names=[name for name, _ in fields]).combine_chunks().to_batches()
+                yield from answered(table, pa.array(np.zeros(found.num_rows, np.int64)), found)
 
-        def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from solve(pa.Table.from_batches(list(batches)), join, 0)
+        shared = join.together(pieces.WINDOW) if emit != "ranges" and join.shared else None
+
+        def many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for table in pieces.whole_windows(batches, keys):
+                small, windows, alone = pieces.by_size(table, keys, SMALL_ROWS if shared else 0)
+                for each in alone:
+                    yield from solve(each, join, 0)
+                if shared is None or not windows.num_rows:
+                    continue
+                if emit == "count":
+                    every = pa.array(np.arange(windows.num_rows))
+                    numbers = shared.counts(small, pieces.WINDOW, windows.num_rows)
+                    yield from answered(windows, every, counted(numbers.tolist()))
+                else:
+                    for found in shared.rows(small, new):
+                        yield from answered(windows, found[f"0_{pieces.WINDOW}"], found)
 
         def several(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             given = list(batches)
@@ -229,7 +250,7 @@ class ThetaJoinStage(WindowedStage):
 
         hot = pieces.hot(rows, keys, join, crowded, self._bound)
         if hot is None:
-            found = rows.groupBy(*keys).applyInArrow(one, schema)
+            found = rows.repartition(*keys).sortWithinPartitions(*keys).mapInArrow(many, schema)
         else:
             found = pieces.shipped(rows, keys, join, hot).mapInArrow(several, schema)
         if emit == "rows":

@@ -12,6 +12,12 @@ a side. All of it is a function of the window's rows alone, so the pieces are to
 Ordering: none. Cost: one scan; a row of the cut pair goes to ``1 + log2(p) / 2`` pieces on average for an inequality and p partitions, to one for an
 equality. A stream that is not compared with the operand that is cut goes to every piece.
 
+With three streams and more only the first pair is cut: a piece holds its part of that pair and, of every stream linked to it, what can match;
+later rounds of the plan run inside the piece. So results are shared out among pieces, and the reduction of the streams that go to every
+piece is repeated in each, O(n log n) rows of work but no result twice. A window of at most `theta_plan.PIECE_ROWS` rows is one task,
+whatever it yields: its results leave the task in chunks, and no intermediate one is larger than the last, so it is their number that bounds
+the task's time, and its rows that bound the memory.
+
 References
 ----------
 .. [1] The FastThetaJoin algorithm, chapter 4 of the source thesis, 2020 (shared boundaries, whole and diagonal pairs, MaxSize).
@@ -42,6 +48,10 @@ SAMPLES = 512
 """Groups of a side's rows of which one row each stands for all in the choice of boundaries."""
 SLOTS = 64
 """Tasks of a micro-batch at most; pieces beyond share one."""
+WINDOW = "_window"
+"""Column of a table of small windows that says which of them a row is of."""
+TOGETHER_ROWS = 1 << 17
+"""Rows of whole windows that a task takes up at once, or of one window, if that has more."""
 _SPREAD = 64
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
@@ -377,3 +387,51 @@ def parts_of(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int]]
     ends = [0, *np.flatnonzero(changes).tolist(), len(order)]
     for start, stop in pairwise(ends):
         yield table.slice(start, stop - start), int(columns[-1][order[start]])
+
+
+def whole_windows(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[pa.Table]:
+    """A task's rows, sorted by `keys`, as tables of whole windows: of `TOGETHER_ROWS` or more in all, the last one of what is left."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        edges = _changes([batch.column(key) for key in keys])
+        ends_held = bool(held) and any(held[-1].column(key)[-1] != batch.column(key)[0] for key in keys)
+        at = int(edges[-1]) if len(edges) else 0
+        if count + at >= TOGETHER_ROWS and (at or ends_held):
+            yield pa.Table.from_batches([*held, batch.slice(0, at)])
+            held, count, batch = [], 0, batch.slice(at)
+        held.append(batch)
+        count += batch.num_rows
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def by_size(table: pa.Table, keys: list[str], most: int) -> tuple[pa.Table, pa.Table, list[pa.Table]]:
+    """Windows of at most `most` rows, and the others.
+
+    Returns
+    -------
+    small
+        The rows of small windows, and as `WINDOW` which row of `windows` they belong to.
+    windows
+        The `keys` of the small windows.
+    alone
+        One table per other window.
+    """
+    starts = np.concatenate([[0], _changes([table[key] for key in keys])])
+    sizes = np.diff(starts, append=table.num_rows)
+    few = sizes <= most
+    alone = [table.slice(start, size) for start, size in zip(starts[~few], sizes[~few], strict=True)]
+    small = table.filter(pa.array(np.repeat(few, sizes))) if alone else table
+    which = np.repeat(np.arange(int(few.sum())), sizes[few])
+    return small.append_column(WINDOW, pa.array(which)), table.select(keys).take(pa.array(starts[few])), alone
+
+
+def _changes(columns: Sequence[Any]) -> NDArray[np.int64]:
+    """Where a row differs from the one before it."""
+    changes = np.zeros(max(len(columns[0]) - 1, 0), bool)
+    for column in columns:
+        changes |= np.diff(column.to_numpy()) != 0
+    return np.flatnonzero(changes) + 1
