@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.baselines.membership import BloomFilter, OneFilter, multi_bloom, multi_exact
-from latecomer.core.hashing import hash_longs, hash_values, pack, shard_of, unpack, validity, xxh64
+from latecomer.core.hashing import hash_longs, hash_values, validity, xxh64
 from latecomer.core.membership import MultiCuckoo, SlidingFilter, WindowSpec, query_bound, windows_touched
 from latecomer.jobs.bench import membership as bench
 from latecomer.reference import membership as reference
@@ -340,41 +340,3 @@ def test_benchmark_runs_and_its_rates_keep_their_bounds(tmp_path: Path) -> None:
     ):
         assert goals[name]["met"], goals[name]
     assert len(goals) >= 7 and len(found["rates"]["measured"]) == 10
-
-
-# --- packing and shards ------------------------------------------------------------------------------------------
-
-some_hashes = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=50)
-
-
-@given(some_hashes, st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None, derandomize=True)
-def test_packed_hashes_are_unpacked(values: list[int], width: int) -> None:
-    hashes = np.unique(np.array(values, np.uint64))
-    widths = (np.arange(hashes.size, dtype=np.int64) * 7 + width) % 2**32
-    data = pack(hashes, widths)
-    assert len(data) == 12 * hashes.size
-    again, back = unpack(data)
-    assert again.dtype == np.uint64 and again.tolist() == hashes.tolist() and back.tolist() == widths.tolist()
-    with pytest.raises(ValueError):
-        unpack(data + b"x")
-
-
-def test_packed_hashes_compress() -> None:
-    """Sixteen bits of 64 are saved by order alone where there are 2**16 of them; a fast compressor finds most of that."""
-    hashes = np.sort(np.random.default_rng(1).integers(0, 2**64, 1 << 16, dtype=np.uint64))
-    size = len(pa.Codec("lz4").compress(pack(hashes, np.full(hashes.size, 64)), asbytes=True)) / hashes.size
-    assert size < 6.9 < 7.9 < len(pa.Codec("lz4").compress(hashes.tobytes(), asbytes=True)) / hashes.size
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1), st.integers(0, 2**64 - 1)), min_size=1, max_size=40))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_shards_are_a_function_of_stream_window_and_hash(rows: list[tuple[int, int, int]]) -> None:
-    shards = {(0, 0): 3, (1, -1): 2**31}
-    place, window = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
-    hashes = np.array([row[2] for row in rows], np.uint64)
-    want = [h % shards.get((p, m), 1) for p, m, h in rows]
-    assert shard_of(place, window, hashes, shards).tolist() == want
-    for one in range(3):
-        own = place == one
-        assert shard_of(one, window[own], hashes[own], shards).tolist() == np.array(want)[own].tolist()

@@ -1,56 +1,70 @@
 """Membership on Spark: which elements occur in every stream, filters first, then exactly.
 
-1. Each stream gives one cuckoo filter per window; a window of more than `SHARD_ROWS` rows gives several, an element's shard being its
-   hash modulo their number, which is a function of the number of rows alone. What travels are 64-bit hashes (`xxhash64`, the same on
-   both sides), made distinct where they are read, sorted and packed. Filters are built in parallel, a task per shard at most; hashes are
-   sorted and distinct once more before they are inserted, so a filter is a function of its window's elements alone.
-2. Filters are collected and handed to every task. A row goes on only if the filters of all other streams know its element: these are
-   *candidates*. All this happens where the row was read.
-3. Candidates meet by element and window and are confirmed exactly: a result was seen in every stream.
+A semi-join reducer (Bernstein and Chiu, 1981), with a cuckoo filter for the column that it would send:
 
-So whole elements move only for candidates, of any stream, and the answer is exact; ``false_positive_rate`` bounds the work done in vain.
-The bound of a query's filter is that of one shard, as an element asks one shard per stream. Strategies: ``mcf`` as above, ``bloom`` a
+1. *Lead.* In each window the stream with the fewest rows leads, of equals the first in the query. Its rows' hashes (``xxhash64``,
+   cut to the bits that a filter needs, sorted, packed) give its filter. A stream without rows leads nobody: nothing moves.
+2. *Others.* A row of another stream goes on only if the lead's filter knows its element; only hashes of these rows travel, and give that
+   stream's filter, a small one. Filters differ by seed: what passes one by mistake is no likelier to make another err.
+3. *Candidates* are rows of any stream whose element the filters of all others know. They meet by element and window and are
+   confirmed exactly: a result was seen in every stream.
+
+So one stream's hashes move, the others' survivors, and of elements only candidates; the answer is exact, and ``false_positive_rate`` bounds
+the work done in vain. A window of more than `SHARD_ROWS` rows of a stream has several filters, an element's shard being its hash modulo
+their number, a function of the number of rows alone; the bound of a query's filter is that of one shard, as an element asks one per stream.
+Filters are built in parallel, a task per shard at most, of sorted distinct hashes: each is a function of its windows' elements alone. They
+are collected and handed to every task; rows are tested where they were read. Where few rows are expected, all passes run at the
+driver, after one job that brings the rows: the same functions, so the same answers and ledger. Strategies: ``mcf`` as above, ``bloom`` a
 Bloom filter in the cuckoo filter's place, ``one_filter`` one filter per stream for all windows that close, ``exact`` a semi-join.
 
-The ledger's figures are sums over windows of functions of their elements, whatever the cut into micro-batches: ``tested`` distinct elements
-of the first stream, ``candidates`` and ``confirmed`` of them; ``filter_bytes``; ``moved_bytes`` of hashes, filters (once) and candidates of
-all streams; ``exact_bytes`` of the distinct elements of all streams, which a semi-join would move. Answers, ``tested``, ``confirmed`` and
-``exact_bytes`` do not depend on `SHARD_ROWS`; which absent elements are candidates by mistake, and so ``candidates``, ``filter_bytes`` and
-``moved_bytes``, do. ``one_filter`` errs by what happens to close together, so it notes nothing in the ledger.
+The ledger's figures are sums over windows of functions of their rows, whatever the cut into micro-batches: ``tested`` distinct elements of the
+lead, ``candidates`` and ``confirmed`` of them; ``filter_bytes``; ``moved_bytes`` of hashes (distinct, packed together), filters (once) and
+candidates of all streams; ``exact_bytes`` of the elements of all rows, which a semi-join would move, the lead's made distinct (taken at
+their rows' mean length). ``tested`` counts hashes: it is short by one where two elements share the bits that travel, which is
+expected in one of thirty full shards. Answers, ``confirmed`` and, but for that, ``tested`` and ``exact_bytes`` do not depend on `SHARD_ROWS`;
+which absent elements are candidates by mistake, and so ``candidates``, ``filter_bytes`` and ``moved_bytes``, do. ``one_filter`` errs by what
+happens to close together, so it notes nothing in the ledger.
 
 An element is published once: a window's late rows can only add elements, each at the repair that made it complete. Null and
 NaN are no elements. Windows: with one `window` for all streams, an element has to occur in the same window of each; with a window per
 stream see :func:`latecomer.core.membership.windows_touched`.
+
+References
+----------
+P. A. Bernstein, D.-M. W. Chiu, Using semi-joins to solve relational queries, Journal of the ACM 28, 1981.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+import pyarrow.compute as pc
 
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter, size_for
-from latecomer.core.hashing import Shards, pack, shard_of, unpack
+from latecomer.core.hashing import HASH_BITS, enough_bits, packed_size
 from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quoted
+from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
 from latecomer.spark.query import check_expressions
+from latecomer.spark.session import expects_few
+from latecomer.spark.tables import FEW_ROWS
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.membership import MembershipSpec
 
 if TYPE_CHECKING:
+    from pyspark.core.broadcast import Broadcast
     from pyspark.sql import Column, DataFrame
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _NUMBERS = (*_WHOLE, "float", "double")
-HASH_BYTES = 8
+_PLAIN = (*_NUMBERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
 SHARD_ROWS = 1 << 18
 """Rows of one stream in one window up to which they share a filter; more are split by hash into about equal shards."""
-_PIECE_BYTES = 1 << 26
 
 
 class MembershipStage(WindowedStage):
@@ -192,63 +206,155 @@ class MembershipStage(WindowedStage):
         rows = parts[0]
         for part in parts[1:]:
             rows = rows.unionByName(part)
+        here = self._brought(rows)
+        if here is not None:
+            return self._confirmed_here(here)
         rows = self.keep(rows)
-        shared = self.spark.sparkContext.broadcast(self._filters(rows))
-        self._kept.append(shared)
-
-        def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _passing(batches, shared.value)
-
-        one = F.lit(1).cast("bigint")
-        passed = rows.mapInArrow(passing, f"place int, m bigint, element {self.kind}")
-        seen = passed.groupBy("m", "element").agg(F.bit_or(F.call_function("shiftleft", one, "place")).alias("places"))
-        seen, wanted = self.keep(seen), _all(len(roles))
+        counts = rows.groupBy("place", "m").agg(F.count("*"), F.sum(self._width)).collect()
+        filters, lead = self._planned([tuple(row) for row in counts])
+        shares = [self._share(filters)]
+        for others in (False, True):
+            shares.append(
+                self._share(self._learnt(self._built(rows, filters, shares[:], others), lead, filters.bits, others))
+            )
+        passed = rows.mapInArrow(partial(passing, shares=shares), f"rank int, m bigint, element {self.kind}")
+        bit = F.call_function("shiftleft", F.lit(1).cast("bigint"), "rank")
+        seen = self.keep(passed.groupBy("m", "element").agg(F.bit_or(bit).alias("ranks")))
+        ranks, wanted = F.col("ranks"), all_bits(len(roles))
         if self._noted:
-            self._note_candidates(seen, wanted)
-        return seen.where(F.col("places") == wanted).select("m", "element")
+            counted = seen.groupBy("m").agg(
+                F.count_if(ranks.bitwiseAND(1) == 1),
+                F.count_if(ranks == wanted),
+                F.sum(self._width * F.bit_count(ranks)),
+            )
+            self._note_candidates(tuple(row) for row in counted.collect())
+        return seen.where(ranks == wanted).select("m", "element")
 
-    def _filters(self, rows: DataFrame) -> Filters:
-        """Filters of all roles; `rows` has ``place``, ``m``, ``element``, ``hash``. Notes what they cost, and what a semi-join would."""
+    def _share(self, value: Any) -> Broadcast[Any]:
+        """A copy for every task, until `release`."""
+        self._kept.append(self.spark.sparkContext.broadcast(value))
+        return self._kept[-1]
+
+    def _built(self, rows: DataFrame, filters: Filters, shares: list[Any], others: bool) -> list[pa.RecordBatch]:
+        """Filters of the leads or, by the leads', of the `others`, in parallel: rows of `BUILT`."""
         from pyspark.sql import functions as F
 
-        strategy, name = self.spec.strategy, self.spec.strategy.name
-        rate = self.spec.false_positive_rate / (len(self.side_of) - 1)
-        together = name == "one_filter"
-        sizes: dict[tuple[int, int], int] = {}
-        for row in rows.groupBy("place", "m").count().collect():
-            key = (row["place"], 0 if together else row["m"])
-            sizes[key] = sizes.get(key, 0) + row["count"]
-        shards = {key: -(-count // SHARD_ROWS) for key, count in sorted(sizes.items()) if count > SHARD_ROWS}
-
-        def new(count: int) -> BloomFilter | CuckooFilter:
-            if name == "bloom":
-                return BloomFilter(count, rate)
-            size = size_for(count, rate, strategy.fingerprint_bits, strategy.bucket)
-            return CuckooFilter(count, size.fingerprint_bits, size.bucket)
-
+        leads = set(filters.leads.tolist())
+        asked = [place for place in range(filters.places) if (leads != {place} if others else place in leads)]
         tasks = int(self.spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        packed = (
-            rows.select(
-                "place", F.lit(0).cast("bigint").alias("m") if together else "m", "hash", self._width.alias("width")
-            )
-            .mapInArrow(partial(_packed, shards=shards), "place int, m bigint, shard int, data binary")
-            .repartition(min(tasks, sum(shards.get(key, 1) for key in sizes)) or 1, "place", "m", "shard")
+        pieces = len(asked) * filters.windows.size + sum(filters.shards.values())
+        hashes = (
+            rows.where(F.col("place").isin(asked))
+            .select("place", "m", "hash")
+            .mapInArrow(partial(packed, shares=shares, others=others), "place int, m bigint, shard int, data binary")
+            .repartition(min(tasks, pieces) or 1, "place", "m", "shard")
         )
-        built = packed.mapInArrow(
-            partial(_built, new=new), "place int, m bigint, shard int, rows bigint, bytes bigint, data binary"
+        types = "place int, m bigint, shard int, rows bigint, data binary"
+        return hashes.mapInArrow(partial(filled, new=self._new), types).toArrow().to_batches()
+
+    def _brought(self, rows: DataFrame) -> pa.Table | None:
+        """The rows with the bytes of their elements, where they are expected to be few and are."""
+        if not expects_few(self.spark) or not (self.kind in _PLAIN or self.kind.startswith("decimal")):
+            return None
+        table = rows.withColumn("width", self._width.cast("bigint")).limit(FEW_ROWS + 1).toArrow()
+        return table if table.num_rows <= FEW_ROWS else None
+
+    def _confirmed_here(self, table: pa.Table) -> DataFrame:
+        """As `_confirmed`, of rows that are here."""
+        counts = table.group_by(["place", "m"]).aggregate([("width", "count"), ("width", "sum")])
+        filters, lead = self._planned(zip(*(column.to_pylist() for column in counts.columns), strict=True))
+        shares: list[Any] = [filters]
+        for others in (False, True):
+            hashes = list(packed(table.to_batches(), shares, others))
+            shares.append(self._learnt(filled(hashes, self._new), lead, filters.bits, others))
+        passed = pa.Table.from_batches(
+            passing(table.to_batches(), shares), pa.schema([("rank", pa.int32()), *list(table.schema)[1:]]).remove(3)
         )
-        filters: dict[tuple[int, int, int], bytes] = {}
-        for batch in built.toArrow().to_batches():
-            for place, window, shard, count, width, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-                filters[place, window, shard] = data
+        if self.kind == "double":  # as the engine groups: zero has no sign
+            passed = passed.set_column(2, "element", pc.add(passed["element"], 0.0))
+        kinds = [("rank", "count_distinct"), ("rank", "min"), ("width", "max")]
+        seen = passed.group_by(["m", "element"]).aggregate(kinds)
+        whole = pc.equal(seen["rank_count_distinct"], filters.places)
+        if self._noted:
+            counted = pa.table(
+                {
+                    "m": seen["m"],
+                    "candidate": pc.equal(seen["rank_min"], 0).cast(pa.int64()),
+                    "confirmed": whole.cast(pa.int64()),
+                    "moved": pc.multiply(seen["width_max"], seen["rank_count_distinct"]),
+                }
+            ).group_by("m")
+            sums = counted.aggregate([(name, "sum") for name in ("candidate", "confirmed", "moved")])
+            self._note_candidates(zip(*(column.to_pylist() for column in sums.columns), strict=True))
+        return self.spark.createDataFrame(seen.filter(whole).select(["m", "element"]))
+
+    @cached_property
+    def _error(self) -> float:
+        """False-positive rate asked of one filter: an element asks one of every other stream."""
+        return self.spec.false_positive_rate / (len(self.side_of) - 1)
+
+    @property
+    def _new(self) -> Callable[[int, int], BloomFilter | CuckooFilter]:
+        """Makes an empty filter of a stream, by its place, for so many elements; called in tasks."""
+        error, strategy = self._error, self.spec.strategy
+        size = size_for(0, error, strategy.fingerprint_bits, strategy.bucket)
+        if strategy.name == "bloom":
+            return lambda place, count: BloomFilter(
+                count + 32, error, seed=place
+            )  # a tiny one errs more than its size says
+        return lambda place, count: CuckooFilter(count, size.fingerprint_bits, size.bucket, seed=place)
+
+    def _planned(self, counts: Iterable[tuple[int, int, int, int]]) -> tuple[Filters, dict[int, tuple[int, int]]]:
+        """What tasks know before there are filters, and the rows and bytes of every window's lead.
+
+        `counts` are place, window, rows and bytes of elements. Notes what a semi-join would move of the others.
+        """
+        name, places = self.spec.strategy.name, len(self.side_of)
+        together = name == "one_filter"
+        sizes: dict[int, list[int]] = {}
+        widths: dict[int, list[int]] = {}
+        for place, window, count, width in counts:
+            key = 0 if together else window
+            sizes.setdefault(key, [0] * places)[place] += count
+            widths.setdefault(key, [0] * places)[place] += width
+        leads = {window: size.index(min(size)) for window, size in sorted(sizes.items())}
+        error = self._error
+        if name != "bloom":
+            strategy = self.spec.strategy
+            error = size_for(0, error, strategy.fingerprint_bits, strategy.bucket).false_positive_bound
+        shards: dict[tuple[int, int], int] = {}
+        bits: dict[tuple[int, int], int] = {}
+        for window, size in sorted(sizes.items()):
+            for place, count in enumerate(size):
+                if count > SHARD_ROWS:
+                    shards[place, window] = -(-count // SHARD_ROWS)
+                enough = enough_bits(min(count, SHARD_ROWS), error)
+                if enough > HASH_BITS:
+                    bits[place, window] = enough
+            if self._noted:
+                self._add(window, {"exact_bytes": sum(widths[window]) - widths[window][leads[window]]})
+        lead = {window: (sizes[window][place], widths[window][place]) for window, place in leads.items()}
+        numbers = np.array(list(leads), np.int64), np.array(list(leads.values()), np.int32)
+        return Filters(places, together, name == "bloom", shards, bits, *numbers), lead
+
+    def _learnt(
+        self, built: Iterable[pa.RecordBatch], lead: dict[int, tuple[int, int]], bits: Bits, others: bool
+    ) -> FilterData:
+        """Filters as tasks get them, from rows of `BUILT`; notes what they and their hashes cost."""
+        found: FilterData = {}
+        tested: dict[int, int] = {}
+        for batch in built:
+            for place, window, shard, count, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                found[place, window, shard] = data
+                tested[window] = tested.get(window, 0) + count
                 if self._noted:
-                    own = {
-                        "filter_bytes": len(data),
-                        "moved_bytes": len(data) + count * HASH_BYTES,
-                        "exact_bytes": width,
-                    }
-                    self._add(window, own | ({"tested": count} if place == 0 else {}))
-        return Filters(len(self.side_of), together, name == "bloom", shards, filters)
+                    hashes = packed_size(count, bits.get((place, window), HASH_BITS))
+                    self._add(window, {"filter_bytes": len(data), "moved_bytes": len(data) + hashes})
+        if self._noted and not others:
+            for window, count in tested.items():
+                rows, width = lead[window]
+                self._add(window, {"tested": count, "exact_bytes": count * width // rows})
+        return found
 
     # ------------------------------------------------------------------------------------------------------- books
 
@@ -273,19 +379,10 @@ class MembershipStage(WindowedStage):
 
         return F.octet_length("element") if self.kind in ("string", "binary") else F.lit(8)
 
-    def _note_candidates(self, seen: DataFrame, wanted: int) -> None:
-        """Note candidates and results per window; `seen` has ``m``, ``element`` and ``places``, a bit per stream."""
-        from pyspark.sql import functions as F
-
-        places = F.col("places")
-        moved = self._width * F.bit_count(places)
-        counted = seen.groupBy("m").agg(
-            F.count_if(places.bitwiseAND(1) == 1).alias("candidates"),
-            F.count_if(places == wanted).alias("confirmed"),
-            F.sum(moved).alias("moved_bytes"),
-        )
-        for row in counted.collect():
-            self._add(row["m"], {name: row[name] for name in ("candidates", "confirmed", "moved_bytes")})
+    def _note_candidates(self, counted: Iterable[tuple[int, int, int, int]]) -> None:
+        """Note per window, by its number: the lead's candidates, those confirmed, and the bytes of all streams' candidates."""
+        for window, *counts in counted:
+            self._add(window, dict(zip(("candidates", "confirmed", "moved_bytes"), counts, strict=True)))
 
     # ------------------------------------------------------------------------------------------------------ repair
 
@@ -317,131 +414,3 @@ class MembershipStage(WindowedStage):
         when = F.greatest(*(f"c{place}" for place in places))
         complete = found.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
         return complete.select("element", "m", "repaired_in")
-
-
-# ------------------------------------------------------------------------------------------------------------ in tasks
-
-
-class Filters(NamedTuple):
-    """Filters of all streams, as tasks get them.
-
-    Attributes
-    ----------
-    places : int
-        Streams of the query.
-    together : bool
-        One filter (window number 0) for all windows of a stream.
-    bloom : bool
-        Bloom filters, not cuckoo filters.
-    shards : mapping
-        See :data:`latecomer.core.hashing.Shards`.
-    data : dict
-        Serialised filters by (place, window, shard); none where no row was.
-    """
-
-    places: int
-    together: bool
-    bloom: bool
-    shards: Shards
-    data: dict[tuple[int, int, int], bytes]
-
-
-def _all(places: int) -> int:
-    """The first `places` bits of a signed 64-bit integer, all set."""
-    return (1 << places) - 1 if places < 64 else -1
-
-
-def _cuts(*keys: NDArray[Any]) -> NDArray[np.intp]:
-    """Where a run of equal keys begins, and the length at the end."""
-    size = keys[0].size
-    new = np.ones(size + 1, np.bool_)
-    if size:
-        new[1:-1] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-    return np.flatnonzero(new) if size else np.zeros(1, np.intp)
-
-
-def _packed(batches: Iterable[pa.RecordBatch], shards: Shards) -> Iterator[pa.RecordBatch]:
-    """Distinct hashes of a task's rows, packed per (place, window, shard)."""
-    given = list(batches)
-    if not given:
-        return
-    table = pa.Table.from_batches(given)
-    place, window, widths = (table[name].to_numpy() for name in ("place", "m", "width"))
-    hashes: NDArray[np.uint64] = table["hash"].to_numpy().view(np.uint64)
-    shard = shard_of(place, window, hashes, shards)
-    order = np.lexsort((hashes, shard, window, place))
-    order = order[_cuts(place[order], window[order], shard[order], hashes[order])[:-1]]
-    place, window, shard, widths, hashes = place[order], window[order], shard[order], widths[order], hashes[order]
-    cuts = _cuts(place, window, shard)
-    yield from _batched(
-        (
-            (int(place[a]), int(window[a]), int(shard[a]), pack(hashes[a:b], widths[a:b]))
-            for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)
-        ),
-        _PACKED,
-    )
-
-
-def _built(batches: Iterable[pa.RecordBatch], new: Any) -> Iterator[pa.RecordBatch]:
-    """A filter per (place, window, shard) of packed hashes, with its distinct hashes' number and their elements' bytes."""
-    packs: dict[tuple[int, int, int], list[bytes]] = {}
-    for batch in batches:
-        for place, window, shard, data in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            packs.setdefault((place, window, shard), []).append(data)
-
-    def build(key: tuple[int, int, int]) -> tuple[Any, ...]:
-        parts = [unpack(data) for data in packs.pop(key)]
-        hashes, first = np.unique(np.concatenate([part[0] for part in parts]), return_index=True)
-        width = np.concatenate([part[1] for part in parts])[first].sum()
-        one = new(hashes.size)
-        one.insert(hashes)
-        return (*key, hashes.size, int(width), one.to_bytes())
-
-    yield from _batched((build(key) for key in sorted(packs)), _BUILT)
-
-
-_PACKED = pa.schema([("place", pa.int32()), ("m", pa.int64()), ("shard", pa.int32()), ("data", pa.binary())])
-_BUILT = pa.schema([*list(_PACKED)[:3], ("rows", pa.int64()), ("bytes", pa.int64()), ("data", pa.binary())])
-
-
-def _batched(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows whose last column is bytes, about `_PIECE_BYTES` of them at a time."""
-    found: list[tuple[Any, ...]] = []
-    held = 0
-    for row in rows:
-        found.append(row)
-        held += len(row[-1])
-        if held > _PIECE_BYTES:
-            yield _batch(found, schema)
-            found, held = [], 0
-    if found:
-        yield _batch(found, schema)
-
-
-def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array(column, kind.type) for column, kind in zip(zip(*rows, strict=True), schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _passing(batches: Iterable[pa.RecordBatch], filters: Filters) -> Iterator[pa.RecordBatch]:
-    """Rows whose element all other places' filters know, without their hash."""
-    opened: dict[tuple[int, int, int], Any] = {}
-    load = BloomFilter.from_bytes if filters.bloom else CuckooFilter.from_bytes
-    for batch in batches:
-        place, hashes = batch["place"].to_numpy(), batch["hash"].to_numpy().view(np.uint64)
-        window = np.zeros(place.size, np.int64) if filters.together else batch["m"].to_numpy()
-        keep = np.ones(place.size, np.bool_)
-        for other in range(filters.places):
-            rows = np.flatnonzero(keep & (place != other))
-            shard = shard_of(other, window[rows], hashes[rows], filters.shards)
-            order = np.lexsort((shard, window[rows]))
-            rows, shard = rows[order], shard[order]
-            cuts = _cuts(window[rows], shard)
-            for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-                key = (other, int(window[rows[a]]), int(shard[a]))
-                if key not in opened:
-                    opened[key] = load(filters.data[key]) if key in filters.data else None
-                asked = rows[a:b]
-                keep[asked] = opened[key].contains(hashes[asked]) if opened[key] is not None else False
-        if keep.any():
-            yield batch.select(["place", "m", "element"]).filter(pa.array(keep))

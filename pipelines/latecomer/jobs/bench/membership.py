@@ -18,6 +18,7 @@ What strategies move on Spark, and the network logs: :mod:`latecomer.jobs.bench.
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -76,6 +77,12 @@ def _checkups(streams: Sequence[NDArray[np.uint64]], size: int, elements: NDArra
 
 def _sets(streams: Sequence[NDArray[np.uint64]]) -> list[list[set[int]]]:
     return [[set(s[i : i + WINDOW].tolist()) for i in range(0, s.size, WINDOW)] for s in streams]
+
+
+def _bytes_of(held: list[list[set[int]]]) -> int:
+    """Memory of sets and of the numbers in them, which are 64-bit hashes."""
+    number = sys.getsizeof(2**63)
+    return sum(sys.getsizeof(window) + number * len(window) for stream in held for window in stream)
 
 
 def _ask_sets(held: list[list[set[int]]], elements: list[int]) -> list[bool]:
@@ -227,7 +234,7 @@ def figure_4_3(out: Path, progress: Callable[[str], None], totals: Sequence[int]
     names = [*MAKERS, "python sets"]
     ask_us: dict[str, list[float]] = {name: [] for name in names}
     build_ns: dict[str, list[float]] = {name: [] for name in names}
-    size_mb: dict[str, list[float | None]] = {name: [] for name in names}
+    size_mb: dict[str, list[float]] = {name: [] for name in names}
     rate: dict[str, list[float]] = {name: [] for name in names}
     bounds = []
     for rows in totals:
@@ -239,7 +246,7 @@ def figure_4_3(out: Path, progress: Callable[[str], None], totals: Sequence[int]
                 spent, sets = _timed(2 * rows, _sets, streams)
                 few = picked[: asked // 50].tolist()
                 asking = _ns(len(few), _ask_sets, sets, few)
-                size_mb[name].append(None)
+                size_mb[name].append(_bytes_of(sets) / 1e6)
                 rate[name].append(0.0)
                 del sets
             else:
