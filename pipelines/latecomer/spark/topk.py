@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.slack import AdaptiveSlack, CalibratedSlack, Fixed
@@ -108,7 +107,7 @@ class TopKStage(WindowedStage):
         order = Window.partitionBy(*keys).orderBy(F.col("score").desc(), "ts", "seq")
         return rows.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= self.spec.k)
 
-    def reduced(self, rows: DataFrame, marked: pa.Table, density: int) -> tuple[DataFrame, bool]:
+    def reduced(self, rows: DataFrame, marked: DataFrame | None, density: int) -> tuple[DataFrame, bool]:
         """Rows less most of those that cannot be among the k best: k others of their pane are known to score more, and came in time for all its windows.
 
         The best score of each of some groups by hash, of a sample of the rows where a pane has many, is found by an aggregation of numbers,
@@ -125,8 +124,8 @@ class TopKStage(WindowedStage):
         rows = rows.withColumn("_place", F.xxhash64("seq").bitwiseAND(share * places - 1))
         looked_at = rows.where(F.expr(f"not ok or _place < {places}"))
         bounding = F.expr(f"ok and _place < {places}")
-        if marked.num_rows:
-            late = self._listed(marked.select(["seq"])).withColumn("_late", F.lit(True))
+        if marked is not None:
+            late = marked.select("seq", F.lit(True).alias("_late"))
             looked_at, bounding = looked_at.join(late, "seq", "left"), bounding & F.col("_late").isNull()
         best = looked_at.groupBy(*keys, "_place").agg(
             F.max(F.when(bounding, F.col("score"))).alias("_best"), F.count_if(~F.col("ok")).alias("_idle")

@@ -202,8 +202,11 @@ class WindowedStage(Stage):
         ]
         closed = new.closed(placements, self.grid)
         closing = self._closing(new, closed, batch, controls, arrived, before, openings)
-        behind = closed >= self.first_of(new.event_time_us, new.side)
-        missed = pa.table({"seq": new.seq[behind], "c": closed[behind]})
+        if self.lookback_us:
+            behind = closed >= self.first_of(new.event_time_us, new.side)
+        else:  # the same without a division
+            behind = new.event_time_us < self.grid.end(closed)
+        missed = self._listed(pa.table({"seq": new.seq[behind], "c": closed[behind]})) if behind.any() else None
         on_time = late = None
         all_count = False
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
@@ -211,13 +214,13 @@ class WindowedStage(Stage):
             rows, all_count = self.reduced(self._available(batch, before, held_low, closing), missed, density)
             rows = self._marked(rows, batch, missed, before)
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
-        if missed.num_rows or batch.number == 0:
+        if missed is not None or batch.number == 0:
             late = self._late_rows(batch, new, behind, closed, all_count)
 
         def settle(produced: dict[int, int]) -> Settled:
             waits = self.waits(batch) if produced else {}
             published = {period: (count, waits.get(period) or 0) for period, count in produced.items()}
-            books.add(published, arrived.rows, self._registered(batch) if missed.num_rows else 0)
+            books.add(published, arrived.rows, self._registered(batch) if missed is not None else 0)
             books.note(self.extras)
             ledger = books.close(controls, flush=batch.flush)
             if batch.flush:
@@ -234,7 +237,7 @@ class WindowedStage(Stage):
             }
             return Settled(ledger, after, dict(books.totals))
 
-        few = {"late"} if missed.num_rows <= tables.FEW_ROWS else set()
+        few = {"late"} if np.count_nonzero(behind) <= tables.FEW_ROWS else set()
         if self.answer_rows and not self.leading and closing.count * self.answer_rows <= tables.FEW_ROWS:
             few.add("on_time")
         return Outcome(on_time, late, settle, few)
@@ -376,7 +379,7 @@ class WindowedStage(Stage):
             found = F.when(F.col("shard") == shard, F.lit(numbers[shard])).otherwise(found)
         return found
 
-    def reduced(self, rows: DataFrame, marked: pa.Table, density: int) -> tuple[DataFrame, bool]:
+    def reduced(self, rows: DataFrame, marked: DataFrame | None, density: int) -> tuple[DataFrame, bool]:
         """Rows less some that no answer can hold, and whether every row is known to count (``ok``).
 
         Parameters
@@ -384,18 +387,18 @@ class WindowedStage(Stage):
         rows
             Payload, ``seq``, ``ts``, ``side``, ``shard``; any ``ok``.
         marked
-            ``seq`` of rows that came too late for a window of theirs, among other columns.
+            ``seq`` of rows that came too late for a window of theirs, among other columns; None where there are none.
         density
             About how many rows a pane has.
         """
         return rows, False
 
-    def _marked(self, rows: DataFrame, batch: Batch, missed: pa.Table, before: list[int]) -> DataFrame:
+    def _marked(self, rows: DataFrame, batch: Batch, missed: DataFrame | None, before: list[int]) -> DataFrame:
         """Rows that count, with ``c``; `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed."""
         from pyspark.sql import functions as F
 
         rows = rows.where("ok")
-        known = rows.join(self._listed(missed), "seq", "left") if missed.num_rows else rows.withColumn("c", F.lit(None))
+        known = rows.withColumn("c", F.lit(None)) if missed is None else rows.join(missed, "seq", "left")
         if batch.seq_from == 0:
             return known.withColumn("c", F.col("c").cast("bigint"))
         held = F.when(F.col("seq") < batch.seq_from, self._by_shard(before))
@@ -514,12 +517,13 @@ class WindowedStage(Stage):
         rows = self._stored(
             seq_from=seq_from, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)
         )
-        rows = self.reduced(rows, waits, held * self.grid.pane_us // (high - low))[0].where("ok")
-        if waits.num_rows:
-            rows = rows.join(self._listed(waits), "seq", "left")
+        marked = self._listed(waits) if waits.num_rows else None
+        rows = self.reduced(rows, marked, held * self.grid.pane_us // (high - low))[0].where("ok")
+        if marked is not None:
+            rows = rows.join(marked, "seq", "left")
         none = F.lit(-1).cast("bigint")
         for name in ("bucket", "j"):
-            rows = rows.withColumn(name, F.coalesce(name, none) if waits.num_rows else none)
+            rows = rows.withColumn(name, none if marked is None else F.coalesce(name, none))
         group = F.expr(f"xxhash64({', '.join(self.groups)})") if self.groups else F.lit(0).cast("bigint")
         return rows.withColumn("grp", group).withColumn("pane", floor_div("ts", self.grid.pane_us))
 

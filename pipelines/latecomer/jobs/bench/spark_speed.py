@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RATE = 10_000.0
-TURNS = {"aggregate": 3, "topk": 3, "join": 2}
+TURNS = {"aggregate": 5, "topk": 5, "join": 2}
 """Spark's stream-stream join takes minutes, in which all is compiled that will be."""
 _JOIN = "streams: {l: a, r: b}\nkeys: [key]\nwindow: 1 s\nselect: [l.value, r.value]\n"
 QUERIES = {
