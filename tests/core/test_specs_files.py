@@ -209,7 +209,7 @@ BAD = [
     *((kind, "description", v) for kind in KINDS for v in [5, [], " "]),
     *((kind, key, REMOVE) for kind in KINDS for key in ("name", "kind", "streams", "window")),
     *(("aggregate", "window", v) for v in ["1", {"size": "1 h", "slide": "2 h"}, {"slide": "1 h"}, {"size": "10 d", "slide": "1 us"}, [], {}]),
-    *(("aggregate", "select", v) for v in [None, {}, [], "count()", {"a": 5}, {"rows": "count()"}, {"origin": "count()"}, {"a b": "count()"}]),
+    *(("aggregate", "select", v) for v in [None, {}, [], "count()", {"a": 5}, {"rows": "count()"}, {"origin": "count()"}, {"a b": "count()"}, {"wait_us": "count()"}]),
     *(("aggregate", "select.flights", v) for v in [
         "count", "avg()", "avg(a, b)", "nope(a)", "sum(a) + 1", "quantile(a)", "quantile(a, 2)", "quantile(a, b)", "count(distinct a)",
         "sum(a) over ()", "sum(a) filter (where a > 1)", "sum(x.a)", "count(); drop", "max(a, 2)", "a > 1 and b", "sum(avg(a))",
@@ -220,7 +220,7 @@ BAD = [
     ("aggregate", "quality", REMOVE), ("topk", "quality", REMOVE), ("join", "quality", REMOVE),
     *(("topk", "k", v) for v in [0, -1, 10_001, 1.5, "5", True, None, REMOVE]),
     *(("topk", "score", v) for v in ["", 5, "1", "g.x", "x desc", REMOVE]),
-    *(("topk", "select", v) for v in [[], ["a", "a"], ["rank"], ["a + 1"], "a", ["f.*"], ["a b"]]),
+    *(("topk", "select", v) for v in [[], ["a", "a"], ["rank"], ["a + 1"], "a", ["f.*"], ["a b"], ["period_start"]]),
     *(("theta_join", "conditions", v) for v in [
         [], "r.x < s.x", ["r.x != s.x"], ["r.x < r.y"], ["r.x < 1"], ["r.x + s.x < s.y"], ["x < s.x"], ["r.x < s.x or r.y < s.y"], [5], REMOVE,
     ]),
@@ -230,7 +230,7 @@ BAD = [
     *(("membership", "window", v) for v in [{"a": {"size": "1 s"}}, {"size": "1 s", "slide": "2 s"}, {"d": {"size": "1 s"}}]),
     *(("membership", "strategy.fingerprint_bits", v) for v in [3, 33, 12.5]),
     *(("join", "keys", v) for v in ["orig_h", [], [5], {"left": "a"}, {"left": ["a", "b"], "right": "c"}, {"left": "a", "rihgt": "b"}]),
-    *(("join", "select", v) for v in [[], ["left.a", "left.a"], ["left.a + 1"], ["uid"], [["left.a"]], "left.a"]),
+    *(("join", "select", v) for v in [[], ["left.a", "left.a"], ["left.a + 1"], ["uid"], [["left.a"]], "left.a", ["left.a as error"]]),
     ("join", "strategy.slack", "5 s"), ("join", "strategy.estimator", "best"), ("join", "strategy.adapt_every", "61 s"),
     ("join", "strategy", "k_slack"), ("join", "on", ["a"]),
 ]  # fmt: skip

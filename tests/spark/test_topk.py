@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from latecomer.core.windows import Grid, Observed
 from latecomer.lake import views
+from latecomer.lake.errors import InputError
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
@@ -111,6 +112,16 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, k, gro
     assert sum(r["on_time"] for r in ledger) == hits and sum(r["expected"] for r in ledger) == sum(
         map(len, final.values())
     )
+
+
+def test_a_column_named_as_a_fixed_one_is_refused_not_lost(lake, tmp_path):
+    load(lake, data(3, 40).append_column("error", pa.array(["none"] * 40)), tmp_path)
+    text = "name: q\nkind: topk\nstreams: {s: a}\nscore: v\nk: 2\nwindow: 4 s\nstrategy: none\n"
+    with pytest.raises(InputError, match="error.*select"):
+        run(lake, parse_query(text), flush=True)
+    spec = parse_query(text + "select: [error as problem]\n")
+    run(lake, spec, flush=True)
+    assert set(views.results(lake, spec)["problem"].to_pylist()) == {"none"}
 
 
 def test_any_cut_gives_the_same_tables(tmp_path, spark):

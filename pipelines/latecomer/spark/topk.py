@@ -17,12 +17,14 @@ from latecomer.core.slack import AdaptiveSlack, CalibratedSlack, Fixed
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
+from latecomer.lake.errors import InputError
 from latecomer.spark.columns import floor_div, join_null_safe, quoted
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.session import expects_few
 from latecomer.spark.windowed import BROADCAST_ROWS, Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.topk import TopKSpec
+from latecomer.specs.windows import ENVELOPE, INNER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,6 +74,12 @@ class TopKStage(WindowedStage):
         if self.spec.where is not None:
             wanted.append(("where", self.spec.where, "bool"))
         check_expressions(self.spec, self.events, wanted)
+        fixed = {*ENVELOPE, *INNER, "window_start", "window_end"}
+        for name, _ in self.selected:
+            if name.lower() in fixed:
+                remedy = "list the columns you want with `select`, this one with another name: `... as name`"
+                problem = "a column of the stream has the name of a fixed result column"
+                raise InputError(f"query {self.spec.name}: select", name, problem, remedy)
 
     policies_of = staticmethod(policies_of)
     """Adaptive wait, calibrated, or none."""

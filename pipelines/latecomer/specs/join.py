@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, streams_of, texts
+from latecomer.specs.common import Reader, streams_of
 from latecomer.specs.spec import Spec, rest_of
+from latecomer.specs.windows import STORED, select_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
@@ -78,7 +79,7 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     keys = _keys(reader, aliases)
     where = reader.text("where", None)
     condition = None if where is None else ex.parse(where, source=reader.source, key="where", aliases=aliases)
-    select = _select(reader, aliases)
+    select = select_of(reader, aliases, (), STORED)
     strategy_value = reader.take("strategy", "qjoin")
     inner = Reader(
         {"name": strategy_value} if isinstance(strategy_value, str) else strategy_value, reader.source, "strategy"
@@ -122,21 +123,6 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
             "keys", value, "must be a list of columns", f"write [column] or {{{aliases[0]}: a, {aliases[1]}: b}}"
         )
     return tuple((column, column) for column in value)
-
-
-def _select(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.SelectItem, ...] | None:
-    written = texts(reader, "select", ())
-    if not written:
-        return None
-    items = [
-        ex.parse_item(text, source=reader.source, key=f"select[{place}]", aliases=aliases)
-        for place, text in enumerate(written)
-    ]
-    names = [item.name for item in items]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise reader.fail(f"select[{place}]", name, "is selected twice", "remove one, or rename it with `as`")
-    return tuple(items)
 
 
 def _quality(reader: Reader, strategy: str) -> tuple[float, int]:

@@ -11,8 +11,10 @@ from latecomer.specs.common import ALIAS, Reader, parse_duration, shorten, texts
 
 ENVELOPE = ("provenance", "revision", "published_seq")
 """Columns every result table has; no query may name its own so."""
-INNER = ("m", "shard", "closed_seq", "repaired_in", "wait_us", "error", "period_start", "_last", "_nth")
-"""Columns that stored tables and stages have beside a result's own; no query may name its own so either."""
+STORED = ("wait_us", "error", "period_start")
+"""Columns that stored tables have beside a result's own; no query may name its own so either."""
+INNER = ("m", "shard", "closed_seq", "repaired_in", *STORED, "_last", "_nth")
+"""Columns that windowed kinds have beside a result's own while they work; no windowed query may name its own so."""
 MOST_SLIDES = 1_000_000
 """Windows one row may fall into. More is a unit mixed up."""
 
@@ -69,9 +71,11 @@ def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, 
     return tuple(found)
 
 
-def select_of(reader: Reader, aliases: tuple[str, ...], fixed: Iterable[str]) -> tuple[ex.SelectItem, ...] | None:
+def select_of(
+    reader: Reader, aliases: tuple[str, ...], fixed: Iterable[str], inner: Iterable[str] = INNER
+) -> tuple[ex.SelectItem, ...] | None:
     """``select: [alias.column, expression as name]``; None: every column."""
-    taken = {*fixed, *ENVELOPE, *INNER}
+    taken = {*fixed, *ENVELOPE, *inner}
     found: list[ex.SelectItem] = []
     for place, text in enumerate(texts(reader, "select", ())):
         key = f"select[{place}]"
