@@ -117,7 +117,7 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, k, gro
 def test_a_column_named_as_a_fixed_one_is_refused_not_lost(lake, tmp_path):
     load(lake, data(3, 40).append_column("error", pa.array(["none"] * 40)), tmp_path)
     text = "name: q\nkind: topk\nstreams: {s: a}\nscore: v\nk: 2\nwindow: 4 s\nstrategy: none\n"
-    with pytest.raises(InputError, match="error.*select"):
+    with pytest.raises(InputError, match=r"error.*select"):
         run(lake, parse_query(text), flush=True)
     spec = parse_query(text + "select: [error as problem]\n")
     run(lake, spec, flush=True)
