@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from latecomer.core import theta_kernels as kernels
 from latecomer.core.theta_encode import number_column, rows_within, shared_codes
 from latecomer.core.theta_ranks import Side, Stats, extremes_of, groups_of, ranked, take_into, taken
-from latecomer.core.theta_sums import Sums
+from latecomer.core.theta_sums import Sums, summed
 
 Int64 = NDArray[np.int64]
 Streams = Sequence[Sequence[NDArray[Any]]]
@@ -111,7 +111,7 @@ class Edge:
         """As :meth:`latecomer.core.theta_sums.Sums.total`."""
         size = int(self.near_rows.max(initial=-1)) + 1
         sums = self.by_row(weights, size, modulus)
-        return int(sums.view(np.uint64).sum()) if modulus is None else int(sums.sum()) % modulus
+        return summed(sums, modulus)
 
     def adjacency(self, near_size: int, far_size: int) -> tuple[Int64, Int64]:
         """``(starts int64[near_size + 1], far)``: matches of every near row number, ascending; O(n log n + pairs)."""

@@ -215,7 +215,7 @@ class Sums:
         if weights is None and self.second is None and self.groups is None and modulus is None:
             return int(_pairs(self.order, len(self.far_rows)))
         sums = self._sums(weights)[0]
-        return int(sums.view(np.uint64).sum()) if modulus is None else int((sums % modulus).sum()) % modulus
+        return summed(sums if modulus is None else sums % modulus, modulus)
 
     def _sums(self, weights: Int64 | None) -> tuple[Int64, Int64]:
         """Sums in some order of the near rows, and that order, as numbers in `near_rows`."""
@@ -239,6 +239,11 @@ class Sums:
             before[:1] = 0
             sums -= _looked_up(prefix, np.maximum.accumulate(np.where(new, before, 0))[self.order >= far])
         return sums, near_order
+
+
+def summed(sums: Int64, modulus: int | None) -> int:
+    """The sum of sums, modulo 2**64, or modulo `modulus` where they are below it."""
+    return int(sums.view(np.uint64).sum()) if modulus is None else int(sums.sum()) % modulus
 
 
 @njit(cache=True)

@@ -23,9 +23,9 @@ from latecomer.core.repair import assign
 from latecomer.lake import journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.specs.windows import STORED
 
 VIEWS = ("results", "on_time", "corrections", "late", "ledger", "quarantine")
-_INTERNAL = ("period_start", "wait_us", "error")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
@@ -90,7 +90,7 @@ def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa
         rows = rows.filter(_last_of_each(rows, keys))
     if spec.kind == "aggregate":
         rows = _with_coverage(lake, spec, rows, keys)
-    return rows.drop_columns([name for name in _INTERNAL if name in rows.column_names])
+    return rows.drop_columns([name for name in STORED if name in rows.column_names])
 
 
 def _newest_windows(rows: pa.Table) -> pa.Table:
@@ -140,7 +140,7 @@ def late(lake: Lake, spec: Any) -> pa.Table:
     rows = rows.take(pc.sort_indices(rows, sort_keys=order))
     batch = assign(rows["seq"].to_numpy(), closing_arrivals(lake, spec.name))
     rows = rows.append_column("repaired_in", pa.array(batch, pa.int64(), mask=batch < 0))
-    return rows.drop_columns([name for name in _INTERNAL if name in rows.column_names])
+    return rows.drop_columns([name for name in STORED if name in rows.column_names])
 
 
 def closing_arrivals(lake: Lake, query: str) -> np.ndarray:

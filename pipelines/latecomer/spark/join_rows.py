@@ -213,29 +213,28 @@ class JoinRows:
         """Result columns over a pair's columns: name, value."""
         from pyspark.sql import functions as F
 
-        fixed = {}
-        for letter, alias in zip(LETTERS, self.aliases, strict=True):
-            fixed[f"{alias}_seq"] = F.col(f"{letter}_seq")
-            fixed[f"{alias}_event_ts"] = F.timestamp_micros(f"{letter}_ts")
+        fixed = self._fixed
         return [
             (name, fixed[name] if name in fixed else F.expr(ex.to_spark_sql(expr, self.name_of)))
             for name, expr in self._outputs()
         ]
 
+    @cached_property
+    def _fixed(self) -> dict[str, Column]:
+        """Result columns that every pair has: name, value."""
+        from pyspark.sql import functions as F
+
+        sides = list(zip(LETTERS, self.aliases, strict=True))
+        seqs = {f"{alias}_seq": F.col(f"{letter}_seq") for letter, alias in sides}
+        return seqs | {f"{alias}_event_ts": F.timestamp_micros(f"{letter}_ts") for letter, alias in sides}
+
     def outlined(self, pairs: DataFrame, carried: Sequence[str]) -> DataFrame:
         """Pairs with only what results are made of (see `results`) and the columns `carried`: the least to cache."""
-        derived = {f"{alias}_{name}" for alias in self.aliases for name in ("seq", "event_ts")}
-        values = [value.alias(f"o{i}") for i, (name, value) in enumerate(self._selected) if name not in derived]
+        values = [value.alias(f"o{i}") for i, (name, value) in enumerate(self._selected) if name not in self._fixed]
         return pairs.select("l_seq", "r_seq", "l_ts", "r_ts", *carried, *values)
 
     def results(
-        self,
-        pairs: DataFrame,
-        *,
-        provenance: str,
-        published: Column,
-        period: Column,
-        wait: Column | None = None,
+        self, pairs: DataFrame, *, provenance: str, published: Column, period: Column, wait: Column | None = None
     ) -> DataFrame:
         """Public result rows of pairs, `outlined` or not; `wait` (us) goes into the ledger."""
         from pyspark.sql import functions as F

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter
 from latecomer.core.hashing import HASH_BITS, Shards, pack, shard_of, unpack
+from latecomer.spark.columns import cuts
 
 PIECE_BYTES = 1 << 26
 """Bytes of packed hashes or filters that a batch holds, about."""
@@ -61,15 +62,6 @@ def all_bits(places: int) -> int:
     return (1 << places) - 1 if places < 64 else -1
 
 
-def _cuts(*keys: NDArray[Any]) -> NDArray[np.intp]:
-    """Where a run of equal keys begins, and the length at the end."""
-    size = keys[0].size
-    new = np.ones(size + 1, np.bool_)
-    if size:
-        new[1:-1] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-    return np.flatnonzero(new) if size else np.zeros(1, np.intp)
-
-
 class _Asked:
     """Filters, each opened at the first question."""
 
@@ -89,8 +81,8 @@ class _Asked:
         filters, found = self.filters, np.zeros(hashes.size, np.bool_)
         shard = shard_of(place, window, hashes, filters.shards)
         order = np.lexsort((shard, window, place))
-        cuts = _cuts(place[order], window[order], shard[order])
-        for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+        ends = cuts(place[order], window[order], shard[order])
+        for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             rows = order[a:b]
             key = int(place[rows[0]]), int(window[rows[0]]), int(shard[rows[0]])
             if key not in self._opened:
@@ -128,10 +120,10 @@ def packed(batches: Iterable[pa.RecordBatch], shares: list[Any], others: bool) -
     def piece(a: int, b: int) -> tuple[int, int, int, bytes]:
         bits = filters.bits.get((int(place[a]), int(window[a])), HASH_BITS)
         own = _cut_to(hashes[a:b], bits)
-        return int(place[a]), int(window[a]), int(shard[a]), pack(own[_cuts(own)[:-1]], bits)
+        return int(place[a]), int(window[a]), int(shard[a]), pack(own[cuts(own)[:-1]], bits)
 
-    cuts = _cuts(place, window, shard)
-    yield from _batched((piece(a, b) for a, b in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)), _PACKED)
+    ends = cuts(place, window, shard)
+    yield from _batched((piece(a, b) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)), _PACKED)
 
 
 def filled(batches: Iterable[pa.RecordBatch], new: Any) -> Iterator[pa.RecordBatch]:

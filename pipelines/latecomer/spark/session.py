@@ -95,9 +95,14 @@ def expects_few(spark: SparkSession) -> bool:
     return spark.conf.get(_FEW, "false") == "true"
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+
+
 def settings(lake: Lake) -> dict[str, str]:
     """Spark settings of a job, less those that were given."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    cores = usable_cores()
     path = ":".join(str(jar) for jar in jars())
     wanted = {
         "spark.master": f"local[{cores}]",

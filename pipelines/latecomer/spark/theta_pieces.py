@@ -39,7 +39,7 @@ from latecomer.core import theta_plan
 from latecomer.core.theta_edges import MIRROR
 from latecomer.core.theta_encode import encode
 from latecomer.core.theta_window import WindowJoin
-from latecomer.spark.columns import quoted
+from latecomer.spark.columns import cuts, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -396,9 +396,9 @@ def whole_windows(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterato
     for batch in batches:
         if not batch.num_rows:
             continue
-        edges = _changes([batch.column(key) for key in keys])
+        edges = cuts(*(batch.column(key).to_numpy() for key in keys))
         ends_held = bool(held) and any(held[-1].column(key)[-1] != batch.column(key)[0] for key in keys)
-        at = int(edges[-1]) if len(edges) else 0
+        at = int(edges[-2])
         if count + at >= TOGETHER_ROWS and (at or ends_held):
             yield pa.Table.from_batches([*held, batch.slice(0, at)])
             held, count, batch = [], 0, batch.slice(at)
@@ -420,18 +420,10 @@ def by_size(table: pa.Table, keys: list[str], most: int) -> tuple[pa.Table, pa.T
     alone
         One table per other window.
     """
-    starts = np.concatenate([[0], _changes([table[key] for key in keys])])
-    sizes = np.diff(starts, append=table.num_rows)
+    edges = cuts(*(table[key].to_numpy() for key in keys))
+    starts, sizes = edges[:-1], np.diff(edges)
     few = sizes <= most
     alone = [table.slice(start, size) for start, size in zip(starts[~few], sizes[~few], strict=True)]
     small = table.filter(pa.array(np.repeat(few, sizes))) if alone else table
     which = np.repeat(np.arange(int(few.sum())), sizes[few])
     return small.append_column(WINDOW, pa.array(which)), table.select(keys).take(pa.array(starts[few])), alone
-
-
-def _changes(columns: Sequence[Any]) -> NDArray[np.int64]:
-    """Where a row differs from the one before it."""
-    changes = np.zeros(max(len(columns[0]) - 1, 0), bool)
-    for column in columns:
-        changes |= np.diff(column.to_numpy()) != 0
-    return np.flatnonzero(changes) + 1

@@ -540,14 +540,8 @@ class WindowedStage(Stage):
         low = max(first * slide - self.lookback_us, EARLIEST_US)
         high = min(last * slide + size, LATEST_US) - 1
         rows = self._stored(seq_to=seq_to, low_us=low, high_us=high).where("ok").withColumn("c", F.lit(first - 1))
-        shard, number = F.lit(after[0]), F.col("m")
-        for each in range(1, self.shards):
-            shard = F.when(F.col("shard") == each, F.lit(after[each])).otherwise(shard)
-        windows = (
-            self.in_windows(rows, self.open_from("ts"), F.least(self.last_of("ts"), shard))
-            .select("shard", number)
-            .distinct()
-        )
+        last_closed = F.least(self.last_of("ts"), self._by_shard(after))
+        windows = self.in_windows(rows, self.open_from("ts"), last_closed).select("shard", "m").distinct()
         table = windows.withColumn("closed_seq", F.lit(seq_to - 1).cast("bigint")).withColumn(
             "wait_us", F.lit(0).cast("bigint")
         )

@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from latecomer.jobs.bench import data as sources
 from latecomer.jobs.bench import plots
+from latecomer.spark.session import usable_cores
 
 SHARDS = (1, 2)
 WINDOW_US, SLIDE_US = 500_000, 100_000
@@ -45,8 +46,7 @@ _QUERY = (
 
 def cores_to_try() -> tuple[int, ...]:
     """1, 2, 4, ... up to the cores that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return tuple(1 << n for n in range(usable.bit_length()))
+    return tuple(1 << n for n in range(usable_cores().bit_length()))
 
 
 def events(games: int = GAMES, rows: int = GAME_ROWS) -> pa.Table:
