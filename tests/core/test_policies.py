@@ -102,7 +102,7 @@ def test_parameters_of_a_spec() -> None:
         EVERY,
         [KeepAll, Constant, AdaptiveSlack, AdaptiveSlack, *[QJoinRetention] * 3, CalibratedRetention],
         [False] * 4 + [True] * 4,
-        [False] * 4 + [True, True, False, True],
+        [False] * 4 + [True, True, False, False],
         strict=True,
     ),
     ids=map(named, EVERY),

@@ -48,6 +48,7 @@ def expected(table, spec):
         granularity=settings.granularity_us,
         policy=restore_policy(settings, None, None),
         match=matches,
+        meet=lambda left, right: left.row["k"] == right.row["k"],
     )
     return answer, exact_join(arrivals, spec.window_us, matches)
 
@@ -56,10 +57,22 @@ def pairs(rows):
     return list(zip(rows["left_seq"].to_pylist(), rows["right_seq"].to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize(("seed", "left", "right"), [(1, "a", "b"), (2, "a", "b"), (3, "a", "a")])
-def test_equals_the_reference_and_becomes_exact(lake, tmp_path, seed, left, right):
+@pytest.mark.parametrize(
+    ("seed", "left", "right", "estimator"),
+    [
+        (1, "a", "b", "calibrated"),
+        (2, "a", "b", "calibrated"),
+        (3, "a", "a", "calibrated"),
+        (1, "a", "b", "empirical"),
+        (1, "a", "b", "delay_aware"),
+        (3, "a", "a", "delay_aware"),
+        (1, "a", "b", "paper"),
+        (3, "a", "a", "paper"),
+    ],
+)
+def test_equals_the_reference_and_becomes_exact(lake, tmp_path, seed, left, right, estimator):
     table = events.disordered(seed)
-    spec = query(left, right)
+    spec = query(left, right, more=f", estimator: {estimator}")
     load(lake, table, tmp_path)
     run(lake, spec, rows_per_batch=110, flush=True)
     answer, exact = expected(table, spec)

@@ -136,6 +136,35 @@ class _Period:
         return cls(required, float(data["lost"]), [float(c) for c in data["cost"]], int(data["intervals"]))
 
 
+@dataclass(frozen=True)
+class _Memory:
+    """What the remembered periods say, worked out once per period.
+
+    `tails` is float64[p + 1, knobs, CELLS]: what each period loses by knob and cell; the last row is the current period's, to be
+    filled in. `totals` is float64[p], `cost_rate` the mean cost of a knob per interval, float64[knobs].
+    """
+
+    tails: Float64Array
+    totals: Float64Array
+    missed: int
+    cost_rate: Float64Array
+
+    @classmethod
+    def of(cls, past: list[_Period], target: float) -> _Memory:
+        """Of `past`, which is not empty."""
+        tails = np.stack([_tail(p.required) for p in past] + [np.zeros_like(past[0].required)])
+        totals = [p.total for p in past]
+        missed = sum(p.lost > (1 - target) * total for p, total in zip(past, totals, strict=True))
+        intervals = sum(p.intervals for p in past)
+        cost_rate = [sum(p.cost[k] for p in past) / intervals for k in range(len(past[0].cost))]
+        return cls(tails, np.array(totals), missed, np.array(cost_rate))
+
+
+def _tail(required: Float64Array) -> Float64Array:
+    """Contributions that each knob loses at each cell, float64[knobs, CELLS]."""
+    return required[:, ::-1].cumsum(axis=1)[:, ::-1] - required
+
+
 class Calibrated:
     """A deterministic state machine: ``observe`` every complete interval, ``choose`` for the next.
 
@@ -184,6 +213,7 @@ class Calibrated:
         self._first: int | None = None
         self._period: int | None = None
         self._past: list[_Period] = []
+        self._memory: _Memory | None = None
         self._current = self._blank()
 
     def observe(self, loss: IntervalLoss) -> None:
@@ -208,11 +238,8 @@ class Calibrated:
         self._enter(self._period_of(interval))
         if not self._past:
             return everything
-        required, limits = self._constraints(interval)
-        tail = required[:, :, ::-1].cumsum(axis=2)[:, :, ::-1] - required
-        intervals = sum(p.intervals for p in self._past)
-        rate = np.array([sum(p.cost[k] for p in self._past) / intervals for k in range(len(self.floor_us))])
-        at = _cheapest(tail, limits * (1 + 1e-12) + 1e-9, rate, self._edges)
+        tails, limits = self._constraints(interval)
+        at = _cheapest(tails, limits * (1 + 1e-12) + 1e-9, self._remembered().cost_rate, self._edges)
         return tuple(floor + int(self._edges[cell]) for floor, cell in zip(self.floor_us, at, strict=False))
 
     def warm(self, interval: int) -> bool:
@@ -221,7 +248,7 @@ class Calibrated:
 
     def known(self) -> tuple[int, float]:
         """Periods remembered, without the current one, and the contributions in them."""
-        return len(self._past), sum(p.total for p in self._past)
+        return len(self._past), float(sum(self._remembered().totals)) if self._past else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Parameters and state, JSON-able; floats survive JSON exactly (shortest repr that reads back the same)."""
@@ -269,27 +296,31 @@ class Calibrated:
             return
         if self._current.total > 0:
             self._past = [*self._past, self._current][-self.memory :]
+            self._memory = None
         self._period, self._current = period, self._blank()
 
+    def _remembered(self) -> _Memory:
+        if self._memory is None:
+            self._memory = _Memory.of(self._past, self.target)
+        return self._memory
+
     def _constraints(self, interval: int) -> tuple[Float64Array, Float64Array]:
-        """Histograms float64[p, knobs, CELLS] and the contributions each of the p periods may lose, float64[p]."""
-        past, current = self._past, self._current
+        """Losses float64[p, knobs, CELLS] (see `_Memory`) and the contributions each of the p periods may lose, float64[p]."""
+        known, current = self._remembered(), self._current
         assert self._period is not None
-        aim = (1 - self.target) * min(1.0, (len(past) + 1) / (self.memory + 1))
-        missed = sum(p.lost > (1 - self.target) * p.total for p in past)
-        aim /= 1 + max(missed - (1 - self.share) * (len(past) + 1), 0.0)
-        totals = np.array([p.total for p in past])
-        required = [p.required for p in past]
+        periods = len(known.totals)
+        aim = (1 - self.target) * min(1.0, (periods + 1) / (self.memory + 1))
+        aim /= 1 + max(known.missed - (1 - self.share) * (periods + 1), 0.0)
         so_far = current.total
         elapsed = (interval * self.interval_us - self._period * self.period_us) / self.period_us
-        if so_far > 0 and elapsed > 0:
-            rest = so_far * max(1 - elapsed, 0.0) / elapsed
-            if rest > 0:
-                may_lose = ((1 - self.target) * (so_far + rest) - max(current.lost, 0.0)) / rest
-                aim *= min(1.0, max(may_lose / (1 - self.target), LEAST_STEER))
-            required.append(current.required)
-            totals = np.append(totals, max(so_far, float(totals.mean())))
-        return np.stack(required), aim * totals
+        if so_far <= 0 or elapsed <= 0:
+            return known.tails[:-1], aim * known.totals
+        rest = so_far * max(1 - elapsed, 0.0) / elapsed
+        if rest > 0:
+            may_lose = ((1 - self.target) * (so_far + rest) - max(current.lost, 0.0)) / rest
+            aim *= min(1.0, max(may_lose / (1 - self.target), LEAST_STEER))
+        known.tails[-1] = _tail(current.required)
+        return known.tails, aim * np.append(known.totals, max(so_far, float(known.totals.mean())))
 
 
 @lru_cache(maxsize=16)

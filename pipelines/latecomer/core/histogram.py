@@ -139,14 +139,22 @@ def add_sparse(
     if not parts:
         none = np.zeros(0, dtype=np.int64)
         return none, tuple(none.copy() for _ in columns)
+    some = [i for i, part in enumerate(parts) if len(part)]
+    if len(some) == 1 and (parts[some[0]][1:] > parts[some[0]][:-1]).all():
+        return parts[some[0]].astype(np.int64), tuple(_total(column[some[0]]) for column in columns)
     union, place = np.unique(np.concatenate(parts).astype(np.int64, copy=False), return_inverse=True)
     sums = []
     for column in columns:
         values = np.concatenate(column)
-        total = np.zeros(union.size, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
+        total = _total(np.zeros(union.size, dtype=values.dtype))
         np.add.at(total, place, values)
         sums.append(total)
     return union, tuple(sums)
+
+
+def _total(values: np.ndarray) -> np.ndarray:
+    """A copy that sums exactly: float64 or int64."""
+    return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
 def merge_sides(sides: Iterable[SideStats]) -> SideStats:
@@ -330,7 +338,7 @@ class TailEstimator:
         delay = (probing.delay_bucket + 0.5) * self.granularity_us
         span = np.minimum(delay + self.window_us, 2 * self.window_us)
         beyond = np.clip(delay - float(held.censored_from) * self.granularity_us, 0, span)
-        sums["results"][x] += float(probing.delay_results.sum())
+        sums["results"][x] += float(held.pairs.sum())
         sums["exposure"][x] += float((probing.delay_rows * (span - beyond)).sum())
         density = sums["results"][x] / sums["exposure"][x] if sums["exposure"][x] > 0 else 0.0
         some = beyond > 0

@@ -107,13 +107,13 @@ class IntervalSummary:
         sample saw of it does not depend on that and stays.
         """
         sides = []
-        for side in (0, 1):
-            own = self.cells[self.cells[:, 0] == side]
+        of_side = [self.cells[self.cells[:, 0] == side] for side in (0, 1)]
+        for side, own in enumerate(of_side):
             seen = own[:, 1] < censored[side]
             required, (pairs, sampled) = add_sparse([own[:, 1]], [np.where(seen, own[:, 4], 0)], [own[:, 5]])
             keep = (pairs > 0) | (sampled > 0)
-            met = self.cells[(self.cells[:, 0] != side) & (self.cells[:, 1] < censored[1 - side])]
-            met = met[met[:, 2] >= 0]
+            met = of_side[1 - side]
+            met = met[(met[:, 1] < censored[1 - side]) & (met[:, 2] >= 0)]
             bucket, rows = self.delays[side]
             zero = np.zeros(len(bucket), np.int64)
             bucket, (rows, candidates, results) = add_sparse(

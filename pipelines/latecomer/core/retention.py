@@ -73,7 +73,7 @@ class CalibratedRetention:
     """
 
     needs_pairs = True
-    needs_candidates = True
+    needs_candidates = False
 
     EVIDENCE = 4.0
     """Sampled losses per period; a Poisson count of 4 is known to within a half."""

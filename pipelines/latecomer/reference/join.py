@@ -48,9 +48,18 @@ def exact_join(arrivals: Sequence[Arrival], window: int, match: Match) -> set[tu
 
 
 def qjoin(
-    arrivals: Sequence[Arrival], *, window: int, interval: int, granularity: int, policy: Any, match: Match
+    arrivals: Sequence[Arrival],
+    *,
+    window: int,
+    interval: int,
+    granularity: int,
+    policy: Any,
+    match: Match,
+    meet: Match | None = None,
 ) -> Answer:
     """Symmetric join with adaptive retention; times in microseconds, `policy` as in :mod:`latecomer.core.join`.
+
+    `meet` tells candidates, which the policy may look at beside results: pairs with the same keys, before the predicate.
 
     Returns
     -------
@@ -92,9 +101,12 @@ def qjoin(
                 seen[side]["delay"].append(delay)
             for partner in buffers[1 - side]:
                 pair = (arrival, partner) if side == 0 else (partner, arrival)
-                if abs(arrival.ts - partner.ts) <= window and match(*pair):
+                required = (now - window - partner.ts) // granularity
+                near = abs(arrival.ts - partner.ts) <= window
+                if near and (meet or match)(*pair) and required < censored[1 - side]:
+                    seen[side]["candidates"].append(delay)
+                if near and match(*pair):
                     answer.on_time[pair[0].seq, pair[1].seq] = now
-                    required = (now - window - partner.ts) // granularity
                     seen[1 - side]["required"].append(required)
                     if required < censored[1 - side]:
                         seen[side]["results"].append(delay)
@@ -161,21 +173,23 @@ def k_slack(arrivals: Sequence[Arrival], window: int, slack: int | None, match: 
 
 
 def _nothing() -> list[dict[str, list]]:
-    return [{"delay": [], "results": [], "required": [], "sampled": []} for _ in (0, 1)]
+    return [{"delay": [], "candidates": [], "results": [], "required": [], "sampled": []} for _ in (0, 1)]
 
 
 def _stats(number: int, seen: list[dict[str, list]], censored: list[int], granularity: int) -> IntervalStats:
     sides = []
     for side in (0, 1):
         delays = delay_bucket(np.array(seen[side]["delay"], np.int64), granularity)
-        results = delay_bucket(np.array(seen[side]["results"], np.int64), granularity)
+        candidates, results = (
+            delay_bucket(np.array(seen[side][name], np.int64), granularity) for name in ("candidates", "results")
+        )
         bucket, rows = np.unique(delays, return_counts=True)
-        met = np.array([int((results == b).sum()) for b in bucket], np.int64)
+        met, kept = (np.array([int((each == b).sum()) for b in bucket], np.int64) for each in (candidates, results))
         required = np.array(seen[side]["required"], np.int64)
         required = required[required < censored[side]]
         sampled = np.array(seen[side]["sampled"], np.int64)
         places = np.unique(np.concatenate([required, sampled]))
         pairs = np.array([int((required == p).sum()) for p in places], np.int64)
         drawn = np.array([int((sampled == p).sum()) for p in places], np.int64)
-        sides.append(SideStats(len(delays), bucket, rows, met, met, places, pairs, drawn, censored[side]))
+        sides.append(SideStats(len(delays), bucket, rows, met, kept, places, pairs, drawn, censored[side]))
     return IntervalStats(number, sides[0], sides[1])

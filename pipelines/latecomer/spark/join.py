@@ -40,6 +40,8 @@ from latecomer.spark.stage import Batch, Outcome, Settled
 from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
@@ -73,7 +75,7 @@ class JoinStage(JoinRepair):
         cells = self._counted(pairs, control) if control.policy.needs_pairs and arrived.rows else None
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, cells))
-        late = self._late_rows(new, [self._horizon_at(horizons, side, new) for side in (0, 1)])
+        late = self._late_rows(new, lambda side, at: self._horizon_at(horizons, side, new.stream_time_us[at]))
         late_count = late_counts(late)
         if control.policy.needs_candidates:
             pairs = pairs.where(self.rows.where_sql)
@@ -124,12 +126,6 @@ class JoinStage(JoinRepair):
             return summaries(arrived, self._counted(pairs, control))
         finally:
             self.release()
-
-    def _horizon_at(self, horizons: Horizons, side: int, new: Arrivals) -> np.ndarray:
-        """Horizon of one side after each arrival, int64 us."""
-        if not len(horizons.interval):
-            return np.full(len(new.seq), NEVER, np.int64)
-        return horizons.at(side, new.stream_time_us, self.settings.interval_us, self.spec.window_us)
 
     def _pairs(
         self,
@@ -225,15 +221,23 @@ class JoinStage(JoinRepair):
             sides.append(fresh.unionByName(held.withColumns(blank)))
         return sides
 
+    def _horizon_at(self, horizons: Horizons, side: int, stream_time_us: np.ndarray) -> np.ndarray:
+        """Horizon of one side at arrivals of these stream times, int64 us."""
+        if not len(horizons.interval):
+            return np.full(len(stream_time_us), NEVER, np.int64)
+        return horizons.at(side, stream_time_us, self.settings.interval_us, self.spec.window_us)
+
     # -- late ----------------------------------------------------------------------------------------------------
 
-    def _late_rows(self, new: Arrivals, gone: list[np.ndarray]) -> pa.Table:
-        """New rows, per role, whose window reaches behind the opposite horizon `gone` (int64 us per side and arrival)."""
+    def _late_rows(self, new: Arrivals, horizon_of: Callable[[int, np.ndarray], np.ndarray]) -> pa.Table:
+        """New rows, per role, whose window reaches behind the opposite horizon: `horizon_of` (side, places in `new`), int64 us."""
         parts = []
         for side, alias in enumerate(self.rows.aliases):
-            horizon = gone[1 - side]
             source = 0 if self.rows.is_self else side
-            at = np.flatnonzero((new.side == source) & (horizon >= new.event_time_us - self.spec.window_us))
+            at = np.flatnonzero(new.side == source)
+            horizon = horizon_of(1 - side, at)
+            late = horizon >= new.event_time_us[at] - self.spec.window_us
+            at, horizon = at[late], horizon[late]
             times, period = new.event_time_us[at], new.stream_time_us[at] // self.spec.period_us * self.spec.period_us
             columns: dict[str, Any] = {
                 "seq": new.seq[at],
@@ -241,7 +245,7 @@ class JoinStage(JoinRepair):
                 "alias": pa.repeat(pa.scalar(alias), len(at)),
                 "event_ts": pa.array(times).cast(TIMESTAMP),
                 "partners_from": pa.array(times - self.spec.window_us).cast(TIMESTAMP),
-                "partners_to": pa.array(np.minimum(horizon[at], times + self.spec.window_us)).cast(TIMESTAMP),
+                "partners_to": pa.array(np.minimum(horizon, times + self.spec.window_us)).cast(TIMESTAMP),
                 "period_start": pa.array(period).cast(TIMESTAMP),
             }
             parts.append(pa.table(columns))

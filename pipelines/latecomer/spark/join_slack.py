@@ -51,7 +51,7 @@ class SlackJoinStage(JoinStage):
         clock = ArrivalClock.from_dict(state["clock"]) if state is not None else ArrivalClock()
         self._tick(clock, new)
         behind = np.where(new.event_time_us < mark, mark, NEVER)
-        late = self._late_rows(new, [behind, behind])
+        late = self._late_rows(new, lambda _, at: behind[at])
         late_count = late_counts(late)
         on_time = self._released(new, mark, batch, reached, steps, clock) if reached < FOREVER else None
 
@@ -89,7 +89,7 @@ class SlackJoinStage(JoinStage):
         """The watermark after each arrival, int64 us, ``NEVER`` before there is one."""
         strategy = self.spec.strategy
         if strategy.name == "aq_k_slack":
-            horizon = self._horizon_at(horizons, 0, new)
+            horizon = self._horizon_at(horizons, 0, new.stream_time_us)
             return np.maximum(np.where(horizon > NEVER, horizon + self.spec.window_us, NEVER), reached)
         return slack_watermark(new.stream_time_us, new.delay_us, strategy.slack_us, (reached, slack))[0]
 
