@@ -32,24 +32,24 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from latecomer.core.min_topk import (
+from latecomer.core.min_topk import PLACES, TopRows, check_window, checked_rows, pane_length_us
+from latecomer.core.time import NEVER
+from latecomer.core.topk_pool import (
+    ABSENT,
     ARRIVAL,
     EVENT,
     FIRST,
     LAST,
     SEQ,
-    TopRows,
-    check_window,
-    checked_rows,
+    Pool,
     drop_spent,
-    insert_at,
+    grown,
     insert_open,
     outranks,
-    pane_length_us,
-    place_of,
+    pool_of,
 )
-from latecomer.core.time import NEVER
 
+Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
 DOMINATED = LAST
@@ -172,29 +172,18 @@ class NoCandidates(AtOnce):
         self._held = len(self._scores[0])
 
 
-class _Sorted(AtOnce):
-    """One list of entries in rank order that grows as needed."""
+class Sma(AtOnce):
+    """Strategy ``sma``: the k-skyband over (rank, event time); an entry k others dominate can never be in an answer."""
 
     def __init__(self, k: int, size_us: int, slide_us: int) -> None:
         super().__init__(k, size_us, slide_us)
-        self._scores, self._ints = np.empty(64), np.empty((64, 5), np.int64)
+        self._scores, self._ints = np.empty(PLACES), np.empty((PLACES, 4), np.int64)
         self._n = 0
 
     @property
     def candidates_held(self) -> int:
         """Entries of the list."""
         return self._n
-
-    def _answer(self, window: int) -> TopRows:
-        return self._best(self._scores[: self._n], self._ints[: self._n], window)
-
-    def _grow(self) -> None:
-        self._scores = np.concatenate([self._scores, np.empty_like(self._scores)])
-        self._ints = np.concatenate([self._ints, np.empty_like(self._ints)])
-
-
-class Sma(_Sorted):
-    """Strategy ``sma``: the k-skyband over (rank, event time); an entry k others dominate can never be in an answer."""
 
     def _take(self, event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array) -> None:
         at = 0
@@ -203,37 +192,52 @@ class Sma(_Sorted):
             if at < len(event):
                 self._grow()
 
+    def _answer(self, window: int) -> TopRows:
+        return self._best(self._scores[: self._n], self._ints[: self._n], window)
+
     def _drop(self) -> None:
         assert self._base is not None
         keep = np.flatnonzero(self._ints[: self._n, EVENT] >= self._base * self.slide_us)
         self._n = len(keep)
         self._scores[: self._n], self._ints[: self._n] = self._scores[keep], self._ints[keep]
 
+    def _grow(self) -> None:
+        self._scores = np.concatenate([self._scores, np.empty_like(self._scores)])
+        self._ints = np.concatenate([self._ints, np.empty_like(self._ints)])
 
-class InOrderMinTopK(_Sorted):
+
+class InOrderMinTopK(AtOnce):
     """Strategy ``min_topk``: list C alone, each row offered to it on arrival."""
 
     def __init__(self, k: int, size_us: int, slide_us: int) -> None:
         super().__init__(k, size_us, slide_us)
+        self._pool, self._refs, self._n = pool_of(PLACES), np.empty(PLACES, np.int32), 0
         self._windows = np.zeros((size_us // slide_us + 2, 2), np.int64)
+
+    @property
+    def candidates_held(self) -> int:
+        """Rows of list C."""
+        return self._n
 
     def _take(self, event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array) -> None:
         at = 0
         while at < len(event):
             at, self._n = _offer_rows(
-                event, arrival, seq, score, at, self._scores, self._ints, self._n, self._windows,
+                event, arrival, seq, score, at, self._pool, self._refs, self._n, self._windows,
                 self._base or 0, self.k, self.slide_us,
             )  # fmt: skip
             if at < len(event):
-                self._grow()
+                self._pool, self._refs = grown(self._pool), np.concatenate([self._refs, np.empty_like(self._refs)])
 
     def _answer(self, window: int) -> TopRows:
-        ints = self._ints[: self._n]
-        at = np.flatnonzero((ints[:, FIRST] <= window) & (window <= ints[:, LAST]))
-        return TopRows(ints[at, SEQ], ints[at, EVENT], ints[at, ARRIVAL], self._scores[at])
+        refs = self._refs[: self._n]
+        row = self._pool.row[refs]
+        refs = refs[(row[:, FIRST] <= window) & (window <= row[:, LAST])]
+        row = self._pool.row[refs]
+        return TopRows(row[:, SEQ], row[:, EVENT], row[:, ARRIVAL], self._pool.score[refs])
 
     def _drop(self) -> None:
-        self._n = drop_spent(self._scores, self._ints, self._n, self._windows, self._base or 0)
+        self._n = drop_spent(self._pool, self._refs, self._n, self._windows, self._base or 0)
 
 
 class GsTopK(AtOnce):
@@ -270,6 +274,27 @@ METHODS: dict[str, type[AtOnce]] = {"sma": Sma, "min_topk": InOrderMinTopK, "gs_
 
 
 @njit(cache=True)
+def _place_of(scores: Float64Array, ints: Int64Array, n: int, score: float, event: int, seq: int) -> int:
+    """Rank position of a row among the first `n` entries, by binary search."""
+    low, high = 0, n
+    while low < high:
+        middle = (low + high) // 2
+        if outranks(score, event, seq, scores[middle], ints[middle, EVENT], ints[middle, SEQ]):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(cache=True)
+def _insert_at(scores: Float64Array, ints: Int64Array, n: int, at: int) -> None:
+    """Make room at position `at` of a list of `n` entries."""
+    for i in range(n, at, -1):
+        scores[i] = scores[i - 1]
+        ints[i] = ints[i - 1]
+
+
+@njit(cache=True)
 def _skyband_rows(
     event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array, at: int,
     scores: Float64Array, ints: Int64Array, n: int, k: int,
@@ -278,14 +303,14 @@ def _skyband_rows(
     for i in range(at, len(event)):
         if n + 1 > len(scores):
             return i, n
-        place = place_of(scores, ints, n, score[i], event[i], seq[i])
+        place = _place_of(scores, ints, n, score[i], event[i], seq[i])
         above = 0
         for j in range(place):
             if ints[j, EVENT] >= event[i]:
                 above += 1
         if above >= k:
             continue
-        insert_at(scores, ints, n, place)
+        _insert_at(scores, ints, n, place)
         scores[place] = score[i]
         ints[place, EVENT], ints[place, SEQ], ints[place, ARRIVAL] = event[i], seq[i], arrival[i]
         ints[place, DOMINATED] = above
@@ -304,14 +329,14 @@ def _skyband_rows(
 @njit(cache=True)
 def _offer_rows(
     event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array, at: int,
-    scores: Float64Array, ints: Int64Array, n: int, windows: Int64Array, base: int, k: int, slide_us: int,
+    pool: Pool, refs: Int32Array, n: int, windows: Int64Array, base: int, k: int, slide_us: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Rows from `at` on into list C; the first row that needs more room, and the entries after."""
     for i in range(at, len(event)):
-        if n + 1 > len(scores):
+        if pool.left[0] == 0:
             return i, n
         last = event[i] // slide_us
-        n = insert_open(scores, ints, n, windows, base, k, score[i], event[i], seq[i], arrival[i], last)
+        n, _ = insert_open(pool, refs, n, windows, base, k, score[i], event[i], seq[i], arrival[i], last, ABSENT)
     return len(event), n
 
 
@@ -330,8 +355,8 @@ def _pane_rows(
             score[i], event[i], seq[i], pane_scores[n - 1], pane_ints[n - 1, EVENT], pane_ints[n - 1, SEQ]
         ):
             continue
-        place = place_of(pane_scores, pane_ints, n, score[i], event[i], seq[i])
-        insert_at(pane_scores, pane_ints, min(n, most - 1), place)
+        place = _place_of(pane_scores, pane_ints, n, score[i], event[i], seq[i])
+        _insert_at(pane_scores, pane_ints, min(n, most - 1), place)
         pane_scores[place] = score[i]
         pane_ints[place, EVENT], pane_ints[place, SEQ], pane_ints[place, ARRIVAL] = event[i], seq[i], arrival[i]
         counts[pane] = min(n + 1, most)

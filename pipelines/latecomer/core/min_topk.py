@@ -4,7 +4,8 @@ Ordering: arrival order (`T(seq)` never falls); the result is the same for any c
 a row below the k-th best of its pane or window, which is nearly every row; O(k) for one that enters list D, O(C + W)
 for one that enters list C (at most k rows per pane and those that arrive late), with W windows per row and C <= k W
 candidates, k (1 + ln W) in expectation for random scores. A row behind closed windows is compared once with each of
-them. Per slide: O(C + W). State: C + D + one list per closed window that is still observed. First published: MinTopk
+them. Per slide: O(C + W). State: every row once (:mod:`latecomer.core.topk_pool`, 56 bytes), however many lists hold it, and
+4 bytes for each entry of C, D and one list per closed window that is still observed. First published: MinTopK
 in Yang et al. 2011; lists C and D and the lists of closed windows in the top-k method of 2021, which this follows.
 
 Windows are ``[w * slide_us, w * slide_us + size_us)``, `w` the window's number; they need not be whole slides long.
@@ -24,10 +25,16 @@ Why three places
   high, arrived no later, expire no earlier" would let a row that began after the window's end push out one of its own;
   dominance must be judged inside the window). So each closed window takes its k best from C and keeps the rows that
   arrive for it afterwards if fewer than k better ones arrived before. What they push out stays: a shorter wait needs
-  it. Rows that no wait >= 0 can tell apart (same `T`, or both before the window's end) push one another out.
+  it. Rows that no wait >= `least_wait_us` can tell apart (same `T`, or both before the window's end) push one another out.
+
+The closed windows that a row serves need not follow one another, so first and last do not describe them: with k = 2, a better row
+shortly before it and one shortly after leave it out of those that hold both, and in those that hold one, which lie on both
+sides. Neighbours share nearly all their rows, hence lists of references, and `candidates_held` counts rows.
 
 ``answer(end, wait)`` is the k best among rows with ``T(seq) < end + wait``: those that were there when the window was
-answered, at the first arrival with ``T >= end + wait``.
+answered, at the first arrival with ``T >= end + wait``. Who answers each window once, from what has arrived by then, asks for no
+wait in the past: with ``least_wait_us=FOREVER`` a closed window holds its k best and nothing else, which still judge every wait
+(`required_waits`), as all members of the final answer that have arrived are among them.
 
 References
 ----------
@@ -46,15 +53,34 @@ from numba import njit
 from numpy.typing import NDArray
 
 from latecomer.core.time import FOREVER, NEVER
+from latecomer.core.topk_pool import (
+    ABSENT,
+    ARRIVAL,
+    EVENT,
+    FIRST,
+    LAST,
+    SEQ,
+    Pool,
+    beats,
+    drop_spent,
+    grown,
+    insert_closed,
+    insert_open,
+    insert_ref,
+    pool_of,
+    put,
+    rank_in,
+    release,
+    release_all,
+)
 
+Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
 
-STATE_VERSION = 1
-EVENT, SEQ, ARRIVAL, LAST, FIRST = range(5)
-"""Columns of the integer half of an entry; list D and closed windows use the first three."""
-COUNT, LOW = range(2)
-"""Columns of the per-window table: entries serving it, position of the lowest of them in C."""
+STATE_VERSION = 2
+PLACES = 64
+"""Places of a new pool, which doubles."""
 
 
 class TopRows(NamedTuple):
@@ -66,137 +92,15 @@ class TopRows(NamedTuple):
     score: Float64Array
 
 
-@njit(cache=True, inline="always")
-def outranks(score: float, event: int, seq: int, other_score: float, other_event: int, other_seq: int) -> bool:
-    """Whether the first row ranks above the second: score, then event time, then arrival."""
-    if score != other_score:
-        return score > other_score
-    if event != other_event:
-        return event < other_event
-    return seq < other_seq
-
-
-@njit(cache=True)
-def place_of(scores: Float64Array, ints: Int64Array, n: int, score: float, event: int, seq: int) -> int:
-    """Rank position of a row among the first `n` entries, by binary search."""
-    low, high = 0, n
-    while low < high:
-        middle = (low + high) // 2
-        if outranks(score, event, seq, scores[middle], ints[middle, EVENT], ints[middle, SEQ]):
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@njit(cache=True)
-def insert_at(scores: Float64Array, ints: Int64Array, n: int, at: int) -> None:
-    """Make room at position `at` of a list of `n` entries."""
-    for i in range(n, at, -1):
-        scores[i] = scores[i - 1]
-        ints[i] = ints[i - 1]
-
-
-@njit(cache=True)
-def insert_open(
-    scores: Float64Array, ints: Int64Array, n: int, windows: Int64Array, base: int, k: int,
-    score: float, event: int, seq: int, arrival: int, last: int,
-) -> int:  # fmt: skip
-    """Offer a row to list C; `windows` is int64[W, 2] from window `base` on. Returns the number of entries after."""
-    high = last - base
-    first = high + 1
-    while first > 0:
-        low = windows[first - 1, LOW]
-        if windows[first - 1, COUNT] >= k and not outranks(
-            score, event, seq, scores[low], ints[low, EVENT], ints[low, SEQ]
-        ):
-            break
-        first -= 1
-    if first > high:
-        return n
-    at = place_of(scores, ints, n, score, event, seq)
-    insert_at(scores, ints, n, at)
-    n += 1
-    scores[at] = score
-    ints[at, EVENT], ints[at, SEQ], ints[at, ARRIVAL] = event, seq, arrival
-    ints[at, LAST], ints[at, FIRST] = last, base + first
-    for w in range(len(windows)):
-        if windows[w, LOW] >= at:
-            windows[w, LOW] += 1
-    gone = False
-    for w in range(first, high + 1):
-        windows[w, COUNT] += 1
-        if windows[w, COUNT] <= k:
-            windows[w, LOW] = at if windows[w, COUNT] == 1 else max(windows[w, LOW], at)
-            continue
-        lowest = windows[w, LOW]
-        ints[lowest, FIRST] = base + w + 1
-        gone = gone or ints[lowest, FIRST] > ints[lowest, LAST]
-        above = lowest - 1
-        while not ints[above, FIRST] <= base + w <= ints[above, LAST]:
-            above -= 1
-        windows[w, LOW], windows[w, COUNT] = above, k
-    return drop_spent(scores, ints, n, windows, base) if gone else n
-
-
-@njit(cache=True)
-def drop_spent(scores: Float64Array, ints: Int64Array, n: int, windows: Int64Array, base: int) -> int:
-    """Remove entries that serve no window from `base` on, and count the windows' pointers anew. Returns entries left."""
-    kept = 0
-    windows[:] = 0
-    for i in range(n):
-        first = max(ints[i, FIRST], base)
-        if first > ints[i, LAST]:
-            continue
-        scores[kept] = scores[i]
-        ints[kept] = ints[i]
-        ints[kept, FIRST] = first
-        for w in range(first - base, ints[i, LAST] - base + 1):
-            windows[w, COUNT] += 1
-            windows[w, LOW] = kept
-        kept += 1
-    return kept
-
-
-@njit(cache=True)
-def _insert_closed(
-    scores: Float64Array,
-    ints: Int64Array,
-    n: int,
-    end_us: int,
-    k: int,
-    score: float,
-    event: int,
-    seq: int,
-    arrival: int,
-) -> int:
-    """Offer a row to a closed window's list; entries from position k on serve shorter waits only."""
-    if n >= k and not outranks(score, event, seq, scores[k - 1], ints[k - 1, EVENT], ints[k - 1, SEQ]):
-        return n
-    at = place_of(scores, ints, min(n, k), score, event, seq)
-    insert_at(scores, ints, n, at)
-    n += 1
-    scores[at] = score
-    ints[at, EVENT], ints[at, SEQ], ints[at, ARRIVAL] = event, seq, arrival
-    # No wait separates the pushed-out row from this one: drop it.
-    if n > k and max(ints[k, ARRIVAL], end_us - 1) >= max(arrival, end_us - 1):
-        for i in range(k, n - 1):
-            scores[i] = scores[i + 1]
-            ints[i] = ints[i + 1]
-        n -= 1
-    return n
-
-
 @njit(cache=True)
 def _segment(
     event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array, at: int, upto: int,
-    c_scores: Float64Array, c_ints: Int64Array, d_scores: Float64Array, d_ints: Int64Array, sizes: Int64Array,
-    windows: Int64Array, closed: Int64Array, slots: Int64Array,
-    r_scores: Float64Array, r_ints: Int64Array, r_counts: Int64Array,
-    k: int, size_us: int, slide_us: int, base: int, pane: int, expired: int,
+    pool: Pool, newest: Int32Array, opened: Int32Array, sizes: Int64Array, windows: Int64Array,
+    closed: Int64Array, slots: Int64Array, lists: Int32Array, counts: Int64Array, bars: Float64Array,
+    k: int, size_us: int, slide_us: int, least_wait_us: int, base: int, pane: int, expired: int,
 ) -> int:  # fmt: skip
     """Rows `at` to `upto`, between which no window or pane closes. Returns the first row that lacks room or a list."""
-    depth = r_scores.shape[1]
+    depth = lists.shape[1]
     for i in range(at, upto):
         if np.isnan(score[i]):
             continue
@@ -205,36 +109,40 @@ def _segment(
         from_window, to_window = max(first, expired + 1), min(last, base - 1)
         if from_window <= to_window:
             found = np.searchsorted(closed, from_window)
-            newest = found + to_window - from_window
-            if newest >= len(closed) or closed[found] != from_window or closed[newest] != to_window:
+            newest_closed = found + to_window - from_window
+            if newest_closed >= len(closed) or closed[found] != from_window or closed[newest_closed] != to_window:
                 return i
             for w in range(to_window - from_window + 1):
-                if r_counts[slots[found + w]] >= depth:
+                if counts[slots[found + w]] >= depth:
                     return i
-        if last >= base and last != pane and sizes[0] + 1 >= len(c_scores):
+        if pool.left[0] == 0:
             return i
+        ref = ABSENT
         if last == pane:
             n = sizes[1]
-            if n < k or outranks(score[i], event[i], seq[i], d_scores[n - 1], d_ints[n - 1, EVENT], d_ints[n - 1, SEQ]):
-                place = place_of(d_scores, d_ints, n, score[i], event[i], seq[i])
-                insert_at(d_scores, d_ints, min(n, k - 1), place)
-                d_scores[place] = score[i]
-                d_ints[place, EVENT], d_ints[place, SEQ], d_ints[place, ARRIVAL] = event[i], seq[i], arrival[i]
+            if n < k or beats(pool, score[i], event[i], seq[i], newest[n - 1]):
+                ref = put(pool, score[i], event[i], seq[i], arrival[i])
+                rank = rank_in(pool, newest, n, score[i], event[i], seq[i])
+                if n == k:
+                    release(pool, newest[n - 1])
+                insert_ref(pool, newest, min(n, k - 1), rank, ref)
                 sizes[1] = min(n + 1, k)
         elif last >= base:
-            sizes[0] = insert_open(
-                c_scores, c_ints, sizes[0], windows, base, k, score[i], event[i], seq[i], arrival[i], last
+            sizes[0], ref = insert_open(
+                pool, opened, sizes[0], windows, base, k, score[i], event[i], seq[i], arrival[i], last, ref
             )
         if from_window <= to_window:
             for w in range(to_window - from_window + 1):
                 slot = slots[found + w]
                 # Nearly every row ends here; the call would cost more than the comparison.
-                if r_counts[slot] >= k and score[i] < r_scores[slot, k - 1]:
+                if score[i] < bars[slot]:
                     continue
-                end_us = (from_window + w) * slide_us + size_us
-                r_counts[slot] = _insert_closed(
-                    r_scores[slot], r_ints[slot], r_counts[slot], end_us, k, score[i], event[i], seq[i], arrival[i]
+                settled_us = (from_window + w) * slide_us + size_us - 1 + least_wait_us
+                counts[slot], ref = insert_closed(
+                    pool, lists[slot], counts[slot], settled_us, k, score[i], event[i], seq[i], arrival[i], ref
                 )
+                if counts[slot] >= k:
+                    bars[slot] = pool.score[lists[slot, k - 1]]
     return upto
 
 
@@ -247,6 +155,8 @@ class MinTopK:
         Rows per answer, at least 1.
     size_us, slide_us : int
         Window length and distance of window starts, microseconds, ``0 < slide_us <= size_us``.
+    least_wait_us : int
+        No shorter wait is asked for, microseconds; `FOREVER`: answers are asked for from all that has arrived.
 
     Raises
     ------
@@ -254,30 +164,33 @@ class MinTopK:
         For values out of range; the message names the value and what to do.
     """
 
-    def __init__(self, k: int, size_us: int, slide_us: int) -> None:
+    def __init__(self, k: int, size_us: int, slide_us: int, least_wait_us: int = 0) -> None:
         check_window(k, size_us, slide_us)
+        if not 0 <= least_wait_us <= FOREVER:
+            raise ValueError(f"least_wait_us is {least_wait_us}: give 0 or more, at most FOREVER")
         self.k, self.size_us, self.slide_us = int(k), int(size_us), int(slide_us)
+        self.least_wait_us = int(least_wait_us)
         self._base: int | None = None
         self._pane = 0
         self._expired = NEVER
         self._arrival = NEVER
-        self._c_scores, self._c_ints = np.empty(64), np.empty((64, 5), np.int64)
-        self._d_scores, self._d_ints = np.empty(self.k), np.empty((self.k, 3), np.int64)
+        self._pool = pool_of(PLACES)
+        self._opened, self._newest = np.empty(PLACES, np.int32), np.empty(self.k, np.int32)
         self._sizes = np.zeros(2, np.int64)
         self._windows = np.zeros((size_us // slide_us + 2, 2), np.int64)
         self._closed, self._slots = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._r_scores, self._r_ints = np.empty((4, self.k + 8)), np.empty((4, self.k + 8, 3), np.int64)
-        self._r_counts = np.zeros(4, np.int64)
+        self._lists = np.empty((4, self.k + 8), np.int32)
+        self._counts, self._bars = np.zeros(4, np.int64), np.empty(4)
         self._free = [0, 1, 2, 3]
 
     @property
     def candidates_held(self) -> int:
-        """Entries of C, D and the closed windows' lists; a row in several lists counts once in each."""
-        return self.open_held + int(self._r_counts[self._slots].sum())
+        """Rows held, each counted once, in however many of C, D and the closed windows' lists it is."""
+        return self._pool.held
 
     @property
     def open_held(self) -> int:
-        """Entries of C and D: what MinTopk itself would hold."""
+        """Rows of C and D: what MinTopk itself would hold."""
         return int(self._sizes.sum())
 
     def add(self, event_time_us: Int64Array, arrival_us: Int64Array, seq: Int64Array, score: Float64Array) -> None:
@@ -304,9 +217,9 @@ class MinTopK:
             upto = int(np.searchsorted(arrival, boundary, side="left"))
             while at < upto:
                 at = _segment(
-                    event, arrival, seq, score, at, upto, self._c_scores, self._c_ints, self._d_scores, self._d_ints,
-                    self._sizes, self._windows, self._closed, self._slots, self._r_scores, self._r_ints,
-                    self._r_counts, self.k, self.size_us, self.slide_us, self._base, self._pane, self._expired,
+                    event, arrival, seq, score, at, upto, self._pool, self._newest, self._opened, self._sizes,
+                    self._windows, self._closed, self._slots, self._lists, self._counts, self._bars, self.k,
+                    self.size_us, self.slide_us, self.least_wait_us, self._base, self._pane, self._expired,
                 )  # fmt: skip
                 if at < upto:
                     self._make_room(int(event[at]))
@@ -337,20 +250,19 @@ class MinTopK:
         Raises
         ------
         ValueError
-            Not a window's end, a negative wait, or a window that has expired.
+            Not a window's end, a wait below `least_wait_us`, or a window that has expired.
         """
-        if wait_us < 0:
-            raise ValueError(f"wait_us is {wait_us}: a window is answered at its end or later, give 0 or more")
-        scores, ints = self._entries(window_end_us)
-        at = np.flatnonzero(ints[:, ARRIVAL] < window_end_us + wait_us)[: self.k]
-        return TopRows(ints[at, SEQ], ints[at, EVENT], ints[at, ARRIVAL], scores[at])
+        refs = self._entries(window_end_us)
+        refs = refs[self._within(refs, window_end_us, wait_us)][: self.k]
+        row = self._pool.row[refs]
+        return TopRows(row[:, SEQ], row[:, EVENT], row[:, ARRIVAL], self._pool.score[refs])
 
     def answers(self, window_end_us: int, waits_us: Int64Array) -> Int64Array:
         """`seq` of the answers at each of m waits, best first, padded with -1: int64[m, k]."""
-        _, ints = self._entries(window_end_us)
+        refs = self._entries(window_end_us)
         found = np.full((len(waits_us), self.k), -1, np.int64)
         for row, wait_us in zip(found, waits_us, strict=True):
-            seq = ints[ints[:, ARRIVAL] < window_end_us + int(wait_us), SEQ][: self.k]
+            seq = self._pool.row[refs[self._within(refs, window_end_us, int(wait_us))], SEQ][: self.k]
             row[: len(seq)] = seq
         return found
 
@@ -363,28 +275,35 @@ class MinTopK:
         """Forget windows that end at or before `window_end_us`: rows that come for them later are not kept."""
         self._expired = max(self._expired, (window_end_us - self.size_us) // self.slide_us)
         spent = int(np.searchsorted(self._closed, self._expired, side="right"))
-        self._free.extend(self._slots[:spent].tolist())
+        for slot in self._slots[:spent].tolist():
+            release_all(self._pool, self._list(slot))
+            self._free.append(slot)
         self._closed, self._slots = self._closed[spent:], self._slots[spent:]
 
     def to_dict(self) -> dict[str, Any]:
-        """Parameters and state, JSON-able; scores as their 64 bits, so that they read back exactly."""
-
-        def listed(scores: Float64Array, ints: Int64Array) -> list[Any]:
-            return [scores.view(np.int64).tolist(), ints.tolist()]
-
+        """Parameters and state, JSON-able; rows once, by `seq`, lists by their number; scores as their 64 bits, so that they read back exactly."""
+        held = np.flatnonzero(self._pool.uses)
+        held = held[np.argsort(self._pool.row[held, SEQ])]
+        number = np.empty(len(self._pool.uses), np.int64)
+        number[held] = np.arange(len(held))
         n_c, n_d = self._sizes.tolist()
+        opened = self._opened[:n_c]
         return {
             "version": STATE_VERSION,
             "k": self.k,
             "size_us": self.size_us,
             "slide_us": self.slide_us,
+            "least_wait_us": self.least_wait_us,
             "base": self._base,
             "pane": self._pane,
             "expired": self._expired,
             "arrival": self._arrival,
-            "open": listed(self._c_scores[:n_c], self._c_ints[:n_c]),
-            "newest": listed(self._d_scores[:n_d], self._d_ints[:n_d]),
-            "closed": [[int(w), *listed(*self._list(s))] for w, s in zip(self._closed, self._slots, strict=True)],
+            "rows": [self._pool.score[held].view(np.int64).tolist(), self._pool.row[held, :LAST].tolist()],
+            "open": [number[opened].tolist(), self._pool.row[opened, LAST:].tolist()],
+            "newest": number[self._newest[:n_d]].tolist(),
+            "closed": [
+                [int(w), number[self._list(int(s))].tolist()] for w, s in zip(self._closed, self._slots, strict=True)
+            ],
         }
 
     @classmethod
@@ -392,31 +311,46 @@ class MinTopK:
         """Inverse of ``to_dict``."""
         if data["version"] != STATE_VERSION:
             raise ValueError(f"state of version {data['version']}, this is version {STATE_VERSION}: start from history")
-        self = cls(data["k"], data["size_us"], data["slide_us"])
+        self = cls(data["k"], data["size_us"], data["slide_us"], data["least_wait_us"])
         self._base, self._pane = data["base"], data["pane"]
         self._expired, self._arrival = data["expired"], data["arrival"]
-        n_c, n_d = len(data["open"][0]), len(data["newest"][0])
-        self._sizes[:] = n_c, n_d
-        while len(self._c_scores) < n_c + 2:
+        scores, rows = data["rows"]
+        while len(self._pool.score) < len(scores):
             self._grow()
-        _restore(self._c_scores, self._c_ints, data["open"])
-        _restore(self._d_scores, self._d_ints, data["newest"])
-        if n_c:
-            drop_spent(self._c_scores, self._c_ints, n_c, self._windows, self._base or 0)
-        for window, *listed in data["closed"]:
-            while len(listed[0]) >= self._r_scores.shape[1]:
-                self._grow()
-            slot = self._slot(window)
-            _restore(self._r_scores[slot], self._r_ints[slot], listed)
-            self._r_counts[slot] = len(listed[0])
+        places = np.empty(len(scores), np.int64)
+        for i, (score, (event, seq, arrival)) in enumerate(
+            zip(np.asarray(scores, np.int64).view(np.float64), rows, strict=True)
+        ):
+            places[i] = put(self._pool, score, event, seq, arrival)
+        at, spans = data["open"]
+        opened = places[np.asarray(at, np.int64)]
+        self._pool.row[opened, LAST:] = np.asarray(spans, np.int64).reshape(-1, 2)
+        newest = places[np.asarray(data["newest"], np.int64)]
+        self._opened[: len(opened)], self._newest[: len(newest)] = opened, newest
+        self._sizes[:] = len(opened), len(newest)
+        self._pool.uses[opened] += 1
+        self._pool.uses[newest] += 1
+        if len(opened):
+            drop_spent(self._pool, self._opened, len(opened), self._windows, self._base or 0)
+        for window, listed in data["closed"]:
+            self._fill(self._slot(window), places[np.asarray(listed, np.int64)])
         return self
 
-    def _list(self, slot: Any) -> tuple[Float64Array, Int64Array]:
-        n = self._r_counts[slot]
-        return self._r_scores[slot, :n], self._r_ints[slot, :n]
+    def _within(self, refs: Int32Array, window_end_us: int, wait_us: int) -> NDArray[np.bool_]:
+        """Which of the rows had arrived when a wait was over."""
+        if wait_us < 0:
+            raise ValueError(f"wait_us is {wait_us}: a window is answered at its end or later, give 0 or more")
+        if wait_us < self.least_wait_us:
+            raise ValueError(
+                f"wait_us is {wait_us}, kept are answers after {self.least_wait_us} or more: lower least_wait_us"
+            )
+        return self._pool.row[refs, ARRIVAL] < window_end_us + wait_us
 
-    def _entries(self, window_end_us: int) -> tuple[Float64Array, Int64Array]:
-        """Entries that serve a window, in rank order."""
+    def _list(self, slot: int) -> Int32Array:
+        return self._lists[slot, : self._counts[slot]]
+
+    def _entries(self, window_end_us: int) -> Int32Array:
+        """Places of the rows that serve a window, in rank order."""
         window, off = divmod(window_end_us - self.size_us, self.slide_us)
         if off:
             raise ValueError(f"{window_end_us} us ends no window: ends are multiples of the slide plus the size")
@@ -424,81 +358,84 @@ class MinTopK:
             raise ValueError(f"the window that ends at {window_end_us} us has expired: ask before calling expire")
         at = int(np.searchsorted(self._closed, window))
         if at < len(self._closed) and self._closed[at] == window:
-            return self._list(self._slots[at])
+            return self._list(int(self._slots[at]))
         n_c, n_d = self._sizes.tolist() if self._base is not None and window >= self._base else (0, 0)
-        c_ints = self._c_ints[:n_c]
-        serves = (c_ints[:, FIRST] <= window) & (window <= c_ints[:, LAST])
-        n_d = n_d if window <= self._pane else 0
-        scores = np.concatenate([self._c_scores[:n_c][serves], self._d_scores[:n_d]])
-        ints = np.concatenate([c_ints[serves, :LAST], self._d_ints[:n_d]])
-        order = np.lexsort((ints[:, SEQ], ints[:, EVENT], -scores))
-        return scores[order], ints[order]
+        refs = self._opened[:n_c]
+        span = self._pool.row[refs]
+        refs = refs[(span[:, FIRST] <= window) & (window <= span[:, LAST])]
+        refs = np.concatenate([refs, self._newest[: n_d if window <= self._pane else 0]])
+        row = self._pool.row[refs]
+        ranked: Int32Array = refs[np.lexsort((row[:, SEQ], row[:, EVENT], -self._pool.score[refs]))]
+        return ranked
 
     def _merge_pane(self) -> None:
-        n_d = int(self._sizes[1])
-        while self._sizes[0] + n_d + 1 >= len(self._c_scores):
+        while self._pool.left[0] == 0:
             self._grow()
-        for i in range(n_d):
-            event, seq, arrival = self._d_ints[i]
-            self._sizes[0] = insert_open(
-                self._c_scores, self._c_ints, self._sizes[0], self._windows, self._base or 0, self.k,
-                self._d_scores[i], event, seq, arrival, self._pane,
+        for at in self._newest[: self._sizes[1]].tolist():
+            event, seq, arrival = self._pool.row[at, :LAST]
+            self._sizes[0], _ = insert_open(
+                self._pool, self._opened, self._sizes[0], self._windows, self._base or 0, self.k,
+                self._pool.score[at], event, seq, arrival, self._pane, at,
             )  # fmt: skip
+            release(self._pool, at)
         self._sizes[1] = 0
 
     def _close(self) -> None:
         """Close the oldest open window: its k best become its list."""
         assert self._base is not None
-        n = int(self._sizes[0])
-        serves = np.flatnonzero(self._c_ints[:n, FIRST] <= self._base)
+        opened = self._opened[: self._sizes[0]]
+        serves = opened[self._pool.row[opened, FIRST] <= self._base]
         if self._base > self._expired and len(serves):
-            slot = self._slot(self._base)
-            self._r_scores[slot, : len(serves)] = self._c_scores[serves]
-            self._r_ints[slot, : len(serves)] = self._c_ints[serves, :LAST]
-            self._r_counts[slot] = len(serves)
+            self._fill(self._slot(self._base), serves)
         self._base += 1
-        self._sizes[0] = drop_spent(self._c_scores, self._c_ints, n, self._windows, self._base)
+        self._sizes[0] = drop_spent(self._pool, self._opened, len(opened), self._windows, self._base)
 
     def _make_room(self, event_us: int) -> None:
-        """What the row at `event_us` lacks: lists for closed windows that had no row until now, or longer lists."""
+        """What the row at `event_us` lacks: lists for closed windows that had no row until now, places, or longer lists."""
         assert self._base is not None
         first, last = (event_us - self.size_us) // self.slide_us + 1, event_us // self.slide_us
         wanted = np.arange(max(first, self._expired + 1), min(last, self._base - 1) + 1)
         lacking = np.setdiff1d(wanted, self._closed, assume_unique=True).tolist()
         for window in lacking:
             self._slot(window)
-        if not lacking:
+        if lacking:
+            return
+        if self._pool.left[0] == 0:
             self._grow()
+        else:
+            self._lengthen()
 
     def _slot(self, window: int) -> int:
         """An empty list for `window`."""
         if not self._free:
-            n = len(self._r_counts)
-            self._r_scores = np.concatenate([self._r_scores, np.empty_like(self._r_scores)])
-            self._r_ints = np.concatenate([self._r_ints, np.empty_like(self._r_ints)])
-            self._r_counts = np.concatenate([self._r_counts, np.zeros(n, np.int64)])
+            n = len(self._counts)
+            self._lists = np.concatenate([self._lists, np.empty_like(self._lists)])
+            self._counts = np.concatenate([self._counts, np.zeros(n, np.int64)])
+            self._bars = np.concatenate([self._bars, np.empty(n)])
             self._free = list(range(n, 2 * n))
         slot = self._free.pop()
         at = np.searchsorted(self._closed, window)
         self._closed, self._slots = np.insert(self._closed, at, window), np.insert(self._slots, at, slot)
-        self._r_counts[slot] = 0
+        self._counts[slot], self._bars[slot] = 0, -math.inf
         return slot
 
+    def _fill(self, slot: int, refs: NDArray[Any]) -> None:
+        """Rows, in rank order, into an empty list."""
+        while len(refs) > self._lists.shape[1]:
+            self._lengthen()
+        self._lists[slot, : len(refs)], self._counts[slot] = refs, len(refs)
+        self._pool.uses[refs] += 1
+        if len(refs) >= self.k:
+            self._bars[slot] = self._pool.score[refs[self.k - 1]]
+
     def _grow(self) -> None:
-        """Double the lists that are full; entries stay."""
-        if self._sizes.sum() + 2 >= len(self._c_scores):
-            self._c_scores = np.concatenate([self._c_scores, np.empty_like(self._c_scores)])
-            self._c_ints = np.concatenate([self._c_ints, np.empty_like(self._c_ints)])
-        else:
-            self._r_scores = np.concatenate([self._r_scores, np.empty_like(self._r_scores)], axis=1)
-            self._r_ints = np.concatenate([self._r_ints, np.empty_like(self._r_ints)], axis=1)
+        """Twice the places for rows; C has as many, as none of its rows is in it twice."""
+        self._pool = grown(self._pool)
+        self._opened = np.concatenate([self._opened, np.empty_like(self._opened)])
 
-
-def _restore(scores: Float64Array, ints: Int64Array, listed: list[Any]) -> None:
-    n = len(listed[0])
-    scores[:n] = np.asarray(listed[0], np.int64).view(np.float64)
-    if n:
-        ints[:n] = listed[1]
+    def _lengthen(self) -> None:
+        """Twice the length of closed windows' lists."""
+        self._lists = np.concatenate([self._lists, np.empty_like(self._lists)], axis=1)
 
 
 def check_window(k: int, size_us: int, slide_us: int) -> None:

@@ -154,7 +154,7 @@ def bar_figure(
     log: bool = False,
 ) -> Path:
     """Grouped bars: ``out/name.png`` and ``out/name.csv``; `series` maps a colour's name to one value per group."""
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(8.2, 4.2), layout="constrained")
     width = 0.8 / max(len(series), 1)
     for place, (label, values) in enumerate(series.items()):
         if len(values) != len(groups):
@@ -164,7 +164,7 @@ def bar_figure(
     axes.set_xticks(range(len(groups)), groups)
     rows = ((group, *(values[i] for values in series.values())) for i, group in enumerate(groups))
     table(out, name, (x_label, *series), rows)
-    return _finish(figure, axes, out, name, (x_label, y_label, title), log)
+    return _finish(figure, axes, out, name, (x_label, y_label, title), log, beside=True)
 
 
 def _finish(

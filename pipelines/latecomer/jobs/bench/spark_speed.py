@@ -16,13 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from latecomer.jobs.bench.data import exponential
+from latecomer.jobs.bench.goals import Goals
 from latecomer.lake.location import Lake
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.run import run
@@ -70,6 +71,21 @@ def measure(kind: str, rows: int, progress: Callable[[str], None]) -> dict[str, 
         return found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def goals(kind: str, found: dict[str, float], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """What `run` was to reach beside Spark's own way and the floor, and whether it did."""
+    lines = Goals(progress)
+    if kind == "join":
+        lines.add("join: times as fast as Spark's stream-stream join", 5, found["latecomer_times_spark"], "at least")
+        lines.add("join: time over the floor's", 2, found["latecomer_times_floor"], "at most")
+    else:
+        lines.add(f"{kind}: rows per second", 2e6, found["latecomer_rows_per_second"], "at least")
+        lines.add(f"{kind}: times as fast as Spark's own way", 1, found["latecomer_times_spark"], "at least")
+    if kind == "aggregate":
+        lines.add("aggregate: time over the floor's", 2, found["latecomer_times_floor"], "at most")
+    lines.add(f"{kind}: time for ten times the rows", 11, found["latecomer_tenfold"], "at most")
+    return lines.lines
 
 
 def _lake(folder: Path, kind: str, rows: int) -> Lake:
