@@ -30,28 +30,46 @@ def test_quick_benchmark_draws_its_figures_and_says_what_was_reached(tmp_path: P
     assert float(last["hpm, repaired"]) == 1.0 > float(last["hpm"]), "repair makes the end exact"
     goals = {each["name"]: each for each in found["goals"]}
     for game in ("game1", "game2"):
-        kept, promised = found[f"{game}.calibrated"]["kept"], goals[f"{game}, answers within the error"]
+        kept, promised = found[f"{game}.calibrated"]["kept"], goals[f"{game}, answers within the error by calibrated"]
         assert promised["measured"] == kept and promised["met"] == (kept >= 0.95)
         wait = goals[f"{game}, mean wait of calibrated over that of mp_k_slack"]
         assert wait["met"] and 0 < wait["measured"] < 0.2
         assert found[f"{game}.mp_k_slack"]["wait_to_mp"] == 1.0
     assert found["game1.clairvoyant"]["wait_mean_s"] < found["game1.mp_k_slack"]["wait_mean_s"]
     assert set(found["shards"]) == {"1", "2"}
-    assert any(line.startswith("game1, answers within the error") and line.endswith("met") for line in lines)
+    assert any(
+        line.startswith("game1, answers within the error by calibrated") and line.endswith("met") for line in lines
+    )
 
 
 def test_a_goal_that_is_not_reached_is_called_missed():
     strategies = {
         "game1.calibrated": {"kept": 0.94, "slack_to_mp": 0.1, "wait_to_mp": 0.3},
         "zeek.hpm": {"kept": 0.1},
+        "game2.hpm": {"kept": 0.94, "slack_to_mp": 0.3, "wait_to_mp": 0.3},
     }
-    spark = {"speedup.1": {"rows_per_second": 0.5}, "wrong_after_repair": 1, "1.1": {}}
+    spark = {"speedup": 0.5, "wrong_after_repair": 1, "1.1": {}}
     lines: list[str] = []
     goals = bench.goals(strategies | {"shards": {"1": 100.0, "2": 101.0}, "spark": spark}, lines.append)
     met = {each["name"]: each["met"] for each in goals}
     assert met.pop("game1, mean slack of calibrated over that of mp_k_slack")
     assert met and not any(met.values()) and not any("zeek" in name for name in met)
     assert sum(line.endswith("MISSED") for line in lines) == len(met)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "cores", "sequential"), [(2.0, 2, 0.0), (1.0, 2, 1.0), (2.5, 4, 0.2), (2.2, 2, 0.0)]
+)
+def test_sequential_share_is_what_amdahl_says(speedup, cores, sequential):
+    found = on_spark.amdahl(100.0 * speedup, 100.0, cores)
+    assert found["speedup"] == pytest.approx(speedup) and found["sequential"] == pytest.approx(sequential)
+
+
+def test_a_speedup_that_cores_cannot_give_is_no_measurement_and_meets_no_goal():
+    found = on_spark.amdahl(416.0, 100.0, 2) | {"wrong_after_repair": 0}
+    assert np.isnan(found["speedup"]) and np.isnan(found["sequential"])
+    goals = bench.goals({"shards": {"1": 1.0}, "spark": found}, lambda line: None)
+    assert [each["met"] for each in goals if each["name"].startswith("on Spark")] == [False]
 
 
 def test_games_at_once_arrive_by_stream_time_and_lose_no_tuple():

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core.aggregate import Cells, Function, required_answers, required_coverage
+from latecomer.core.aggregate import Cells, Function, needed_coverage, required_answers, required_coverage
 from latecomer.core.aggregate_pass import place, run_pass
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
-from latecomer.core.windows import Grid, Observed, required_slack
+from latecomer.core.windows import Grid, Observed, WindowControl, required_slack
 from latecomer.reference import windows as ref
 
 COUNT = Function("count", None)
@@ -254,3 +254,57 @@ def test_a_slide_that_does_not_divide_the_size_uses_their_greatest_common_diviso
     closed = run_pass(np.arange(0, 200, 10), np.ones(20), grid, Fixed(0))
     inner = (closed.window >= 0) & (grid.end(closed.window) <= 200)
     assert closed.final_rows[inner].tolist() == [5.0] * int(inner.sum())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(-80, 120), st.integers(0, 3), st.floats(-5, 5)), min_size=1, max_size=60),
+    st.sampled_from([(60, 20), (20, 20), (50, 20), (10, 1)]), st.integers(-10, 10), st.integers(0, 8), st.integers(-4, 12),
+)  # fmt: skip
+def test_what_windows_are_shown_is_what_their_rows_say(rows, spans, first, more, slides):
+    """Row by row, from the definition; and the cells near the windows are all that matter."""
+    grid, windows = Grid(*spans), (first, first + more)
+    cut = slides * grid.slide_us
+    event, group, value = (np.array(each) for each in zip(*rows, strict=True))
+    cells = cells_of(event, value, group, grid).ordered()
+    assert len(cells.near(grid, windows).pane) <= len(event)
+    functions, now = [Function("sum", 0), COUNT], np.maximum.accumulate(event)
+    found = required_coverage(cells.near(grid, windows), grid, windows, cut, functions, 0.05, 0.05)
+    expected = {}
+    for window in range(first, first + more + 1):
+        end = grid.end(window)
+        own = [i for i in range(len(event)) if end - grid.size_us <= event[i] < end and (now[i] < max(cut, end))]
+        own = [i for i in own if now[i] >= end or -1 * grid.granularity_us < cut - end]
+        if not own:
+            continue
+        needs: dict[int, int] = {}
+        for i in own:
+            if now[i] >= end:
+                need = int((now[i] - end) // grid.granularity_us + 1) * grid.granularity_us
+                needs[need] = needs.get(need, 0) + 1
+        values, groups = value[own], len({int(group[i]) for i in own})
+        mean, spread = values.mean(), values.var()
+        expected[window] = (needs, len(own), groups, mean, spread)
+    assert [each.window for each in found] == list(expected)
+    for each in found:
+        needs, count, groups, mean, spread = expected[each.window]
+        assert each.total == count and dict(zip(each.required_us.tolist(), each.weight.tolist(), strict=True)) == needs
+        assert each.required_us.tolist() == sorted(needs)
+        if abs(mean) > 0.5:
+            needed = needed_coverage("sum", count / groups, math.sqrt(max(spread, 0)) / abs(mean), 0.05, 0.05)
+            assert each.needed_coverage == pytest.approx(max(needed, 0.95), abs=1e-6)
+    for shown in (cells, cells.near(grid, windows)):
+        answers = required_answers(shown, grid, windows, cut, functions, 0.05)
+        assert [each.window for each in answers] == list(expected)
+        assert [each.total for each in answers] == [groups for _, _, groups, _, _ in expected.values()]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 5)), max_size=8, unique_by=lambda p: p[0])))
+def test_rows_by_pane_add_up(parts):
+    control, total = WindowControl(Grid(20, 10), 100, Fixed(0)), dict[int, int]()
+    for part in parts:
+        control.wait(*np.array(sorted(part), np.int64).reshape(-1, 2).T.copy())
+        for pane, rows in part:
+            total[pane] = total.get(pane, 0) + rows
+    assert list(zip(control.panes.tolist(), control.pane_rows.tolist(), strict=True)) == sorted(total.items())

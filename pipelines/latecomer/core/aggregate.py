@@ -40,6 +40,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -139,12 +140,19 @@ class Cells:
     most: Float64
 
     def ordered(self) -> Cells:
-        """The same cells by (group, pane, bucket), so that sums of floats do not depend on how they were gathered."""
-        order = np.lexsort((self.bucket, self.pane, self.group))
-        flat = (self.group[order], self.pane[order], self.bucket[order], self.rows[order])
-        return Cells(
-            *flat, *(each[:, order] for each in (self.counted, self.total, self.squares, self.least, self.most))
-        )
+        """The same cells by (pane, group, bucket), so that sums of floats do not depend on how they were gathered."""
+        return self._taken(np.lexsort((self.bucket, self.group, self.pane)))
+
+    def near(self, grid: Grid, windows: tuple[int, int]) -> Cells:
+        """Those whose pane can be in a window of ``[first, last]``: a view of a range, for cells in the order of panes."""
+        low = np.searchsorted(self.pane, windows[0] * grid.slide_us // grid.pane_us)
+        high = np.searchsorted(self.pane, -(-grid.end(windows[1]) // grid.pane_us))
+        return self._taken(slice(int(low), int(high)))
+
+    def _taken(self, part: Any) -> Cells:
+        deep = (self.counted, self.total, self.squares, self.least, self.most)
+        flat = (self.group, self.pane, self.bucket, self.rows)
+        return Cells(*(each[part] for each in flat), *(each[:, part] for each in deep))
 
 
 @dataclass(frozen=True)
@@ -181,36 +189,97 @@ def required_coverage(
         In the order of windows, those without rows left out. The size of a window is its rows per group; `cv` is pooled over
         groups, so it is not underestimated where groups differ.
     """
-    spread = spread_over(grid, cells.pane, cells.bucket, windows, cut_us)
+    columns = sorted({each.column for each in functions if each.column is not None})
+    moments = np.stack([cells.counted[columns], cells.total[columns], cells.squares[columns]])
+    steps = (grid.size_us, grid.slide_us, grid.pane_us, grid.granularity_us)
+    flat = (cells.group, cells.pane, cells.bucket, cells.rows)
+    counted = _waits(*flat, moments, *steps, windows[0], windows[1], cut_us)
     found: list[Observed] = []
-    if not len(spread.at):
-        return found
-    order = np.lexsort((spread.wait, spread.window))
-    at, window, wait = spread.at[order], spread.window[order], spread.wait[order]
-    numbers, starts = np.unique(window, return_index=True)
-    for number, begin, end in zip(numbers.tolist(), starts, [*starts[1:], len(window)], strict=True):
-        own, waits = at[begin:end], wait[begin:end]
-        rows = cells.rows[own]
-        total = float(rows.sum())
-        groups = len(np.unique(cells.group[own]))
+    for at, (rows, groups, begin, end) in enumerate(counted[0].tolist()):
+        if not rows:
+            continue
         needed = 0.0
-        for function in functions:
-            cv = 0.0 if function.column is None else _variation(cells, own, function.column)
-            needed = max(needed, needed_coverage(function.name, total / max(groups, 1), cv, error, delta))
-        behind = waits >= 0
-        levels, place = np.unique(waits[behind], return_inverse=True)
-        weight = np.zeros(len(levels))
-        np.add.at(weight, place, rows[behind])
-        found.append(Observed(number, (levels + 1) * grid.granularity_us, weight, total, min(needed, 1.0)))
+        for each in functions:
+            cv = 0.0 if each.column is None else _variation(*counted[1][:, columns.index(each.column), at].tolist())
+            needed = max(needed, needed_coverage(each.name, rows / groups, cv, error, delta))
+        required, weight = counted[2][begin:end], counted[3][begin:end]
+        found.append(Observed(windows[0] + at, required, weight, float(rows), min(needed, 1.0)))
     return found
 
 
-def _variation(cells: Cells, own: Int64, column: int) -> float:
-    count = float(cells.counted[column, own].sum())
+@njit(cache=True, nogil=True)
+def _waits(group, pane, bucket, rows, moments, size, slide, pane_us, granule, first, last, cut):  # type: ignore[no-untyped-def]
+    """Rows of each window by the slack they require.
+
+    Returns
+    -------
+    table : int64[windows, 4]
+        Rows, groups, and where the window's part of the other two begins and ends.
+    sums : float64[3, columns, windows]
+        Of `moments`, added in the order of the cells.
+    required_us, weight : int64[m], float64[m]
+        Slacks above 0, ascending inside a window, and the rows that require them.
+    """
+    count = last - first + 1
+    table, sums = np.zeros((count, 4), np.int64), np.zeros((3, moments.shape[1], count))
+    held = np.zeros(count + 1, np.int64)
+    for fill in range(2):
+        if fill == 1:
+            held[1:] = np.cumsum(held[:-1])
+            held[0] = 0
+            waits, own, groups = (
+                np.empty(held[-1], np.int64),
+                np.empty(held[-1], np.int64),
+                np.empty(held[-1], np.int64),
+            )
+            place = held.copy()
+        for i in range(len(pane)):
+            start = pane[i] * pane_us
+            own_first = (start - size) // slide + 1
+            for m in range(max(own_first, first), min(start // slide, last) + 1):
+                wait = bucket[i] - (m - own_first) * (slide // granule)
+                if bucket[i] < 0 or wait < 0:
+                    wait = -1
+                if wait * granule >= cut - (m * slide + size):
+                    continue
+                w = m - first
+                if fill == 0:
+                    held[w] += 1
+                    continue
+                at = place[w]
+                waits[at], own[at], groups[at] = wait, rows[i], group[i]
+                place[w] += 1
+                table[w, 0] += rows[i]
+                for c in range(moments.shape[1]):
+                    for k in range(3):
+                        sums[k, c, w] += moments[k, c, i]
+    required, weight = np.empty(len(waits), np.int64), np.empty(len(waits))
+    done = 0
+    for w in range(count):
+        part = slice(held[w], held[w + 1])
+        by_group = np.sort(groups[part])
+        if len(by_group):
+            table[w, 1] = 1 + np.count_nonzero(by_group[1:] != by_group[:-1])
+        table[w, 2] = done
+        order = np.argsort(waits[part], kind="mergesort")
+        for o in order:
+            wait = waits[held[w] + o]
+            if wait < 0:
+                continue
+            needs = (wait + 1) * granule
+            if done == table[w, 2] or required[done - 1] != needs:
+                required[done], weight[done] = needs, 0.0
+                done += 1
+            weight[done - 1] += own[held[w] + o]
+        table[w, 3] = done
+    return table, sums, required[:done], weight[:done]
+
+
+def _variation(count: float, total: float, squares: float) -> float:
     if count <= 0:
         return 0.0
-    mean = float(cells.total[column, own].sum()) / count
-    variance = max(float(cells.squares[column, own].sum()) / count - mean * mean, 0.0)
+    mean = total / count
+    variance = max(squares / count - mean * mean, 0.0)
     if not math.isfinite(mean) or not math.isfinite(variance):
         return math.inf
     return math.sqrt(variance) / abs(mean) if mean else (math.inf if variance else 0.0)

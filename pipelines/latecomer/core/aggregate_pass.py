@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.aggregate import Cells, Function, required_answers, required_coverage
-from latecomer.core.time import FOREVER
-from latecomer.core.windows import Grid, IntervalRows, Observed, SlackPolicy, WindowControl
+from latecomer.core.arrivals import Arrivals, Arrived
+from latecomer.core.time import FOREVER, NEVER
+from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -87,7 +88,7 @@ def run_pass(
     cells = _cells(event_time_us, t, value, group, grid)
 
     def observed(windows: tuple[int, int], cut_us: int) -> list[Observed]:
-        near = _near(cells, grid, windows)
+        near = cells.near(grid, windows)
         if by_answer:
             return required_answers(near, grid, windows, cut_us, functions, error)
         return required_coverage(near, grid, windows, cut_us, functions, error, delta)
@@ -126,15 +127,18 @@ def place(
     cuts
         Places in the arrival order where one micro-batch ends and the next begins; they make no difference.
     """
-    t = np.maximum.accumulate(event_time_us)
-    interval, pane = t // grid.slide_us, event_time_us // grid.pane_us
+    side, shard = np.zeros(len(event_time_us), np.int8), np.zeros(len(event_time_us), np.int32)
+    arrivals = Arrivals.of(np.arange(len(event_time_us)), event_time_us, side, shard, [NEVER])
+    t, seq, carry = arrivals.stream_time_us, arrivals.seq, [NEVER]
+    interval = t // grid.slide_us
     control = WindowControl(grid, period_us, policy, observe_us)
     slack, base = np.empty(len(t), np.int64), np.empty(len(t), np.int64)
     for low, high in itertools.pairwise([0, *cuts, len(t)]):
         if low == high:
             continue
         part = slice(low, high)
-        intervals = _intervals(interval[part], t[part], t[part] - event_time_us[part], pane[part])
+        new = Arrivals.of(seq[part], event_time_us[part], side[part], shard[part], carry)
+        intervals, carry = Arrived.of(new, grid, 1).intervals[0], new.carry
         seen = {
             number: observed(windows, number * grid.slide_us) for number, windows in control.schedule(intervals).items()
         }
@@ -182,25 +186,6 @@ def clairvoyant_slack(required: Sequence[Observed], target: float) -> int:
     return int(need[order][np.argmax(lost <= may_lose)])
 
 
-def _intervals(interval: Int64, t: Int64, delay: Int64, pane: Int64) -> list[IntervalRows]:
-    starts = np.flatnonzero(np.diff(interval, prepend=interval[0] - 1))
-    ends = np.append(starts[1:], len(interval))
-    found = []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        panes, rows = np.unique(pane[start:end], return_counts=True)
-        found.append(
-            IntervalRows(
-                int(interval[start]),
-                int(t[end - 1]),
-                int(delay[start:end].max()),
-                end - start,
-                panes,
-                rows.astype(np.int64),
-            )
-        )
-    return found
-
-
 def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, grid: Grid) -> Cells:
     """Rows by (group, pane, wait), in the order of panes."""
     pane = event_time_us // grid.pane_us
@@ -223,15 +208,6 @@ def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, 
         rows[None, :].astype(float),
         *(a[None, :] for a in (*sums, *ends)),
     )
-
-
-def _near(cells: Cells, grid: Grid, windows: tuple[int, int]) -> Cells:
-    """The cells whose pane can be in one of the windows; cells are in the order of panes."""
-    low = np.searchsorted(cells.pane, windows[0] * grid.slide_us // grid.pane_us)
-    high = np.searchsorted(cells.pane, -(-(windows[1] * grid.slide_us + grid.size_us) // grid.pane_us))
-    part = slice(int(low), int(high))
-    deep = (cells.counted, cells.total, cells.squares, cells.least, cells.most)
-    return Cells(cells.group[part], cells.pane[part], cells.bucket[part], cells.rows[part], *(a[:, part] for a in deep))
 
 
 def _answers(event_time_us: Int64, t: Int64, value: Float64, placed: Placed, grid: Grid) -> Closed:

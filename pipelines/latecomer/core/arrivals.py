@@ -207,11 +207,17 @@ def _by_interval(runs: Int64) -> list[IntervalRows]:
     """Interval numbers never fall along a shard's arrivals."""
     if not len(runs):
         return []
-    edges = np.flatnonzero(np.diff(runs[:, 1], prepend=runs[0, 1] - 1))
-    found = []
-    for own in np.split(runs, edges[1:]):
-        panes, inverse = np.unique(own[:, 2], return_inverse=True)
-        rows = _summed(inverse, own[:, 5], len(panes))
-        last, delay = int(own[-1, 3]), int(own[:, 4].max())
-        found.append(IntervalRows(int(own[0, 1]), last, delay, int(rows.sum()), panes, rows))
-    return found
+    number, time, delay = runs[:, 1], runs[:, 3], runs[:, 4]
+    starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
+    last, delay = time[np.append(starts[1:], len(runs)) - 1], np.maximum.reduceat(delay, starts)
+    order = np.lexsort((runs[:, 2], number))
+    own, panes, rows = runs[order, 1], runs[order, 2], runs[order, 5]
+    fresh = np.flatnonzero((np.diff(own, prepend=own[0] - 1) != 0) | (np.diff(panes, prepend=panes[0] - 1) != 0))
+    own, panes, rows = own[fresh], panes[fresh], np.add.reduceat(rows, fresh)
+    edges = np.flatnonzero(np.diff(own, prepend=own[0] - 1))
+    total, ends = np.add.reduceat(rows, edges).tolist(), [*edges[1:].tolist(), len(own)]
+    columns = (number[starts].tolist(), last.tolist(), delay.tolist(), total, edges.tolist(), ends)
+    return [
+        IntervalRows(at, t, late, count, panes[low:high], rows[low:high])
+        for at, t, late, count, low, high in zip(*columns, strict=True)
+    ]

@@ -96,6 +96,13 @@ class Proportional:
     ``lambda_i = n_rcv / (n_rcv + n_late)`` with `n_late` counted until the window's observation is over. A window that was
     still open then has lost nothing: its lambda is 1. The slack is rounded up to the granularity of waits, so that what counts
     as late here is exactly what the data plane registers.
+
+    What is lacking: the controller brings the *mean* of lambda to ``lambda_thr``, while the promise asks it of a share of windows.
+    Measured on the games' generator: no window that had its ``lambda_thr`` was off by `eps`; one in nine (game 1) and one in five (game 2)
+    had less, as `alpha` is driven to 0 in calm times and a burst finds it there, so that 0.958 and 0.909 of windows kept an error of
+    0.05 (asked: 0.95). A setpoint raised by the integral of what was missed kept 0.99 and 0.98, for more slack than
+    :class:`CalibratedSlack` needs for as much (0.22 against 0.16 s, 0.36 against 0.31 s), and did nothing where what is required comes
+    after the observation. So it was not added: ``calibrated``, the default, is what keeps the promise.
     """
 
     needs_observation = True

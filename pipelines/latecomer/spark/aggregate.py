@@ -124,11 +124,12 @@ class AggregateStage(WindowedStage):
                 if own is None:
                     continue
                 cut = interval * self.grid.slide_us
+                near = own.near(self.grid, windows)
                 if self.by_answer:
-                    answers[interval] = core.required_answers(own, self.grid, windows, cut, functions, self.spec.error)
+                    answers[interval] = core.required_answers(near, self.grid, windows, cut, functions, self.spec.error)
                 else:
                     answers[interval] = core.required_coverage(
-                        own, self.grid, windows, cut, functions, self.spec.error, 1.0 - self.spec.probability
+                        near, self.grid, windows, cut, functions, self.spec.error, 1.0 - self.spec.probability
                     )
             found.append(answers)
         return found

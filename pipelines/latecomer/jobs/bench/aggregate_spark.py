@@ -1,20 +1,22 @@
-"""Is `run` of an aggregate on Spark faster with more cores, and what do shards do to it?
+"""Is `run` of an aggregate on Spark faster with more cores, and do shards keep up with them?
 
-Workload: sixteen of HPM's Game 2 by our generator at once (16,000 tuples/s; one game is so sparse that deciding, once per window and
-shard, costs more than its rows do, and no shard is faster than the whole), SUM per sensor over windows of 0.5 s every 0.1 s, ``hpm``
-with 1 and 2 shards (ranges of the sensors' hash, a controller each), whole `run`s with their commits. Cores are fixed when a session
+Workload: a long steady stream, sixteen of HPM's Game 2 by our generator at once (16,000 tuples/s; one game is so sparse that deciding,
+once per window and shard, costs more than its rows do, and no shard is faster than the whole), SUM per sensor over windows of 0.5 s
+every 0.1 s, ``hpm`` with 1 and 2 shards (ranges of the sensors' hash, a controller each), in micro-batches of `BATCH_ROWS` with their
+commits. All micro-batches do the same work, and the first one warms up: ``rows_per_second`` is the rate of the fastest of the others (a
+machine is disturbed, never helped), ``seconds`` the whole run. Cores are fixed when a session
 starts, so every number of cores has a process with a session of its own (``local[1]``, ``local[2]``), which is held on so many cores
-with its children (the driver, the JVM and its compiler too), over the same events. Departure from the paper: there a task is a shard. Here shards split decisions, not rows; Spark's tasks split rows, whatever the
-shards. So throughput should grow with cores and not fall with shards; both are shown, as rows/s and as a ratio in one run.
+with its children (the driver, the JVM and its compiler too), over the same events. Departure from the paper: there a task is a shard.
+Here shards split decisions, not rows; Spark's tasks split rows, whatever the shards. So the throughput that grows with cores is that of
+as many shards as cores, over that of one shard on one core: ``speedup``. Amdahl's law makes of it the share of the work that one core
+did alone (the scan of the order, planning, commits): ``sequential``.
 
-What was late is repaired and compared with sums over all rows: ``wrong_after_repair`` answers differ.
-
-A tenth of the rows goes first, to warm up, and gives the fixed cost of a run: ``marginal`` is the rate of the rows beyond that tenth,
-``rows_per_second`` of all.
+What was late in a smaller lake is repaired and compared with sums over all rows: ``wrong_after_repair`` answers differ.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -35,8 +37,10 @@ from latecomer.spark.session import usable_cores
 
 SHARDS = (1, 2)
 WINDOW_US, SLIDE_US = 500_000, 100_000
-GAMES, GAME_ROWS = 16, 140_000
-"""Games at once, and tuples of each: 2.2 M tuples, 23,000 answers."""
+GAMES, GAME_ROWS = 16, 210_000
+"""Games at once, and tuples of each: 3.4 M tuples, 34,000 answers."""
+BATCH_ROWS = GAMES * GAME_ROWS // 3
+"""Arrivals per micro-batch, 70 s of stream time: about half of what `run` takes by itself."""
 _QUERY = (
     "name: sums_{0}\nkind: aggregate\nstreams: {{s: a}}\ngroup_by: [sensor]\nwindow: {{size: 500 ms, slide: 100 ms}}\n"
     "select: {{total: sum(value)}}\nquality: {{error: 0.05, probability: 0.95, period: 60 s}}\n"
@@ -67,7 +71,7 @@ def measure(out: Path, progress: Callable[[str], None], *, games: int = GAMES, r
     Returns
     -------
     dict
-        ``<cores>.<shards>``: ``seconds``, ``rows_per_second``, ``marginal``; ``speedup.<shards>``: rate of most cores over that of one.
+        ``<cores>.<shards>``: ``seconds``, ``rows_per_second``; with more than one core, ``speedup`` and ``sequential``.
     """
     folder = Path(tempfile.mkdtemp(prefix="latecomer-bench-"))
     found: dict[str, Any] = {}
@@ -75,20 +79,23 @@ def measure(out: Path, progress: Callable[[str], None], *, games: int = GAMES, r
     try:
         table = events(games, rows)
         pq.write_table(table, folder / "all.parquet")
-        pq.write_table(table.slice(0, len(table) // 10), folder / "tenth.parquet")
+        pq.write_table(table.slice(0, len(table) // 20), folder / "small.parquet")
         for each in cores:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 spent, wrong = pool.submit(on_cores, folder, each, SHARDS).result()
             found["wrong_after_repair"] = found.get("wrong_after_repair", 0) + wrong
-            for shards, (tenth, whole) in spent.items():
-                rate, marginal = len(table) / whole, 0.9 * len(table) / (whole - tenth)
-                found[f"{each}.{shards}"] = {"seconds": whole, "rows_per_second": rate, "marginal": marginal}
-                progress(f"{each} cores, {shards} shards on Spark: {rate:,.0f} rows/s, {marginal:,.0f} beyond a tenth")
+            for shards, (whole, rate) in spent.items():
+                found[f"{each}.{shards}"] = {"seconds": whole, "rows_per_second": rate}
+                progress(f"{each} cores, {shards} shards on Spark: {rate:,.0f} rows/s")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for shards in SHARDS:
-        pair = found[f"{cores[-1]}.{shards}"], found[f"1.{shards}"]
-        found[f"speedup.{shards}"] = {key: pair[0][key] / pair[1][key] for key in ("rows_per_second", "marginal")}
+    if cores[-1] > 1:
+        shards = min(cores[-1], max(SHARDS))
+        many, one = (found[name]["rows_per_second"] for name in (f"{cores[-1]}.{shards}", "1.1"))
+        found |= amdahl(many, one, cores[-1])
+        progress(
+            f"{cores[-1]} cores: {found['speedup']:.2f} times one, {found['sequential']:.0%} of the work is sequential"
+        )
     series = {f"local[{each}]": [found[f"{each}.{shards}"]["rows_per_second"] for shards in SHARDS] for each in cores}
     plots.bar_figure(
         out, "fig6_throughput_spark", "shards", "rows/s", [str(s) for s in SHARDS], series, title="Figure 6, on Spark"
@@ -96,8 +103,19 @@ def measure(out: Path, progress: Callable[[str], None], *, games: int = GAMES, r
     return found
 
 
+def amdahl(many: float, one: float, cores: int) -> dict[str, float]:
+    """``speedup`` of `cores` cores over one, and the share of the work that must be ``sequential`` for it; rates in rows/s.
+
+    Both are NaN where `cores` cores were more than a tenth faster than they can be: the machine was busy with something else.
+    """
+    speedup = many / one
+    if speedup > 1.1 * cores:
+        return {"speedup": math.nan, "sequential": math.nan}
+    return {"speedup": speedup, "sequential": min(max((cores / speedup - 1) / (cores - 1), 0.0), 1.0)}
+
+
 def on_cores(folder: Path, cores: int, shards: Sequence[int]) -> tuple[dict[int, tuple[float, float]], int]:
-    """In a fresh process: seconds of `run` over a tenth and over all events, by number of shards; wrong answers after repair."""
+    """In a fresh process: seconds of `run` over all events and steady rows per second, by number of shards; wrong answers after repair."""
     from pyspark.sql import SparkSession
 
     from latecomer.lake import views
@@ -111,7 +129,7 @@ def on_cores(folder: Path, cores: int, shards: Sequence[int]) -> tuple[dict[int,
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     own = folder / str(cores)
-    lakes = {name: Lake(str(own / name)) for name in ("tenth", "all")}
+    lakes = {name: Lake(str(own / name)) for name in ("small", "all")}
     wanted = settings(lakes["all"]) | {
         "spark.master": f"local[{cores}]",
         "spark.sql.shuffle.partitions": str(2 * cores),
@@ -126,16 +144,18 @@ def on_cores(folder: Path, cores: int, shards: Sequence[int]) -> tuple[dict[int,
         found: dict[int, tuple[float, float]] = {}
         for name, lake in lakes.items():
             ingest(lake, [str(folder / f"{name}.parquet")], IngestOptions(stream="a"))
-        run(lakes["tenth"], parse_query(_QUERY.format(3)), rows_per_batch=1 << 40, flush=True)  # to warm up
         for count in shards:
-            spec, spent = parse_query(_QUERY.format(count)), []
-            for lake in lakes.values():
-                started = time.perf_counter()
-                run(lake, spec, rows_per_batch=1 << 40, flush=True)
-                spent.append(time.perf_counter() - started)
-            found[count] = spent[0], spent[1]
-        repair(lakes["tenth"], spec, flush=True)
-        return found, wrong(views.results(lakes["tenth"], spec), pq.read_table(folder / "tenth.parquet"))
+            spec, ends = parse_query(_QUERY.format(count)), [time.perf_counter()]
+            batch = min(BATCH_ROWS, -(-pq.read_metadata(folder / "all.parquet").num_rows // 3))
+
+            def ended(_: str, ends: list[float] = ends) -> None:
+                ends.append(time.perf_counter())
+
+            run(lakes["all"], spec, rows_per_batch=batch, progress=ended)
+            found[count] = ends[-1] - ends[0], batch / float(np.diff(ends)[1:].min())
+        run(lakes["small"], spec, flush=True)
+        repair(lakes["small"], spec, flush=True)
+        return found, wrong(views.results(lakes["small"], spec), pq.read_table(folder / "small.parquet"))
     finally:
         spark.stop()
         shutil.rmtree(own, ignore_errors=True)
