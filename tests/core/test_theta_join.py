@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_join as theta
+from latecomer.core import theta_kernels as kernels
 from latecomer.core.theta_edges import Query
-from latecomer.core.theta_encode import float_codes, stable_sort
+from latecomer.core.theta_encode import float_codes, rows_within, stable_sort
 from latecomer.core.theta_join import Comparison, Stats
 from latecomer.core.theta_plan import DIAGONAL, NONE, WHOLE
 from latecomer.reference import theta_join as reference
@@ -274,6 +275,57 @@ def test_differential_count_of_chains_agrees_with_matches():
     assert total > 0
     for of in range(4):
         assert int(theta.matches(streams, conditions, of).sum()) == total
+
+
+@pytest.mark.parametrize(("near", "far"), [(1, 1), (3, 900), (900, 3), (400, 400), (70, 5000)])
+@pytest.mark.parametrize("groups", [1, 6])
+def test_differential_sorted_prefixes(near, far, groups):
+    """Lists that grow by nothing, by one, by a few (sorted) and by many rows (marked), in any order of near rows, with groups."""
+    rng = np.random.default_rng([near, far, groups])
+    ours, theirs = np.sort(rng.integers(0, groups, near)), np.sort(rng.integers(0, groups, far))
+    order = rng.permutation(3 * far)[:far]
+    first = np.searchsorted(theirs, ours)
+    last = np.sort(rng.integers(first, np.searchsorted(theirs, ours, "right") + 1))
+    first = np.minimum(first, last)
+    rows = rng.permutation(2 * near)[:near]
+    starts, found = kernels.expand_prefixes(rows, first, last, order, 2 * near, 3 * far)
+    want = {row: sorted(order[a:b].tolist()) for row, a, b in zip(rows.tolist(), first, last, strict=True)}
+    assert len(starts) == 2 * near + 1 and len(found) == starts[-1]
+    assert [found[a:b].tolist() for a, b in pairwise(starts)] == [want.get(row, []) for row in range(2 * near)]
+    assert np.array_equal(kernels.repeated(starts), np.repeat(np.arange(2 * near), np.diff(starts)))
+
+
+@pytest.mark.parametrize("rows", [300, 2000])
+@pytest.mark.parametrize("ops", [(">",), ("=",), (">", "<"), ("=", "<="), (">", "<", ">=")])
+def test_differential_rows_of_little_overlap(rows, ops):
+    """A coarse filter that leaves a twentieth of either side: rows are numbered among those, and given by their own numbers."""
+    rng = np.random.default_rng([rows, len(ops)])
+    near = [rng.integers(0, rows, rows), rng.random(rows), rng.random(rows)]
+    far = [rng.integers(0, rows, rows) + rows * 19 // 20, rng.random(rows), rng.random(rows)]
+    conditions = [Comparison(0, i, op, 1, i) for i, op in enumerate(ops)]
+    keep = np.ones((rows, rows), bool)
+    for i, op in enumerate(ops):
+        one, other = near[i][:, None], far[i][None, :]
+        keep &= {">": one > other, "=": one == other, "<": one < other, "<=": one <= other, ">=": one >= other}[op]
+    assert keep.any()
+    for found in (
+        theta.rows([near, far], conditions),
+        theta.expand(theta.ranges([near, far], conditions)),
+        [np.concatenate(parts) for parts in zip(*theta.iter_rows([near, far], conditions, 700), strict=True)],
+        baselines.cfs([near, far], conditions),
+    ):
+        assert all(np.array_equal(own, wanted) for own, wanted in zip(found, np.nonzero(keep), strict=True))
+    loose = baselines.cfs([near, far], conditions, ordered=False)
+    assert np.array_equal(np.sort(loose[0] * rows + loose[1]), np.flatnonzero(keep))
+
+
+@pytest.mark.parametrize("out", [0, 1, 3, 4, 5, 1000])
+def test_coarse_filter_leaves_a_few_rows_in(out):
+    codes = np.random.default_rng(out).permutation(1000)
+    for rows in (np.arange(1000), np.flatnonzero(codes != 500)):
+        kept = rows_within(codes, rows, out, 999)
+        inside = rows[codes[rows] >= out]
+        assert np.array_equal(kept, rows if len(rows) - len(inside) <= 3 else inside)
 
 
 def test_differential_ranges_are_small():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core import theta_plan
-from latecomer.core.theta_window import expand
+from latecomer.core.theta_window import Operand, WindowJoin, expand
 from latecomer.spark import theta_join, theta_pieces
 
 from tests.spark.test_theta_join import OPS, SLIDING, brute, expected, query, start
@@ -48,6 +48,58 @@ def test_every_pair_that_can_match_meets_once(sizes, op, sign, role):
             assert all(piece >> 1 < found.pieces for piece in one | other | third)
 
 
+DRAWN = st.lists(
+    st.tuples(
+        st.sampled_from([(0, 1), (1, 2), (2, 3), (0, 2), (3, 1)]), st.sampled_from(sorted(OPS)), st.integers(0, 3)
+    ),
+    max_size=4,
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(st.sampled_from(sorted(OPS)), DRAWN, st.integers(0, 10**6))
+def test_streams_that_are_linked_from_afar_are_where_they_match(op, drawn, seed):
+    """Any conditions of four streams, some on another column: every result stands in exactly one piece, with all its rows."""
+    conditions = [(0, 0, op, 1, 0)] + [(a, how & 1, sign, b, how >> 1) for (a, b), sign, how in drawn]
+    triples = tuple(
+        (Operand(a, f"a{a}{'vw'[x]}"), sign, Operand(b, f"a{b}{'vw'[y]}")) for a, x, sign, b, y in conditions
+    )
+    join = WindowJoin(("r", "s", "l", "t"), (0, 1, 2, 3), triples, ((),) * 4)
+    layout = theta_pieces.Layout.of(join, {f"a{a}{c}": "bigint" for a in range(4) for c in "vw"})
+    place, cut = join.planned, join.conditions[join.planned]
+    values = np.random.default_rng(seed).integers(0, 12, (4, 6, 2))
+    cuts = [3, 6, 9]
+    parts = {}  # alias -> partition per row, of the operand that it is shipped by
+    for alias, text in layout.values.items():
+        column = "vw".index(text.split("`")[1][2])
+        parts[alias] = np.searchsorted(cuts, values[alias, :, column], "right")
+    sizes = [np.bincount(parts[alias], minlength=4).tolist() for alias in layout.places]
+    found = theta_pieces.shipping(layout.op, *sizes, 4, layout.places, layout.links)
+    assert layout.op == cut[1] and 0 <= place < len(conditions)
+
+    def codes(alias, row):
+        part = parts[alias][row] if alias in parts else 0
+        return {code // 4 for code in found.lists[(alias * 4 + part) * found.spread]}
+
+    for rows in itertools.product(range(6), repeat=4):
+        if all(OPS[sign](values[a, rows[a], x], values[b, rows[b], y]) for a, x, sign, b, y in conditions):
+            assert len(set.intersection(*(codes(alias, row) for alias, row in enumerate(rows)))) == 1
+
+
+def test_a_chain_ships_its_far_streams_to_fewer_pieces():
+    """``r > s > l > t`` bounds all of them; a turn of direction ends it."""
+    for signs, linked in (((">", ">", ">="), {2, 3}), ((">", ">", "<"), {2}), (("<", "=", "<="), {2, 3})):
+        triples = tuple((Operand(i, f"v{i}"), sign, Operand(i + 1, f"v{i + 1}")) for i, sign in enumerate(signs))
+        join = WindowJoin(("r", "s", "l", "t"), (0, 1, 2, 3), triples, ((),) * 4)
+        layout = theta_pieces.Layout.of(join, dict.fromkeys((f"v{i}" for i in range(4)), "double"))
+        assert set(layout.links) == linked
+        found = theta_pieces.shipping(layout.op, [10] * 8, [10] * 8, 4, layout.places, layout.links)
+        size = 8 * found.spread
+        copies = [sum(map(len, found.lists[alias * size : (alias + 1) * size])) / size for alias in (2, 3)]
+        for alias, each in zip((2, 3), copies, strict=True):
+            assert each < 0.7 * found.pieces if alias in linked else each == found.pieces
+
+
 def test_skew_is_cut_further():
     """One value in half of the window is more than one task, and no task holds all of both sides."""
     found = theta_pieces.shipping("=", [10, 1000, 10, 10], [10, 30, 10, 10])
@@ -81,8 +133,16 @@ def test_rows_are_those_without_a_cut(tmp_path, spark, monkeypatch, spec):
     compared(tmp_path, monkeypatch, odd_values(4), spec)
 
 
-def test_counts_are_those_without_a_cut(tmp_path, spark, monkeypatch):
-    compared(tmp_path, monkeypatch, odd_values(6, 120), query(emit="count", conditions="[r.v < s.v, r.k >= s.k]"))
+COUNTS = [
+    query(emit="count", conditions="[r.v < s.v, r.k >= s.k]"),
+    query("{r: a, s: b, l: a, t: b}", "[r.v > s.v, s.v > l.v, l.v >= t.v]", emit="count"),
+]
+
+
+@pytest.mark.parametrize("spec", COUNTS)
+def test_counts_are_those_without_a_cut(tmp_path, spark, monkeypatch, spec):
+    """Two inequalities, and a chain of four whose far streams are reduced by way of one another."""
+    compared(tmp_path, monkeypatch, odd_values(6, 120), spec)
 
 
 @pytest.mark.parametrize("conditions", ["[r.v > s.v, r.k <= s.k]", "[s.note = r.note, r.v >= s.v]"])

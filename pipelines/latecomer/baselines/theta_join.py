@@ -95,11 +95,12 @@ def cfs(
     partitions: int = 10,
     boundaries: str = "equal_depth",
     stats: Stats | None = None,
+    ordered: bool = True,
 ) -> list[Int64]:
     """Cross filter, global sort, p partitions per side, every partition with every other.
 
     Signature, result and errors as `latecomer.core.theta_join.rows`; the first condition between two relations is the
-    one that filters and sorts.
+    one that filters and sorts. The order of results is no part of the method: without `ordered` they stay as found.
     """
 
     def method(sides: list[Side], n: int, m: int, stats: Stats) -> Pairs:
@@ -125,7 +126,7 @@ def cfs(
         ]
         return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 
-    return _joined(streams, conditions, partitions, boundaries, stats, method)
+    return _joined(streams, conditions, partitions, boundaries, stats, method, ordered)
 
 
 def _tested(sides: Sequence[Side], left: Int64, right: Int64, stats: Stats) -> Pairs:
@@ -152,6 +153,7 @@ def _joined(
     boundaries: str,
     stats: Stats | None,
     method: Method,
+    ordered: bool = True,
 ) -> list[Int64]:
     """Join relations round by round with `method` and put the results in lexicographic order."""
     check(partitions, boundaries)
@@ -173,8 +175,10 @@ def _joined(
             relations[tuple(sorted(one + other))] = joined
     (result,) = relations.values()
     columns = [result[stream] for stream in range(len(streams))]
+    stats.results += len(columns[0])
+    if not ordered:
+        return columns
     order = np.arange(len(columns[0]))
     for column, size in zip(columns[::-1], query.sizes[::-1], strict=True):
         order = stable_order(column, order, size)
-    stats.results += len(order)
     return [column[order] for column in columns]

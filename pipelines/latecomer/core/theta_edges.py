@@ -115,12 +115,18 @@ class Edge:
 
     def adjacency(self, near_size: int, far_size: int) -> tuple[Int64, Int64]:
         """``(starts int64[near_size + 1], far)``: matches of every near row number, ascending; O(n log n + pairs)."""
+        if self.limit is None and not len(self.residuals.limits):
+            return kernels.expand_prefixes(self.near_rows, self.first, self.last, self.order, near_size, far_size)
         order, rows, first, last = self.runs()
-        starts, far = kernels.expand_runs(
-            rows, first, last, order, self.residuals.limits, self.residuals.places, near_size
-        )
-        kernels.sort_runs(starts, far, far_size)
-        return starts, far
+        limits, places, number = self.residuals.limits, self.residuals.places, len(self.far_rows)
+        few = 2 * number < far_size  # then numbers among these rows sort in less time
+        if few:
+            own = np.zeros(far_size, np.int64)
+            own[self.far_rows] = np.arange(number)
+            order, places = own[order], places[:, self.far_rows]
+        starts, far = kernels.expand_runs(rows, first, last, order, limits, places, near_size)
+        kernels.sort_runs(starts, far, number if few else far_size)
+        return starts, self.far_rows[far] if few else far
 
     def take(self, low: int, high: int) -> Edge:
         """The same edge for the near rows from number `low` up to and without `high`."""

@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 _TOP, _LOW = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+FEW = 256
+"""One row in so many is left in by a filter that need not be exact."""
 
 
 def number_column(values: NDArray[Any]) -> NDArray[Any]:
@@ -276,15 +278,37 @@ def extremes(codes: Int64, rows: Int64) -> tuple[int, int]:
     return low, high
 
 
-@njit(cache=True)
 def rows_within(codes: Int64, rows: Int64, low: int, high: int) -> Int64:
-    """The rows with ``low <= code <= high``; the same array where that is all of them."""
-    out = np.empty(len(rows), np.int64)
+    """The rows with ``low <= code <= high``; the same array where that is all of them, or all but one in `FEW`.
+
+    To leave out that few costs more, here and where the rest is then gathered, than to carry them along.
+    """
+    number = _within(codes, rows, low, high)
+    if (len(rows) - number) * FEW <= len(rows):
+        return rows
+    out = np.empty(number + 1, np.int64)
+    _rows_within(codes, rows, low, high, out)
+    return out[:-1]
+
+
+@njit(cache=True)
+def _within(codes: Int64, rows: Int64, low: int, high: int) -> int:
+    number: Any = 0
+    if len(rows) == len(codes):
+        for code in codes:
+            number += np.int64((code >= low) & (code <= high))
+    else:
+        for row in rows:
+            number += np.int64((codes[row] >= low) & (codes[row] <= high))
+    return number
+
+
+@njit(cache=True)
+def _rows_within(codes: Int64, rows: Int64, low: int, high: int, out: Int64) -> None:
     to: Any = 0
     for row in rows:
         out[to] = row
         to += np.int64((codes[row] >= low) & (codes[row] <= high))
-    return out[:to] if to < len(rows) else rows
 
 
 @njit(cache=True)

@@ -9,11 +9,12 @@ Ordering: none asked of the input. Cost, for n rows in all and two streams or an
 * `count`, `matches`: O(n log n) where no two streams share more than two inequalities (any number of equalities), by
   dynamic programming along the tree; no pair is built. Three and more inequalities on an edge: the two that rule out
   most shape the runs and the pairs they let through are tested one by one, without being stored.
-* `rows`: O(n log n + output), with a logarithm of their own length on lists of matches shorter than 1/64 of the far
-  stream, which are sorted. Streams are first reduced to rows that take part in some result, so no intermediate
-  result is larger than the last one. The rounds of `plan` (neighbouring pairs, then pairs of results) are for an
-  executor that runs the pairs of a round at once; here the tree is followed stream by stream, which on reduced streams
-  is bounded alike.
+* `rows`: O(n log n + output). With at most one inequality on an edge a row's list of matches is the one before it and
+  some rows more, so it is merged and copied, at the speed of memory. With two, lists shorter than 1/64 of the far rows
+  that are left are sorted, with a logarithm of their own length. Streams are first reduced to rows that take part in
+  some result, so no intermediate result is larger than the last one. The rounds of `plan` (neighbouring pairs, then
+  pairs of results) are for an executor that runs the pairs of a round at once; here the tree is followed stream by
+  stream, which on reduced streams is bounded alike.
 * `ranges`: linear space per edge with at most one inequality, O(n log n) runs with two; a third stays as a filter.
 
 A cyclic join graph is enumerated along a spanning tree in chunks; the conditions that close a cycle filter as soon as
@@ -269,10 +270,13 @@ def expand(factorised: Ranges) -> list[Int64]:
     adjacency = []
     for edge in factorised.edges:
         near_size, far_size = factorised.sizes[edge.near], factorised.sizes[edge.far]
-        starts, far = kernels.expand_runs(
-            edge.row, edge.first, edge.last, edge.order, edge.limits, edge.places, near_size
-        )
-        kernels.sort_runs(starts, far, far_size)
+        if not len(edge.limits) and np.bincount(edge.row, minlength=1).max() < 2:
+            starts, far = kernels.expand_prefixes(edge.row, edge.first, edge.last, edge.order, near_size, far_size)
+        else:
+            starts, far = kernels.expand_runs(
+                edge.row, edge.first, edge.last, edge.order, edge.limits, edge.places, near_size
+            )
+            kernels.sort_runs(starts, far, far_size)
         adjacency.append((starts, far))
     filters = [(Step(near, far), Residuals(limits, places)) for near, far, limits, places in factorised.closing]
     return _followed(factorised.sizes, np.arange(factorised.sizes[0]), steps, adjacency, filters)
@@ -391,7 +395,7 @@ def _followed(
     waiting = list(filters)
     for step, (starts, far) in zip(steps, adjacency, strict=True):
         if len(columns) == 1:  # the first step: `start` holds every row that has matches, so its list is the answer
-            columns, child = {0: np.repeat(np.arange(sizes[0]), np.diff(starts))}, far
+            columns, child = {0: kernels.repeated(starts)}, far
         else:
             origin, child = kernels.follow(columns[step.near], starts, far)
             columns = {stream: column[origin] for stream, column in columns.items()}

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
 Ints = NDArray[np.signedinteger[Any]]
+_NONE = np.empty((0, 0), np.int64)
 
 
 def run_sums(order: Int64, weights: Int64, rows: Int64, first: Int64, last: Int64, size: int) -> Int64:
@@ -244,15 +245,23 @@ def filtered_sums(
     return out
 
 
-@njit(cache=True)
 def expand_runs(
-    rows: Int64, first: Int64, last: Int64, order: Int64, limits: Int64, places: Int64, size: int
+    rows: Ints, first: Ints, last: Ints, order: Ints, limits: Int64, places: Int64, size: int
 ) -> tuple[Int64, Int64]:
     """Matches of every near row: ``(starts int64[size + 1], far int64[pairs])``; in any order of runs.
 
     Far rows stand in run order, unsorted. Residuals as in `filtered_sums`.
     """
     starts = np.zeros(size + 1, np.int64)
+    _lengths(rows, first, last, order, limits, places, starts)
+    out = np.empty(int(starts[-1]), np.int64)
+    _expand_runs(rows, first, last, order, limits, places, starts, out)
+    return starts, out
+
+
+@njit(cache=True)
+def _lengths(rows: Ints, first: Ints, last: Ints, order: Ints, limits: Int64, places: Int64, starts: Int64) -> None:
+    """Where the matches of every row begin."""
     plain = len(limits) == 0
     for run in range(len(rows)):
         row = rows[run]
@@ -262,88 +271,190 @@ def expand_runs(
         for at in range(first[run], last[run]):
             if _kept(limits, places, row, order[at]):
                 starts[row + 1] += 1
-    for row in range(size):
+    for row in range(len(starts) - 1):
         starts[row + 1] += starts[row]
+
+
+@njit(cache=True)
+def _expand_runs(
+    rows: Ints, first: Ints, last: Ints, order: Ints, limits: Int64, places: Int64, starts: Int64, out: Int64
+) -> None:
     fill = starts[:-1].copy()
-    out = np.empty(starts[size], np.int64)
+    plain = len(limits) == 0
     for run in range(len(rows)):
         row = rows[run]
         to = fill[row]
         for at in range(first[run], last[run]):
             far = order[at]
-            if _kept(limits, places, row, far):
+            if plain or _kept(limits, places, row, far):
                 out[to] = far
                 to += 1
         fill[row] = to
+
+
+def expand_prefixes(rows: Ints, first: Ints, last: Ints, order: Ints, size: int, far_size: int) -> tuple[Int64, Int64]:
+    """As `expand_runs` and `sort_runs` together, for one run per near row.
+
+    By ascending `last`, a run with the `first` of the one before it is that one and some rows more: the sorted list is
+    kept, grows by a merge, and is copied out. Where `first` changes the list begins anew. O(m log m) and what a copy of the
+    output costs, if runs share a `first` or no position.
+    """
+    if (last[1:] < last[:-1]).any():
+        by = stable_order(last, np.arange(len(last)), len(order) + 1)
+        rows, first, last = rows[by], first[by], last[by]
+    starts = np.zeros(size + 1, np.int64)
+    _lengths(rows, first, last, order, _NONE, _NONE, starts)
+    out = np.empty(int(starts[-1]), np.int64)
+    held = np.empty(int((last - first).max(initial=0)), np.int64)
+    _expand_prefixes(rows, first, last, order, starts, held, np.zeros((far_size >> 6) + 1, np.uint64), out)
     return starts, out
 
 
 @njit(cache=True)
-def sort_runs(starts: Int64, far: Int64, far_size: int) -> None:
-    """Put far rows in ascending order within each near row, in place.
-
-    A list that holds at least 1/64 of the far rows is marked in a table of bytes and read off eight at a time, in
-    linear time; a shorter list of k is sorted, O(k log k). Both beat the strictly linear way, transposing twice, whose
-    scattered writes miss every cache.
-    """
-    words = np.zeros((far_size + 7) // 8, np.uint64)
-    marks = words.view(np.uint8)
-    for row in range(len(starts) - 1):
-        begin, end = starts[row], starts[row + 1]
-        if (end - begin) * 64 >= far_size:
-            for at in range(begin, end):
-                marks[far[at]] = 1
-            to = begin
-            for word in range(len(words)):
-                if words[word]:
-                    for j in range(8 * word, 8 * word + 8):
-                        if marks[j]:
-                            far[to] = j
-                            to += 1
-                    words[word] = 0
-        elif end - begin > 24:
-            far[begin:end] = np.sort(far[begin:end])
-        else:
-            for at in range(begin + 1, end):
-                value = far[at]
-                to = at
-                while to > begin and far[to - 1] > value:
-                    far[to] = far[to - 1]
-                    to -= 1
-                far[to] = value
+def _expand_prefixes(
+    rows: Ints, first: Ints, last: Ints, order: Ints, starts: Int64, held: Int64, words: NDArray[np.uint64], out: Int64
+) -> None:
+    begin = end = np.int64(-1)
+    more = np.empty(len(held), np.int64)
+    count = 0
+    for run in range(len(rows)):
+        if last[run] <= first[run]:
+            continue
+        if first[run] != begin:
+            begin = end = np.int64(first[run])
+            count = 0
+        new = last[run] - end
+        if new > 0:
+            for i in range(new):
+                more[i] = order[end + i]
+            _sort(more, 0, new, words)
+            count = _merged(held, count, more, new)
+            end += new
+        to = starts[rows[run]]
+        for i in range(count):
+            out[to + i] = held[i]
 
 
 @njit(cache=True)
+def _merged(held: Int64, count: int, more: Int64, new: int) -> int:
+    """Merge `new` sorted rows into `count`, from the back; the stretches between two of them are moved as they are."""
+    to = count
+    for j in range(new - 1, -1, -1):
+        low, high = 0, to
+        while low < high:
+            middle = (low + high) // 2
+            if held[middle] < more[j]:
+                low = middle + 1
+            else:
+                high = middle
+        for i in range(to - 1, low - 1, -1):
+            held[i + j + 1] = held[i]
+        held[low + j] = more[j]
+        to = low
+    return count + new
+
+
+@njit(cache=True)
+def sort_runs(starts: Int64, far: Int64, far_size: int) -> None:
+    """Put far rows in ascending order within each near row, in place; `_sort` says what that costs."""
+    words = np.zeros((far_size >> 6) + 1, np.uint64)
+    for row in range(len(starts) - 1):
+        if starts[row + 1] - starts[row] > 1:
+            _sort(far, starts[row], starts[row + 1], words)
+
+
+@njit(cache=True, inline="always")
+def _sort(rows: Int64, begin: int, end: int, words: NDArray[np.uint64]) -> None:
+    """Sort the distinct row numbers ``rows[begin:end]`` in place; `words` has a bit for each there is, all zero.
+
+    A list that holds at least 1/64 of them is marked bit by bit and read off 64 at a time, in linear time; a shorter
+    list of k is sorted, O(k log k). Both beat the strictly linear way for many lists, transposing twice, whose
+    scattered writes miss every cache.
+    """
+    one = np.uint64(1)
+    if end - begin >= len(words) and end - begin > 8:
+        for at in range(begin, end):
+            words[rows[at] >> 6] |= one << np.uint64(rows[at] & 63)
+        to = begin
+        for number in range(len(words)):
+            word = words[number]
+            words[number] = 0
+            while word:
+                lower = word & (word - one)
+                rows[to] = (number << 6) + _ones((word ^ lower) - one)
+                word = lower
+                to += 1
+    elif end - begin > 24:
+        rows[begin:end] = np.sort(rows[begin:end])
+    else:
+        for at in range(begin + 1, end):
+            value = rows[at]
+            to = at
+            while to > begin and rows[to - 1] > value:
+                rows[to] = rows[to - 1]
+                to -= 1
+            rows[to] = value
+
+
+def repeated(starts: Int64) -> Int64:
+    """int64[starts[-1]]: every row number as often as it has matches."""
+    out = np.empty(int(starts[-1]), np.int64)
+    _repeat(starts, out)
+    return out
+
+
+@njit(cache=True)
+def _repeat(starts: Int64, out: Int64) -> None:
+    for row in range(len(starts) - 1):
+        for at in range(starts[row], starts[row + 1]):
+            out[at] = row
+
+
 def follow(parents: Int64, starts: Int64, far: Int64) -> tuple[Int64, Int64]:
     """One step of a multi-way expansion: every partial result times the matches of its parent row.
 
     Returns ``(origin int64[out], child int64[out])``: which partial result, and the far row; order is kept.
     """
-    total = 0
-    for parent in parents:
-        total += starts[parent + 1] - starts[parent]
-    origin = np.empty(total, np.int64)
-    child = np.empty(total, np.int64)
-    to = 0
-    for i in range(len(parents)):
-        for at in range(starts[parents[i]], starts[parents[i] + 1]):
-            origin[to] = i
-            child[to] = far[at]
-            to += 1
+    total = _followed(parents, starts)
+    origin, child = np.empty(total, np.int64), np.empty(total, np.int64)
+    _follow(parents, starts, far, origin, child)
     return origin, child
 
 
 @njit(cache=True)
+def _followed(parents: Int64, starts: Int64) -> int:
+    total = 0
+    for parent in parents:
+        total += starts[parent + 1] - starts[parent]
+    return total
+
+
+@njit(cache=True)
+def _follow(parents: Int64, starts: Int64, far: Int64, origin: Int64, child: Int64) -> None:
+    to = 0
+    for i in range(len(parents)):
+        begin = starts[parents[i]]
+        number = starts[parents[i] + 1] - begin
+        for j in range(number):
+            origin[to + j] = i
+            child[to + j] = far[begin + j]
+        to += number
+
+
 def stable_order(keys: Int64, order: Int64, size: int) -> Int64:
     """`order` rearranged by ascending ``keys[order]`` in 0 .. size-1, ties as they were; O(len + size)."""
-    fill = np.zeros(size + 1, np.int64)
+    out = np.empty(len(order), np.int64)
+    _stable_order(keys, order, np.zeros(size + 1, np.int64), out)
+    return out
+
+
+@njit(cache=True)
+def _stable_order(keys: Int64, order: Int64, fill: Int64, out: Int64) -> None:
     for i in order:
         fill[keys[i] + 1] += 1
-    for k in range(size):
+    for k in range(len(fill) - 1):
         fill[k + 1] += fill[k]
-    out = np.empty(len(order), np.int64)
     for i in order:
         key = keys[i]
         out[fill[key]] = i
         fill[key] += 1
-    return out

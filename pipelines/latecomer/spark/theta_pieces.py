@@ -10,11 +10,13 @@ One aggregation finds the boundaries: rows per window, least and greatest values
 a side. All of it is a function of the window's rows alone, so the pieces are too, and any cut into micro-batches gives the same tables.
 
 Ordering: none. Cost: one scan; a row of the cut pair goes to ``1 + log2(p) / 2`` pieces on average for an inequality and p partitions, to one for an
-equality. A stream that is not compared with the operand that is cut goes to every piece.
+equality. A stream whose conditions do not lead to the operand that is cut goes to every piece.
 
-With three streams and more only the first pair is cut: a piece holds its part of that pair and, of every stream linked to it, what can match;
-later rounds of the plan run inside the piece. So results are shared out among pieces, and the reduction of the streams that go to every
-piece is repeated in each, O(n log n) rows of work but no result twice. A window of at most `theta_plan.PIECE_ROWS` rows is one task,
+With three streams and more only the first pair is cut: a piece holds its part of that pair and, of every stream linked to it, what can match.
+Links are followed from stream to stream as long as the same operand leads on in one direction (``r.v > s.v, s.v > l.v, l.v >= t.v``), so far
+streams of a chain are reduced too, and rows beyond the least or greatest value that bounds them are not shipped. Later rounds of the plan run
+inside the piece. So results are shared out among pieces, and the reduction of the streams that go to every piece is repeated in each,
+O(n log n) rows of work but no result twice. A window of at most `theta_plan.PIECE_ROWS` rows is one task,
 whatever it yields: its results leave the task in chunks, and no intermediate one is larger than the last, so it is their number that bounds
 the task's time, and its rows that bound the memory.
 
@@ -38,7 +40,7 @@ from numpy.typing import NDArray
 from latecomer.core import theta_plan
 from latecomer.core.theta_edges import MIRROR
 from latecomer.core.theta_encode import encode
-from latecomer.core.theta_window import WindowJoin
+from latecomer.core.theta_window import Operand, WindowJoin
 from latecomer.spark.columns import cuts, quoted
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def shipping(
     aliases, places
         Number of streams, and which two of them are cut.
     links
-        Other streams that are compared with an operand that is cut: which of the two (0, 1), and that operand's `op` to theirs.
+        Other streams that an operand that is cut bounds: which of the two (0, 1), and that operand's `op` to theirs.
     """
     parts = len(left)
     most = 2 * max(1.0, (sum(left) + sum(right)) / parts)
@@ -197,13 +199,32 @@ class Layout:
         places = (left.alias, right.alias)
         values = {side.alias: value(side.alias, side.column) for side in (left, right)}
         links: dict[int, tuple[int, str]] = {}
-        for one, sign, other in join.conditions:
-            for near, seen, far in ((one, sign, other), (other, MIRROR[sign], one)):
-                cut = near in (left, right) and far.alias not in places and kinds[near.column] == kind
-                if cut and kinds[far.column] == kind and (far.alias not in links or seen == "="):
-                    links[far.alias] = (places.index(near.alias), seen)
-                    values[far.alias] = value(far.alias, far.column)
+        for operand, (role, seen) in _bounded(join, (left, right)).items():
+            known = operand.alias in places or kinds[operand.column] != kind
+            if not known and (operand.alias not in links or seen == "="):
+                links[operand.alias] = (role, seen)
+                values[operand.alias] = value(operand.alias, operand.column)
         return Layout(op, kind, places, values, links)
+
+
+def _bounded(join: WindowJoin, cut: tuple[Operand, Operand]) -> dict[Operand, tuple[int, str]]:
+    """Operands that one of the two that are cut bounds, equal ones first: which of the two, and its op to the operand.
+
+    An operand that stands in two conditions hands the bound on: ``s.v > l.v`` and ``l.v >= t.v`` bound ``t.v`` by ``s.v``.
+    """
+    found = {operand: (role, "=") for role, operand in enumerate(cut)}
+    for equal in (True, False):
+        waiting = list(found)
+        for near in waiting:
+            role, seen = found[near]
+            for one, sign, other in join.conditions:
+                for mine, op, far in ((one, sign, other), (other, MIRROR[sign], one)):
+                    way = seen if op == "=" else op
+                    handed = op == "=" if equal else seen[0] in ("=", way[0])
+                    if handed and mine == near and far not in found:
+                        found[far] = (role, way)
+                        waiting.append(far)
+    return found
 
 
 @dataclass(frozen=True)
@@ -364,12 +385,17 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
 def _passes(layout: Layout, alias: int) -> str:
     """The coarse filter, never strict: casts may have made two values one."""
     value, op = f"_v{alias}", layout.op
-    if alias not in layout.places:
-        return f"{value} is not null" if alias in layout.values else "true"
-    other = 1 - layout.places.index(alias)
+    if alias not in layout.values:
+        return "true"
+    if alias in layout.places:
+        other = 1 - layout.places.index(alias)
+        op = op if other == 1 else MIRROR[op]
+    else:
+        other, seen = layout.links[alias]
+        op = MIRROR[seen]
     if op == "=":
         return f"{value} between _low{other} and _high{other}"
-    upper = (op in (">", ">=")) == (other == 1)
+    upper = op in (">", ">=")
     return f"{value} >= _low{other}" if upper else f"{value} <= _high{other}"
 
 
