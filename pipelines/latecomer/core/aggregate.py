@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -46,6 +46,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from latecomer.core.order import order_of
 from latecomer.core.windows import Grid, Observed, spread_over
 
 Int64 = NDArray[np.int64]
@@ -140,8 +141,9 @@ class Cells:
     most: Float64
 
     def ordered(self) -> Cells:
-        """The same cells by (pane, group, bucket), so that sums of floats do not depend on how they were gathered."""
-        return self._taken(np.lexsort((self.bucket, self.group, self.pane)))
+        """The same cells by (pane, group, bucket), so that sums of floats do not depend on how they were gathered; groups by their rank."""
+        group = np.unique(self.group, return_inverse=True)[1]
+        return replace(self, group=group)._taken(order_of(self.pane, group, self.bucket))
 
     def near(self, grid: Grid, windows: tuple[int, int]) -> Cells:
         """Those whose pane can be in a window of ``[first, last]``: a view of a range, for cells in the order of panes."""
@@ -298,7 +300,7 @@ def required_answers(
     if not len(spread.at):
         return []
     group = cells.group[spread.at]
-    order = np.lexsort((-spread.wait, group, spread.window))
+    order = order_of(spread.window, group, -spread.wait)
     at, window, wait, group = spread.at[order], spread.window[order], spread.wait[order], group[order]
     fresh = np.ones(len(at), bool)
     fresh[1:] = (window[1:] != window[:-1]) | (group[1:] != group[:-1])

@@ -19,7 +19,6 @@ exclude each other and together are the exact join.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ import pyarrow as pa
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.histogram import delay_bucket
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
+from latecomer.core.order import order_of
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
@@ -331,7 +331,7 @@ def _by_interval(
     rows = pa.table({"number": number, "side": side, "bucket": bucket})
     counted = rows.group_by(["number", "side", "bucket"]).aggregate([([], "count_all")])
     number, side, bucket = (counted[name].to_numpy() for name in ("number", "side", "bucket"))
-    order = _order(number, side, bucket)
+    order = order_of(number, side, bucket)
     number, side, bucket, count = number[order], side[order], bucket[order], counted["count_all"].to_numpy()[order]
     numbers, starts = np.unique(number, return_index=True)
     found: dict[int, tuple[Sparse, Sparse]] = {}
@@ -351,7 +351,7 @@ def summaries(arrived: Counted, cells: pa.Table | None) -> list[IntervalSummary]
         columns = [
             cells[name].to_numpy().astype(np.int64) for name in ("x", "b", "db", "candidates", "results", "sampled")
         ]
-        order = _order(number, *columns[:3])
+        order = order_of(number, *columns[:3])
         number, table = number[order], np.stack([column[order] for column in columns], axis=1)
         numbers, starts = np.unique(number, return_index=True)
         per_interval = dict(zip(numbers.tolist(), np.split(table, starts[1:]), strict=True))
@@ -359,18 +359,6 @@ def summaries(arrived: Counted, cells: pa.Table | None) -> list[IntervalSummary]
         IntervalSummary(number, t_last, times, delays, per_interval.get(number, empty))
         for number, t_last, times, delays in arrived.intervals
     ]
-
-
-def _order(*columns: np.ndarray) -> np.ndarray:
-    """Places in the order of integer columns, the first before the second; one sort of one number where their ranges allow."""
-    low = [int(column.min()) for column in columns]
-    spans = [int(column.max()) - least + 1 for column, least in zip(columns, low, strict=True)]
-    if math.prod(spans) >= 1 << 63:
-        return np.lexsort(columns[::-1])
-    key = np.zeros(len(columns[0]), np.int64)
-    for column, least, span in zip(columns, low, spans, strict=True):
-        key = key * span + (column.astype(np.int64) - least)
-    return np.argsort(key, kind="stable")
 
 
 def _later(name: str) -> Column:

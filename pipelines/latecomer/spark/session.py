@@ -135,6 +135,8 @@ def settings(lake: Lake) -> dict[str, str]:
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # call sites cost a round trip per expression
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # a long list of arrivals is data, not part of a plan: planning would look at every row of it again and again
+        "spark.sql.execution.arrow.localRelationThreshold": "1m",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "latecomer-warehouse"),
     }

@@ -33,6 +33,7 @@ from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.jobs.bench import aggregate_spark as on_spark
 from latecomer.jobs.bench import data as sources
 from latecomer.jobs.bench import plots
+from latecomer.jobs.bench.goals import Goals
 from latecomer.quality.checks import allowed_misses
 
 ERROR, DELTA = 0.05, 0.05
@@ -119,13 +120,8 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
 
 def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """What was to be reached, what was measured, and whether it was; speed against Spark's own is summed up elsewhere."""
-    lines: list[dict[str, Any]] = []
-
-    def add(name: str, goal: float, value: float, sense: str) -> None:
-        met = value <= goal if sense == "at most" else value >= goal
-        lines.append({"name": name, "goal": f"{sense} {goal:g}", "measured": value, "met": bool(met)})
-        progress(f"{name}: {value:.4g}, goal {sense} {goal:g}: {'met' if met else 'MISSED'}")
-
+    lines = Goals(progress)
+    add = lines.add
     for name, each in found.items():
         case, _, strategy = name.partition(".")
         if strategy == "calibrated" or (case.startswith("game") and strategy == "hpm"):
@@ -147,7 +143,7 @@ def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[s
         add(name, LEAST_SPEEDUP * cores, found["spark"]["speedup"], "at least")
     if "spark" in found:
         add("answers that are wrong after repair", 0, found["spark"]["wrong_after_repair"], "at most")
-    return lines
+    return lines.lines
 
 
 def _cases(data: Path | None, quick: bool) -> dict[str, Case]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 
 class Goals:
@@ -13,11 +13,11 @@ class Goals:
         self.lines: list[dict[str, Any]] = []
         self._progress = progress
 
-    def add(self, name: str, goal: float, value: float | None, sense: Literal["at least", "at most"]) -> None:
-        """A goal and what was measured; None was not measured: that is said, and not counted."""
+    def add(self, name: str, goal: float, value: float | None, sense: str) -> None:
+        """A goal, `sense` "at least" or "at most", and what was measured; None was not measured: that is said, and not counted."""
         if value is None:
             self._progress(f"{name}: not measured")
             return
         met = value <= goal if sense == "at most" else value >= goal
-        self.lines.append({"name": name, "goal": f"{sense} {goal:g}", "measured": value, "met": bool(met)})
-        self._progress(f"{name}: {value:.4g}, goal {sense} {goal:g}: {'met' if met else 'MISSED'}")
+        self.lines.append({"name": name, "goal": f"{sense} {goal:.6g}", "measured": value, "met": bool(met)})
+        self._progress(f"{name}: {value:.4g}, goal {sense} {goal:.6g}: {'met' if met else 'MISSED'}")

@@ -33,6 +33,7 @@ from latecomer.core.hashing import hash_longs
 from latecomer.core.membership import Filter, MultiCuckoo, WindowSpec, query_bound
 from latecomer.jobs.bench import membership_spark as on_spark
 from latecomer.jobs.bench import plots
+from latecomer.jobs.bench.goals import Goals
 
 SEED = 22
 WINDOW = 2_000
@@ -366,12 +367,10 @@ def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[s
         )
     for name, each in found.get("zeek", {}).items():
         measured.append((f"network logs, wrong or missing answers of {name}", 0, each["wrong"], "at most"))
-    lines = []
+    lines = Goals(progress)
     for name, goal, value, sense in measured:
-        met = value <= goal if sense == "at most" else value >= goal
-        lines.append({"name": name, "goal": f"{sense} {goal:.6g}", "measured": value, "met": bool(met)})
-        progress(f"{name}: {value:.6g}, goal {sense} {goal:.6g}: {'met' if met else 'MISSED'}")
-    return lines
+        lines.add(name, goal, value, sense)
+    return lines.lines
 
 
 def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:

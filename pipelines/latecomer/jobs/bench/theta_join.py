@@ -22,13 +22,8 @@ a value) four per row: what an inequality join is best at.
 from __future__ import annotations
 
 import gc
-import importlib.util
-import json
-import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,8 +38,24 @@ from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_join as theta
 from latecomer.core.theta_join import Comparison, Stats
 from latecomer.jobs.bench import plots
+from latecomer.jobs.bench.goals import Goals
+from latecomer.jobs.bench.theta_engines import LIMIT_S, engine, engines
+from latecomer.jobs.bench.theta_hot import hot_window
+from latecomer.jobs.bench.theta_workloads import (
+    CASES,
+    GREATER,
+    LARGE_ROWS,
+    RANGE,
+    SEED,
+    TWO,
+    case_streams,
+    least,
+    timed,
+    two_ranges,
+    window,
+)  # fmt: skip
+from latecomer.spark.session import usable_cores
 
-SEED = 20
 METHODS: dict[str, Callable[..., list[NDArray[np.int64]]]] = {
     "fast_theta_join": theta.rows,
     "cfs": baselines.cfs,
@@ -56,52 +67,10 @@ LARGE: dict[str, Callable[..., list[NDArray[np.int64]]]] = {
     "cfs": baselines.cfs,
     "cfs_any_order": partial(baselines.cfs, ordered=False),
 }
-RANGE = 1_000
-GREATER = [Comparison(0, 0, ">", 1, 0)]
 FOUR = ((">", ">=", "<"), (">=", ">", "<"), ("<", ">", "<"))
-TWO = [Comparison(0, 0, ">", 1, 0), Comparison(0, 1, "<", 1, 1)]
-CASES = {"one": GREATER, "two": TWO, "band": [Comparison(0, 0, "<", 1, 0), Comparison(0, 1, ">", 1, 1)]}
-ENGINES = {"duckdb": "duckdb", "duckdb_rewritten": "duckdb", "polars": "polars", "spark_sql": "pyspark"}
-LIMIT_S, LIMIT_BYTES = 60, 6 << 30
 TENFOLD = 1_000_000
 """Rows a side at which the goals for growth and against DuckDB are read."""
-LARGE_ROWS = 100_000
-"""Rows a side from which on the larger goal against cross filter and sort holds, and at which Spark SQL counts beside us."""
 MARKS = ("comparisons", "candidates", "rows_kept", "rows_shuffled")
-
-
-def window(seed: int, rate_per_s: float, span_s: float, ranges: Sequence[tuple[int, int]]) -> list[list[NDArray[Any]]]:
-    """One window: per stream one column of ``rate x span`` uniform whole values in a half-open range.
-
-    Parameters
-    ----------
-    seed
-        Of the generator.
-    rate_per_s, span_s
-        Rows per second and seconds per window.
-    ranges
-        Per stream, lowest value and the first that is too high.
-    """
-    rng = np.random.default_rng([SEED, seed])
-    rows = round(rate_per_s * span_s)
-    return [[rng.integers(low, high, rows)] for low, high in ranges]
-
-
-def two_ranges(size: int) -> list[tuple[int, int]]:
-    """Value ranges of two streams for a window: overlapping for the most part, the second shifted upward by half."""
-    reach = max(RANGE, size)
-    return [(0, reach), (reach // 2, reach + reach // 2)]
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Milliseconds of wall clock, and the answer; collection of garbage is off meanwhile."""
-    gc.disable()
-    try:
-        start = time.perf_counter()
-        answer = work()
-        return (time.perf_counter() - start) * 1000, answer
-    finally:
-        gc.enable()
 
 
 def measure(
@@ -157,7 +126,7 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
     """
     _warm()
     found: dict[str, Any] = {
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}
+        "machine": {"cores": usable_cores(), "python": platform.python_version(), "numpy": np.__version__}
     }
     for name, part in (
         ("figure_4_4", _two_streams),
@@ -166,9 +135,9 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
         ("ranges", _value_ranges),
         ("table_4_5", _four_streams),
         ("count", _counts),
-        ("engines", _engines),
+        ("engines", engines),
         ("cfs_large", _cfs_large),
-        ("hot_window", _hot_window),
+        ("hot_window", hot_window),
     ):
         progress(f"theta join: {name}")
         start = time.perf_counter()
@@ -179,16 +148,8 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
 
 def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """What was to be reached, beside what was measured; what was not measured is left out, and said."""
-    lines: list[dict[str, Any]] = []
-
-    def add(name: str, goal: float, value: float | None, sense: str) -> None:
-        if value is None:
-            progress(f"{name}: not measured")
-            return
-        met = value <= goal if sense == "at most" else value >= goal
-        lines.append({"name": name, "goal": f"{sense} {goal:g}", "measured": value, "met": bool(met)})
-        progress(f"{name}: {value:.4g}, goal {sense} {goal:g}: {'met' if met else 'MISSED'}")
-
+    lines = Goals(progress)
+    add = lines.add
     add("two streams, per cent faster than cfs", 30, found["figure_4_4"]["faster_than_cfs_percent"], "at least")
     for ops, row in found["table_4_5"].items():
         add(f"four streams ({ops}), per cent faster than cfs", 33, row["faster_than_cfs_percent"], "at least")
@@ -220,7 +181,7 @@ def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[s
         if ratio is None and spark.get("why", "").startswith("not done after"):
             ratio = round(2 * LIMIT_S * 1000 / row["latecomer"]["ms"], 1)
         add(f"count, case {case}, {LARGE_ROWS:,} rows: Spark SQL's time to ours", 50, ratio, "at least")
-    return lines
+    return lines.lines
 
 
 def _short(part: dict[str, Any]) -> str:
@@ -411,7 +372,7 @@ def _counts(out: Path, quick: bool) -> dict[str, Any]:
             ("ranges, two inequalities", theta.ranges, streams[:2], TWO),
         ]
         for name, function, given, conditions in cases:
-            spent, answer = _least(partial(function, given, conditions), max(3, min(9, 5_000_000 // size)))
+            spent, answer = least(partial(function, given, conditions), max(3, min(9, 5_000_000 // size)))
             lines.setdefault(name, []).append(spent)
             if isinstance(answer, int):
                 found.setdefault("results", {}).setdefault(name, []).append(str(answer))
@@ -429,164 +390,6 @@ def _counts(out: Path, quick: bool) -> dict[str, Any]:
         log=True,
     )
     return found
-
-
-def _least(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """The least time in ms of several runs, and an answer."""
-    spent, answer = timed(work)
-    for _ in range(repeats - 1):
-        del answer
-        again, answer = timed(work)
-        spent = min(spent, again)
-    return spent, answer
-
-
-def _engines(out: Path, quick: bool) -> dict[str, Any]:
-    """Count beside other engines: the same rows, the same conditions, one after the other; `ratio` is theirs to ours."""
-    sizes = (1000,) if quick else (10_000, 100_000, 1_000_000)
-    found: dict[str, Any] = {}
-    for case, conditions in CASES.items():
-        bars: dict[str, list[float]] = {"latecomer": []}
-        given_up: dict[str, str] = {}
-        for size in sizes:
-            streams = case_streams(case, size)
-            spent, answer = _least(partial(theta.count, streams, conditions), 2 if size >= 1_000_000 else 5)
-            row: dict[str, Any] = {"latecomer": {"measured": True, "ms": spent, "results": str(answer)}}
-            bars["latecomer"].append(spent)
-            for name in ENGINES:
-                if (name == "duckdb_rewritten" and case != "one") or (
-                    name == "spark_sql" and (quick or case == "two" or size != LARGE_ROWS)
-                ):
-                    continue
-                why = given_up.get(name)
-                seen: dict[str, Any] = {"measured": False, "why": why} if why else engine(name, case, size, 1)
-                if not seen["measured"]:
-                    given_up[name] = seen["why"]
-                elif seen["results"] != str(answer):
-                    raise RuntimeError(f"{name} counts {seen['results']}, not {answer}: {case}, {size} rows")
-                else:
-                    seen["ratio"] = round(seen["ms"] / spent, 1)
-                row[name] = seen
-                line = bars.setdefault(name, [float("nan")] * (len(bars["latecomer"]) - 1))
-                line.append(seen["ms"] if seen["measured"] else float("nan"))
-            for line in bars.values():
-                line += [float("nan")] * (len(bars["latecomer"]) - len(line))
-            found.setdefault(case, {})[str(size)] = row
-        plots.bar_figure(
-            out,
-            f"theta_join_engines_{case}",
-            "rows per stream",
-            "time (ms)",
-            [f"{size:,}" for size in sizes],
-            bars,
-            title=f"Count, case {case}: no bar where an engine gave up or was not asked",
-            log=True,
-        )
-    return found
-
-
-def case_streams(case: str, size: int) -> list[list[NDArray[Any]]]:
-    """Two streams of two columns for one of `CASES`, or ``window``: the rows of Figure 4.4."""
-    if case == "window":
-        return [[column, column] for (column,) in window(1, size / 10, 10, two_ranges(size))]
-    rng = np.random.default_rng([SEED, size])
-    one, other = (rng.integers(0, size, size) for _ in range(2))
-    if case == "band":
-        return [[one - 2, one + 3], [other, other]]
-    return [[one, rng.random(size)], [other, rng.random(size)]]
-
-
-def engine(name: str, case: str, size: int, repeats: int) -> dict[str, Any]:
-    """Another engine's count in a process of its own: times, result, version; or why it was not measured."""
-    if importlib.util.find_spec(ENGINES[name]) is None:
-        return {"measured": False, "why": f"{ENGINES[name]} is not installed"}
-    code = f"from latecomer.jobs.bench.theta_join import engine_alone as e; e({name!r}, {case!r}, {size}, {repeats})"
-    threads = {"POLARS_MAX_THREADS": "2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, **threads},
-            timeout=LIMIT_S * (2 if name == "spark_sql" else 1),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        return {"measured": False, "why": f"not done after {late.timeout:.0f} s at {size:,} rows"}
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1][:160]
-        return {"measured": False, "why": f"failed at {size:,} rows with {LIMIT_BYTES >> 30} GB: {last}"}
-    return {"measured": True, **_told_by(done.stdout)}
-
-
-def _told_by(text: str) -> dict[str, Any]:
-    """The one line of JSON in what a process printed; an engine may print a bar of its progress beside it."""
-    line = next(line for line in reversed(text.splitlines()) if line.rstrip().endswith("}"))
-    found: dict[str, Any] = json.loads(line[line.index("{") :])
-    return found
-
-
-def engine_alone(name: str, case: str, size: int, repeats: int) -> None:
-    """What the process of `engine` runs: warm up on few rows, then print times and result as one line of JSON."""
-    import pyarrow as pa
-
-    ops = [(c.left_column, c.op, c.right_column) for c in CASES.get(case, GREATER)]
-    ask = {"duckdb": _duckdb, "duckdb_rewritten": _duckdb, "polars": _polars, "spark_sql": _spark}[name]
-    if name != "spark_sql":  # its virtual machine reserves more than it uses
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
-    times = []
-    for rows in (100, *[size] * repeats):
-        tables = [pa.table(dict(zip("ab", columns, strict=True))) for columns in case_streams(case, rows)]
-        work = ask(tables, ops, name.endswith("rewritten"))
-        spent, answer = timed(work)
-        times.append(spent)
-    version = getattr(sys.modules[ENGINES[name]], "__version__", "")
-    print(json.dumps({"ms": min(times[1:]), "times_ms": times[1:], "results": str(answer), "version": version}))
-
-
-def _condition(ops: list[tuple[int, str, int]]) -> str:
-    return " and ".join(f"r.{'ab'[i]} {op} s.{'ab'[j]}" for i, op, j in ops)
-
-
-def _duckdb(tables: list[Any], ops: list[tuple[int, str, int]], rewritten: bool) -> Callable[[], int]:
-    session: Any = importlib.import_module("duckdb").connect()
-    session.execute("set threads = 2")
-    session.execute("set enable_progress_bar = false")
-    for name, table in zip("rs", tables, strict=True):
-        session.register("given", table)
-        session.execute(f"create table {name} as select * from given")
-    text = f"select count(*) from r join s on {_condition(ops)}"
-    if rewritten:  # at equal values r comes first, so that only lesser rows of s are counted
-        text = """select sum(below) from (select own, sum(1 - own) over (
-            order by a, own desc rows unbounded preceding) as below
-            from (select a, 0 as own from s union all select a, 1 from r)) where own = 1"""
-    return lambda: int(session.execute(text).fetchone()[0])
-
-
-def _polars(tables: list[Any], ops: list[tuple[int, str, int]], rewritten: bool) -> Callable[[], int]:
-    polars: Any = importlib.import_module("polars")
-    left, right = (
-        polars.from_arrow(table).rename({c: n + c for c in "ab"}) for n, table in zip("rs", tables, strict=True)
-    )
-    tests = []
-    for i, op, j in ops:
-        one, other = polars.col("r" + "ab"[i]), polars.col("s" + "ab"[j])
-        tests.append(one > other if op == ">" else one < other)
-    query = left.lazy().join_where(right.lazy(), *tests).select(polars.len())
-    return lambda: int(query.collect().item())
-
-
-def _spark(tables: list[Any], ops: list[tuple[int, str, int]], rewritten: bool) -> Callable[[], int]:
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder: Any = importlib.import_module("pyspark.sql").SparkSession.builder
-    spark = builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    for name, table in zip("rs", tables, strict=True):
-        frame = spark.createDataFrame(table.to_pandas()).repartition(2).cache()
-        frame.count()
-        frame.createOrReplaceTempView(name)
-    return lambda: int(spark.sql(f"select count(*) from r join s on {_condition(ops)}").collect()[0][0])
 
 
 def _cfs_large(out: Path, quick: bool) -> dict[str, Any]:
@@ -643,84 +446,6 @@ def _cfs_large(out: Path, quick: bool) -> dict[str, Any]:
         log=True,
     )
     return found
-
-
-def _hot_window(out: Path, quick: bool) -> dict[str, Any]:
-    """One window of a million rows a side, run whole and in pieces, one after the other in one session; `ratio` is whole to pieces."""
-    if quick:
-        return {"measured": False, "why": "quick"}
-    found: dict[str, Any] = {}
-    for emit, conditions in (
-        ("count", "[r.v > s.v, r.w < s.w]"),
-        ("rows", "[r.v > s.v, r.v < s.v + 1000]"),
-        ("ranges", "[r.v > s.v]"),
-    ):
-        code = f"from latecomer.jobs.bench.theta_join import hot_alone as h; h({emit!r}, {conditions!r}, 1_000_000, 3)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        if done.returncode:
-            found[emit] = {"measured": False, "why": (done.stderr.strip().splitlines() or ["no message"])[-1][:160]}
-            continue
-        found[emit] = {"measured": True, **_told_by(done.stdout)}
-    seen = {emit: row for emit, row in found.items() if row["measured"]}
-    if seen:
-        plots.bar_figure(
-            out,
-            "theta_join_hot_window",
-            "emit",
-            "time (s)",
-            list(seen),
-            {name: [row[name] for row in seen.values()] for name in ("whole", "pieces")},
-            title="A run over one window of 1,000,000 rows a side, two cores",
-        )
-    return found
-
-
-def hot_alone(emit: str, conditions: str, size: int, repeats: int) -> None:
-    """What a process of `_hot_window` runs: least seconds of a run with windows whole and in pieces, as one line of JSON.
-
-    Values ``v`` and ``w`` are independent; a million rows lie 1,000 apart in ``v``, so a band of 1,000 is a result per row.
-    """
-    import tempfile
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from latecomer.core import theta_plan
-    from latecomer.lake.location import Lake
-    from latecomer.spark import theta_join as stage
-    from latecomer.spark.ingest import IngestOptions, ingest
-    from latecomer.spark.run import run as run_query
-    from latecomer.specs.loading import parse_query
-
-    rng = np.random.default_rng([SEED, size])
-    side = np.arange(2 * size) % 2
-    rows = {
-        "stream": pa.array(np.where(side == 0, "a", "b")),
-        "event_ts": pa.array(1_700_000_000_000_000 + np.arange(2 * size) * 1_000_000 // (2 * size)),
-        "v": pa.array(rng.integers(0, 10**9, 2 * size)),
-        "w": pa.array(rng.random(2 * size)),
-    }
-    times: dict[str, list[float]] = {"whole": [], "pieces": []}
-    stage.LINEAR_FACTOR = 1  # counts and ranges too
-    bounds = {"whole": 1 << 62, "pieces": theta_plan.PIECE_ROWS}
-    with tempfile.TemporaryDirectory() as folder:
-        pq.write_table(pa.table(rows), Path(folder) / "rows.parquet")
-        lake = Lake(f"{folder}/lake")
-        ingest(lake, [str(Path(folder) / "rows.parquet")], IngestOptions(by="stream"))
-        for turn in range(repeats + 1):
-            for name, bound in bounds.items():
-                theta_plan.PIECE_ROWS = bound
-                text = f"{{name: {name}{turn}, kind: theta_join, streams: {{r: a, s: b}}, window: {{size: 1 s, slide: 1 s}}, "
-                text += f"conditions: {conditions}, emit: {emit}, strategy: {{name: fast_theta_join}}}}"
-                if emit == "rows":
-                    text = text[:-1] + ", select: [r.w]}"
-                spec = parse_query(text, "bench")
-                spent, _ = timed(partial(run_query, lake, spec, rows_per_batch=2 * size, flush=True))
-                if turn:  # the first compiles
-                    times[name].append(spent / 1000)
-    least = {name: min(each) for name, each in times.items()}
-    ratio = round(least["whole"] / least["pieces"], 2)
-    print(json.dumps({**least, "times_s": times, "ratio": ratio}))
 
 
 def _saved(seen: dict[str, dict[str, Any]]) -> float | None:
