@@ -14,23 +14,27 @@ import numpy as np
 from latecomer.jobs.bench import plots
 from latecomer.jobs.bench.theta_workloads import SEED, timed, told_by
 
+ROWS = 1_000_000
+QUERIES = {
+    "count": "[r.v > s.v, r.w < s.w]",
+    "rows": "[r.v > s.v, r.v < s.above]",
+    "ranges": "[r.v > s.v]",
+}
+"""Emit to conditions: `rows` takes a band, a result per row."""
+
 
 def hot_window(out: Path, quick: bool) -> dict[str, Any]:
-    """One window of a million rows a side, run whole and in pieces, one after the other in one session; `ratio` is whole to pieces."""
+    """One window of a million rows a side, run whole and in pieces, one after the other in one session.
+
+    `ratio` is whole to pieces; `tenfold`, for counts and ranges, the time of a whole window to that of one with a tenth of the rows.
+    """
     if quick:
         return {"measured": False, "why": "quick"}
-    found: dict[str, Any] = {}
-    for emit, conditions in (
-        ("count", "[r.v > s.v, r.w < s.w]"),
-        ("rows", "[r.v > s.v, r.v < s.v + 1000]"),
-        ("ranges", "[r.v > s.v]"),
-    ):
-        code = f"from latecomer.jobs.bench.theta_hot import hot_alone as h; h({emit!r}, {conditions!r}, 1_000_000, 3)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        if done.returncode:
-            found[emit] = {"measured": False, "why": (done.stderr.strip().splitlines() or ["no message"])[-1][:160]}
-            continue
-        found[emit] = {"measured": True, **told_by(done.stdout)}
+    found: dict[str, Any] = {emit: _measured(emit, ROWS) for emit in QUERIES}
+    for emit in ("count", "ranges"):
+        tenth = _measured(emit, ROWS // 10)
+        if tenth["measured"] and found[emit]["measured"]:
+            found[emit] |= {"tenth": tenth["whole"], "tenfold": round(found[emit]["whole"] / tenth["whole"], 2)}
     seen = {emit: row for emit, row in found.items() if row["measured"]}
     if seen:
         plots.bar_figure(
@@ -40,15 +44,24 @@ def hot_window(out: Path, quick: bool) -> dict[str, Any]:
             "time (s)",
             list(seen),
             {name: [row[name] for row in seen.values()] for name in ("whole", "pieces")},
-            title="A run over one window of 1,000,000 rows a side, two cores",
+            title=f"A run over one window of {ROWS:,} rows a side",
         )
     return found
 
 
-def hot_alone(emit: str, conditions: str, size: int, repeats: int) -> None:
+def _measured(emit: str, rows: int) -> dict[str, Any]:
+    """`hot_alone` in a process of its own."""
+    code = f"from latecomer.jobs.bench.theta_hot import hot_alone as h; h({emit!r}, {rows}, 3)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"measured": False, "why": (done.stderr.strip().splitlines() or ["no message"])[-1][:160]}
+    return {"measured": True, **told_by(done.stdout)}
+
+
+def hot_alone(emit: str, size: int, repeats: int) -> None:
     """What a process of `hot_window` runs: least seconds of a run with windows whole and in pieces, as one line of JSON.
 
-    Values ``v`` and ``w`` are independent; a million rows lie 1,000 apart in ``v``, so a band of 1,000 is a result per row.
+    Values ``v`` and ``w`` are independent; ``above`` is ``v`` and the mean distance of two values, so a band of that is a result per row.
     """
     import tempfile
 
@@ -64,10 +77,12 @@ def hot_alone(emit: str, conditions: str, size: int, repeats: int) -> None:
 
     rng = np.random.default_rng([SEED, size])
     side = np.arange(2 * size) % 2
+    value = rng.integers(0, 10**9, 2 * size)
     rows = {
         "stream": pa.array(np.where(side == 0, "a", "b")),
         "event_ts": pa.array(1_700_000_000_000_000 + np.arange(2 * size) * 1_000_000 // (2 * size)),
-        "v": pa.array(rng.integers(0, 10**9, 2 * size)),
+        "v": pa.array(value),
+        "above": pa.array(value + 10**9 // size),
         "w": pa.array(rng.random(2 * size)),
     }
     times: dict[str, list[float]] = {"whole": [], "pieces": []}
@@ -81,7 +96,7 @@ def hot_alone(emit: str, conditions: str, size: int, repeats: int) -> None:
             for name, bound in bounds.items():
                 theta_plan.PIECE_ROWS = bound
                 text = f"{{name: {name}{turn}, kind: theta_join, streams: {{r: a, s: b}}, window: {{size: 1 s, slide: 1 s}}, "
-                text += f"conditions: {conditions}, emit: {emit}, strategy: {{name: fast_theta_join}}}}"
+                text += f"conditions: {QUERIES[emit]}, emit: {emit}, strategy: {{name: fast_theta_join}}}}"
                 if emit == "rows":
                     text = text[:-1] + ", select: [r.w]}"
                 spec = parse_query(text, "bench")
