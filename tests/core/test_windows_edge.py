@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -308,3 +309,26 @@ def test_rows_by_pane_add_up(parts):
         for pane, rows in part:
             total[pane] = total.get(pane, 0) + rows
     assert list(zip(control.panes.tolist(), control.pane_rows.tolist(), strict=True)) == sorted(total.items())
+
+
+@pytest.mark.parametrize("observe", [required_coverage, required_answers])
+@pytest.mark.parametrize("policy", ["hpm", "calibrated"])
+def test_a_gap_in_the_data_costs_nothing(policy, observe):
+    """Half a century without a row, billions of windows: deciding takes memory for those with rows only."""
+    grid, rng, half = Grid(500_000, 100_000), np.random.default_rng(3), np.arange(0, 60_000_000, 20_000)
+    event = np.concatenate([half, half + 50 * 365 * 86_400_000_000]) - rng.integers(0, 400_000, 2 * len(half))
+    cells = cells_of(event, np.ones(len(event)), np.zeros(len(event), np.int64), grid).ordered()
+    bounds = (0.05,) if observe is required_answers else (0.05, 0.05)
+    shown = []
+
+    def observed(windows, cut):
+        shown.append(windows)
+        return observe(cells.near(grid, windows), grid, windows, cut, [COUNT], *bounds)
+
+    tracemalloc.start()
+    placed = place(event, grid, policies(grid)[policy](), observed, period_us=10_000_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20
+    assert len(placed.watermark_us) == len(event)
+    assert max(last - first for first, last in shown) > 1e10

@@ -36,6 +36,7 @@ Annals of Statistics 2(1), 1974. Cornish and Fisher, Revue de l'Institut Interna
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from latecomer.core.order import order_of
+from latecomer.core.order import cuts, order_of
 from latecomer.core.windows import Grid, Observed, spread_over
 
 Int64 = NDArray[np.int64]
@@ -191,90 +192,46 @@ def required_coverage(
         In the order of windows, those without rows left out. The size of a window is its rows per group; `cv` is pooled over
         groups, so it is not underestimated where groups differ.
     """
-    columns = sorted({each.column for each in functions if each.column is not None})
-    moments = np.stack([cells.counted[columns], cells.total[columns], cells.squares[columns]])
-    steps = (grid.size_us, grid.slide_us, grid.pane_us, grid.granularity_us)
-    flat = (cells.group, cells.pane, cells.bucket, cells.rows)
-    counted = _waits(*flat, moments, *steps, windows[0], windows[1], cut_us)
-    found: list[Observed] = []
-    for at, (rows, groups, begin, end) in enumerate(counted[0].tolist()):
-        if not rows:
-            continue
-        needed = 0.0
-        for each in functions:
-            cv = 0.0 if each.column is None else _variation(*counted[1][:, columns.index(each.column), at].tolist())
-            needed = max(needed, needed_coverage(each.name, rows / groups, cv, error, delta))
-        required, weight = counted[2][begin:end], counted[3][begin:end]
-        found.append(Observed(windows[0] + at, required, weight, float(rows), min(needed, 1.0)))
-    return found
+    spread = spread_over(grid, cells.pane, cells.bucket, windows, cut_us)
+    if not len(spread.at):
+        return []
+    numbers, place = np.unique(spread.window, return_inverse=True)
+    rows, total = cells.rows[spread.at], np.bincount(place, cells.rows[spread.at])
+    group = cells.group[spread.at]
+    by = order_of(place, group)
+    groups = np.bincount(place[by][cuts(place[by], group[by])[:-1]])
+    required, weight, bounds = _levels(place, spread.wait, rows, len(numbers), grid.granularity_us)
+    needed = np.zeros(len(numbers))
+    for each in functions:
+        cv = np.zeros(len(numbers)) if each.column is None else _variations(cells, each.column, spread.at, place)
+        least = [
+            needed_coverage(each.name, n, v, error, delta) for n, v in zip(total / groups, cv.tolist(), strict=True)
+        ]
+        needed = np.maximum(needed, least)
+    return [
+        Observed(number, required[low:high], weight[low:high], count, min(least, 1.0))
+        for number, (low, high), count, least in zip(
+            numbers.tolist(), itertools.pairwise(bounds), total.tolist(), needed.tolist(), strict=True
+        )
+    ]
 
 
-@njit(cache=True, nogil=True)
-def _waits(group, pane, bucket, rows, moments, size, slide, pane_us, granule, first, last, cut):  # type: ignore[no-untyped-def]
-    """Rows of each window by the slack they require.
+def _levels(
+    place: Int64, wait: Int64, rows: Int64, windows: int, granularity_us: int
+) -> tuple[Int64, Float64, list[int]]:
+    """Slacks above 0 that rows require, ascending per window, the rows that require each, and where each window's begin, and the end."""
+    behind = np.flatnonzero(wait >= 0)
+    by = behind[order_of(place[behind], wait[behind])]
+    starts = cuts(place[by], wait[by])[:-1]
+    weight = np.add.reduceat(rows[by], starts) if len(starts) else np.empty(0, np.int64)
+    bounds = np.searchsorted(place[by][starts], np.arange(windows + 1))
+    return (wait[by][starts] + 1) * granularity_us, weight.astype(np.float64), bounds.tolist()
 
-    Returns
-    -------
-    table : int64[windows, 4]
-        Rows, groups, and where the window's part of the other two begins and ends.
-    sums : float64[3, columns, windows]
-        Of `moments`, added in the order of the cells.
-    required_us, weight : int64[m], float64[m]
-        Slacks above 0, ascending inside a window, and the rows that require them.
-    """
-    count = last - first + 1
-    table, sums = np.zeros((count, 4), np.int64), np.zeros((3, moments.shape[1], count))
-    held = np.zeros(count + 1, np.int64)
-    for fill in range(2):
-        if fill == 1:
-            held[1:] = np.cumsum(held[:-1])
-            held[0] = 0
-            waits, own, groups = (
-                np.empty(held[-1], np.int64),
-                np.empty(held[-1], np.int64),
-                np.empty(held[-1], np.int64),
-            )
-            place = held.copy()
-        for i in range(len(pane)):
-            start = pane[i] * pane_us
-            own_first = (start - size) // slide + 1
-            for m in range(max(own_first, first), min(start // slide, last) + 1):
-                wait = bucket[i] - (m - own_first) * (slide // granule)
-                if bucket[i] < 0 or wait < 0:
-                    wait = -1
-                if wait * granule >= cut - (m * slide + size):
-                    continue
-                w = m - first
-                if fill == 0:
-                    held[w] += 1
-                    continue
-                at = place[w]
-                waits[at], own[at], groups[at] = wait, rows[i], group[i]
-                place[w] += 1
-                table[w, 0] += rows[i]
-                for c in range(moments.shape[1]):
-                    for k in range(3):
-                        sums[k, c, w] += moments[k, c, i]
-    required, weight = np.empty(len(waits), np.int64), np.empty(len(waits))
-    done = 0
-    for w in range(count):
-        part = slice(held[w], held[w + 1])
-        by_group = np.sort(groups[part])
-        if len(by_group):
-            table[w, 1] = 1 + np.count_nonzero(by_group[1:] != by_group[:-1])
-        table[w, 2] = done
-        order = np.argsort(waits[part], kind="mergesort")
-        for o in order:
-            wait = waits[held[w] + o]
-            if wait < 0:
-                continue
-            needs = (wait + 1) * granule
-            if done == table[w, 2] or required[done - 1] != needs:
-                required[done], weight[done] = needs, 0.0
-                done += 1
-            weight[done - 1] += own[held[w] + o]
-        table[w, 3] = done
-    return table, sums, required[:done], weight[:done]
+
+def _variations(cells: Cells, column: int, at: Int64, place: Int64) -> Float64:
+    """Coefficient of variation of a value column in each window, over all groups."""
+    moments = (np.bincount(place, each[column, at]) for each in (cells.counted, cells.total, cells.squares))
+    return np.array([_variation(*each) for each in zip(*(m.tolist() for m in moments), strict=True)])
 
 
 def _variation(count: float, total: float, squares: float) -> float:

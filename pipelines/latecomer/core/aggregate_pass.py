@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from latecomer.core.aggregate import Cells, Function, required_answers, required_coverage
 from latecomer.core.arrivals import Arrivals, Arrived
-from latecomer.core.time import FOREVER, NEVER
+from latecomer.core.order import cuts, order_of
+from latecomer.core.time import FOREVER, NEVER, running_max
 from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl
 
 Int64 = NDArray[np.int64]
@@ -128,8 +129,7 @@ def place(
         Places in the arrival order where one micro-batch ends and the next begins; they make no difference.
     """
     side, shard = np.zeros(len(event_time_us), np.int8), np.zeros(len(event_time_us), np.int32)
-    arrivals = Arrivals.of(np.arange(len(event_time_us)), event_time_us, side, shard, [NEVER])
-    t, seq, carry = arrivals.stream_time_us, arrivals.seq, [NEVER]
+    t, seq, carry = running_max(event_time_us), np.arange(len(event_time_us)), [NEVER]
     interval = t // grid.slide_us
     control = WindowControl(grid, period_us, policy, observe_us)
     slack, base = np.empty(len(t), np.int64), np.empty(len(t), np.int64)
@@ -192,12 +192,10 @@ def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, 
     wait = t - (grid.first_of(event_time_us) * grid.slide_us + grid.size_us)
     bucket = np.where(wait >= 0, wait // grid.granularity_us, -1)
     owner = np.zeros(len(pane), np.int64) if group is None else group
-    order = np.lexsort((bucket, owner, pane))
+    order = order_of(pane, owner, bucket)
     pane, bucket, owner, value = pane[order], bucket[order], owner[order], value[order]
-    fresh = np.ones(len(pane), bool)
-    fresh[1:] = (pane[1:] != pane[:-1]) | (bucket[1:] != bucket[:-1]) | (owner[1:] != owner[:-1])
-    starts = np.flatnonzero(fresh)
-    rows = np.diff(np.append(starts, len(pane)))
+    bounds = cuts(pane, owner, bucket)
+    starts, rows = bounds[:-1], np.diff(bounds)
     sums = [np.add.reduceat(value, starts), np.add.reduceat(value * value, starts)]
     ends = [np.minimum.reduceat(value, starts), np.maximum.reduceat(value, starts)]
     return Cells(

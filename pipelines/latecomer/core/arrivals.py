@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from latecomer.core.order import cuts, order_of
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.windows import Grid, IntervalRows, Placement
 
@@ -208,14 +209,16 @@ def _by_interval(runs: Int64) -> list[IntervalRows]:
     if not len(runs):
         return []
     number, time, delay = runs[:, 1], runs[:, 3], runs[:, 4]
-    starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
-    last, delay = time[np.append(starts[1:], len(runs)) - 1], np.maximum.reduceat(delay, starts)
-    order = np.lexsort((runs[:, 2], number))
+    bounds = cuts(number)
+    starts, last = bounds[:-1], time[bounds[1:] - 1]
+    delay = np.maximum.reduceat(delay, starts)
+    order = order_of(number, runs[:, 2])
     own, panes, rows = runs[order, 1], runs[order, 2], runs[order, 5]
-    fresh = np.flatnonzero((np.diff(own, prepend=own[0] - 1) != 0) | (np.diff(panes, prepend=panes[0] - 1) != 0))
+    fresh = cuts(own, panes)[:-1]
     own, panes, rows = own[fresh], panes[fresh], np.add.reduceat(rows, fresh)
-    edges = np.flatnonzero(np.diff(own, prepend=own[0] - 1))
-    total, ends = np.add.reduceat(rows, edges).tolist(), [*edges[1:].tolist(), len(own)]
+    bounds = cuts(own)
+    edges, ends = bounds[:-1], bounds[1:].tolist()
+    total = np.add.reduceat(rows, edges).tolist()
     columns = (number[starts].tolist(), last.tolist(), delay.tolist(), total, edges.tolist(), ends)
     return [
         IntervalRows(at, t, late, count, panes[low:high], rows[low:high])

@@ -137,7 +137,7 @@ class _Period:
 
 
 @dataclass(frozen=True)
-class _Memory:
+class _Curves:
     """What the remembered periods say, worked out once per period.
 
     `tails` is float64[p + 1, knobs, CELLS]: what each period loses by knob and cell; the last row is the current period's, to be
@@ -150,7 +150,7 @@ class _Memory:
     cost_rate: Float64Array
 
     @classmethod
-    def of(cls, past: list[_Period], target: float) -> _Memory:
+    def of(cls, past: list[_Period], target: float) -> _Curves:
         """Of `past`, which is not empty."""
         tails = np.stack([_tail(p.required) for p in past] + [np.zeros_like(past[0].required)])
         totals = [p.total for p in past]
@@ -213,7 +213,7 @@ class Calibrated:
         self._first: int | None = None
         self._period: int | None = None
         self._past: list[_Period] = []
-        self._memory: _Memory | None = None
+        self._curves: _Curves | None = None
         self._current = self._blank()
 
     def observe(self, loss: IntervalLoss) -> None:
@@ -296,16 +296,16 @@ class Calibrated:
             return
         if self._current.total > 0:
             self._past = [*self._past, self._current][-self.memory :]
-            self._memory = None
+            self._curves = None
         self._period, self._current = period, self._blank()
 
-    def _remembered(self) -> _Memory:
-        if self._memory is None:
-            self._memory = _Memory.of(self._past, self.target)
-        return self._memory
+    def _remembered(self) -> _Curves:
+        if self._curves is None:
+            self._curves = _Curves.of(self._past, self.target)
+        return self._curves
 
     def _constraints(self, interval: int) -> tuple[Float64Array, Float64Array]:
-        """Losses float64[p, knobs, CELLS] (see `_Memory`) and the contributions each of the p periods may lose, float64[p]."""
+        """Losses float64[p, knobs, CELLS] (see `_Curves`) and the contributions each of the p periods may lose, float64[p]."""
         known, current = self._remembered(), self._current
         assert self._period is not None
         periods = len(known.totals)

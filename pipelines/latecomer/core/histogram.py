@@ -141,19 +141,19 @@ def add_sparse(
         return none, tuple(none.copy() for _ in columns)
     some = [i for i, part in enumerate(parts) if len(part)]
     if len(some) == 1 and (parts[some[0]][1:] > parts[some[0]][:-1]).all():
-        return parts[some[0]].astype(np.int64), tuple(_total(column[some[0]]) for column in columns)
+        return parts[some[0]].astype(np.int64), tuple(_exact(column[some[0]]) for column in columns)
     union, place = np.unique(np.concatenate(parts).astype(np.int64, copy=False), return_inverse=True)
     sums = []
     for column in columns:
-        values = np.concatenate(column)
-        total = _total(np.zeros(union.size, dtype=values.dtype))
+        values = _exact(np.concatenate(column))
+        total = np.zeros(union.size, values.dtype)
         np.add.at(total, place, values)
         sums.append(total)
     return union, tuple(sums)
 
 
-def _total(values: np.ndarray) -> np.ndarray:
-    """A copy that sums exactly: float64 or int64."""
+def _exact(values: np.ndarray) -> np.ndarray:
+    """A copy as float64 or int64: what sums are made in."""
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 

@@ -168,11 +168,7 @@ class Held:
 
     def add(self, buckets: Int64, rows: Int64) -> None:
         """Rows arrive."""
-        keys = np.concatenate([self.buckets, buckets])
-        self.buckets, place = np.unique(keys, return_inverse=True)
-        total = np.zeros(len(self.buckets), np.int64)
-        np.add.at(total, place, np.concatenate([self.rows, rows]))
-        self.rows = total
+        self.buckets, (self.rows,) = add_sparse([self.buckets, buckets], [self.rows, rows])
 
     def expire(self, horizon_us: int) -> None:
         """Rows of buckets that lie wholly at or behind the horizon leave."""

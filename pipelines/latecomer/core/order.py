@@ -1,4 +1,4 @@
-"""The order of rows by several integer columns.
+"""Rows by several integer columns: as one number, in order, and where one run of equal ones ends.
 
 Ordering: by the first column, then the second, and so on; equal rows stay as they stand. Cost: O(n log n) comparisons of one number
 where the columns' ranges fit into 63 bits together, else one stable sort per column.
@@ -7,20 +7,45 @@ where the columns' ranges fit into 63 bits together, else one stable sort per co
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+Int64 = NDArray[np.int64]
 
-def order_of(*columns: NDArray[np.int64]) -> NDArray[np.int64]:
+
+def packed(columns: Sequence[Int64]) -> tuple[Int64, list[int], list[int]] | None:
+    """Integer columns of n rows as one int64[n] that sorts alike, each column's least value and its width; None where it has no room."""
+    least = [int(column.min()) if len(column) else 0 for column in columns]
+    widths = [int(column.max()) - low + 1 if len(column) else 1 for column, low in zip(columns, least, strict=True)]
+    if math.prod(widths) >= 1 << 63:
+        return None
+    code = np.zeros(len(columns[0]), np.int64)
+    for column, low, width in zip(columns, least, widths, strict=True):
+        code = code * width + (column.astype(np.int64) - low)
+    return code, least, widths
+
+
+def unpacked(code: Int64, least: Sequence[int], widths: Sequence[int]) -> list[Int64]:
+    """The columns of which `packed` made `code`."""
+    found = []
+    for low, width in zip(reversed(least), reversed(widths), strict=True):
+        found.append(code % width + low)
+        code = code // width
+    return found[::-1]
+
+
+def order_of(*columns: Int64) -> Int64:
     """Places of the rows in order, int64[n]; each column is integer[n], the first weighs most."""
-    if not len(columns[0]):
-        return np.empty(0, np.int64)
-    low = [int(column.min()) for column in columns]
-    spans = [int(column.max()) - least + 1 for column, least in zip(columns, low, strict=True)]
-    if math.prod(spans) >= 1 << 63:
-        return np.lexsort(columns[::-1])
-    key = np.zeros(len(columns[0]), np.int64)
-    for column, least, span in zip(columns, low, spans, strict=True):
-        key = key * span + (column.astype(np.int64) - least)
-    return np.argsort(key, kind="stable")
+    one = packed(columns)
+    return np.lexsort(columns[::-1]) if one is None else np.argsort(one[0], kind="stable")
+
+
+def cuts(*keys: np.ndarray) -> NDArray[np.intp]:
+    """Where a run of equal keys begins, and the length at the end; of arrays of one length."""
+    size = len(keys[0])
+    new = np.ones(size + 1, np.bool_)
+    if size:
+        new[1:-1] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return np.flatnonzero(new) if size else np.zeros(1, np.intp)

@@ -56,15 +56,6 @@ def floor_to(value: Any, length: int) -> Any:
     return number - F.pmod(number, F.lit(length))
 
 
-def cuts(*keys: np.ndarray) -> np.ndarray:
-    """Where a run of equal keys begins, and the length at the end; of arrays of one length."""
-    size = len(keys[0])
-    new = np.ones(size + 1, np.bool_)
-    if size:
-        new[1:-1] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-    return np.flatnonzero(new) if size else np.zeros(1, np.intp)
-
-
 def greatest(*values: Any) -> Any:
     """Row by row, the greatest of int64 arrays or of bigint columns."""
     if isinstance(values[0], np.ndarray):

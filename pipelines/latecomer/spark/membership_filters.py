@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter
 from latecomer.core.hashing import HASH_BITS, Shards, pack, shard_of, unpack
-from latecomer.spark.columns import cuts
+from latecomer.core.order import cuts, order_of
 
 PIECE_BYTES = 1 << 26
 """Bytes of packed hashes or filters that a batch holds, about."""
@@ -80,7 +80,7 @@ class _Asked:
         """Which hashes does the filter of that place and window know? bool[n]."""
         filters, found = self.filters, np.zeros(hashes.size, np.bool_)
         shard = shard_of(place, window, hashes, filters.shards)
-        order = np.lexsort((shard, window, place))
+        order = order_of(place, window, shard)
         ends = cuts(place[order], window[order], shard[order])
         for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             rows = order[a:b]

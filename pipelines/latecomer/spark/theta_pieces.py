@@ -38,10 +38,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from latecomer.core import theta_plan
+from latecomer.core.order import cuts, order_of
 from latecomer.core.theta_edges import MIRROR
 from latecomer.core.theta_encode import encode
 from latecomer.core.theta_window import Operand, WindowJoin
-from latecomer.spark.columns import cuts, quoted
+from latecomer.spark.columns import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -405,13 +406,9 @@ def parts_of(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int]]
     if all((column == column[0]).all() for column in columns):
         yield table, int(columns[-1][0])
         return
-    order = np.lexsort(columns[::-1])
-    changes = np.zeros(len(order), bool)
-    for column in columns:
-        changes |= np.diff(column[order], prepend=column[order[0]]) != 0
+    order = order_of(*columns)
     table = table.take(pa.array(order))
-    ends = [0, *np.flatnonzero(changes).tolist(), len(order)]
-    for start, stop in pairwise(ends):
+    for start, stop in pairwise(cuts(*(column[order] for column in columns)).tolist()):
         yield table.slice(start, stop - start), int(columns[-1][order[start]])
 
 

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from latecomer.core import join_pairs
 from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
+from latecomer.core.order import packed, unpacked
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import NEVER, running_max, stream_time
 from latecomer.jobs.bench import data as workloads
@@ -160,10 +161,10 @@ def summarise(case: Case, interval_us: int, granularity_us: int) -> list[Interva
         case.required // granularity_us,
         delay_bucket(case.delay[case.late], granularity_us),
     )
-    code, least, widths = _packed(columns)
+    code, least, widths = _code(columns)
     code, place, counts = np.unique(code, return_inverse=True, return_counts=True)
     drawn = np.bincount(place, in_sample(case.seq[case.early], SAMPLE_FRACTION), len(code)).astype(np.int64)
-    cells = np.stack([*_unpacked(code, least, widths), counts, counts, drawn], axis=1)
+    cells = np.stack([*unpacked(code, least, widths), counts, counts, drawn], axis=1)
     found, last = [], np.flatnonzero(alive & (number != np.append(number[1:], number[-1] + 1)))
     for row in last:
         here = int(number[row])
@@ -173,29 +174,17 @@ def summarise(case: Case, interval_us: int, granularity_us: int) -> list[Interva
     return found
 
 
-def _packed(columns: Sequence[Int64]) -> tuple[Int64, list[int], list[int]]:
-    """Columns as one int64 that sorts alike, with each column's least value and its width."""
-    least = [int(c.min()) if len(c) else 0 for c in columns]
-    widths = [int(c.max()) - low + 1 if len(c) else 1 for c, low in zip(columns, least, strict=True)]
-    code = np.zeros(len(columns[0]), np.int64)
-    for column, low, width in zip(columns, least, widths, strict=True):
-        code = code * width + (column - low)
-    return code, least, widths
-
-
-def _unpacked(code: Int64, least: list[int], widths: list[int]) -> list[Int64]:
-    found = []
-    for low, width in zip(reversed(least), reversed(widths), strict=True):
-        found.append(code % width + low)
-        code = code // width
-    return found[::-1]
+def _code(columns: Sequence[Int64]) -> tuple[Int64, list[int], list[int]]:
+    found = packed(columns)
+    assert found is not None, "intervals, sides and buckets of a benchmark fit into 63 bits"
+    return found
 
 
 def _count(number: Int64, bucket: Int64) -> Int64:
     """int64[k, 3]: interval, bucket, rows."""
-    code, least, widths = _packed((number, bucket))
+    code, least, widths = _code((number, bucket))
     code, counts = np.unique(code, return_counts=True)
-    return np.stack([*_unpacked(code, least, widths), counts], axis=1)
+    return np.stack([*unpacked(code, least, widths), counts], axis=1)
 
 
 def _part(counted: Int64, number: int) -> Sparse:
