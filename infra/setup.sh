@@ -31,6 +31,10 @@ say "Python packages"
 export VIRTUAL_ENV=$PWD/.venv
 step .tools/bin/uv pip sync --quiet --require-hashes requirements.lock
 step .tools/bin/uv pip install --quiet --no-deps --no-build-isolation --editable .
+# Where Python is told to write no bytecode, every process would compile what it imports anew: seconds each. Meanwhile, the jars.
+.venv/bin/python -m compileall -q -j 0 .venv/lib pipelines dags plugins >>"$log" 2>&1 &
+compiling=$!
+trap 'kill "$compiling" 2>/dev/null || true' EXIT
 
 # fetch LIST WITHOUT FOLDER: the jars of a list of coordinates and what they need, into FOLDER/jars, by Spark's Ivy
 fetch() {
@@ -70,6 +74,7 @@ if [ "${1:-}" = tests ] && [ "$(cat .jvm/s3/fetched 2>/dev/null)" != "$want" ]; 
   rm -rf .jvm/s3.ivy
   echo "$want" >.jvm/s3/fetched
 fi
+wait "$compiling" || true # files that are no Python of this version stay as they are
 if [ ! -f .jvm/latecomer.jsa ]; then
   say "class archive (Spark starts about three times faster with it)"
   LATECOMER_ARCHIVE=$PWD/.jvm/latecomer.tmp .venv/bin/python infra/warm_up.py >>"$log" 2>&1 || true
