@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 from latecomer.core.aggregate import Cells, Function, needed_coverage, required_answers, required_coverage
 from latecomer.core.aggregate_pass import place, run_pass
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
-from latecomer.core.windows import Grid, Observed, WindowControl, required_slack
+from latecomer.core.topk_members import Candidates, required_members
+from latecomer.core.windows import Grid, Observed, WindowControl
 from latecomer.reference import windows as ref
 
 COUNT = Function("count", None)
@@ -183,7 +185,7 @@ def test_a_single_row_that_is_late_must_be_waited_for(name):
     first, _ = required_answers(cells, grid, (0, 2), 10**9, [Function(name, 0)], 0.5)
     assert first.window == 0 and first.total == 1.0
     # it came 15 after the window's end: the least multiple of the granularity above that
-    assert first.required_us.tolist() == required_slack(np.array([15]), grid.granularity_us).tolist() == [16]
+    assert first.required_us.tolist() == [16]
     closed = run_pass(np.array([25, 4]), np.full(2, 7.0), grid, Fixed(15))
     assert closed.first_rows[0] == 0 and closed.error()[0] == math.inf
     assert run_pass(np.array([25, 4]), np.full(2, 7.0), grid, Fixed(16)).first_rows[0] == 1
@@ -311,18 +313,23 @@ def test_rows_by_pane_add_up(parts):
     assert list(zip(control.panes.tolist(), control.pane_rows.tolist(), strict=True)) == sorted(total.items())
 
 
-@pytest.mark.parametrize("observe", [required_coverage, required_answers])
+@pytest.mark.parametrize("observe", [required_coverage, required_answers, required_members])
 @pytest.mark.parametrize("policy", ["hpm", "calibrated"])
 def test_a_gap_in_the_data_costs_nothing(policy, observe):
     """Half a century without a row, billions of windows: deciding takes memory for those with rows only."""
     grid, rng, half = Grid(500_000, 100_000), np.random.default_rng(3), np.arange(0, 60_000_000, 20_000)
     event = np.concatenate([half, half + 50 * 365 * 86_400_000_000]) - rng.integers(0, 400_000, 2 * len(half))
     cells = cells_of(event, np.ones(len(event)), np.zeros(len(event), np.int64), grid).ordered()
-    bounds = (0.05,) if observe is required_answers else (0.05, 0.05)
+    rows = Candidates(
+        cells.group, cells.pane, cells.bucket, cells.total[0], cells.pane * grid.pane_us, np.arange(len(cells.pane))
+    )
     shown = []
 
     def observed(windows, cut):
         shown.append(windows)
+        if observe is required_members:
+            return observe(rows, 3, grid, windows, cut)
+        bounds = (0.05,) if observe is required_answers else (0.05, 0.05)
         return observe(cells.near(grid, windows), grid, windows, cut, [COUNT], *bounds)
 
     tracemalloc.start()
@@ -332,3 +339,37 @@ def test_a_gap_in_the_data_costs_nothing(policy, observe):
     assert peak < 64 << 20
     assert len(placed.watermark_us) == len(event)
     assert max(last - first for first, last in shown) > 1e10
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(-80, 120), st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=60),
+    st.sampled_from([(60, 20), (20, 20), (50, 20)]), st.integers(-10, 10), st.integers(0, 8), st.integers(-4, 12),
+    st.integers(1, 4),
+)  # fmt: skip
+def test_what_members_of_a_top_k_require_is_what_their_rows_say(rows, spans, first, more, slides, k):
+    """Row by row, from the definition: the k best of a group that had come, and how long each was waited for."""
+    grid, cut = Grid(*spans), slides * spans[1]
+    event, group, score = (np.array(each) for each in zip(*rows, strict=True))
+    now = np.maximum.accumulate(event)
+    behind = now - (grid.first_of(event) * grid.slide_us + grid.size_us)
+    bucket = np.where(behind >= 0, behind // grid.granularity_us, -1)
+    columns = (group, event // grid.pane_us, bucket, score.astype(float), event, np.arange(len(event)))
+    order = np.argsort(columns[1], kind="stable")
+    found = required_members(Candidates(*(each[order] for each in columns)), k, grid, (first, first + more), cut)
+    expected = {}
+    for window in range(first, first + more + 1):
+        end = grid.end(window)
+        own = [i for i in range(len(event)) if end - grid.size_us <= event[i] < end and now[i] < max(cut, end)]
+        own = [i for i in own if now[i] >= end or -1 * grid.granularity_us < cut - end]
+        members = []
+        for each in {int(group[i]) for i in own}:
+            best = sorted((i for i in own if group[i] == each), key=lambda i: (-score[i], event[i], i))
+            members += best[:k]
+        waits = [(int(now[i]) - end) // grid.granularity_us for i in members]
+        if members:
+            needs = [(wait + 1) * grid.granularity_us for wait in waits if wait >= 0]
+            expected[window] = (Counter(needs), len(members))
+    assert {
+        each.window: (dict(zip(each.required_us, each.weight, strict=True)), each.total) for each in found
+    } == expected

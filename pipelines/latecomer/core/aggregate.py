@@ -36,7 +36,6 @@ Annals of Statistics 2(1), 1974. Cornish and Fisher, Revue de l'Institut Interna
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +47,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from latecomer.core.order import cuts, order_of
-from latecomer.core.windows import Grid, Observed, spread_over
+from latecomer.core.windows import Grid, Observed, by_window, spread_over
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -148,9 +147,7 @@ class Cells:
 
     def near(self, grid: Grid, windows: tuple[int, int]) -> Cells:
         """Those whose pane can be in a window of ``[first, last]``: a view of a range, for cells in the order of panes."""
-        low = np.searchsorted(self.pane, windows[0] * grid.slide_us // grid.pane_us)
-        high = np.searchsorted(self.pane, -(-grid.end(windows[1]) // grid.pane_us))
-        return self._taken(slice(int(low), int(high)))
+        return self._taken(grid.near(self.pane, windows))
 
     def _taken(self, part: Any) -> Cells:
         deep = (self.counted, self.total, self.squares, self.least, self.most)
@@ -196,36 +193,16 @@ def required_coverage(
     if not len(spread.at):
         return []
     numbers, place = np.unique(spread.window, return_inverse=True)
-    rows, total = cells.rows[spread.at], np.bincount(place, cells.rows[spread.at])
-    group = cells.group[spread.at]
+    rows, group = cells.rows[spread.at], cells.group[spread.at]
     by = order_of(place, group)
     groups = np.bincount(place[by][cuts(place[by], group[by])[:-1]])
-    required, weight, bounds = _levels(place, spread.wait, rows, len(numbers), grid.granularity_us)
+    sizes = np.bincount(place, rows) / groups
     needed = np.zeros(len(numbers))
     for each in functions:
         cv = np.zeros(len(numbers)) if each.column is None else _variations(cells, each.column, spread.at, place)
-        least = [
-            needed_coverage(each.name, n, v, error, delta) for n, v in zip(total / groups, cv.tolist(), strict=True)
-        ]
+        least = [needed_coverage(each.name, n, v, error, delta) for n, v in zip(sizes, cv.tolist(), strict=True)]
         needed = np.maximum(needed, least)
-    return [
-        Observed(number, required[low:high], weight[low:high], count, min(least, 1.0))
-        for number, (low, high), count, least in zip(
-            numbers.tolist(), itertools.pairwise(bounds), total.tolist(), needed.tolist(), strict=True
-        )
-    ]
-
-
-def _levels(
-    place: Int64, wait: Int64, rows: Int64, windows: int, granularity_us: int
-) -> tuple[Int64, Float64, list[int]]:
-    """Slacks above 0 that rows require, ascending per window, the rows that require each, and where each window's begin, and the end."""
-    behind = np.flatnonzero(wait >= 0)
-    by = behind[order_of(place[behind], wait[behind])]
-    starts = cuts(place[by], wait[by])[:-1]
-    weight = np.add.reduceat(rows[by], starts) if len(starts) else np.empty(0, np.int64)
-    bounds = np.searchsorted(place[by][starts], np.arange(windows + 1))
-    return (wait[by][starts] + 1) * granularity_us, weight.astype(np.float64), bounds.tolist()
+    return by_window(numbers, place, spread.wait, rows, grid.granularity_us, np.minimum(needed, 1.0))
 
 
 def _variations(cells: Cells, column: int, at: Int64, place: Int64) -> Float64:
@@ -270,17 +247,10 @@ def required_answers(
     for function in functions:
         broken |= _off(cells, at, starts, answer, function, error)
     broken &= whole & (wait >= 0)
-    required = np.zeros(len(starts), np.int64)
-    np.maximum.at(required, answer[broken], (wait[broken] + 1) * grid.granularity_us)
-    numbers = window[starts]
-    found = []
-    each, first = np.unique(numbers, return_index=True)
-    for number, begin, end in zip(each.tolist(), first, [*first[1:], len(numbers)], strict=True):
-        late = required[begin:end]
-        late = late[late > 0]
-        levels, count = np.unique(late, return_counts=True) if len(late) else (late, late)
-        found.append(Observed(number, levels, count.astype(np.float64), float(end - begin)))
-    return found
+    longest = np.full(len(starts), -1)
+    np.maximum.at(longest, answer[broken], wait[broken])
+    numbers, place = np.unique(window[starts], return_inverse=True)
+    return by_window(numbers, place, longest, np.ones(len(starts), np.int64), grid.granularity_us)
 
 
 def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Function, error: float) -> NDArray[np.bool_]:

@@ -8,19 +8,24 @@ Cost: O(n log n) for n candidates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.windows import Grid, Observed, required_slack, spread_over
+from latecomer.core.order import cuts
+from latecomer.core.windows import Grid, Observed, by_window, spread_over
 
 Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Rows that may be in a final top-k: arrays of one length. `bucket` as in :func:`latecomer.core.windows.spread_over`."""
+    """Rows that may be in a final top-k: arrays of one length, panes ascending.
+
+    `bucket` as in :func:`latecomer.core.windows.spread_over`.
+    """
 
     group: Int64
     pane: Int64
@@ -28,6 +33,12 @@ class Candidates:
     score: NDArray[np.float64]
     event_time_us: Int64
     seq: Int64
+
+    def near(self, grid: Grid, windows: tuple[int, int]) -> Candidates:
+        """Those whose pane can be in a window of ``[first, last]``: a view of a range."""
+        part = grid.near(self.pane, windows)
+        columns: list[Any] = [getattr(self, each.name)[part] for each in fields(self)]
+        return Candidates(*columns)
 
 
 def required_members(rows: Candidates, k: int, grid: Grid, windows: tuple[int, int], cut_us: int) -> list[Observed]:
@@ -43,21 +54,12 @@ def required_members(rows: Candidates, k: int, grid: Grid, windows: tuple[int, i
     list of Observed
         In the order of windows, those without rows left out.
     """
-    spread = spread_over(grid, rows.pane, rows.bucket, windows, cut_us)
-    at, window, wait = spread.at, spread.window, spread.wait
-    order = np.lexsort((rows.seq[at], rows.event_time_us[at], -rows.score[at], rows.group[at], window))
-    at, window, wait = at[order], window[order], wait[order]
-    group = rows.group[at]
-    fresh = np.ones(len(at), bool)
-    fresh[1:] = (window[1:] != window[:-1]) | (group[1:] != group[:-1])
-    starts = np.flatnonzero(fresh)
-    rank = np.arange(len(at)) - starts[np.cumsum(fresh) - 1] if len(at) else np.empty(0, np.int64)
-    best = rank < k
-    window, wait = window[best], wait[best]
-    found = []
-    for number in np.unique(window).tolist():
-        own = wait[window == number]
-        levels, count = np.unique(own[own >= 0], return_counts=True)
-        required = required_slack(levels * grid.granularity_us, grid.granularity_us)
-        found.append(Observed(number, required, count.astype(np.float64), float(len(own))))
-    return found
+    near = rows.near(grid, windows)
+    spread = spread_over(grid, near.pane, near.bucket, windows, cut_us)
+    at, window = spread.at, spread.window
+    order = np.lexsort((near.seq[at], near.event_time_us[at], -near.score[at], near.group[at], window))
+    bounds = cuts(window[order], near.group[at[order]])
+    rank = np.arange(len(at)) - np.repeat(bounds[:-1], np.diff(bounds))
+    best = order[rank < k]
+    numbers, place = np.unique(window[best], return_inverse=True)
+    return by_window(numbers, place, spread.wait[best], np.ones(len(best), np.int64), grid.granularity_us)

@@ -21,6 +21,7 @@ State: rows per pane of the open windows, windows not yet observed, one account 
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from latecomer.core.order import cuts, order_of
 from latecomer.core.time import FOREVER, NEVER
 
 Int64 = NDArray[np.int64]
@@ -74,6 +76,11 @@ class Grid:
     def last_of(self, time_us: Any) -> Any:
         """Number of the last window that holds a time (int or int64 array)."""
         return time_us // self.slide_us
+
+    def near(self, pane: Int64, windows: tuple[int, int]) -> slice:
+        """Where panes of windows ``[first, last]`` stand in ascending pane numbers, int64[n]."""
+        edges = (windows[0] * self.slide_us // self.pane_us, self.end(windows[1]) // self.pane_us)
+        return slice(*np.searchsorted(pane, edges).tolist())
 
 
 @dataclass(frozen=True)
@@ -405,11 +412,6 @@ def _added(keys: Int64, rows: Int64, more: Int64, more_rows: Int64) -> tuple[Int
     return found[:n], total[:n]
 
 
-def required_slack(wait_us: Int64, granularity_us: int) -> Int64:
-    """Least slack, a multiple of the granularity, that keeps contributions of these waits on time; int64, same shape."""
-    return np.where(wait_us < 0, 0, (wait_us // granularity_us + 1) * granularity_us)
-
-
 @dataclass(frozen=True)
 class Spread:
     """Entries by window, int64 arrays of one length: `at` points to the entry, its wait there is in granules (-1: in time)."""
@@ -445,3 +447,42 @@ def spread_over(grid: Grid, pane: Int64, bucket: Int64, windows: tuple[int, int]
     wait = np.where((bucket[at] < 0) | (wait < 0), -1, wait)
     known = wait * grid.granularity_us < cut_us - (window * grid.slide_us + grid.size_us)
     return Spread(at[known], window[known], wait[known])
+
+
+def by_window(
+    numbers: Int64,
+    place: Int64,
+    wait: Int64,
+    weight: Int64,
+    granularity_us: int,
+    needed_coverage: NDArray[np.float64] | None = None,
+) -> list[Observed]:
+    """Windows from the entries in them.
+
+    Parameters
+    ----------
+    numbers : int64[windows]
+        The windows, ascending.
+    place, wait, weight : int64[n]
+        Per entry: its window's place in `numbers`, its wait in granules (-1: in time), and the contributions it stands for.
+    needed_coverage : float64[windows], optional
+        As :class:`Observed` has it.
+    """
+    behind = np.flatnonzero(wait >= 0)
+    by = behind[order_of(place[behind], wait[behind])]
+    own, level = place[by], wait[by]
+    starts = cuts(own, level)[:-1]
+    required = (level[starts] + 1) * granularity_us
+    rows = np.add.reduceat(weight[by], starts).astype(np.float64) if len(starts) else np.empty(0)
+    bounds = np.searchsorted(own[starts], np.arange(len(numbers) + 1)).tolist()
+    needed = [1.0] * len(numbers) if needed_coverage is None else needed_coverage.tolist()
+    return [
+        Observed(number, required[low:high], rows[low:high], total, least)
+        for number, (low, high), total, least in zip(
+            numbers.tolist(),
+            itertools.pairwise(bounds),
+            np.bincount(place, weight, len(numbers)).tolist(),
+            needed,
+            strict=True,
+        )
+    ]

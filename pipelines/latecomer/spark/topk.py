@@ -168,6 +168,7 @@ class TopKStage(WindowedStage):
             self._ranked(rows, [*self.groups, "pane", "j"])
             .select("grp", "pane", "bucket", F.col("score").cast("double").alias("score"), "ts", "seq")
             .toArrow()
+            .sort_by("pane")
         )
         columns = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "score", "ts", "seq")]
         candidates = Candidates(*columns)

@@ -110,12 +110,10 @@ def _closes(event: Int64, arrival: Int64, score: Float64, policy: SlackPolicy, e
     best = best[np.argsort(pane[best], kind="stable")]
     late = arrival[best] - (GRID.first_of(event[best]) * GRID.slide_us + GRID.size_us)
     bucket = np.where(late >= 0, late // GRID.granularity_us, -1)
-    columns = (np.zeros(len(best), np.int64), pane[best], bucket, score[best], event[best], best)
+    candidates = Candidates(np.zeros(len(best), np.int64), pane[best], bucket, score[best], event[best], best)
 
     def observed(windows: tuple[int, int], cut_us: int) -> list[Observed]:
-        edges = (windows[0] * GRID.slide_us // GRID.pane_us, GRID.end(windows[1]) // GRID.pane_us)
-        part = slice(*np.searchsorted(columns[1], edges).tolist())
-        return required_members(Candidates(*(column[part] for column in columns)), K, GRID, windows, cut_us)  # type: ignore[arg-type]
+        return required_members(candidates, K, GRID, windows, cut_us)
 
     mark = place(event, GRID, policy, observed, period_us=PERIOD_US).watermark_us
     return np.append(arrival, arrival[-1] + 1)[np.searchsorted(mark, ends)]
