@@ -1,9 +1,6 @@
 """Theta join: core against brute force (oracle), and its forms and the baselines against one another (differential)."""
 
-import importlib.util
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -514,17 +511,3 @@ def test_inputs_are_not_changed():
 def test_mistakes_are_named(conditions, options, message):
     with pytest.raises(ValueError, match=message):
         theta.rows([[np.arange(3)], [np.arange(3)]], conditions, **options)
-
-
-def test_benchmark_runs_quickly(tmp_path):
-    path = Path(theta.__file__).parents[1] / "jobs" / "bench" / "theta_join.py"
-    spec = importlib.util.spec_from_file_location("bench_theta_join", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    said = []
-    figures = module.run(None, tmp_path, said.append, quick=True)
-    json.dumps(figures)
-    assert said
-    written = {file.name for file in tmp_path.iterdir()}
-    for name in ("figure_4_4", "figure_4_5", "figure_4_6", "figure_4_7", "table_4_5"):
-        assert f"theta_join_{name}.png" in written and f"theta_join_{name}.csv" in written

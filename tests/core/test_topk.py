@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -597,16 +596,3 @@ def test_waits_follow_a_change_of_the_delays_both_ways(name, before, after):
 def test_controllers_refuse_what_is_out_of_range(make, says):
     with pytest.raises(ValueError, match=says):
         make()
-
-
-def test_benchmark_in_seconds(tmp_path: Path):
-    from latecomer.jobs.bench import topk as bench
-
-    lines: list[str] = []
-    figures = bench.run(None, tmp_path, lines.append, quick=True)
-    json.dumps(figures)
-    assert {p.suffix for p in tmp_path.iterdir()} == {".png", ".csv"} and lines
-    severe = figures["disorder"]["severe"]["methods"]
-    assert severe["adaptive_wait"]["hit_rate"] > severe["sma"]["hit_rate"] == severe["min_topk"]["hit_rate"]
-    assert severe["adaptive_wait"]["hit_rate"] > 0.9
-    assert severe["sma"]["latency_s"] <= severe["adaptive_wait"]["latency_s"]

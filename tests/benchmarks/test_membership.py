@@ -1,0 +1,31 @@
+"""The benchmark of memberships in seconds: its figures, its goals, and rates within their bounds."""
+
+import json
+from pathlib import Path
+
+from latecomer.jobs.bench import membership as bench
+
+
+def test_benchmark_runs_and_its_rates_keep_their_bounds(tmp_path: Path) -> None:
+    lines: list[str] = []
+    found = bench.run(None, tmp_path, lines.append, quick=True)
+    assert json.loads(json.dumps(found)) == found and lines
+    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".csv"}
+    assert len(list(tmp_path.glob("*.png"))) >= 7
+    for name, line in found["one_filter"].items():
+        if name.startswith("cuckoo"):
+            assert line["lost"] == 0 and line["load_factor_at_first_failure"] >= 0.95
+            bound = line["false_positive_bound"]
+            assert line["false_positive_rate"] <= bound + 4 * (bound / found["one_filter"]["rows"]) ** 0.5
+    assert found["tables_4_1_to_4_4"]["filters 1"]["standing"][0]["success"] == 1.0
+    assert found["tables_4_1_to_4_4"]["filters 1"]["rebuilt"][0]["success"] == 1.0
+    for group in found["tables_4_1_to_4_4"]["filters 1"].values():
+        assert all(each["success"] == 1.0 for each in group), "the element was drawn from the one stream asked"
+    goals = {each["name"]: each for each in found["goals"]}
+    for name in (
+        "elements lost",
+        "false-positive rate, largest of ten seeds",
+        "load factor at the first failure, b = 4",
+    ):
+        assert goals[name]["met"], goals[name]
+    assert len(goals) >= 7 and len(found["rates"]["measured"]) == 10
