@@ -4,15 +4,15 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export LATECOMER_LANDING= AIRFLOW__CORE__LOAD_EXAMPLES=False
+# jobs this small take a third less CPU without the JVM's second compiler
+export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:-} -XX:TieredStopAtLevel=1"
 pytest=(.venv/bin/pytest -q -p no:cacheprovider)
 if [ $# -gt 0 ]; then
   exec "${pytest[@]}" tests/core tests/contracts tests/benchmarks tests/spark tests/dags tests/end_to_end "$@"
 fi
 mkdir -p build
 other=build/tests_without_spark.txt
-# jobs this small take a third less CPU without the JVM's second compiler
-SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:-} -XX:TieredStopAtLevel=1" \
-  "${pytest[@]}" tests/core tests/contracts tests/benchmarks tests/dags tests/end_to_end >"$other" 2>&1 &
+"${pytest[@]}" tests/core tests/contracts tests/benchmarks tests/dags tests/end_to_end >"$other" 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null' EXIT
 "${pytest[@]}" tests/spark

@@ -21,10 +21,13 @@ feasible set is a staircase and one two-pointer sweep finds its cheapest point.
    guarantee nobody asked for, and would forget a past regime later. With two knobs chosen by cost the bound is weaker,
    as more than one period may hold the optimum up; how well the promise is kept is measured, not proven.
 2. *Margin while few periods are known.* With ``n < M`` periods the same bound gives only ``1 / (n + 1)``. We ask for
-   more on-time contributions instead: ``aim = (1 - target) * (n + 1) / (M + 1)``. If the tail of a period's loss is no
-   heavier than ``P(loss > x) ~ 1 / x``, the heaviest tail whose scale this linear factor can make up for, then the
-   chance of a miss is again ``1 - share``. The margin is gone once `M` periods are known. It is a modelling assumption,
-   not a theorem; the experiments show what it buys.
+   more on-time contributions instead: ``aim = (1 - target) * ((n + 1) / (M + 1))^gamma``. If the tail of a period's loss is
+   no heavier than ``P(loss > x) ~ x^(-1 / gamma)``, the chance of a miss is again ``1 - share``. The index is learned from the
+   scatter of the remembered periods: the standard deviation of their log losses at the knobs that the whole aim would choose, and as if
+   `PRIOR_PERIODS` more periods had scattered by `PRIOR_SCATTER` (a period that lost nothing counts as one that lost one
+   contribution). So streams whose periods resemble each other pay little, streams with wild ones up to ``gamma = 1``, the
+   heaviest tail whose scale a linear factor can make up for. The margin is gone once `M` periods are known. It is a
+   modelling assumption, not a theorem; the experiments show what it buys.
 3. *Steering inside the period*, as equation (3) of QJoin: from what the current period has lost so far, the share that
    its rest may still lose. If that is less than `aim`, aim is reduced by the same factor (no lower than a twentieth).
    It is never raised: an unspent budget is not spent at the end of a period, because the horizon, once moved, does
@@ -34,16 +37,19 @@ feasible set is a staircase and one two-pointer sweep finds its cheapest point.
    regime that ends is forgotten after `M` periods: memory is spent on the promise first.
 5. *Feedback from broken promises*, as in adaptive conformal inference: periods are not exchangeable when delays drift,
    and every new one exceeds all before. So with `m` remembered periods that (by estimate) broke the promise where
-   ``m0 = (1 - share)(n + 1)`` may, aim is divided by ``1 + (m - m0)+``; each breach counts while it is remembered.
+   ``m0 = (1 - share)(n + 1)`` may, aim is divided by ``1 + (m - m0)+``; each breach counts while it is remembered. Of this and
+   the margin of rule 2 the stronger holds, not both: a breach is one of the periods that the margin learns its index from.
 6. *Knobs are chosen apart.* Often one stream of a join is late and the other is not; a common value pays twice.
 
 Before the first full period, and as long as no contribution has been seen, nothing can be chosen and the answer is
 `FOREVER`. Rule 2 makes up for few periods but not for few contributions, nor for periods in which nothing was late: the
 join widens what is chosen while evidence is thin (:mod:`latecomer.core.retention`).
 
-Tried and left out, since held-out streams or promises on network logs were worse: a smaller margin (the factor of rule 2 to the
-power 0.5: a fifth fewer rows at a target of 0.99 on games, but two foreseeable periods missed on dns with ssl), limits lowered
-by the Poisson error of a period's count, knobs raised by a tenth, and rule 2 over parts of a period instead of periods.
+Tried and left out, since held-out streams or promises on network logs were worse: a fixed index in rule 2 (1: a fifth more rows
+on games at a target of 0.99; 0.5: two foreseeable periods missed on dns with ssl); the index by Hill's estimator or from a
+predictive distribution with a prior of index 1 (half of the rows that were to be saved stay, as the first periods decide), or up
+to 1.5 (rows, no promise); limits lowered by the Poisson error of a period's count, knobs raised by a tenth, and rule 2 over
+parts of a period instead of periods.
 
 What it cannot do: foresee the first period of a worse regime. Retention cannot bring back what was dropped, so a jump
 in the required value costs at least the periods in which it is first seen. That is why the promise is reported from
@@ -76,6 +82,9 @@ CELLS = 1200
 """Cells per knob: every multiple of the granularity up to 50, then steps of 2%; reaches 10^11 granules."""
 LEAST_STEER = 0.05
 """A period in trouble aims at no less than this part of its aim: below, one pair would decide."""
+PRIOR_PERIODS = 2.0
+PRIOR_SCATTER = 0.7
+"""What rule 2 believes of the log losses of a stream's periods before it has seen them, and how many periods that is worth."""
 STATE_VERSION = 1
 
 
@@ -141,28 +150,28 @@ class _Curves:
     """What the remembered periods say, worked out once per period.
 
     `tails` is float64[p + 1, knobs, CELLS]: what each period loses by knob and cell; the last row is the current period's, to be
-    filled in. `totals` is float64[p], `cost_rate` the mean cost of a knob per interval, float64[knobs].
+    filled in. `totals` is float64[p], `contributions` and `mean` their sum and mean, `cost_rate` the mean cost of a knob per
+    interval, float64[knobs]. From cell `end` on the last knob loses nothing of the p periods.
     """
 
     tails: Float64Array
     totals: Float64Array
+    contributions: float
+    mean: float
     missed: int
     cost_rate: Float64Array
+    end: int
 
     @classmethod
     def of(cls, past: list[_Period], target: float) -> _Curves:
         """Of `past`, which is not empty."""
-        tails = np.stack([_tail(p.required) for p in past] + [np.zeros_like(past[0].required)])
-        totals = [p.total for p in past]
+        tails = np.zeros((len(past) + 1, *past[0].required.shape))
+        end = max(_tail(p.required, tail) for p, tail in zip(past, tails, strict=False))
+        totals = np.array([p.total for p in past])
         missed = sum(p.lost > (1 - target) * total for p, total in zip(past, totals, strict=True))
         intervals = sum(p.intervals for p in past)
         cost_rate = [sum(p.cost[k] for p in past) / intervals for k in range(len(past[0].cost))]
-        return cls(tails, np.array(totals), missed, np.array(cost_rate))
-
-
-def _tail(required: Float64Array) -> Float64Array:
-    """Contributions that each knob loses at each cell, float64[knobs, CELLS]."""
-    return required[:, ::-1].cumsum(axis=1)[:, ::-1] - required
+        return cls(tails, totals, float(sum(totals)), float(totals.mean()), missed, np.array(cost_rate), end)
 
 
 class Calibrated:
@@ -223,9 +232,8 @@ class Calibrated:
         self._enter(self._period_of(loss.interval))
         current = self._current
         for knob, floor in enumerate(self.floor_us):
-            need = np.maximum(np.asarray(loss.required_us[knob], dtype=np.int64) - floor, 0)
-            cell = np.minimum(np.searchsorted(self._edges, need, side="left"), CELLS - 1)
-            np.add.at(current.required[knob], cell, loss.weight[knob])
+            required = np.asarray(loss.required_us[knob], dtype=np.int64)
+            _count(required, np.asarray(loss.weight[knob], np.float64), floor, self._edges, current.required[knob])
             current.cost[knob] += float(loss.cost_rate[knob])
         current.lost += float(loss.lost)
         current.intervals += 1
@@ -238,8 +246,11 @@ class Calibrated:
         self._enter(self._period_of(interval))
         if not self._past:
             return everything
-        tails, limits = self._constraints(interval)
-        at = _cheapest(tails, limits * (1 + 1e-12) + 1e-9, self._remembered().cost_rate, self._edges)
+        tails, limits, end = self._constraints(interval)
+        at = self._least(tails, limits, end)
+        caution = self._caution(tails, at)
+        if caution < 1:
+            at = self._least(tails, caution * limits, end)
         return tuple(floor + int(self._edges[cell]) for floor, cell in zip(self.floor_us, at, strict=False))
 
     def warm(self, interval: int) -> bool:
@@ -248,7 +259,7 @@ class Calibrated:
 
     def known(self) -> tuple[int, float]:
         """Periods remembered, without the current one, and the contributions in them."""
-        return len(self._past), float(sum(self._remembered().totals)) if self._past else 0.0
+        return len(self._past), self._remembered().contributions if self._past else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Parameters and state, JSON-able; floats survive JSON exactly (shortest repr that reads back the same)."""
@@ -304,23 +315,39 @@ class Calibrated:
             self._curves = _Curves.of(self._past, self.target)
         return self._curves
 
-    def _constraints(self, interval: int) -> tuple[Float64Array, Float64Array]:
-        """Losses float64[p, knobs, CELLS] (see `_Curves`) and the contributions each of the p periods may lose, float64[p]."""
+    def _constraints(self, interval: int) -> tuple[Float64Array, Float64Array, int]:
+        """Losses float64[p, knobs, CELLS] and their `end` (see `_Curves`), what each period may lose float64[p]: rules 1, 3, 4."""
         known, current = self._remembered(), self._current
         assert self._period is not None
-        periods = len(known.totals)
-        aim = (1 - self.target) * min(1.0, (periods + 1) / (self.memory + 1))
-        aim /= 1 + max(known.missed - (1 - self.share) * (periods + 1), 0.0)
+        aim = 1 - self.target
         so_far = current.total
         elapsed = (interval * self.interval_us - self._period * self.period_us) / self.period_us
         if so_far <= 0 or elapsed <= 0:
-            return known.tails[:-1], aim * known.totals
+            return known.tails[:-1], aim * known.totals, known.end
         rest = so_far * max(1 - elapsed, 0.0) / elapsed
         if rest > 0:
             may_lose = ((1 - self.target) * (so_far + rest) - max(current.lost, 0.0)) / rest
             aim *= min(1.0, max(may_lose / (1 - self.target), LEAST_STEER))
-        known.tails[-1] = _tail(current.required)
-        return known.tails, aim * np.append(known.totals, max(so_far, float(known.totals.mean())))
+        end = max(_tail(current.required, known.tails[-1]), known.end)
+        return known.tails, aim * np.append(known.totals, max(so_far, known.mean)), end
+
+    def _least(self, tails: Float64Array, limits: Float64Array, end: int) -> tuple[int, int]:
+        """Cells of the knobs that meet every limit at least cost."""
+        return _cheapest(tails, limits * (1 + 1e-12) + 1e-9, self._remembered().cost_rate, self._edges, end)
+
+    def _caution(self, tails: Float64Array, at: tuple[int, int]) -> float:
+        """What the aim is multiplied by, in (0, 1], rules 2 and 5: `at` are the cells that the whole aim would choose."""
+        known = self._remembered()
+        periods = len(known.totals)
+        caution = 1 / (1 + max(known.missed - (1 - self.share) * (periods + 1), 0.0))
+        few = (periods + 1) / (self.memory + 1)
+        if few >= 1:
+            return caution
+        lost = sum(tails[:periods, knob, at[knob]] for knob in range(len(self.floor_us)))
+        scatter = np.log(np.maximum(lost, 1.0) / known.totals)
+        spread = PRIOR_PERIODS * PRIOR_SCATTER**2 + float(((scatter - scatter.mean()) ** 2).sum())
+        index = math.sqrt(spread / (PRIOR_PERIODS + periods - 1))
+        return min(caution, few ** min(index, 1.0))
 
 
 @lru_cache(maxsize=16)
@@ -336,33 +363,78 @@ def cell_edges(granularity_us: int) -> Int64Array:
 
 
 @njit(cache=True)
-def _meets(tail: Float64Array, limits: Float64Array, left: int, right: int) -> bool:
-    for period in range(tail.shape[0]):
-        lost = tail[period, 0, left]
-        if tail.shape[1] == 2:
-            lost += tail[period, 1, right]
-        if lost > limits[period]:
-            return False
-    return True
+def _count(required: Int64Array, weight: Float64Array, floor: int, edges: Int64Array, counts: Float64Array) -> None:
+    """Add weights to the cells, float64[CELLS], that the required values (us) fall into."""
+    for i in range(len(required)):
+        need = max(required[i] - floor, 0)
+        low, high = 0, len(edges) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if edges[middle] < need:
+                low = middle + 1
+            else:
+                high = middle
+        counts[low] += weight[i]
 
 
 @njit(cache=True)
-def _cheapest(tail: Float64Array, limits: Float64Array, rate: Float64Array, edges: Int64Array) -> tuple[int, int]:
+def _tail(required: Float64Array, out: Float64Array) -> int:
+    """Contributions that each knob loses at each cell, float64[knobs, CELLS] into `out`; where the last knob's end."""
+    knobs, cells = required.shape
+    end = 0
+    for knob in range(knobs):
+        lost, end = 0.0, 0
+        for cell in range(cells - 1, -1, -1):
+            lost += required[knob, cell]
+            out[knob, cell] = lost - required[knob, cell]
+            if end == 0 and required[knob, cell] != 0:
+                end = cell
+    return end
+
+
+@njit(cache=True)
+def _refuses(tail: Float64Array, limits: Float64Array, left: int, right: int, first: int) -> int:
+    """A period that loses more than it may, or -1; period `first` is asked first."""
+    periods, two = tail.shape[0], tail.shape[1] == 2
+    for i in range(-1, periods):
+        period = first if i < 0 else i
+        lost = tail[period, 0, left]
+        if two:
+            lost += tail[period, 1, right]
+        if lost > limits[period]:
+            return period
+    return -1
+
+
+@njit(cache=True)
+def _cheapest(
+    tail: Float64Array, limits: Float64Array, rate: Float64Array, edges: Int64Array, end: int
+) -> tuple[int, int]:
     """Cells of the knobs (the second is 0 where there is one knob) that meet every limit at least cost.
 
-    ``tail[p, k, c]``: contributions of period p that knob k loses at cell c, non-increasing in c, 0 in the last. So
-    as the first knob rises the least second knob falls, and both pointers move one way only.
+    ``tail[p, k, c]``: contributions of period p that knob k loses at cell c, non-increasing in c, 0 in the last and for the
+    second knob from `end` on. So as the first knob rises the least second knob falls, and both pointers move one way
+    only. The sweep ends where the first knob alone costs what the best pair does.
     """
     cells = tail.shape[2]
-    right = cells - 1 if tail.shape[1] == 2 else 0
-    best_left, best_right, best_cost = cells - 1, right, np.inf
+    two = tail.shape[1] == 2
+    best_left, best_right, best_cost = cells - 1, cells - 1 if two else 0, np.inf
+    right, last = end if two else 0, 0
     for left in range(cells):
-        if not _meets(tail, limits, left, right):
+        if edges[left] * rate[0] >= best_cost:
+            break
+        refused = _refuses(tail, limits, left, right, last)
+        if refused >= 0:
+            last = refused
             continue
-        while right > 0 and _meets(tail, limits, left, right - 1):
+        while right > 0:
+            refused = _refuses(tail, limits, left, right - 1, last)
+            if refused >= 0:
+                last = refused
+                break
             right -= 1
         cost = edges[left] * rate[0]
-        if tail.shape[1] == 2:
+        if two:
             cost += edges[right] * rate[1]
         if cost < best_cost:
             best_left, best_right, best_cost = left, right, cost

@@ -26,6 +26,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Int64Array = NDArray[np.int64]
@@ -39,6 +40,8 @@ SAMPLE_FACTOR = 40503
 SAMPLE_FRACTION = 0.005
 """Default share of tuples in the deterministic sample that is held for the whole delay range."""
 
+SparseCounts = tuple[Int64Array, Int64Array]
+"""Buckets, strictly increasing, and counts, of one length."""
 SparseWeights = tuple[Int64Array, Float64Array]
 """Buckets and estimated counts, of one length; buckets may repeat."""
 
@@ -334,34 +337,24 @@ class TailEstimator:
         return self._side(0, stats.left, stats.right), self._side(1, stats.right, stats.left)
 
     def _side(self, x: int, held: SideStats, probing: SideStats) -> SparseWeights:
-        sums, share = self.sums, sampled_share(self.sample_fraction)
-        delay = (probing.delay_bucket + 0.5) * self.granularity_us
-        span = np.minimum(delay + self.window_us, 2 * self.window_us)
-        beyond = np.clip(delay - float(held.censored_from) * self.granularity_us, 0, span)
-        sums["results"][x] += float(held.pairs.sum())
-        sums["exposure"][x] += float((probing.delay_rows * (span - beyond)).sum())
+        sums, share, g, from_ = self.sums, sampled_share(self.sample_fraction), self.granularity_us, held.censored_from
+        exposure, delay, beyond, rows = _exposure(probing.delay_bucket, probing.delay_rows, from_, g, self.window_us)
+        pairs, sampled = _split_sums(held.required_bucket, held.pairs, held.sampled_pairs, from_)
+        sums["results"][x] += pairs
+        sums["exposure"][x] += float(exposure.sum())
         density = sums["results"][x] / sums["exposure"][x] if sums["exposure"][x] > 0 else 0.0
-        some = beyond > 0
-        missed = probing.delay_rows[some] * density * beyond[some]
+        missed = rows * density * beyond
         total = float(missed.sum())
-        seen = held.required_bucket < held.censored_from
-        far, sampled = held.required_bucket[~seen], held.sampled_pairs[~seen].astype(np.float64)
-        sums["sampled"][x] += float(sampled.sum())
+        sums["sampled"][x] += sampled
         sums["long"][x] += total
         sums["short"][x] += total
-        buckets, weights = [held.required_bucket[seen]], [held.pairs[seen].astype(np.float64)]
+        per_result, each, parts = share, 0.0, 0
         if total > 0:
             scale = (sums["sampled"][x] + self.PRIOR) / (share * sums["long"][x] + self.PRIOR)
             per_result = share + self.PRIOR / (scale * sums["short"][x])
-            part = (np.arange(self.PARTS) + 0.5) / self.PARTS
-            at = (delay[some][:, None] - beyond[some][:, None] * (1 - part)) // self.granularity_us
-            buckets += [far, np.maximum(at.astype(np.int64), held.censored_from).ravel()]
-            modelled = missed * (self.PRIOR / sums["short"][x] / per_result / self.PARTS)
-            weights += [sampled / per_result, np.repeat(modelled, self.PARTS)]
-        elif share > 0:
-            buckets.append(far)
-            weights.append(sampled / share)
-        return np.concatenate(buckets), np.concatenate(weights)
+            each, parts = self.PRIOR / sums["short"][x] / per_result / self.PARTS, self.PARTS
+        columns = (held.required_bucket, held.pairs, held.sampled_pairs, from_, per_result)
+        return _estimated(*columns, delay, beyond, missed * each, parts, g)
 
     def to_dict(self) -> dict[str, Any]:
         """Parameters and state, JSON-able and exact."""
@@ -374,3 +367,87 @@ class TailEstimator:
         self = cls(**{k: v for k, v in data.items() if k not in ("last", "sums")})
         self.last, self.sums = data["last"], {k: [float(each) for each in v] for k, v in data["sums"].items()}
         return self
+
+
+@njit(cache=True)
+def _exposure(
+    bucket: Int64Array, rows: Int64Array, from_bucket: int, granularity_us: int, window_us: int
+) -> tuple[Float64Array, Float64Array, Float64Array, Int64Array]:
+    """Exposure (row-us) by delay bucket, float64[n]; delay and missed span (us) and rows of those that missed any of it."""
+    n, m = len(bucket), 0
+    exposure, delays, spans, late = np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int64)
+    for i in range(n):
+        delay = (bucket[i] + 0.5) * granularity_us
+        span = min(delay + window_us, 2.0 * window_us)
+        beyond = min(max(delay - float(from_bucket) * granularity_us, 0.0), span)
+        exposure[i] = rows[i] * (span - beyond)
+        if beyond > 0:
+            delays[m], spans[m], late[m] = delay, beyond, rows[i]
+            m += 1
+    return exposure, delays[:m], spans[:m], late[:m]
+
+
+@njit(cache=True)
+def _split_sums(bucket: Int64Array, pairs: Int64Array, sampled: Int64Array, from_bucket: int) -> tuple[float, float]:
+    """Results produced, and sampled ones from `from_bucket` on."""
+    produced, far = 0, 0
+    for i in range(len(bucket)):
+        produced += pairs[i]
+        if bucket[i] >= from_bucket:
+            far += sampled[i]
+    return float(produced), float(far)
+
+
+@njit(cache=True)
+def _estimated(
+    bucket: Int64Array,
+    pairs: Int64Array,
+    sampled: Int64Array,
+    from_bucket: int,
+    per_result: float,
+    delay: Float64Array,
+    beyond: Float64Array,
+    missed: Float64Array,
+    parts: int,
+    granularity_us: int,
+) -> SparseWeights:
+    """Results seen, sampled ones over `per_result` (none where that is 0), modelled ones in `parts` over their span."""
+    n = len(bucket)
+    buckets, weights = np.empty(n + len(delay) * parts, np.int64), np.empty(n + len(delay) * parts)
+    near = 0
+    for i in range(n):
+        near += bucket[i] < from_bucket
+    low, high = 0, near
+    for i in range(n):
+        if bucket[i] < from_bucket:
+            buckets[low], weights[low] = bucket[i], pairs[i]
+            low += 1
+        elif per_result > 0:
+            buckets[high], weights[high] = bucket[i], sampled[i] / per_result
+            high += 1
+    for i in range(len(delay)):
+        for part in range(parts):
+            at = (delay[i] - beyond[i] * (1 - (part + 0.5) / parts)) // granularity_us
+            buckets[high], weights[high] = max(int(at), from_bucket), missed[i]
+            high += 1
+    return buckets[:high], weights[:high]
+
+
+@njit(cache=True)
+def merge_counts(bucket: Int64Array, rows: Int64Array, more: Int64Array, more_rows: Int64Array) -> SparseCounts:
+    """Sum of two sparse histograms, int64[n] and int64[m], either's buckets strictly increasing: one pass."""
+    n, m = len(bucket), len(more)
+    union, total = np.empty(n + m, np.int64), np.empty(n + m, np.int64)
+    i, j, k = 0, 0, 0
+    while i < n or j < m:
+        if j == m or (i < n and bucket[i] <= more[j]):
+            union[k], total[k] = bucket[i], rows[i]
+            if j < m and bucket[i] == more[j]:
+                total[k] += more_rows[j]
+                j += 1
+            i += 1
+        else:
+            union[k], total[k] = more[j], more_rows[j]
+            j += 1
+        k += 1
+    return union[:k], total[:k]

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from latecomer.core.histogram import (
@@ -42,6 +43,7 @@ from latecomer.core.histogram import (
     exact_below,
     from_dict,
     merge,
+    merge_counts,
     to_dict,
 )
 from latecomer.core.time import FOREVER, NEVER
@@ -107,33 +109,20 @@ class IntervalSummary:
         sample saw of it does not depend on that and stays.
         """
         sides = []
-        of_side = [self.cells[self.cells[:, 0] == side] for side in (0, 1)]
-        for side, own in enumerate(of_side):
-            seen = own[:, 1] < censored[side]
-            required, (pairs, sampled) = add_sparse([own[:, 1]], [np.where(seen, own[:, 4], 0)], [own[:, 5]])
-            keep = (pairs > 0) | (sampled > 0)
-            met = of_side[1 - side]
-            met = met[(met[:, 1] < censored[1 - side]) & (met[:, 2] >= 0)]
+        cells = np.array(self.cells, np.int64)
+        met, rising = _met(cells, censored[0], censored[1])
+        if not rising:
+            cells = cells[np.argsort(cells[:, 1])]
+        for side in (0, 1):
             bucket, rows = self.delays[side]
             zero = np.zeros(len(bucket), np.int64)
+            own = met[met[:, 0] == 1 - side] if len(met) else met
             bucket, (rows, candidates, results) = add_sparse(
-                [bucket, met[:, 2]],
-                [rows, np.zeros(len(met), np.int64)],
-                [zero, met[:, 3]],
-                [zero, met[:, 4]],
+                [bucket, own[:, 2]], [rows, np.zeros(len(own), np.int64)], [zero, own[:, 3]], [zero, own[:, 4]]
             )
+            results_by_need = _results(cells, side, censored[side])
             sides.append(
-                SideStats(
-                    int(rows.sum()),
-                    bucket,
-                    rows,
-                    candidates,
-                    results,
-                    required[keep],
-                    pairs[keep],
-                    sampled[keep],
-                    censored[side],
-                )
+                SideStats(int(rows.sum()), bucket, rows, candidates, results, *results_by_need, censored[side])
             )
         return IntervalStats(self.interval, sides[0], sides[1])
 
@@ -166,21 +155,61 @@ class Held:
     buckets: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def add(self, buckets: Int64, rows: Int64) -> None:
-        """Rows arrive."""
-        self.buckets, (self.rows,) = add_sparse([self.buckets, buckets], [self.rows, rows])
+    def __post_init__(self) -> None:
+        self.count = int(self.rows.sum())
+
+    def add(self, buckets: Int64, rows: Int64) -> int:
+        """Rows arrive, in buckets that strictly increase; returns how many."""
+        arrived = int(rows.sum())
+        if arrived:
+            self.buckets, self.rows = merge_counts(self.buckets, self.rows, np.array(buckets), np.array(rows))
+            self.count += arrived
+        return arrived
 
     def expire(self, horizon_us: int) -> None:
         """Rows of buckets that lie wholly at or behind the horizon leave."""
         if horizon_us <= NEVER:
             return
         first = (horizon_us + 1) // self.bucket_us
-        keep = np.searchsorted(self.buckets, first)
-        self.buckets, self.rows = self.buckets[keep:], self.rows[keep:]
+        keep = int(self.buckets.searchsorted(first))
+        if keep:
+            self.count -= int(self.rows[:keep].sum())
+            self.buckets, self.rows = self.buckets[keep:], self.rows[keep:]
 
     def total(self) -> int:
         """Rows held now."""
-        return int(self.rows.sum())
+        return self.count
+
+
+@njit(cache=True)
+def _met(cells: Int64, left: int, right: int) -> tuple[Int64, bool]:
+    """Cells below what is censored whose delay bucket is known; and are all in order of side and required bucket?"""
+    some, n, rising = np.empty_like(cells), 0, True
+    for i in range(len(cells)):
+        if i and (cells[i, 0], cells[i, 1]) < (cells[i - 1, 0], cells[i - 1, 1]):
+            rising = False
+        if cells[i, 2] >= 0 and cells[i, 1] < (right if cells[i, 0] else left):
+            some[n] = cells[i]
+            n += 1
+    return some[:n], rising
+
+
+@njit(cache=True)
+def _results(cells: Int64, side: int, censored: int) -> tuple[Int64, Int64, Int64]:
+    """Required buckets, results below `censored` and sampled results of one side's cells, in order of required buckets."""
+    bucket, pairs, sampled = np.empty(len(cells), np.int64), np.empty(len(cells), np.int64), np.empty(len(cells), np.int64)
+    n = 0
+    for i in range(len(cells)):
+        if cells[i, 0] != side:
+            continue
+        seen = cells[i, 4] if cells[i, 1] < censored else 0
+        if n and bucket[n - 1] == cells[i, 1]:
+            pairs[n - 1] += seen
+            sampled[n - 1] += cells[i, 5]
+        elif seen > 0 or cells[i, 5] > 0:
+            bucket[n], pairs[n], sampled[n] = cells[i, 1], seen, cells[i, 5]
+            n += 1
+    return bucket[:n], pairs[:n], sampled[:n]
 
 
 @dataclass
@@ -311,8 +340,7 @@ class JoinControl:
         self.t_last_us = max(self.t_last_us, summary.t_last_us)
         self._open(self._period(summary.interval))
         for side in (0, 1):
-            self.arrivals += int(summary.arrived[side][1].sum())
-            self.held[side].add(*summary.arrived[side])
+            self.arrivals += self.held[side].add(*summary.arrived[side])
             self.held[side].expire(self.horizon(side))
 
     def _period(self, interval: int) -> int:
@@ -345,8 +373,8 @@ class JoinControl:
             list(state["censored"]),
         )
         self.partial = None if state["partial"] is None else from_dict(state["partial"])
-        for held, (buckets, rows) in zip(self.held, state["held"], strict=True):
-            held.buckets, held.rows = np.array(buckets, np.int64), np.array(rows, np.int64)
+        arrays = [[np.array(column, np.int64) for column in each] for each in state["held"]]
+        self.held = [Held(held.bucket_us, *columns) for held, columns in zip(self.held, arrays, strict=True)]
         self.arrivals = state["arrivals"]
         self.accounts = {
             int(start): PeriodAccount(area, weight, most, list(retention), span)
