@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core.calibrated import CELLS, Calibrated, IntervalLoss, _cheapest, cell_edges
+from latecomer.core.calibrated import CELLS, Calibrated, IntervalLoss, _cheapest, _tail, cell_edges
 from latecomer.core.histogram import IntervalStats
 from latecomer.core.retention import CalibratedRetention
 from latecomer.core.time import FOREVER
@@ -79,10 +79,14 @@ def test_cells_are_on_the_grid_and_within_two_percent(granularity: int) -> None:
 def test_sweep_against_every_combination(knobs: int, periods: int, cells: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     required = rng.integers(0, 4, (periods, knobs, cells)).astype(float)
-    tail = required[:, :, ::-1].cumsum(2)[:, :, ::-1] - required
+    required[:, :, rng.integers(1, cells + 1) :] = 0
+    tail = np.empty_like(required)
+    end = max(_tail(each, out) for each, out in zip(required, tail, strict=True))
+    np.testing.assert_array_equal(tail, required[:, :, ::-1].cumsum(2)[:, :, ::-1] - required)
+    assert not tail[:, -1, end:].any() and (end == 0 or tail[:, -1, end - 1].any())
     limits = rng.random(periods) * required.sum((1, 2))
     rate, edges = rng.integers(0, 4, knobs).astype(float), np.cumsum(rng.integers(1, 5, cells))
-    at = _cheapest(tail, limits, rate, edges)[:knobs]
+    at = _cheapest(tail, limits, rate, edges, end)[:knobs]
 
     def meets(choice: tuple[int, ...]) -> bool:
         return all(sum(tail[p, k, c] for k, c in enumerate(choice)) <= limits[p] for p in range(periods))
@@ -127,6 +131,20 @@ def test_the_margin_shrinks_as_periods_are_known() -> None:
         chosen.append(controller.choose(interval + 1)[0])
     assert chosen[0] > chosen[8] > chosen[18] == chosen[24]
     assert 900 * G <= chosen[18] <= 920 * G
+
+
+@pytest.mark.parametrize("known", [2, 6, 12])
+def test_periods_alike_pay_a_smaller_margin_than_wild_ones_and_none_pays_more_than_the_linear(known: int) -> None:
+    chosen = {}
+    for name, scale in (("alike", 0), ("wild", 4)):
+        controller = Calibrated(0.9, SECOND, SECOND, G, (0,))
+        for interval in range(known):
+            # one period's delays stay as they are: what the greatest of the remembered losses asks for is the same
+            step = 2 ** -(scale * (interval % 3 + 1)) if interval else 1
+            controller.observe(loss(interval, [int(G * i * step) for i in range(1, 1001)]))
+        chosen[name] = controller.choose(known)[0]
+    aim = 0.1 * (known + 1) / 20
+    assert 900 * G < chosen["alike"] < chosen["wild"] <= 1.02 * (1 - aim) * 1000 * G + G
 
 
 def test_the_late_knob_pays_and_the_punctual_does_not() -> None:

@@ -18,6 +18,7 @@ from latecomer.core.histogram import (
     exact_below,
     from_dict,
     merge,
+    merge_counts,
     recall_curve,
     required_bucket,
     to_dict,
@@ -113,6 +114,18 @@ def test_add_sparse_of_nothing_and_of_repeats() -> None:
     bucket, (weight,) = add_sparse([np.array([3, 1, 3])], [np.array([1, 2, 4])])
     np.testing.assert_array_equal(bucket, [1, 3])
     np.testing.assert_array_equal(weight, [2, 5])
+
+
+counts = st.dictionaries(st.integers(-(2**50), 2**50) | st.integers(-3, 3), st.integers(1, 2**40), max_size=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(counts, counts)
+def test_two_sorted_histograms_merge_as_any_histograms_add(a: dict[int, int], b: dict[int, int]) -> None:
+    first, second = [(np.array(sorted(x), np.int64), np.array([x[k] for k in sorted(x)], np.int64)) for x in (a, b)]
+    bucket, rows = merge_counts(*first, *second)
+    assert dict(zip(bucket.tolist(), rows.tolist(), strict=True)) == {k: a.get(k, 0) + b.get(k, 0) for k in {*a, *b}}
+    assert (np.diff(bucket) > 0).all()
 
 
 @given(st.dictionaries(st.integers(-50, 50), st.integers(1, 9), min_size=1, max_size=12))

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from latecomer.core.join import JoinControl
+from latecomer.core import histogram
+from latecomer.core.join import Held, IntervalSummary, JoinControl
 from latecomer.core.join_pairs import (
     ArrivalClock,
     Input,
@@ -80,6 +81,60 @@ def test_state_survives_json():
     )  # fmt: skip
     again.restore(json.loads(json.dumps(whole.to_dict())))
     assert json.dumps(again.to_dict(), sort_keys=True) == json.dumps(whole.to_dict(), sort_keys=True)
+
+
+def test_rows_held_are_counted_as_they_come_and_go():
+    rng = np.random.default_rng(4)
+    held, left = Held(10), {}
+    for _ in range(200):
+        buckets = np.unique(rng.integers(-30, 60, rng.integers(0, 6)))
+        rows = rng.integers(1, 9, len(buckets))
+        assert held.add(buckets, rows) == rows.sum()
+        for bucket, count in zip(buckets.tolist(), rows.tolist(), strict=True):
+            left[bucket] = left.get(bucket, 0) + count
+        horizon = int(rng.integers(-400, 300))
+        held.expire(horizon)
+        left = {bucket: count for bucket, count in left.items() if bucket * 10 + 9 > horizon}
+        assert dict(zip(held.buckets.tolist(), held.rows.tolist(), strict=True)) == left
+        assert held.total() == sum(left.values())
+
+
+@pytest.mark.parametrize("delays", [False, True])
+def test_statistics_are_sums_over_cells_in_any_order(delays):
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        cells = np.unique(rng.integers(0, 5, (rng.integers(0, 30), 3)) - [0, 2, 1], axis=0)
+        cells[:, 0] %= 2
+        cells[:, 2] = cells[:, 2] if delays else -1
+        cells = np.hstack([cells, np.sort(rng.integers(0, 3, (len(cells), 3)))[:, ::-1]])
+        arrived = [(np.arange(3), rng.integers(1, 5, 3)) for _ in (0, 1)]
+        censored = [int(c) for c in rng.integers(-3, 4, 2)]
+        seen = IntervalSummary(7, 0, tuple(arrived), tuple(arrived), cells).stats(censored)
+        again = IntervalSummary(7, 0, tuple(arrived), tuple(arrived), cells[rng.permutation(len(cells))]).stats(
+            censored
+        )
+        assert histogram.to_dict(seen) == histogram.to_dict(again)
+        for side, own in enumerate((seen.left, seen.right)):
+            pairs, sampled, met = (
+                {},
+                {},
+                {b: [r, 0, 0] for b, r in zip(*map(np.ndarray.tolist, arrived[side]), strict=True)},
+            )
+            for x, need, late, candidates, results, drawn in cells.tolist():
+                if x == side:
+                    pairs[need] = pairs.get(need, 0) + (results if need < censored[side] else 0)
+                    sampled[need] = sampled.get(need, 0) + drawn
+                elif late >= 0 and need < censored[x]:
+                    met.setdefault(late, [0, 0, 0])
+                    met[late] = [met[late][0], met[late][1] + candidates, met[late][2] + results]
+            there = sorted(need for need in pairs if pairs[need] or sampled[need])
+            assert own.required_bucket.tolist() == there
+            assert own.pairs.tolist() == [pairs[need] for need in there]
+            assert own.sampled_pairs.tolist() == [sampled[need] for need in there]
+            columns = (own.delay_rows, own.delay_candidates, own.delay_results)
+            assert own.delay_bucket.tolist() == sorted(met)
+            assert np.stack(columns, axis=1).tolist() == [met[late] for late in sorted(met)]
+            assert own.rows == arrived[side][1].sum()
 
 
 def test_every_missed_pair_has_a_registered_row():

@@ -47,7 +47,7 @@ join widens what is chosen while evidence is thin (:mod:`latecomer.core.retentio
 
 Tried and left out, since held-out streams or promises on network logs were worse: a fixed index in rule 2 (1: a fifth more rows
 on games at a target of 0.99; 0.5: two foreseeable periods missed on dns with ssl); the index by Hill's estimator or from a
-predictive distribution with a prior of index 1 (half of the rows that were to be saved stay, as the first periods decide), or up
+predictive distribution with a prior of index 1 (most of the rows that were to be saved stay: the first periods decide), or up
 to 1.5 (rows, no promise); limits lowered by the Poisson error of a period's count, knobs raised by a tenth, and rule 2 over
 parts of a period instead of periods.
 

@@ -339,13 +339,13 @@ class TailEstimator:
     def _side(self, x: int, held: SideStats, probing: SideStats) -> SparseWeights:
         sums, share, g, from_ = self.sums, sampled_share(self.sample_fraction), self.granularity_us, held.censored_from
         exposure, delay, beyond, rows = _exposure(probing.delay_bucket, probing.delay_rows, from_, g, self.window_us)
-        pairs, sampled = _split_sums(held.required_bucket, held.pairs, held.sampled_pairs, from_)
-        sums["results"][x] += pairs
+        first = int(held.required_bucket.searchsorted(from_))
+        sums["results"][x] += float(held.pairs.sum())
         sums["exposure"][x] += float(exposure.sum())
         density = sums["results"][x] / sums["exposure"][x] if sums["exposure"][x] > 0 else 0.0
         missed = rows * density * beyond
         total = float(missed.sum())
-        sums["sampled"][x] += sampled
+        sums["sampled"][x] += float(held.sampled_pairs[first:].sum())
         sums["long"][x] += total
         sums["short"][x] += total
         per_result, each, parts = share, 0.0, 0
@@ -353,7 +353,7 @@ class TailEstimator:
             scale = (sums["sampled"][x] + self.PRIOR) / (share * sums["long"][x] + self.PRIOR)
             per_result = share + self.PRIOR / (scale * sums["short"][x])
             each, parts = self.PRIOR / sums["short"][x] / per_result / self.PARTS, self.PARTS
-        columns = (held.required_bucket, held.pairs, held.sampled_pairs, from_, per_result)
+        columns = (held.required_bucket, held.pairs, held.sampled_pairs, first, from_, per_result)
         return _estimated(*columns, delay, beyond, missed * each, parts, g)
 
     def to_dict(self) -> dict[str, Any]:
@@ -388,21 +388,11 @@ def _exposure(
 
 
 @njit(cache=True)
-def _split_sums(bucket: Int64Array, pairs: Int64Array, sampled: Int64Array, from_bucket: int) -> tuple[float, float]:
-    """Results produced, and sampled ones from `from_bucket` on."""
-    produced, far = 0, 0
-    for i in range(len(bucket)):
-        produced += pairs[i]
-        if bucket[i] >= from_bucket:
-            far += sampled[i]
-    return float(produced), float(far)
-
-
-@njit(cache=True)
 def _estimated(
     bucket: Int64Array,
     pairs: Int64Array,
     sampled: Int64Array,
+    first: int,
     from_bucket: int,
     per_result: float,
     delay: Float64Array,
@@ -411,26 +401,22 @@ def _estimated(
     parts: int,
     granularity_us: int,
 ) -> SparseWeights:
-    """Results seen, sampled ones over `per_result` (none where that is 0), modelled ones in `parts` over their span."""
-    n = len(bucket)
+    """Results seen, sampled ones over `per_result` (none where that is 0), modelled ones in `parts` over their span.
+
+    Required buckets from place `first` on are `from_bucket` or higher.
+    """
+    n = len(bucket) if per_result > 0 else first
     buckets, weights = np.empty(n + len(delay) * parts, np.int64), np.empty(n + len(delay) * parts)
-    near = 0
     for i in range(n):
-        near += bucket[i] < from_bucket
-    low, high = 0, near
-    for i in range(n):
-        if bucket[i] < from_bucket:
-            buckets[low], weights[low] = bucket[i], pairs[i]
-            low += 1
-        elif per_result > 0:
-            buckets[high], weights[high] = bucket[i], sampled[i] / per_result
-            high += 1
+        buckets[i] = bucket[i]
+        weights[i] = pairs[i] if i < first else sampled[i] / per_result
+    at = n
     for i in range(len(delay)):
         for part in range(parts):
-            at = (delay[i] - beyond[i] * (1 - (part + 0.5) / parts)) // granularity_us
-            buckets[high], weights[high] = max(int(at), from_bucket), missed[i]
-            high += 1
-    return buckets[:high], weights[:high]
+            need = (delay[i] - beyond[i] * (1 - (part + 0.5) / parts)) // granularity_us
+            buckets[at], weights[at] = max(int(need), from_bucket), missed[i]
+            at += 1
+    return buckets, weights
 
 
 @njit(cache=True)

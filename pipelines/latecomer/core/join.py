@@ -109,21 +109,24 @@ class IntervalSummary:
         sample saw of it does not depend on that and stays.
         """
         sides = []
-        cells = np.array(self.cells, np.int64)
-        met, rising = _met(cells, censored[0], censored[1])
+        cells = np.array(self.cells, np.int64, order="C")
+        rising, delays_known = _shape(cells)
         if not rising:
             cells = cells[np.argsort(cells[:, 1])]
         for side in (0, 1):
             bucket, rows = self.delays[side]
-            zero = np.zeros(len(bucket), np.int64)
-            own = met[met[:, 0] == 1 - side] if len(met) else met
-            bucket, (rows, candidates, results) = add_sparse(
-                [bucket, own[:, 2]], [rows, np.zeros(len(own), np.int64)], [zero, own[:, 3]], [zero, own[:, 4]]
-            )
-            results_by_need = _results(cells, side, censored[side])
-            sides.append(
-                SideStats(int(rows.sum()), bucket, rows, candidates, results, *results_by_need, censored[side])
-            )
+            candidates = results = np.zeros(len(bucket), np.int64)
+            if delays_known:
+                met = cells[(cells[:, 0] == 1 - side) & (cells[:, 1] < censored[1 - side]) & (cells[:, 2] >= 0)]
+                bucket, (rows, candidates, results) = add_sparse(
+                    [bucket, met[:, 2]],
+                    [rows, np.zeros(len(met), np.int64)],
+                    [candidates, met[:, 3]],
+                    [results, met[:, 4]],
+                )
+            bucket, rows = np.array(bucket, np.int64), np.array(rows, np.int64)
+            needs = _results(cells, side, censored[side])
+            sides.append(SideStats(int(rows.sum()), bucket, rows, candidates, results, *needs, censored[side]))
         return IntervalStats(self.interval, sides[0], sides[1])
 
 
@@ -182,22 +185,24 @@ class Held:
 
 
 @njit(cache=True)
-def _met(cells: Int64, left: int, right: int) -> tuple[Int64, bool]:
-    """Cells below what is censored whose delay bucket is known; and are all in order of side and required bucket?"""
-    some, n, rising = np.empty_like(cells), 0, True
+def _shape(cells: Int64) -> tuple[bool, bool]:
+    """Are the cells in order of side and required bucket, and is any delay bucket known?"""
+    rising, known = True, False
     for i in range(len(cells)):
-        if i and (cells[i, 0], cells[i, 1]) < (cells[i - 1, 0], cells[i - 1, 1]):
+        known |= cells[i, 2] >= 0
+        if i and (cells[i, 0] < cells[i - 1, 0] or (cells[i, 0] == cells[i - 1, 0] and cells[i, 1] < cells[i - 1, 1])):
             rising = False
-        if cells[i, 2] >= 0 and cells[i, 1] < (right if cells[i, 0] else left):
-            some[n] = cells[i]
-            n += 1
-    return some[:n], rising
+    return rising, known
 
 
 @njit(cache=True)
 def _results(cells: Int64, side: int, censored: int) -> tuple[Int64, Int64, Int64]:
     """Required buckets, results below `censored` and sampled results of one side's cells, in order of required buckets."""
-    bucket, pairs, sampled = np.empty(len(cells), np.int64), np.empty(len(cells), np.int64), np.empty(len(cells), np.int64)
+    bucket, pairs, sampled = (
+        np.empty(len(cells), np.int64),
+        np.empty(len(cells), np.int64),
+        np.empty(len(cells), np.int64),
+    )
     n = 0
     for i in range(len(cells)):
         if cells[i, 0] != side:
