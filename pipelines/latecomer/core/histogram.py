@@ -419,7 +419,7 @@ def _estimated(
     return buckets, weights
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def merge_counts(bucket: Int64Array, rows: Int64Array, more: Int64Array, more_rows: Int64Array) -> SparseCounts:
     """Sum of two sparse histograms, int64[n] and int64[m], either's buckets strictly increasing: one pass."""
     n, m = len(bucket), len(more)

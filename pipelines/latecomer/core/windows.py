@@ -28,9 +28,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from latecomer.core.histogram import merge_counts
 from latecomer.core.order import cuts, order_of
 from latecomer.core.time import FOREVER, NEVER
 
@@ -266,7 +266,7 @@ class WindowControl:
 
     def wait(self, panes: Int64, rows: Int64) -> None:
         """Take in rows by pane, ascending: of arrivals that came before every stream had spoken, they are held and decide nothing."""
-        self.panes, self.pane_rows = _added(self.panes, self.pane_rows, panes, rows)
+        self.panes, self.pane_rows = merge_counts(self.panes, self.pane_rows, panes, rows)
 
     def step(self, intervals: list[IntervalRows], observed: dict[int, list[Observed]]) -> Placement:
         """Take in one micro-batch's intervals, in order; `observed` holds what :meth:`schedule` asked for."""
@@ -391,25 +391,6 @@ class WindowControl:
         self.panes, self.pane_rows = np.array(state["panes"], np.int64), np.array(state["pane_rows"], np.int64)
         self.accounts = {int(start): SlackAccount(*values) for start, values in state["accounts"].items()}
         self.policy.restore(state["policy"])
-
-
-@njit(cache=True, nogil=True)
-def _added(keys: Int64, rows: Int64, more: Int64, more_rows: Int64) -> tuple[Int64, Int64]:
-    """Two ascending lists of keys with counts, merged; a key of both counts for both."""
-    found, total = np.empty(len(keys) + len(more), np.int64), np.empty(len(keys) + len(more), np.int64)
-    i = j = n = 0
-    while i < len(keys) or j < len(more):
-        if j >= len(more) or (i < len(keys) and keys[i] <= more[j]):
-            found[n], total[n] = keys[i], rows[i]
-            if j < len(more) and more[j] == keys[i]:
-                total[n] += more_rows[j]
-                j += 1
-            i += 1
-        else:
-            found[n], total[n] = more[j], more_rows[j]
-            j += 1
-        n += 1
-    return found[:n], total[:n]
 
 
 @dataclass(frozen=True)
