@@ -9,6 +9,7 @@ Rows that are a random sample are what HPM assumes. There its required coverage 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from functools import lru_cache
@@ -165,9 +166,9 @@ def test_any_cut_and_any_resumption_decide_the_same(kind):
         seen: list[Observed] = []
         required = required_in_hindsight(event, value, GRID)
 
-        def observed(windows, cut_us):
-            found = [each for each in required if windows[0] <= each.window <= windows[1]]
-            seen.extend(found)
+        def observed(spans):
+            found = [[each for each in required if first <= each.window <= last] for first, last, _ in spans]
+            seen.extend(itertools.chain(*found))
             return found
 
         placed = place(event, GRID, policy, observed, period_us=PERIOD_US, cuts=cuts)

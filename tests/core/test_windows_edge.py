@@ -9,16 +9,19 @@ import itertools
 import math
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from latecomer.core import windows
 from latecomer.core.aggregate import Cells, Function, needed_coverage, required_answers, required_coverage
 from latecomer.core.aggregate_pass import place, run_pass
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.topk_members import Candidates, required_members
-from latecomer.core.windows import Grid, Observed, WindowControl
+from latecomer.core.windows import Grid, Observed, Span, WindowControl
 from latecomer.reference import windows as ref
 
 COUNT = Function("count", None)
@@ -56,7 +59,7 @@ def by_rows(grid, groups):
 
 
 def cells_of(event, value, group, grid) -> Cells:
-    """One cell per row."""
+    """One cell per row, in order."""
     event, value = np.asarray(event, np.int64), np.asarray(value, np.float64)
     t = np.maximum.accumulate(event)
     wait = t - (grid.first_of(event) * grid.slide_us + grid.size_us)
@@ -66,7 +69,7 @@ def cells_of(event, value, group, grid) -> Cells:
     return Cells(
         np.asarray(group, np.int64), event // grid.pane_us, bucket, np.ones(len(event), np.int64),
         known.astype(float)[None], tame, tame * tame, value[None], value[None],
-    )  # fmt: skip
+    ).ordered()  # fmt: skip
 
 
 def both(event, groups, grid, make, cuts=(), observe_us=None):
@@ -79,8 +82,8 @@ def both(event, groups, grid, make, cuts=(), observe_us=None):
     times = np.array(event, np.int64)
     cells = cells_of(event, np.ones(len(event)), groups, grid)
 
-    def observed(windows, cut):
-        return required_answers(cells, grid, windows, cut, [COUNT], 0.5)
+    def observed(spans):
+        return required_answers(cells, grid, spans, [COUNT], 0.5)
 
     placed = place(times, grid, (ours := make()), observed, observe_us=observe_us, cuts=cuts)
     mark = placed.watermark_us
@@ -144,7 +147,7 @@ def test_every_window_is_shown_early_again_and_once_for_the_last_time():
 
     event = np.arange(0, 6_000, 5)
     cells = cells_of(event, np.ones(len(event)), np.zeros(len(event)), grid)
-    place(event, grid, Watch(0.9, grid, 60, 0.9), lambda w, cut: required_answers(cells, grid, w, cut, [COUNT], 0.5))
+    place(event, grid, Watch(0.9, grid, 60, 0.9), lambda spans: required_answers(cells, grid, spans, [COUNT], 0.5))
     per_window = {}
     for window, age, final in seen:
         per_window.setdefault(window, []).append((age, final))
@@ -173,16 +176,16 @@ def test_empty_windows_are_no_windows():
     slow, _ = both([1, 95, 120], [0] * 3, grid, lambda: Fixed(0))
     assert sorted(slow.closed) == [0, 9, 12]
     cells = cells_of([1, 95, 120], [1, 1, 1], [0, 0, 0], grid)
-    assert [each.window for each in required_answers(cells, grid, (0, 12), 10**9, [COUNT], 0.5)] == [0, 9, 12]
-    assert required_answers(cells, grid, (1, 8), 10**9, [COUNT], 0.5) == []
-    assert required_coverage(cells, grid, (1, 8), 10**9, [COUNT], 0.5, 0.05) == []
+    assert [each.window for each in required_answers(cells, grid, [Span(0, 12, 10**9)], [COUNT], 0.5)[0]] == [0, 9, 12]
+    assert required_answers(cells, grid, [Span(1, 8, 10**9)], [COUNT], 0.5)[0] == []
+    assert required_coverage(cells, grid, [Span(1, 8, 10**9)], [COUNT], 0.5, 0.05)[0] == []
 
 
 @pytest.mark.parametrize("name", ["count", "sum", "avg", "min", "max", "median", "quantile"])
 def test_a_single_row_that_is_late_must_be_waited_for(name):
     grid = Grid(10, 10)
     cells = cells_of([25, 4], [7.0, 7.0], [0, 0], grid)
-    first, _ = required_answers(cells, grid, (0, 2), 10**9, [Function(name, 0)], 0.5)
+    first, _ = required_answers(cells, grid, [Span(0, 2, 10**9)], [Function(name, 0)], 0.5)[0]
     assert first.window == 0 and first.total == 1.0
     # it came 15 after the window's end: the least multiple of the granularity above that
     assert first.required_us.tolist() == [16]
@@ -195,11 +198,13 @@ def test_a_group_that_appears_late_is_an_answer_of_its_own():
     grid = Grid(10, 10)
     event, group = [1, 2, 3, 4, 27, 5], [0, 0, 0, 0, 0, 1]
     cells = cells_of(event, np.ones(6), group, grid)
-    apart = required_answers(cells, grid, (0, 0), 10**9, [COUNT], 0.5)[0]
+    apart = required_answers(cells, grid, [Span(0, 0, 10**9)], [COUNT], 0.5)[0][0]
     assert apart.total == 2.0 and apart.required_us.tolist() == [18] and apart.weight.tolist() == [1.0]
-    together = required_answers(cells_of(event, np.ones(6), [0] * 6, grid), grid, (0, 0), 10**9, [COUNT], 0.5)[0]
+    together = required_answers(cells_of(event, np.ones(6), [0] * 6, grid), grid, [Span(0, 0, 10**9)], [COUNT], 0.5)[0][
+        0
+    ]
     assert together.total == 1.0 and together.required_us.tolist() == [], "one of five rows is less than half"
-    early = required_answers(cells, grid, (0, 0), 27, [COUNT], 0.5)[0]
+    early = required_answers(cells, grid, [Span(0, 0, 27)], [COUNT], 0.5)[0][0]
     assert early.total == 1.0, "before the cut nobody knew of the group"
 
 
@@ -208,7 +213,7 @@ def test_null_values_count_as_rows_and_change_no_sum():
     cells = cells_of([1, 2, 25, 3, 4], [5.0, null, 1.0, null, null], [0] * 5, grid)
 
     def needed(name, column=0):
-        found = required_answers(cells, grid, (0, 0), 10**9, [Function(name, column)], 0.5)[0]
+        found = required_answers(cells, grid, [Span(0, 0, 10**9)], [Function(name, column)], 0.5)[0][0]
         return found.required_us.tolist()
 
     assert needed("count", None) == [16], "two of four rows were late"
@@ -216,7 +221,7 @@ def test_null_values_count_as_rows_and_change_no_sum():
     assert needed("median") == [16], "the share lost is of rows, nulls too: on the safe side"
     only = cells_of([25, 3], [1.0, null], [0, 0], grid)
     for name in ("sum", "avg", "min", "max"):
-        found = required_answers(only, grid, (0, 0), 10**9, [Function(name, 0)], 0.5)[0]
+        found = required_answers(only, grid, [Span(0, 0, 10**9)], [Function(name, 0)], 0.5)[0][0]
         assert found.required_us.tolist() == [16], f"{name}: an answer that is missing altogether is off"
 
 
@@ -227,9 +232,14 @@ def test_sums_that_are_nan_are_nan_whatever_is_missing():
     total = np.array([[math.nan, 1.0, 2.0]])
     cells = Cells(rows.group, rows.pane, rows.bucket, rows.rows, rows.counted, total, total, rows.least, rows.most)
     for name in ("sum", "avg"):
-        assert required_answers(cells, grid, (0, 0), 10**9, [Function(name, 0)], 0.5)[0].required_us.tolist() == []
-    assert required_answers(cells, grid, (0, 0), 10**9, [Function("count", 0)], 0.5)[0].required_us.tolist() == [16]
-    seen = required_coverage(cells, grid, (0, 0), 10**9, [Function("avg", 0)], 0.05, 0.05)[0]
+        assert (
+            required_answers(cells, grid, [Span(0, 0, 10**9)], [Function(name, 0)], 0.5)[0][0].required_us.tolist()
+            == []
+        )
+    assert required_answers(cells, grid, [Span(0, 0, 10**9)], [Function("count", 0)], 0.5)[0][
+        0
+    ].required_us.tolist() == [16]
+    seen = required_coverage(cells, grid, [Span(0, 0, 10**9)], [Function("avg", 0)], 0.05, 0.05)[0][0]
     assert seen.needed_coverage == 1.0, "what varies without bound needs every row"
 
 
@@ -265,14 +275,13 @@ def test_a_slide_that_does_not_divide_the_size_uses_their_greatest_common_diviso
     st.sampled_from([(60, 20), (20, 20), (50, 20), (10, 1)]), st.integers(-10, 10), st.integers(0, 8), st.integers(-4, 12),
 )  # fmt: skip
 def test_what_windows_are_shown_is_what_their_rows_say(rows, spans, first, more, slides):
-    """Row by row, from the definition; and the cells near the windows are all that matter."""
+    """Row by row, from the definition."""
     grid, windows = Grid(*spans), (first, first + more)
     cut = slides * grid.slide_us
     event, group, value = (np.array(each) for each in zip(*rows, strict=True))
     cells = cells_of(event, value, group, grid).ordered()
-    assert len(cells.near(grid, windows).pane) <= len(event)
     functions, now = [Function("sum", 0), COUNT], np.maximum.accumulate(event)
-    found = required_coverage(cells.near(grid, windows), grid, windows, cut, functions, 0.05, 0.05)
+    found = required_coverage(cells, grid, [Span(*windows, cut)], functions, 0.05, 0.05)[0]
     expected = {}
     for window in range(first, first + more + 1):
         end = grid.end(window)
@@ -296,10 +305,39 @@ def test_what_windows_are_shown_is_what_their_rows_say(rows, spans, first, more,
         if abs(mean) > 0.5:
             needed = needed_coverage("sum", count / groups, math.sqrt(max(spread, 0)) / abs(mean), 0.05, 0.05)
             assert each.needed_coverage == pytest.approx(max(needed, 0.95), abs=1e-6)
-    for shown in (cells, cells.near(grid, windows)):
-        answers = required_answers(shown, grid, windows, cut, functions, 0.05)
-        assert [each.window for each in answers] == list(expected)
-        assert [each.total for each in answers] == [groups for _, _, groups, _, _ in expected.values()]
+    answers = required_answers(cells, grid, [Span(*windows, cut)], functions, 0.05)[0]
+    assert [each.window for each in answers] == list(expected)
+    assert [each.total for each in answers] == [groups for _, _, groups, _, _ in expected.values()]
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.tuples(st.integers(-80, 120), st.integers(0, 3), st.sampled_from([0.1, 3.3, -7.7, 1e9, math.nan])), min_size=1, max_size=60),
+    st.sampled_from([(60, 20), (20, 20), (50, 20), (10, 1)]),
+    st.lists(st.tuples(st.integers(-10, 10), st.integers(0, 8), st.integers(-4, 12)), max_size=8), st.sampled_from([1, 40, 1 << 20]),
+)  # fmt: skip
+def test_spans_looked_at_together_are_what_each_is_alone(rows, sizes, asked, together):
+    """To the bit, whatever else is looked at and however many at a time; they may overlap and come in any order."""
+    grid = Grid(*sizes)
+    event, group, value = (np.array(each) for each in zip(*rows, strict=True))
+    cells = cells_of(event, value, group, grid)
+    cells = replace(cells, total=np.where(cells.counted > 0, cells.total, math.nan))
+    best = Candidates(cells.group, cells.pane, cells.bucket, cells.most[0], cells.pane, np.arange(len(cells.pane)))
+    spans = [Span(first, first + more, slides * grid.slide_us) for first, more, slides in asked]
+    functions = [Function(name, 0) for name in ("sum", "avg", "max")]
+    ways = [
+        lambda these: required_coverage(cells, grid, these, functions, 0.05, 0.05),
+        lambda these: required_answers(cells, grid, these, functions, 0.05),
+        lambda these: required_members(best, 2, grid, these),
+    ]
+    with mock.patch.object(windows, "LOOKED_AT", together):
+        for way in ways:
+            alone = [way([span])[0] for span in spans]
+            assert [list(map(as_said, seen)) for seen in way(spans)] == [list(map(as_said, seen)) for seen in alone]
+
+
+def as_said(seen):
+    return seen.window, seen.required_us.tolist(), seen.weight.tolist(), seen.total, seen.needed_coverage
 
 
 @settings(deadline=None, max_examples=50)
@@ -325,12 +363,12 @@ def test_a_gap_in_the_data_costs_nothing(policy, observe):
     )
     shown = []
 
-    def observed(windows, cut):
-        shown.append(windows)
+    def observed(spans):
+        shown.extend(spans)
         if observe is required_members:
-            return observe(rows, 3, grid, windows, cut)
+            return observe(rows, 3, grid, spans)
         bounds = (0.05,) if observe is required_answers else (0.05, 0.05)
-        return observe(cells.near(grid, windows), grid, windows, cut, [COUNT], *bounds)
+        return observe(cells, grid, spans, [COUNT], *bounds)
 
     tracemalloc.start()
     placed = place(event, grid, policies(grid)[policy](), observed, period_us=4_000_000)
@@ -338,7 +376,7 @@ def test_a_gap_in_the_data_costs_nothing(policy, observe):
     tracemalloc.stop()
     assert peak < 64 << 20
     assert len(placed.watermark_us) == len(event)
-    assert max(last - first for first, last in shown) > 1e10
+    assert max(last - first for first, last, _ in shown) > 1e10
 
 
 @settings(deadline=None, max_examples=60)
@@ -356,7 +394,9 @@ def test_what_members_of_a_top_k_require_is_what_their_rows_say(rows, spans, fir
     bucket = np.where(behind >= 0, behind // grid.granularity_us, -1)
     columns = (group, event // grid.pane_us, bucket, score.astype(float), event, np.arange(len(event)))
     order = np.argsort(columns[1], kind="stable")
-    found = required_members(Candidates(*(each[order] for each in columns)), k, grid, (first, first + more), cut)
+    found = required_members(Candidates(*(each[order] for each in columns)), k, grid, [Span(first, first + more, cut)])[
+        0
+    ]
     expected = {}
     for window in range(first, first + more + 1):
         end = grid.end(window)

@@ -38,16 +38,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from latecomer.core.order import cuts, order_of
-from latecomer.core.windows import Grid, Observed, by_window, spread_over
+from latecomer.core.windows import Grid, Observed, Span, by_window, looks
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -143,16 +142,9 @@ class Cells:
     def ordered(self) -> Cells:
         """The same cells by (pane, group, bucket), so that sums of floats do not depend on how they were gathered; groups by their rank."""
         group = np.unique(self.group, return_inverse=True)[1]
-        return replace(self, group=group)._taken(order_of(self.pane, group, self.bucket))
-
-    def near(self, grid: Grid, windows: tuple[int, int]) -> Cells:
-        """Those whose pane can be in a window of ``[first, last]``: a view of a range, for cells in the order of panes."""
-        return self._taken(grid.near(self.pane, windows))
-
-    def _taken(self, part: Any) -> Cells:
-        deep = (self.counted, self.total, self.squares, self.least, self.most)
-        flat = (self.group, self.pane, self.bucket, self.rows)
-        return Cells(*(each[part] for each in flat), *(each[:, part] for each in deep))
+        order = order_of(self.pane, group, self.bucket)
+        deep = [each[:, order] for each in (self.counted, self.total, self.squares, self.least, self.most)]
+        return Cells(group[order], self.pane[order], self.bucket[order], self.rows[order], *deep)
 
 
 @dataclass(frozen=True)
@@ -166,43 +158,42 @@ class Function:
 def required_coverage(
     cells: Cells,
     grid: Grid,
-    windows: tuple[int, int],
-    cut_us: int,
+    spans: Sequence[Span],
     functions: Sequence[Function],
     error: float,
     delta: float,
-) -> list[Observed]:
-    """Windows ``[first, last]`` as HPM sees them: contributions are rows, and a share of them is needed.
+) -> list[list[Observed]]:
+    """The windows of each span as HPM sees them: contributions are rows, and a share of them is needed.
 
     Parameters
     ----------
     cells
-        Rows of these windows (others are ignored).
-    cut_us
-        Stream time at which the observation ends: what arrived then or later is not known.
+        Rows of these windows (others are ignored), in order.
     functions
         The query's aggregates; the one that needs most decides.
 
     Returns
     -------
-    list of Observed
-        In the order of windows, those without rows left out. The size of a window is its rows per group; `cv` is pooled over
+    list of list of Observed
+        Per span, in the order of windows, those without rows left out. The size of a window is its rows per group; `cv` is pooled over
         groups, so it is not underestimated where groups differ.
     """
-    spread = spread_over(grid, cells.pane, cells.bucket, windows, cut_us)
-    if not len(spread.at):
-        return []
-    numbers, place = np.unique(spread.window, return_inverse=True)
-    rows, group = cells.rows[spread.at], cells.group[spread.at]
-    by = order_of(place, group)
-    groups = np.bincount(place[by][cuts(place[by], group[by])[:-1]])
-    sizes = np.bincount(place, rows) / groups
-    needed = np.zeros(len(numbers))
-    for each in functions:
-        cv = np.zeros(len(numbers)) if each.column is None else _variations(cells, each.column, spread.at, place)
-        least = [needed_coverage(each.name, n, v, error, delta) for n, v in zip(sizes, cv.tolist(), strict=True)]
-        needed = np.maximum(needed, least)
-    return by_window(numbers, place, spread.wait, rows, grid.granularity_us, np.minimum(needed, 1.0))
+    found: list[list[Observed]] = [[] for _ in spans]
+    for seen in looks(grid, cells.pane, cells.bucket, spans):
+        place = seen.place
+        rows, group = cells.rows[seen.at], cells.group[seen.at]
+        by = order_of(place, group)
+        groups = np.bincount(place[by][cuts(place[by], group[by])[:-1]])
+        sizes = np.bincount(place, rows) / groups
+        needed = np.zeros(len(groups))
+        for each in functions:
+            cv = np.zeros(len(groups)) if each.column is None else _variations(cells, each.column, seen.at, place)
+            least = [needed_coverage(each.name, n, v, error, delta) for n, v in zip(sizes, cv.tolist(), strict=True)]
+            needed = np.maximum(needed, least)
+        seen.hand_out(
+            by_window(seen.window, place, seen.wait, rows, grid.granularity_us, np.minimum(needed, 1.0)), found
+        )
+    return found
 
 
 def _variations(cells: Cells, column: int, at: Int64, place: Int64) -> Float64:
@@ -222,42 +213,42 @@ def _variation(count: float, total: float, squares: float) -> float:
 
 
 def required_answers(
-    cells: Cells, grid: Grid, windows: tuple[int, int], cut_us: int, functions: Sequence[Function], error: float
-) -> list[Observed]:
+    cells: Cells, grid: Grid, spans: Sequence[Span], functions: Sequence[Function], error: float
+) -> list[list[Observed]]:
     """The same windows, contributions being answers: per group, the least slack whose answer is within `error` of the truth.
 
     Per (window, group) the cells are sorted by wait, longest first; after each, everything so far is what a slack up to that
     wait would have lost. The longest wait at which some aggregate is off by `error` or more must be waited for. For MEDIAN and
     QUANTILE the share lost bounds the error in rank.
     """
-    spread = spread_over(grid, cells.pane, cells.bucket, windows, cut_us)
-    if not len(spread.at):
-        return []
-    group = cells.group[spread.at]
-    order = order_of(spread.window, group, -spread.wait)
-    at, window, wait, group = spread.at[order], spread.window[order], spread.wait[order], group[order]
-    fresh = np.ones(len(at), bool)
-    fresh[1:] = (window[1:] != window[:-1]) | (group[1:] != group[:-1])
-    answer = np.cumsum(fresh) - 1
-    starts = np.flatnonzero(fresh)
-    # cells of one wait are lost together: only the last of them is a possible cut
-    whole = np.ones(len(at), bool)
-    whole[:-1] = fresh[1:] | (wait[1:] != wait[:-1])
-    broken = np.zeros(len(at), bool)
-    for function in functions:
-        broken |= _off(cells, at, starts, answer, function, error)
-    broken &= whole & (wait >= 0)
-    longest = np.full(len(starts), -1)
-    np.maximum.at(longest, answer[broken], wait[broken])
-    numbers, place = np.unique(window[starts], return_inverse=True)
-    return by_window(numbers, place, longest, np.ones(len(starts), np.int64), grid.granularity_us)
+    found: list[list[Observed]] = [[] for _ in spans]
+    for seen in looks(grid, cells.pane, cells.bucket, spans):
+        group = cells.group[seen.at]
+        order = order_of(seen.place, group, -seen.wait)
+        at, place, wait, group = seen.at[order], seen.place[order], seen.wait[order], group[order]
+        fresh = np.ones(len(at), bool)
+        fresh[1:] = (place[1:] != place[:-1]) | (group[1:] != group[:-1])
+        answer = np.cumsum(fresh) - 1
+        starts = np.flatnonzero(fresh)
+        # cells of one wait are lost together: only the last of them is a possible cut
+        whole = np.ones(len(at), bool)
+        whole[:-1] = fresh[1:] | (wait[1:] != wait[:-1])
+        broken = np.zeros(len(at), bool)
+        for function in functions:
+            broken |= _off(cells, at, starts, answer, function, error)
+        broken &= whole & (wait >= 0)
+        longest = np.full(len(starts), -1)
+        np.maximum.at(longest, answer[broken], wait[broken])
+        ones = np.ones(len(starts), np.int64)
+        seen.hand_out(by_window(seen.window, place[starts], longest, ones, grid.granularity_us), found)
+    return found
 
 
 def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Function, error: float) -> NDArray[np.bool_]:
     """Is the answer off by `error` or more once all cells up to here (longest wait first) are lost? bool[n]."""
     rows = cells.rows[at].astype(np.float64)
     total = np.add.reduceat(rows, starts)[answer]
-    lost = _running(rows, starts, answer)
+    lost = _running(rows, starts)
     gone = lost >= total
     if (function.name == "count" and function.column is None) or function.name in RANKED:
         return gone | (lost / total >= error)
@@ -265,7 +256,7 @@ def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Functi
     column = function.column
     count = cells.counted[column, at]
     count_all = np.add.reduceat(count, starts)[answer]
-    count_lost = _running(count, starts, answer)
+    count_lost = _running(count, starts)
     if function.name == "count":
         return gone | (_relative(count_all - count_lost, count_all) >= error)
     gone |= (count_all > 0) & (count_lost >= count_all)
@@ -279,7 +270,7 @@ def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Functi
         return gone | ((left != truth) & (_relative(left, truth) >= error))
     sums = cells.total[column, at]
     sum_all = np.add.reduceat(sums, starts)[answer]
-    sum_left = sum_all - _running(sums, starts, answer)
+    sum_left = sum_all - _running(sums, starts)
     if function.name == "sum":
         return gone | (_relative(sum_left, sum_all) >= error)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -288,11 +279,17 @@ def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Functi
     return gone | ((count_all > 0) & (_relative(mean_left, mean_all) >= error))
 
 
-def _running(values: Float64, starts: Int64, answer: Int64) -> Float64:
-    """Prefix sums inside each answer."""
-    sums = np.cumsum(values)
-    before = np.concatenate([[0.0], sums])[starts]
-    return np.asarray(sums - before[answer])
+@njit(cache=True)
+def _running(values: Float64, starts: Int64) -> Float64:
+    """Prefix sums inside each answer; those of one answer do not depend on the others."""
+    out = np.empty(len(values))
+    for each in range(len(starts)):
+        end = starts[each + 1] if each + 1 < len(starts) else len(values)
+        total = 0.0
+        for place in range(starts[each], end):
+            total += values[place]
+            out[place] = total
+    return out
 
 
 @njit(cache=True)

@@ -19,7 +19,7 @@ from latecomer.core.aggregate import Cells, Function, required_answers, required
 from latecomer.core.arrivals import Arrivals, Arrived
 from latecomer.core.order import cuts, order_of
 from latecomer.core.time import FOREVER, NEVER, running_max
-from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl
+from latecomer.core.windows import Grid, Observed, SlackPolicy, Span, WindowControl
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -88,11 +88,10 @@ def run_pass(
     t = np.maximum.accumulate(event_time_us)
     cells = _cells(event_time_us, t, value, group, grid)
 
-    def observed(windows: tuple[int, int], cut_us: int) -> list[Observed]:
-        near = cells.near(grid, windows)
+    def observed(spans: Sequence[Span]) -> list[list[Observed]]:
         if by_answer:
-            return required_answers(near, grid, windows, cut_us, functions, error)
-        return required_coverage(near, grid, windows, cut_us, functions, error, delta)
+            return required_answers(cells, grid, spans, functions, error)
+        return required_coverage(cells, grid, spans, functions, error, delta)
 
     placed = place(event_time_us, grid, policy, observed, period_us=period_us, observe_us=observe_us)
     return _answers(event_time_us, t, value, placed, grid)
@@ -111,7 +110,7 @@ def place(
     event_time_us: Int64,
     grid: Grid,
     policy: SlackPolicy,
-    observed: Callable[[tuple[int, int], int], list[Observed]],
+    observed: Callable[[Sequence[Span]], list[list[Observed]]],
     *,
     period_us: int = 60_000_000,
     observe_us: int | None = None,
@@ -124,7 +123,7 @@ def place(
     event_time_us : int64[n]
         In arrival order.
     observed
-        Window numbers (first, last) and the stream time of the cut -> what the policy is shown of them.
+        What the policy is shown of the windows of each span.
     cuts
         Places in the arrival order where one micro-batch ends and the next begins; they make no difference.
     """
@@ -139,10 +138,8 @@ def place(
         part = slice(low, high)
         new = Arrivals.of(seq[part], event_time_us[part], side[part], shard[part], carry)
         intervals, carry = Arrived.of(new, grid, 1).intervals[0], new.carry
-        seen = {
-            number: observed(windows, number * grid.slide_us) for number, windows in control.schedule(intervals).items()
-        }
-        placement = control.step(intervals, seen)
+        wanted = control.schedule(intervals)
+        placement = control.step(intervals, dict(zip(wanted, observed(grid.spans(wanted)), strict=True)))
         at = np.searchsorted(placement.interval, interval[part])
         slack[part], base[part] = placement.slack[at], placement.base[at]
     mark = np.maximum(base, np.where(slack >= FOREVER, base, t - slack))
@@ -161,7 +158,8 @@ def required_in_hindsight(
     """What every answer of the stream would have required, all rows known; parameters as for :func:`run_pass`."""
     t = np.maximum.accumulate(event_time_us)
     windows = (int(grid.first_of(int(event_time_us.min()))), int(grid.last_of(int(event_time_us.max()))))
-    return required_answers(_cells(event_time_us, t, value, group, grid), grid, windows, FOREVER, functions, error)
+    cells = _cells(event_time_us, t, value, group, grid)
+    return required_answers(cells, grid, [Span(*windows, FOREVER)], functions, error)[0]
 
 
 def lost_answers(required: Sequence[Observed], wait_us: Int64, grid: Grid) -> tuple[Float64, Float64]:

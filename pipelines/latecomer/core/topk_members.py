@@ -8,14 +8,14 @@ Cost: O(n log n) for n candidates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.order import cuts
-from latecomer.core.windows import Grid, Observed, by_window, spread_over
+from latecomer.core.windows import Grid, Observed, Span, by_window, looks
 
 Int64 = NDArray[np.int64]
 
@@ -24,7 +24,7 @@ Int64 = NDArray[np.int64]
 class Candidates:
     """Rows that may be in a final top-k: arrays of one length, panes ascending.
 
-    `bucket` as in :func:`latecomer.core.windows.spread_over`.
+    `bucket` as in :func:`latecomer.core.windows.looks`.
     """
 
     group: Int64
@@ -34,32 +34,22 @@ class Candidates:
     event_time_us: Int64
     seq: Int64
 
-    def near(self, grid: Grid, windows: tuple[int, int]) -> Candidates:
-        """Those whose pane can be in a window of ``[first, last]``: a view of a range."""
-        part = grid.near(self.pane, windows)
-        columns: list[Any] = [getattr(self, each.name)[part] for each in fields(self)]
-        return Candidates(*columns)
 
-
-def required_members(rows: Candidates, k: int, grid: Grid, windows: tuple[int, int], cut_us: int) -> list[Observed]:
-    """Windows ``[first, last]``: per window, the slacks that the members of all groups' final top-k required.
-
-    Parameters
-    ----------
-    cut_us
-        Stream time at which the observation ends: rows that came then or later are not known.
+def required_members(rows: Candidates, k: int, grid: Grid, spans: Sequence[Span]) -> list[list[Observed]]:
+    """The windows of each span: per window, the slacks that the members of all groups' final top-k required.
 
     Returns
     -------
-    list of Observed
-        In the order of windows, those without rows left out.
+    list of list of Observed
+        Per span, in the order of windows, those without rows left out.
     """
-    near = rows.near(grid, windows)
-    spread = spread_over(grid, near.pane, near.bucket, windows, cut_us)
-    at, window = spread.at, spread.window
-    order = np.lexsort((near.seq[at], near.event_time_us[at], -near.score[at], near.group[at], window))
-    bounds = cuts(window[order], near.group[at[order]])
-    rank = np.arange(len(at)) - np.repeat(bounds[:-1], np.diff(bounds))
-    best = order[rank < k]
-    numbers, place = np.unique(window[best], return_inverse=True)
-    return by_window(numbers, place, spread.wait[best], np.ones(len(best), np.int64), grid.granularity_us)
+    found: list[list[Observed]] = [[] for _ in spans]
+    for seen in looks(grid, rows.pane, rows.bucket, spans):
+        at, place = seen.at, seen.place
+        order = np.lexsort((rows.seq[at], rows.event_time_us[at], -rows.score[at], rows.group[at], place))
+        bounds = cuts(place[order], rows.group[at[order]])
+        rank = np.arange(len(at)) - np.repeat(bounds[:-1], np.diff(bounds))
+        best = order[rank < k]
+        ones = np.ones(len(best), np.int64)
+        seen.hand_out(by_window(seen.window, place[best], seen.wait[best], ones, grid.granularity_us), found)
+    return found

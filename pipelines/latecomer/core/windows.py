@@ -24,8 +24,9 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,10 +78,9 @@ class Grid:
         """Number of the last window that holds a time (int or int64 array)."""
         return time_us // self.slide_us
 
-    def near(self, pane: Int64, windows: tuple[int, int]) -> slice:
-        """Where panes of windows ``[first, last]`` stand in ascending pane numbers, int64[n]."""
-        edges = (windows[0] * self.slide_us // self.pane_us, self.end(windows[1]) // self.pane_us)
-        return slice(*np.searchsorted(pane, edges).tolist())
+    def spans(self, wanted: Mapping[int, tuple[int, int]]) -> list[Span]:
+        """Windows (first, last) that are looked at when intervals are entered, by the interval's number."""
+        return [Span(first, last, interval * self.slide_us) for interval, (first, last) in wanted.items()]
 
 
 @dataclass(frozen=True)
@@ -215,6 +215,7 @@ class WindowControl:
         """Windows that will be observed while these intervals are entered: interval -> (first, last) window number.
 
         A function of delays only, so the data plane can count what is observed before any slack is chosen.
+        What is known of them then: :meth:`Grid.spans`.
         """
         if not self.policy.needs_observation:
             return {}
@@ -393,15 +394,6 @@ class WindowControl:
         self.policy.restore(state["policy"])
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Entries by window, int64 arrays of one length: `at` points to the entry, its wait there is in granules (-1: in time)."""
-
-    at: Int64
-    window: Int64
-    wait: Int64
-
-
 def every_number(first: Int64, last: Int64) -> tuple[Int64, Int64]:
     """All whole numbers of the ranges ``[first, last]``, range by range (none where ``last < first``): their range's place, and they."""
     times = np.maximum(last - first + 1, 0)
@@ -410,24 +402,80 @@ def every_number(first: Int64, last: Int64) -> tuple[Int64, Int64]:
     return at, first[at] + offset
 
 
-def spread_over(grid: Grid, pane: Int64, bucket: Int64, windows: tuple[int, int], cut_us: int) -> Spread:
-    """Every entry in every window of ``[first, last]`` that holds its pane; what came at or after `cut_us` is left out.
+LOOKED_AT = 1 << 20
+"""Entries of windows that are looked at together, about; 100 bytes each."""
+
+
+class Span(NamedTuple):
+    """Windows ``[first, last]``, looked at when stream time is `cut_us`: what comes then or later is not known."""
+
+    first: int
+    last: int
+    cut_us: int
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Windows with entries, as they look at the cut of their span; int64 arrays.
+
+    Attributes
+    ----------
+    span, window : int64[looks]
+        Place of the span, number of the window; in this order.
+    at, place, wait : int64[n]
+        Entries by look: which entry, whose look's place, its wait in the window in granules (-1: in time). Those of a look stand as they did.
+    """
+
+    span: Int64
+    window: Int64
+    at: Int64
+    place: Int64
+    wait: Int64
+
+    def hand_out(self, seen: Sequence[Observed], spans: list[list[Observed]]) -> None:
+        """Put what was seen, look by look, to the others of its span."""
+        for span, each in zip(self.span.tolist(), seen, strict=True):
+            spans[span].append(each)
+
+
+def looks(grid: Grid, pane: Int64, bucket: Int64, spans: Sequence[Span]) -> Iterator[Looks]:
+    """Every entry in every window that holds its pane, of all spans, some at a time; what is in one look does not depend on the others.
 
     Parameters
     ----------
     pane, bucket : int64[n]
-        Pane number, and the wait beyond the end of the pane's first window in granules; -1 where it came before that.
+        Pane number, ascending, and the wait beyond the end of the pane's first window in granules; -1 where it came before that.
     """
-    start = pane * grid.pane_us
-    own_first = grid.first_of(start)
-    first = np.maximum(own_first, windows[0])
-    last = np.minimum(grid.last_of(start), windows[1])
-    at, window = every_number(first, last)
-    per_slide = grid.slide_us // grid.granularity_us
-    wait = bucket[at] - (window - own_first[at]) * per_slide
-    wait = np.where((bucket[at] < 0) | (wait < 0), -1, wait)
-    known = wait * grid.granularity_us < cut_us - (window * grid.slide_us + grid.size_us)
-    return Spread(at[known], window[known], wait[known])
+    if not len(pane) or not spans:
+        return
+    firsts, lasts, cut_us = np.array(spans, np.int64).T
+    low, high = _range_of(grid, pane, firsts, lasts)
+    many = np.cumsum((high - low) * -(-grid.size_us // grid.slide_us))
+    for begin, end in itertools.pairwise(cuts(many // LOOKED_AT).tolist()):
+        part = slice(int(low[begin:end].min()), int(high[begin:end].max()))
+        near, start = pane[part], pane[part] * grid.pane_us
+        own, panes = grid.first_of(start), start[cuts(pane[part])[:-1]]
+        windows = np.unique(every_number(grid.first_of(panes), grid.last_of(panes))[1])
+        first, last = np.searchsorted(windows, firsts[begin:end]), np.searchsorted(windows, lasts[begin:end], "right")
+        span, number = every_number(first, last - 1)
+        span, window = span + begin, windows[number]
+        # the entries of a window stand together, as its panes do
+        entries = _range_of(grid, near, windows, windows)
+        place, at = every_number(entries[0][number], entries[1][number] - 1)
+        at_window, waited = window[place], bucket[part][at]
+        wait = waited - (at_window - own[at]) * (grid.slide_us // grid.granularity_us)
+        wait[(waited < 0) | (wait < 0)] = -1
+        known = wait * grid.granularity_us < cut_us[span[place]] - grid.end(at_window)
+        seen = np.bincount(place[known], minlength=len(window)) > 0
+        if seen.any():
+            place = (np.cumsum(seen) - 1)[place[known]]
+            yield Looks(span[seen], window[seen], at[known] + part.start, place, wait[known])
+
+
+def _range_of(grid: Grid, pane: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
+    """Where the entries of windows ``[first, last]`` begin and end among ascending pane numbers."""
+    low = np.searchsorted(pane, first * grid.slide_us // grid.pane_us)
+    return low, np.maximum(np.searchsorted(pane, grid.end(last) // grid.pane_us), low)
 
 
 def by_window(

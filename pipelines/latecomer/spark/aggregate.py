@@ -117,21 +117,17 @@ class AggregateStage(WindowedStage):
         cells = self._cells(rows)
         functions = self.functions
         found: list[dict[int, list[Observed]]] = []
-        for shard, spans in enumerate(wanted):
-            own = cells.get(shard)
-            answers: dict[int, list[Observed]] = {}
-            for interval, windows in spans.items():
-                if own is None:
-                    continue
-                cut = interval * self.grid.slide_us
-                near = own.near(self.grid, windows)
-                if self.by_answer:
-                    answers[interval] = core.required_answers(near, self.grid, windows, cut, functions, self.spec.error)
-                else:
-                    answers[interval] = core.required_coverage(
-                        near, self.grid, windows, cut, functions, self.spec.error, 1.0 - self.spec.probability
-                    )
-            found.append(answers)
+        for shard, asked in enumerate(wanted):
+            own, spans = cells.get(shard), self.grid.spans(asked)
+            if own is None:
+                found.append({})
+                continue
+            if self.by_answer:
+                seen = core.required_answers(own, self.grid, spans, functions, self.spec.error)
+            else:
+                delta = 1.0 - self.spec.probability
+                seen = core.required_coverage(own, self.grid, spans, functions, self.spec.error, delta)
+            found.append(dict(zip(asked, seen, strict=True)))
         return found
 
     @cached_property

@@ -172,11 +172,8 @@ class TopKStage(WindowedStage):
         )
         columns = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "score", "ts", "seq")]
         candidates = Candidates(*columns)
-        found = {
-            interval: required_members(candidates, self.spec.k, self.grid, windows, interval * self.grid.slide_us)
-            for interval, windows in wanted[0].items()
-        }
-        return [found]
+        found = required_members(candidates, self.spec.k, self.grid, self.grid.spans(wanted[0]))
+        return [dict(zip(wanted[0], found, strict=True))]
 
     # ----------------------------------------------------------------------------------------------------- answers
 

@@ -27,7 +27,7 @@ Cost: O(rows) per method, `none` O(rows x size / slide).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -43,7 +43,7 @@ from latecomer.core.slack import AdaptiveSlack, CalibratedSlack
 from latecomer.core.time import FOREVER, running_max
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
-from latecomer.core.windows import Grid, Observed, SlackPolicy
+from latecomer.core.windows import Grid, Observed, SlackPolicy, Span
 from latecomer.jobs.bench import data as workloads
 from latecomer.jobs.bench import plots
 from latecomer.jobs.bench.goals import Goals
@@ -112,8 +112,8 @@ def _closes(event: Int64, arrival: Int64, score: Float64, policy: SlackPolicy, e
     bucket = np.where(late >= 0, late // GRID.granularity_us, -1)
     candidates = Candidates(np.zeros(len(best), np.int64), pane[best], bucket, score[best], event[best], best)
 
-    def observed(windows: tuple[int, int], cut_us: int) -> list[Observed]:
-        return required_members(candidates, K, GRID, windows, cut_us)
+    def observed(spans: Sequence[Span]) -> list[list[Observed]]:
+        return required_members(candidates, K, GRID, spans)
 
     mark = place(event, GRID, policy, observed, period_us=PERIOD_US).watermark_us
     return np.append(arrival, arrival[-1] + 1)[np.searchsorted(mark, ends)]
