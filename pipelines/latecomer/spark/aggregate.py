@@ -115,6 +115,7 @@ class AggregateStage(WindowedStage):
     def observed(self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
         """Windows' rows by wait, as the strategy's controller wants them."""
         cells = self._cells(rows)
+        self.groups_seen = sum(len(np.unique(each.group)) for each in cells.values())
         functions = self.functions
         found: list[dict[int, list[Observed]]] = []
         for shard, asked in enumerate(wanted):
@@ -195,10 +196,7 @@ class AggregateStage(WindowedStage):
 
         def spread(partial: DataFrame) -> DataFrame:
             start = F.col("pane") * self.grid.pane_us
-            last = self.last_of(start)
-            for shard, after in enumerate(closing.after):
-                last = F.when(F.col("shard") == shard, F.least(last, F.lit(after))).otherwise(last)
-            wide = self.in_windows(partial, self.open_from(start), last)
+            wide = self.in_windows(partial, self.open_from(start), self.last_of(start))
             return wide.join(F.broadcast(closing.table), ["shard", "m"])
 
         return self._aggregated(keyed, inner, spread, [*self.groups, "shard", "m", "closed_seq", "wait_us"])

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.histogram import delay_bucket
@@ -31,7 +32,7 @@ from latecomer.core.order import order_of
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
-from latecomer.spark import scan
+from latecomer.spark import scan, tables
 from latecomer.spark.columns import ceil_div, floor_div, floor_to
 from latecomer.spark.join_repair import JoinRepair
 from latecomer.spark.join_rows import LETTERS, JoinRows, in_sample
@@ -105,7 +106,10 @@ class JoinStage(JoinRepair):
             }
             return Settled(closed, next_state, dict(books.totals))
 
-        return Outcome(on_time, late if late.num_rows or batch.number == 0 else None, settle)
+        few = cells is not None and (pc.sum(cells["results"]).as_py() or 0) <= tables.FEW_ROWS
+        return Outcome(
+            on_time, late if late.num_rows or batch.number == 0 else None, settle, {"on_time"} if few else set()
+        )
 
     @classmethod
     def open_ledger(cls, spec: JoinSpec, state: dict[str, Any]) -> pa.Table | None:
@@ -145,7 +149,7 @@ class JoinStage(JoinRepair):
             rows = self.keep(rows)
         sampled = policy.needs_pairs
         left, right = self._sides(rows, batch, before, arrived, {name: F.col(name) for name in known}, sampled=sampled)
-        either_new = (F.col("l_seq") >= batch.seq_from) | (F.col("r_seq") >= batch.seq_from)
+        either_new = F.col("l_t").isNotNull() | F.col("r_t").isNotNull()
         where = not policy.needs_candidates
         pairs = self.rows.pairs(left, right, either_new, where=where, copy_left=arrived.left_is_smaller)
         return pairs.withColumn("t", _later("t"))

@@ -60,7 +60,7 @@ class Outcome:
     settle
         Called once both are committed, with the number of committed on-time rows per period (start in us).
     few
-        Of ``on_time`` and ``late``, those whose rows are known to be few.
+        Of ``on_time`` and ``late``, those whose rows are expected to be few.
     """
 
     on_time: DataFrame | None

@@ -59,6 +59,20 @@ def events(
     return rows
 
 
+_ANY_NUMBER = 1 << 20
+"""Partitions: more than a scan has."""
+
+
+def compiled_once(rows: DataFrame) -> DataFrame:
+    """The same rows, for Spark to generate the code of what follows apart from the code of what comes before.
+
+    A micro-batch's bounds are constants in the code that Spark generates. Other constants are other code, which is compiled and runs
+    interpreted for most of a micro-batch. Cut off from them, what is done with the rows is compiled once for all micro-batches.
+    Nothing is moved: as many partitions come out as went in.
+    """
+    return rows if expects_few(rows.sparkSession) else rows.coalesce(_ANY_NUMBER)
+
+
 def arrivals(lake: Lake, stream: str, seq_from: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
     """``seq`` and event time (us) of stored events with ``seq_from <= seq < seq_to``, in arrival order, int64.
 
@@ -119,14 +133,13 @@ def append(
 ) -> None:
     """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
 
-    Rows that are here already, or known to be few, are committed from here. A session that is planned for few rows
-    (:func:`latecomer.spark.session.tune`) has them committed without Spark's writer; where they turn out to be more than
-    `FEW_ROWS`, they are computed again and written by it.
+    Rows that are here already are committed from here, and so are rows of which `few` are expected, or of which a session expects few
+    (:func:`latecomer.spark.session.tune`). Where they turn out to be more than `FEW_ROWS`, they are computed again and written by Spark.
     """
-    here = rows if isinstance(rows, pa.Table) else rows.toArrow() if few else None
-    if here is None and expects_few(rows.sparkSession):
-        here = rows.limit(FEW_ROWS + 1).toArrow()
-        here = here if here.num_rows <= FEW_ROWS else None
+    here = rows if isinstance(rows, pa.Table) else None
+    if here is None and (few or expects_few(rows.sparkSession)):
+        found = rows.limit(FEW_ROWS + 1).toArrow()
+        here = found if found.num_rows <= FEW_ROWS else None
     if here is not None:
         small.append(lake, area, name, here, app_id, version)
         return

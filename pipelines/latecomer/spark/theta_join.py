@@ -141,7 +141,7 @@ class ThetaJoinStage(WindowedStage):
         """Windows that close."""
         from pyspark.sql import functions as F
 
-        wide = self.in_windows(rows, self.open_from("ts"), F.least(self.last_of("ts"), F.lit(closing.after[0])))
+        wide = self.in_windows(rows, self.open_from("ts"), self.last_of("ts"))
         closed = wide.join(F.broadcast(closing.table.drop("shard")), "m").drop("c", "ok", "ts", "shard")
         keys = ["m", "closed_seq", "wait_us"]
         if self.spec.emit == "rows" and self.spec.strategy.name == "spark_sql":

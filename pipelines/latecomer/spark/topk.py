@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow.compute as pc
 
 from latecomer.core.slack import AdaptiveSlack, CalibratedSlack, Fixed
@@ -172,6 +173,7 @@ class TopKStage(WindowedStage):
         )
         columns = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "score", "ts", "seq")]
         candidates = Candidates(*columns)
+        self.groups_seen = len(np.unique(candidates.group))
         found = required_members(candidates, self.spec.k, self.grid, self.grid.spans(wanted[0]))
         return [dict(zip(wanted[0], found, strict=True))]
 
@@ -182,10 +184,9 @@ class TopKStage(WindowedStage):
         from pyspark.sql import functions as F
 
         start = F.col("pane") * self.grid.pane_us
-        first, last = self.open_from(start), F.least(self.last_of(start), F.lit(closing.after[0]))
         paned = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
         best = self._ranked(paned, [*self.groups, "pane", "c"])
-        wide = self.in_windows(best, first, last)
+        wide = self.in_windows(best, self.open_from(start), self.last_of(start))
         closed = wide.join(F.broadcast(closing.table.drop("shard")), "m")
         return self._public(self._best(closed, [*self.groups, "m"]), ["m", "closed_seq", "wait_us"])
 

@@ -124,6 +124,7 @@ class WindowedStage(Stage):
         self.sources = list(self.events)
         self.extras: dict[int, dict[str, int]] = {}
         self.shards: int = getattr(spec.strategy, "shards", 1)
+        self.groups_seen: int | None = None  # in the windows that were observed last
         self.check()
 
     def check(self) -> None:
@@ -212,7 +213,7 @@ class WindowedStage(Stage):
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
             density = len(new.seq) // max(sum(len(each.panes) for own in arrived.intervals for each in own), 1)
             rows, all_count = self.reduced(self._available(batch, before, held_low, closing), missed, density)
-            rows = self._marked(rows, batch, missed, before)
+            rows = self._marked(rows, missed)
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
         if missed is not None or batch.number == 0:
             late = self._late_rows(batch, new, behind, closed, all_count)
@@ -238,9 +239,19 @@ class WindowedStage(Stage):
             return Settled(ledger, after, dict(books.totals))
 
         few = {"late"} if np.count_nonzero(behind) <= tables.FEW_ROWS else set()
-        if self.answer_rows and not self.leading and closing.count * self.answer_rows <= tables.FEW_ROWS:
+        if self._few_answers(batch, len(new.seq), closing, books):
             few.add("on_time")
         return Outcome(on_time, late, settle, few)
+
+    def _few_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
+        """May the answers be few: by the groups seen, by `rows` new rows where there are no others, or as they have been few so far?"""
+        if batch.number and 2 * books.totals["on_time"] <= batch.number * tables.FEW_ROWS:
+            return True
+        groups = self.groups_seen if self.leading else 1
+        most = [] if groups is None else [closing.count * groups * self.answer_rows]
+        if batch.number == 0:
+            most.append(rows * -(-self.grid.size_us // self.grid.slide_us))
+        return self.answer_rows > 0 and any(bound <= tables.FEW_ROWS for bound in most)
 
     def _start(self) -> Checkpoint:
         return Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))
@@ -358,17 +369,21 @@ class WindowedStage(Stage):
         return every_number(first, last)[1]
 
     def _available(self, batch: Batch, before: list[int], low: list[int], closing: Closing) -> DataFrame:
-        """Rows that can be in a window that closes now: new ones, and stored ones of windows that were open."""
+        """Rows that can be in a window that closes now, with ``c``: new ones (null), and stored ones of windows that were open then."""
+        from pyspark.sql import functions as F
+
         high: int | None = None
         if not self.lookback_us:  # rows lie in their windows
             high = max(min(self.grid.end(max(closing.after)) - 1, LATEST_US), EARLIEST_US)
         fresh = self._stored(seq_from=batch.seq_from, seq_to=batch.seq_to, high_us=high)
+        fresh = fresh.withColumn("c", F.lit(None).cast("bigint"))
         if batch.seq_from == 0:
-            return fresh
+            return tables.compiled_once(fresh)
         lowest = min(low)
         bound = min(lowest, LATEST_US) if lowest > EARLIEST_US else None
         held = self._stored(seq_to=batch.seq_from, low_us=bound, high_us=high)
-        return fresh.unionByName(held.where(self._by_shard(before) < self.last_of("ts")))
+        held = held.withColumn("c", self._by_shard(before)).where(F.col("c") < self.last_of("ts"))
+        return tables.compiled_once(fresh.unionByName(held))
 
     def _by_shard(self, numbers: list[int]) -> Column:
         """The number of a row's shard."""
@@ -385,7 +400,7 @@ class WindowedStage(Stage):
         Parameters
         ----------
         rows
-            Payload, ``seq``, ``ts``, ``side``, ``shard``; any ``ok``.
+            Payload, ``seq``, ``ts``, ``side``, ``shard`` among others; any ``ok``.
         marked
             ``seq`` of rows that came too late for a window of theirs, among other columns; None where there are none.
         density
@@ -393,16 +408,15 @@ class WindowedStage(Stage):
         """
         return rows, False
 
-    def _marked(self, rows: DataFrame, batch: Batch, missed: DataFrame | None, before: list[int]) -> DataFrame:
+    def _marked(self, rows: DataFrame, missed: DataFrame | None) -> DataFrame:
         """Rows that count, with ``c``; `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed."""
         from pyspark.sql import functions as F
 
         rows = rows.where("ok")
-        known = rows.withColumn("c", F.lit(None)) if missed is None else rows.join(missed, "seq", "left")
-        if batch.seq_from == 0:
-            return known.withColumn("c", F.col("c").cast("bigint"))
-        held = F.when(F.col("seq") < batch.seq_from, self._by_shard(before))
-        return known.withColumn("c", F.coalesce(held, "c").cast("bigint"))
+        if missed is None:
+            return rows
+        known = rows.join(missed.withColumnRenamed("c", "_closed"), "seq", "left")
+        return known.withColumn("c", F.coalesce("c", "_closed")).drop("_closed")
 
     def open_from(self, time: Any) -> Column:
         """Number of the first window that rows with ``c`` are on time for."""
@@ -518,7 +532,7 @@ class WindowedStage(Stage):
             seq_from=seq_from, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)
         )
         marked = self._listed(waits) if waits.num_rows else None
-        rows = self.reduced(rows, marked, held * self.grid.pane_us // (high - low))[0].where("ok")
+        rows = self.reduced(tables.compiled_once(rows), marked, held * self.grid.pane_us // (high - low))[0].where("ok")
         if marked is not None:
             rows = rows.join(marked, "seq", "left")
         none = F.lit(-1).cast("bigint")
