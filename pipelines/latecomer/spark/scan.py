@@ -68,7 +68,7 @@ def looked_up(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) 
 
     spark = rows.sparkSession
     if expects_few(spark) or not len(seq):
-        return rows.join(F.broadcast(spark.createDataFrame(pa.table({"seq": seq} | columns))), "seq")
+        return rows.join(F.broadcast(tables.handed(spark, pa.table({"seq": seq} | columns))), "seq")
     shared = spark.sparkContext.broadcast((seq, columns))
 
     def lookup(name: str) -> Any:

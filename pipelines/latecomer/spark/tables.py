@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,12 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.session import expects_few
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
+MOST_FILES = 32
+"""Files that Spark is told by name: what it looks up by itself, without a job of its own."""
 FEW_ROWS = 200_000
 """Rows that are brought to the driver and committed from there: Spark's own commit takes seconds, whatever it writes."""
 
@@ -23,6 +28,14 @@ FEW_ROWS = 200_000
 def read(spark: SparkSession, lake: Lake, area: str, name: str) -> DataFrame:
     """The table's rows, in no particular order."""
     return spark.read.format("delta").load(lake.spark_path(area, name))
+
+
+def shape(spark: SparkSession, lake: Lake, stream: str) -> DataFrame:
+    """No events, with the columns of a stored stream."""
+    table = small.open_table(lake, "events", stream)
+    if table is None:
+        raise FileNotFoundError(lake.table("events", stream))
+    return spark.createDataFrame([], _schema(table))
 
 
 def events(
@@ -38,16 +51,21 @@ def events(
 ) -> DataFrame:
     """Stored events with ``seq_from <= seq < seq_to`` and ``low <= event_ts <= high``; None leaves a bound out.
 
-    A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has them read here, by file statistics and
-    without a Spark job, where they are few indeed: Spark's own scan of a Delta table is a job over its log first.
+    Which files hold them is looked up here: to Spark a scan of a Delta table is two jobs over its log first, whose code is generated anew
+    for every bound. A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has the rows themselves read
+    here, where they are few indeed.
     """
     from pyspark.sql import functions as F
 
-    if expects_few(spark):
-        found = _few(lake, stream, columns, seq_from, seq_to, low_us, high_us)
+    table = small.open_table(lake, "events", stream)
+    inside = _inside(seq_from, seq_to, low_us, high_us)
+    if table is not None and expects_few(spark):
+        found = _few(table, columns, inside)
         if found is not None:
-            return spark.createDataFrame(found)
-    rows = read(spark, lake, "events", stream)
+            return handed(spark, found)
+    rows = None if table is None else _of_files(spark, lake, stream, table, inside)
+    if rows is None:
+        rows = read(spark, lake, "events", stream)
     if seq_from is not None:
         rows = rows.where(F.col("seq") >= seq_from)
     if seq_to is not None:
@@ -57,6 +75,20 @@ def events(
     if high_us is not None:
         rows = rows.where(F.col("event_ts") <= F.timestamp_micros(F.lit(high_us)))
     return rows
+
+
+_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Rows that are here, for Spark: in as many partitions as there are cores, where it would make one of every 10,000 rows."""
+    given = spark.conf.get(_ARROW_ROWS)
+    share = -(-rows.num_rows // spark.sparkContext.defaultParallelism)
+    try:
+        spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
+        return spark.createDataFrame(rows)
+    finally:
+        spark.conf.set(_ARROW_ROWS, str(given))
 
 
 _ANY_NUMBER = 1 << 20
@@ -102,19 +134,8 @@ def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | No
     return None if found is None else int(found)
 
 
-def _few(
-    lake: Lake,
-    stream: str,
-    columns: list[str] | None,
-    seq_from: int | None,
-    seq_to: int | None,
-    low_us: int | None,
-    high_us: int | None,
-) -> pa.Table | None:
-    """The rows as an Arrow table, None where they are more than `FEW_ROWS`."""
-    table = small.open_table(lake, "events", stream)
-    if table is None:
-        return None
+def _inside(seq_from: int | None, seq_to: int | None, low_us: int | None, high_us: int | None) -> pc.Expression:
+    """The bounds of `events` for Arrow."""
     kept = pc.scalar(True)
     for name, bound, above in (("seq", seq_from, True), ("seq", None if seq_to is None else seq_to - 1, False)):
         if bound is not None:
@@ -123,9 +144,37 @@ def _few(
         if bound is not None:
             moment = pa.scalar(bound, pa.timestamp("us", tz="UTC"))
             kept = kept & (pc.field("event_ts") >= moment if above else pc.field("event_ts") <= moment)
-    dataset = table.to_pyarrow_dataset()
-    found = dataset.scanner(columns=columns, filter=kept, use_threads=False).head(FEW_ROWS + 1)
+    return kept
+
+
+def _few(table: DeltaTable, columns: list[str] | None, inside: pc.Expression) -> pa.Table | None:
+    """The rows as an Arrow table, None where they are more than `FEW_ROWS`."""
+    scanner = table.to_pyarrow_dataset().scanner(columns=columns, filter=inside, use_threads=False)
+    found = scanner.head(FEW_ROWS + 1)
     return found if found.num_rows <= FEW_ROWS else None
+
+
+def _of_files(
+    spark: SparkSession, lake: Lake, stream: str, table: DeltaTable, inside: pc.Expression
+) -> DataFrame | None:
+    """All rows of the files that may hold such rows, by their statistics; None where only Delta's own reader knows how to read them.
+
+    That is where the table has features of later protocols (deletion vectors, renamed columns) or partitions. Many files are left to it
+    too: it knows their sizes, where Spark would ask for each.
+    """
+    if table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
+        return None
+    files = [fragment.path for fragment in table.to_pyarrow_dataset().get_fragments(filter=inside)]
+    if not 0 < len(files) <= MOST_FILES:
+        return None
+    place = lake.spark_path("events", stream)
+    return spark.read.schema(_schema(table)).parquet(*(f"{place}/{name}" for name in files))
+
+
+def _schema(table: DeltaTable) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
 def append(

@@ -453,7 +453,7 @@ class WindowedStage(Stage):
         """A table of the control plane, to be joined by ``seq``."""
         from pyspark.sql import functions as F
 
-        listed = self.spark.createDataFrame(rows)
+        listed = tables.handed(self.spark, rows)
         return F.broadcast(listed) if rows.num_rows <= BROADCAST_ROWS else listed
 
     def _results(self, rows: DataFrame, provenance: str, published: str) -> DataFrame:
