@@ -129,11 +129,31 @@ def _closed(time, shard, starts, interval, base, slack, size, slide, found):  # 
 
 def first_at(arrivals: Arrivals, closed: Int64, shard: int) -> tuple[Int64, Int64, Int64]:
     """Steps of `closed` in one shard: the values it takes, ascending, with ``seq`` and stream time of the arrival that took it there."""
-    mine = slice(None) if arrivals.after.shape[1] == 1 else np.flatnonzero(arrivals.shard == shard)
-    values, seq, time = closed[mine], arrivals.seq[mine], arrivals.stream_time_us[mine]
-    at = np.flatnonzero(values[1:] > values[:-1]) + 1
-    at = np.concatenate([[0], at]) if len(values) else at
-    return values[at], seq[at], time[at]
+    at = np.empty(_steps(closed, arrivals.shard, shard, np.empty(0, np.int64)), np.int64)
+    _steps(closed, arrivals.shard, shard, at)
+    return closed[at], arrivals.seq[at], arrivals.stream_time_us[at]
+
+
+@njit(cache=True, nogil=True)
+def _steps(closed, shard, mine, found):  # type: ignore[no-untyped-def]
+    """Places where a shard's values rise, and of the first of them, to `found` where it has room; how many there are."""
+    count, last = 0, NEVER
+    for i in range(len(closed)):
+        if shard[i] == mine and (count == 0 or closed[i] > last):
+            last = closed[i]
+            if count < len(found):
+                found[count] = i
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def overtaken(ts, closed, size, slide):  # type: ignore[no-untyped-def]
+    """Did the last window that was closed after each arrival end after its event time? int64[n] both; bool[n]. No array in between."""
+    found = np.empty(len(ts), np.bool_)
+    for i in range(len(ts)):
+        found[i] = ts[i] < closed[i] * slide + size
+    return found
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,10 @@ def arrivals(
         With more than one shard, gives the shard of each arrival, in order.
     """
     parts = [tables.arrivals(lake, stream, seq_from, seq_to) for stream in sources]
-    seq = np.concatenate([part[0] for part in parts])
-    times = np.concatenate([part[1] for part in parts])
+    seq, times = parts[0]
     side = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
     if len(parts) > 1:
+        seq, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         order = np.argsort(seq, kind="stable")
         seq, times, side = seq[order], times[order], side[order]
     shard = np.zeros(len(seq), np.int32) if shard_of is None or not len(seq) else shard_of()

@@ -114,8 +114,12 @@ def arrivals(lake: Lake, stream: str, seq_from: int, seq_to: int) -> tuple[np.nd
     if table is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     inside = (pc.field("seq") >= seq_from) & (pc.field("seq") < seq_to)
-    found = table.to_pyarrow_dataset().to_table(columns=["seq", "event_ts"], filter=inside)
-    seq, event_time_us = found["seq"].to_numpy(), found["event_ts"].cast(pa.int64()).to_numpy()
+    seq, event_time_us = np.empty((2, max(seq_to - seq_from, 0)), np.int64)
+    rows = 0
+    for batch in table.to_pyarrow_dataset().scanner(columns=["seq", "event_ts"], filter=inside).to_batches():
+        here = slice(rows, rows := rows + batch.num_rows)
+        seq[here], event_time_us[here] = batch["seq"].to_numpy(), batch["event_ts"].cast(pa.int64()).to_numpy()
+    seq, event_time_us = seq[:rows], event_time_us[:rows]
     if len(seq) > 1 and not (seq[1:] > seq[:-1]).all():
         order = np.argsort(seq, kind="stable")
         seq, event_time_us = seq[order], event_time_us[order]

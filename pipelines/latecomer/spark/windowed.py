@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.core.arrivals import Arrivals, Arrived, Checkpoint, first_at
+from latecomer.core.arrivals import Arrivals, Arrived, Checkpoint, first_at, overtaken
 from latecomer.core.slack import Fixed
 from latecomer.core.time import NEVER
 from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl, every_number
@@ -206,7 +206,7 @@ class WindowedStage(Stage):
         if self.lookback_us:
             behind = closed >= self.first_of(new.event_time_us, new.side)
         else:  # the same without a division
-            behind = new.event_time_us < self.grid.end(closed)
+            behind = overtaken(new.event_time_us, closed, self.grid.size_us, self.grid.slide_us)
         missed = self._listed(pa.table({"seq": new.seq[behind], "c": closed[behind]})) if behind.any() else None
         on_time = late = None
         all_count = False

@@ -1,0 +1,79 @@
+"""Stored events through Spark: the rows inside bounds, whichever way they are read, and code that is generated once."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from latecomer.spark import session, tables
+from latecomer.spark.ingest import IngestOptions, ingest
+from pyspark.sql import functions as F
+
+from tests.support import events
+
+START_US = 1_700_000_000_000_000
+
+
+def many_files(lake, folder, rows=600):
+    """Three files whose event times overlap by microseconds; ``seq`` and event time of all rows."""
+    time = np.arange(rows) * 371 + START_US
+    time[::3] -= 40_123
+    for number, part in enumerate(np.array_split(time, 3)):
+        place = folder / f"{number}"
+        place.mkdir()
+        ingest(lake, [events.write(pa.table({"event_ts": part}), place / "in.parquet")], IngestOptions(stream="a"))
+    return np.arange(rows), time
+
+
+@pytest.mark.parametrize("how", ["few", "files", "delta"])
+def test_events_inside_bounds(spark, lake, tmp_path, monkeypatch, how):
+    """Statistics of event times are cut to milliseconds: rows in between must not be missed."""
+    seq, time = many_files(lake, tmp_path)
+    monkeypatch.setattr(tables, "MOST_FILES", 0 if how == "delta" else 32)
+    session.tune(spark, 1 if how == "few" else 1 << 40)
+    rng = np.random.default_rng(4)
+    bounds = [(0, 600, None, None), (590, 999, None, None), (600, 700, None, None), (None, None, int(time.max()), None)]
+    edges = [int(time[at]) + step for at in (0, 200, 599) for step in (0, 1)]
+    bounds += [(None, 400, low, None) for low in edges] + [(200, None, None, high) for high in edges]
+    bounds += [(None, None, *sorted(rng.integers(time.min(), time.max(), 2).tolist())) for _ in range(3)]
+    for first, end, low, high in bounds:
+        found = tables.events(spark, lake, "a", seq_from=first, seq_to=end, low_us=low, high_us=high).toArrow()
+        wanted = (seq >= (first or 0)) & (seq < (end or 600)) & (time >= (low or 0)) & (time <= (high or 1 << 60))
+        assert sorted(found["seq"].to_pylist()) == seq[wanted].tolist(), (first, end, low, high)
+        assert found.column_names == ["seq", "event_ts", "arrival_ts"]
+    assert tables.shape(spark, lake, "a").dtypes == tables.read(spark, lake, "events", "a").dtypes
+
+
+def test_what_only_delta_can_read_is_read_by_delta(spark, lake, tmp_path):
+    seq, _ = many_files(lake, tmp_path)
+    place = f"delta.`{lake.spark_path('events', 'a')}`"
+    spark.sql(f"alter table {place} set tblproperties ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"delete from {place} where seq % 10 = 3")
+    session.tune(spark, 1 << 40)
+    found = tables.events(spark, lake, "a", seq_from=0, seq_to=600).toArrow()
+    assert sorted(found["seq"].to_pylist()) == seq[seq % 10 != 3].tolist()
+
+
+def generated(rows):
+    """Source code that Spark generates for a plan."""
+    found = rows._jdf.queryExecution().debug().codegenToSeq()
+    return [found.apply(at)._2() for at in range(found.size())]
+
+
+def test_bounds_are_constants_only_of_code_that_is_next_to_the_scan(spark, lake, tmp_path):
+    """Else each micro-batch would compile, and warm up, all that is done with its rows."""
+    many_files(lake, tmp_path)
+    session.tune(spark, 1 << 40)
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+
+    def counted(first, cut):
+        rows = tables.events(spark, lake, "a", seq_from=first, seq_to=first + 100)
+        return cut(rows).groupBy((F.unix_micros("event_ts") % 7).alias("k")).agg(F.sum("seq"), F.count("*"))
+
+    one, other = (generated(counted(first, tables.compiled_once)) for first in (0, 137))
+    assert sum(a != b for a, b in zip(one, other, strict=True)) == 1
+    assert all("doAggregate" not in a for a, b in zip(one, other, strict=True) if a != b)
+    fused, moved = (generated(counted(first, lambda rows: rows)) for first in (0, 137))
+    assert any("doAggregate" in a for a, b in zip(fused, moved, strict=True) if a != b), "why it is done"
+    found = counted(137, tables.compiled_once).collect()
+    assert sum(row[2] for row in found) == 100 and sum(row[1] for row in found) == sum(range(137, 237))
+    assert tables.compiled_once(spark.range(0, 100, 1, 5)).rdd.getNumPartitions() == 5
+    session.tune(spark, 1 << 40)
