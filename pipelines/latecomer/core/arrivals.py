@@ -193,29 +193,31 @@ class Arrived:
 
 @njit(cache=True, nogil=True)
 def _runs(ts, side, shard, time, maxima, slide, pane, found):  # type: ignore[no-untyped-def]
-    """Runs of arrivals of one shard, interval and pane: shard, interval, pane, last stream time, largest delay, rows.
+    """Runs of a shard's arrivals of one interval and pane: shard, interval, pane, last stream time, largest delay, rows.
 
-    Written to `found` where it has room; returns how many there are.
+    Those of other shards may come in between; a shard's runs are in order. Written to `found` where it has room; returns how many there are.
     """
-    runs = -1
-    last_shard, interval, low, high = -1, NEVER, 0, 0
-    edge = NEVER
+    runs = 0
+    shards = maxima.shape[1]
+    current, edge = np.full(shards, -1), np.full(shards, NEVER)
+    low, high = np.zeros(shards, np.int64), np.zeros(shards, np.int64)
     for i in range(len(ts)):
         s, g, t = side[i], shard[i], time[i]
         maxima[s, g] = max(maxima[s, g], ts[i])
-        if g != last_shard or t >= edge or t < edge - slide or ts[i] < low or ts[i] >= high:
+        if current[g] < 0 or t >= edge[g] or t < edge[g] - slide or ts[i] < low[g] or ts[i] >= high[g]:
             number, own = t // slide, ts[i] // pane
-            runs += 1
-            last_shard, interval, edge = g, number, (number + 1) * slide
-            low, high = own * pane, (own + 1) * pane
+            current[g], edge[g] = runs, (number + 1) * slide
+            low[g], high[g] = own * pane, (own + 1) * pane
             if runs < len(found):
-                found[runs, 0], found[runs, 1], found[runs, 2] = g, interval, own
+                found[runs, 0], found[runs, 1], found[runs, 2] = g, number, own
                 found[runs, 4], found[runs, 5] = 0, 0
-        if runs < len(found):
-            found[runs, 3] = t
-            found[runs, 4] = max(found[runs, 4], maxima[s, g] - ts[i])
-            found[runs, 5] += 1
-    return runs + 1
+            runs += 1
+        at = current[g]
+        if at < len(found):
+            found[at, 3] = t
+            found[at, 4] = max(found[at, 4], maxima[s, g] - ts[i])
+            found[at, 5] += 1
+    return runs
 
 
 def _summed(place: Int64, rows: Int64, length: int) -> Int64:
