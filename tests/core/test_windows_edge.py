@@ -208,6 +208,14 @@ def test_a_group_that_appears_late_is_an_answer_of_its_own():
     assert early.total == 1.0, "before the cut nobody knew of the group"
 
 
+def test_huge_values_of_one_group_do_not_blur_another():
+    """A running sum over all groups would have no digits left for the second one's ones."""
+    grid = Grid(10, 10)
+    cells = cells_of([1, 2, 25, 3, 4], [2.0**60, 1.0, 1.0, 1.0, 2.0**60], [0, 1, 1, 1, 0], grid)
+    found = required_answers(cells, grid, [Span(0, 0, 10**9)], [Function("sum", 0)], 0.4)[0][0]
+    assert found.total == 2.0 and found.required_us.tolist() == [16] and found.weight.tolist() == [2.0]
+
+
 def test_null_values_count_as_rows_and_change_no_sum():
     grid, null = Grid(10, 10), math.nan
     cells = cells_of([1, 2, 25, 3, 4], [5.0, null, 1.0, null, null], [0] * 5, grid)
