@@ -33,6 +33,8 @@ def test_help_teaches():
         (["ingest", "--lake", "lake", "q.yaml"], "--stream"),
         (["ingest", "--lake", "lake", "--stream", "s", "nothing.csv"], "no such file"),
         (["status", "--lake", "ftp://x"], "scheme"),
+        (["status", "--lake", "lakes[1]"], "holds '['"),
+        (["status", "--lake", "a%20b"], "holds '%20'"),
         (["init", "."], "not an empty folder"),
     ],
 )

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from latecomer.lake.location import Lake
 from latecomer.spark import session, tables
 from latecomer.spark.ingest import IngestOptions, ingest
 from pyspark.sql import functions as F
@@ -40,6 +41,13 @@ def test_events_inside_bounds(spark, lake, tmp_path, monkeypatch, how):
         assert sorted(found["seq"].to_pylist()) == seq[wanted].tolist(), (first, end, low, high)
         assert found.column_names == ["seq", "event_ts", "arrival_ts"]
     assert tables.shape(spark, lake, "a").dtypes == tables.read(spark, lake, "events", "a").dtypes
+
+
+def test_a_place_whose_name_looks_like_a_pattern(spark, tmp_path):
+    lake = Lake(tmp_path / "a lake {x} *")
+    seq, _ = many_files(lake, tmp_path)
+    session.tune(spark, 1 << 40)
+    assert sorted(tables.events(spark, lake, "a", seq_from=7).toArrow()["seq"].to_pylist()) == seq[7:].tolist()
 
 
 def test_what_only_delta_can_read_is_read_by_delta(spark, lake, tmp_path):

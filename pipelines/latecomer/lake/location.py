@@ -8,6 +8,7 @@ stream), ``on_time``, ``corrections``, ``backfill``, ``late``, ``ledger`` (by qu
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,6 +35,10 @@ AREAS = (
 )
 
 
+_UNUSABLE = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
+"""What delta-rs ends in a panic over, or takes for something else, in a path."""
+
+
 class Lake:
     """A lake by its URI.
 
@@ -58,6 +63,11 @@ class Lake:
             if path.exists() and not path.is_dir():
                 raise InputError("--lake", text, "is a file", "name a directory")
             self.uri = str(path.resolve())
+            unusable = _UNUSABLE.search(self.uri)
+            if unusable:
+                raise InputError(
+                    "--lake", self.uri, f"holds {unusable[0]!r}, which Delta tables cannot", "name another directory"
+                )
             self.is_local = True
         else:
             raise InputError(

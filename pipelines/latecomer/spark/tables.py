@@ -172,6 +172,8 @@ def _of_files(
     if not 0 < len(files) <= MOST_FILES:
         return None
     place = lake.spark_path("events", stream)
+    if any(sign in place for sign in "*?[]{}\\"):
+        return None  # Spark would take the path for a pattern
     return spark.read.schema(_schema(table)).parquet(*(f"{place}/{name}" for name in files))
 
 
