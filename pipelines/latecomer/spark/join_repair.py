@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from latecomer.core.time import NEVER
+from latecomer.spark import tables
 from latecomer.spark.join_rows import LETTERS, JoinRows
 from latecomer.spark.stage import Stage
 
@@ -36,7 +37,7 @@ class JoinRepair(Stage):
         """
         from pyspark.sql import functions as F
 
-        chosen = self.spark.createDataFrame(repaired_in)
+        chosen = tables.handed(self.spark, repaired_in)
         due = self.keep(late.join(F.broadcast(chosen), "seq"))
         bounds = due.agg(
             F.min("seq"), F.max("seq"), F.unix_micros(F.min("partners_from")), F.unix_micros(F.max("partners_to"))

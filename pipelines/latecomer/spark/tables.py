@@ -113,7 +113,7 @@ def arrivals(lake: Lake, stream: str, seq_from: int, seq_to: int) -> tuple[np.nd
     table = small.open_table(lake, "events", stream)
     if table is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    inside = (pc.field("seq") >= seq_from) & (pc.field("seq") < seq_to)
+    inside = _inside(seq_from, seq_to, None, None)
     seq, event_time_us = np.empty((2, max(seq_to - seq_from, 0)), np.int64)
     rows = 0
     for batch in table.to_pyarrow_dataset().scanner(columns=["seq", "event_ts"], filter=inside).to_batches():
@@ -131,10 +131,8 @@ def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | No
     table = small.open_table(lake, "events", stream)
     if table is None or above_us >= LATEST_US:
         return None
-    kept = pc.field("seq") < seq_to
-    if above_us > EARLIEST_US:
-        kept = kept & (pc.field("event_ts") > pa.scalar(above_us, pa.timestamp("us", tz="UTC")))
-    found = pc.min(table.to_pyarrow_dataset().to_table(columns=["seq"], filter=kept)["seq"]).as_py()
+    inside = _inside(None, seq_to, above_us + 1 if above_us > EARLIEST_US else None, None)
+    found = pc.min(table.to_pyarrow_dataset().to_table(columns=["seq"], filter=inside)["seq"]).as_py()
     return None if found is None else int(found)
 
 

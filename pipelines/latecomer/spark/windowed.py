@@ -566,7 +566,7 @@ class WindowedStage(Stage):
         """Corrections for registered late rows; ``seq`` and ``repaired_in`` (int64) say which and in which Gamma batch."""
         from pyspark.sql import functions as F
 
-        chosen = self.spark.createDataFrame(repaired_in)
+        chosen = tables.handed(self.spark, repaired_in)
         size, slide = self.grid.size_us, self.grid.slide_us
         spans = late.join(F.broadcast(chosen), "seq").select(
             "seq",
