@@ -5,7 +5,8 @@ One micro-batch, arrivals ``[seq_from, seq_to)``:
 1. *Scan* the new rows' ``seq`` and event time, here and not in Spark (:mod:`latecomer.spark.scan`): stream time, and with it the
    adaptation interval of every arrival.
 2. *Join* them with one another and with the rows still held, and count the pairs by interval and required retention; not
-   counted where the strategy does not look at pairs.
+   counted where the strategy does not look at pairs. Up to `MANY_PAIRS` are counted here, from 16 bytes of each: they make about as many
+   groups as pairs, and grouping them in Spark takes twice as long.
 3. *Decide*: :class:`latecomer.core.join.JoinControl` turns the counts into one short table of horizons.
 4. *Keep* the pairs with ``x.ts > H_X(seq_y)``. New rows whose window reaches behind the opposite horizon are registered as late.
 
@@ -23,12 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from latecomer.core.arrivals import Arrivals
-from latecomer.core.histogram import delay_bucket
+from latecomer.core.histogram import delay_bucket, required_bucket
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
-from latecomer.core.order import order_of
+from latecomer.core.order import cuts, distinct, order_of
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+MANY_PAIRS = 8_000_000
+"""Pairs of a micro-batch that are counted in the driver: 128 MB and what sorting them takes."""
+_CELL = ("j", "x", "b", "db", "candidates", "results", "sampled")
+"""Columns of counted pairs, int64[n, 7], in order: interval, side of x, required bucket, delay bucket of y (-1: not asked), counts."""
+_RESULTS = _CELL.index("results")
 
 
 class JoinStage(JoinRepair):
@@ -71,9 +78,10 @@ class JoinStage(JoinRepair):
         new = scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
         arrived = Counted.of(new, self.settings, self.rows.is_self)
         pairs = self._pairs(new, batch, [control.horizon(0), control.horizon(1)], arrived, control)
-        if control.policy.needs_pairs and not control.policy.needs_candidates:
+        kept = control.policy.needs_pairs and not control.policy.needs_candidates
+        if kept:
             pairs = self.keep(self.rows.outlined(pairs, ["t"]))
-        cells = self._counted(pairs, control) if control.policy.needs_pairs and arrived.rows else None
+        cells = self._counted(pairs, control, kept=kept) if control.policy.needs_pairs and arrived.rows else None
         control.wait_for_speech(arrived.before_speech)
         horizons = control.step(summaries(arrived, cells))
         late = self._late_rows(new, lambda side, at: self._horizon_at(horizons, side, new.stream_time_us[at]))
@@ -106,7 +114,7 @@ class JoinStage(JoinRepair):
             }
             return Settled(closed, next_state, dict(books.totals))
 
-        few = cells is not None and (pc.sum(cells["results"]).as_py() or 0) <= tables.FEW_ROWS
+        few = cells is not None and cells[:, _RESULTS].sum() <= tables.FEW_ROWS
         return Outcome(
             on_time, late if late.num_rows or batch.number == 0 else None, settle, {"on_time"} if few else set()
         )
@@ -127,7 +135,7 @@ class JoinStage(JoinRepair):
         control, _ = restore(self.spec, None)
         try:
             pairs = self._pairs(new, batch, [NEVER, NEVER], arrived, control)
-            return summaries(arrived, self._counted(pairs, control))
+            return summaries(arrived, self._counted(pairs, control, kept=False))
         finally:
             self.release()
 
@@ -154,8 +162,24 @@ class JoinStage(JoinRepair):
         pairs = self.rows.pairs(left, right, either_new, where=where, copy_left=arrived.left_is_smaller)
         return pairs.withColumn("t", _later("t"))
 
-    def _counted(self, pairs: DataFrame, control: JoinControl) -> pa.Table:
-        """Counts of pairs by (interval, side of x, required bucket[, delay bucket of y])."""
+    def _counted(self, pairs: DataFrame, control: JoinControl, *, kept: bool) -> np.ndarray:
+        """Pairs per cell: see `_CELL`. Those `kept` are results, and counted here where they are not too many."""
+        if kept and pairs.count() <= MANY_PAIRS:
+            return self._counted_here(pairs)
+        return self._counted_there(pairs, control)
+
+    def _counted_here(self, pairs: DataFrame) -> np.ndarray:
+        from pyspark.sql import functions as F
+
+        side, sampled = F.expr("if(l_seq > r_seq, 1, 0)"), in_sample("if(l_seq > r_seq, r_seq, l_seq)").cast("int")
+        # one number of three: an event time times four is far from the end of 64 bits
+        seen = pairs.select("t", (_earlier("ts") * 4 + side * 2 + sampled).alias("x")).toArrow()
+        t, x = seen["t"].to_numpy(), seen["x"].to_numpy()
+        bucket = required_bucket(t - self.spec.window_us - (x >> 2), self.settings.granularity_us)
+        columns, count = distinct(t // self.settings.interval_us, x >> 1 & 1, bucket, x & 1)
+        return np.stack([*columns[:3], np.full(len(count), -1), count, count, count * columns[3]], axis=1)
+
+    def _counted_there(self, pairs: DataFrame, control: JoinControl) -> np.ndarray:
         from pyspark.sql import functions as F
 
         g, w = self.settings.granularity_us, self.spec.window_us
@@ -173,7 +197,9 @@ class JoinStage(JoinRepair):
             F.count_if(passed).alias("results"),
             F.count_if(passed & in_sample("if(l_seq > r_seq, r_seq, l_seq)")).alias("sampled"),
         ]
-        return pairs.groupBy(*keys).agg(*counts).toArrow()
+        counted = pairs.groupBy(*keys).agg(*counts).toArrow()
+        cells = np.stack([counted[name].to_numpy().astype(np.int64) for name in _CELL], axis=1)
+        return cells[order_of(*cells[:, :3].T)]
 
     def _interval(self) -> Column:
         """Number of the adaptation interval in which a pair's later row arrived."""
@@ -332,11 +358,7 @@ def _by_interval(
     side: np.ndarray, number: np.ndarray, bucket: np.ndarray, is_self: bool
 ) -> dict[int, tuple[Sparse, Sparse]]:
     """Per interval, one sparse histogram per role; a self join's rows play both."""
-    rows = pa.table({"number": number, "side": side, "bucket": bucket})
-    counted = rows.group_by(["number", "side", "bucket"]).aggregate([([], "count_all")])
-    number, side, bucket = (counted[name].to_numpy() for name in ("number", "side", "bucket"))
-    order = order_of(number, side, bucket)
-    number, side, bucket, count = number[order], side[order], bucket[order], counted["count_all"].to_numpy()[order]
+    (number, side, bucket), count = distinct(number, side, bucket)
     numbers, starts = np.unique(number, return_index=True)
     found: dict[int, tuple[Sparse, Sparse]] = {}
     for each, first, end in zip(numbers.tolist(), starts, [*starts[1:], len(number)], strict=True):
@@ -346,19 +368,13 @@ def _by_interval(
     return found
 
 
-def summaries(arrived: Counted, cells: pa.Table | None) -> list[IntervalSummary]:
-    """Counts of one micro-batch as the control plane takes them, by interval."""
-    empty = np.empty((0, 6), np.int64)
+def summaries(arrived: Counted, cells: np.ndarray | None) -> list[IntervalSummary]:
+    """Counts of one micro-batch as the control plane takes them, by interval; `cells` are in order of it."""
     per_interval: dict[int, np.ndarray] = {}
-    if cells is not None and cells.num_rows:
-        number = cells["j"].to_numpy()
-        columns = [
-            cells[name].to_numpy().astype(np.int64) for name in ("x", "b", "db", "candidates", "results", "sampled")
-        ]
-        order = order_of(number, *columns[:3])
-        number, table = number[order], np.stack([column[order] for column in columns], axis=1)
-        numbers, starts = np.unique(number, return_index=True)
-        per_interval = dict(zip(numbers.tolist(), np.split(table, starts[1:]), strict=True))
+    if cells is not None and len(cells):
+        starts = cuts(cells[:, 0])[:-1]
+        per_interval = dict(zip(cells[starts, 0].tolist(), np.split(cells[:, 1:], starts[1:]), strict=True))
+    empty = np.empty((0, len(_CELL) - 1), np.int64)
     return [
         IntervalSummary(number, t_last, times, delays, per_interval.get(number, empty))
         for number, t_last, times, delays in arrived.intervals
