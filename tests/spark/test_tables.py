@@ -1,5 +1,7 @@
 """Stored events through Spark: the rows inside bounds, whichever way they are read, and code that is generated once."""
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -85,3 +87,26 @@ def test_bounds_are_constants_only_of_code_that_is_next_to_the_scan(spark, lake,
     assert sum(row[2] for row in found) == 100 and sum(row[1] for row in found) == sum(range(137, 237))
     assert tables.compiled_once(spark.range(0, 100, 1, 5)).rdd.getNumPartitions() == 5
     session.tune(spark, 1 << 40)
+
+
+def test_an_expression_over_distinct_rows_is_that_over_all(spark):
+    """Nulls, NaN, both zeros, decimals, times; one column, several, none."""
+    rng, rows = np.random.default_rng(8), 3_000
+    doubles = np.array([0.0, -0.0, np.nan, 1.5, -7.25])
+    columns = {
+        "a": pa.array([None if i == 3 else f"é{i}" for i in rng.integers(0, 9, rows)]),
+        "b c": pa.array(doubles[rng.integers(0, 5, rows)]),
+        "d": pa.array([None, Decimal("1.50"), Decimal("-2.25")]).take(pa.array(rng.integers(0, 3, rows))),
+        "e": pa.array(rng.integers(0, 50, rows) * 1_000_003).cast(pa.timestamp("us", tz="UTC")),
+        "f": pa.array(rng.integers(0, 1 << 40, rows)),
+        "g": pa.array(rng.random(rows) < 0.5),
+    }
+    for tuned in (1, 1 << 40):
+        session.tune(spark, tuned)
+        for names in (["a"], ["b c"], ["f"], ["a", "b c", "g"], list(columns)):
+            table = pa.table({name: columns[name] for name in names})
+            sql = f"pmod(xxhash64({', '.join(f'`{name}`' for name in names)}), 7)"
+            wanted = spark.createDataFrame(table).selectExpr(f"{sql} as x").toArrow()["x"].to_numpy()
+            found = tables.computed(spark, pa.concat_tables([table.slice(0, 1000), table.slice(1000)]), sql)
+            assert found.dtype == np.int32 and np.array_equal(found, wanted), names
+    assert len(tables.computed(spark, table.slice(0, 0), sql)) == 0

@@ -7,7 +7,7 @@ bounds the memory, about 40 bytes an arrival.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,8 @@ def arrivals(
     seq_to: int,
     carry: list[int],
     shards: int = 1,
-    shard_of: Callable[[], np.ndarray] | None = None,
+    groups: Sequence[str] = (),
+    shard_of: Callable[[pa.Table], np.ndarray] | None = None,
 ) -> Arrivals:
     """Arrivals ``[seq_from, seq_to)`` of the streams in `sources`, in order.
 
@@ -38,18 +39,22 @@ def arrivals(
     ----------
     carry
         Running maxima before them: entry ``side * shards + shard``, ``NEVER`` where nothing came yet.
-    shards, shard_of
-        With more than one shard, gives the shard of each arrival, in order.
+    shards, groups, shard_of
+        With more than one shard, `shard_of` gives the shard of every arrival, int32[n], by these columns of its stream.
     """
-    parts = [tables.arrivals(lake, stream, seq_from, seq_to) for stream in sources]
-    seq, times = parts[0]
+    parts = [tables.arrivals(lake, stream, seq_from, seq_to, groups if shard_of else ()) for stream in sources]
     side = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
+    shards_of = [shard_of(part[2]) if shard_of and len(part[0]) else np.zeros(len(part[0]), np.int32) for part in parts]
+    seq, times, shard = parts[0][0], parts[0][1], shards_of[0]
     if len(parts) > 1:
-        seq, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        seq, times = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         order = np.argsort(seq, kind="stable")
-        seq, times, side = seq[order], times[order], side[order]
-    shard = np.zeros(len(seq), np.int32) if shard_of is None or not len(seq) else shard_of()
+        seq, times, side, shard = seq[order], times[order], side[order], np.concatenate(shards_of)[order]
     return Arrivals.of(seq, times, side, shard, carry, shards)
+
+
+_BLOCK = 1024
+"""Arrivals whose values go to Spark as one row: arrays by block of ``seq`` are shorter to hand over, and to join with, than a row each."""
 
 
 def looked_up(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) -> DataFrame:
@@ -69,15 +74,16 @@ def looked_up(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) 
     spark = rows.sparkSession
     if expects_few(spark) or not len(seq):
         return rows.join(F.broadcast(tables.handed(spark, pa.table({"seq": seq} | columns))), "seq")
-    shared = spark.sparkContext.broadcast((seq, columns))
-
-    def lookup(name: str) -> Any:
-        def find(own: pa.Array) -> pa.Array:
-            known, values = shared.value
-            return pa.array(values[name][np.searchsorted(known, own.to_numpy())])
-
-        return F.arrow_udf(find, "bigint")  # type: ignore[call-overload]
-
-    for name in columns:
-        rows = rows.withColumn(name, lookup(name)("seq"))
-    return rows
+    first = int(seq[0]) // _BLOCK
+    blocks = int(seq[-1]) // _BLOCK + 1 - first
+    table: dict[str, pa.Array] = {"_block": pa.array(np.arange(first, first + blocks))}
+    for name, values in columns.items():
+        spread = np.zeros(blocks * _BLOCK, np.int64)
+        spread[seq - first * _BLOCK] = values
+        table[f"_{name}"] = pa.ListArray.from_arrays(
+            pa.array(np.arange(0, len(spread) + 1, _BLOCK, dtype=np.int32)), spread
+        )
+    listed = F.broadcast(tables.handed(spark, pa.table(table)))
+    own = rows.withColumn("_block", F.expr(f"seq div {_BLOCK}")).join(listed, "_block")
+    found = {name: F.expr(f"_{name}[cast(seq % {_BLOCK} as int)]") for name in columns}
+    return own.withColumns(found).drop(*table)

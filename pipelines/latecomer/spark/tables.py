@@ -15,6 +15,8 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.session import expects_few
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -105,25 +107,43 @@ def compiled_once(rows: DataFrame) -> DataFrame:
     return rows if expects_few(rows.sparkSession) else rows.coalesce(_ANY_NUMBER)
 
 
-def arrivals(lake: Lake, stream: str, seq_from: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
-    """``seq`` and event time (us) of stored events with ``seq_from <= seq < seq_to``, in arrival order, int64.
+def arrivals(
+    lake: Lake, stream: str, seq_from: int, seq_to: int, columns: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray, pa.Table]:
+    """Stored events with ``seq_from <= seq < seq_to`` in arrival order: ``seq`` and event time (us), int64, and `columns`.
 
-    Read here, not by Spark: two narrow columns, and only of the files that hold the range.
+    Read here, not by Spark: few and narrow columns, and only of the files that hold the range.
     """
+    seq, event_time_us = np.empty((2, max(seq_to - seq_from, 0)), np.int64)
     table = small.open_table(lake, "events", stream)
     if table is None:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return seq[:0], event_time_us[:0], pa.table({name: pa.nulls(0) for name in columns})
     inside = _inside(seq_from, seq_to, None, None)
-    seq, event_time_us = np.empty((2, max(seq_to - seq_from, 0)), np.int64)
-    rows = 0
-    for batch in table.to_pyarrow_dataset().scanner(columns=["seq", "event_ts"], filter=inside).to_batches():
+    dataset, rows, others = table.to_pyarrow_dataset(), 0, []
+    wanted = pa.schema([dataset.schema.field(name) for name in columns])
+    for batch in dataset.scanner(columns=["seq", "event_ts", *columns], filter=inside).to_batches():
         here = slice(rows, rows := rows + batch.num_rows)
         seq[here], event_time_us[here] = batch["seq"].to_numpy(), batch["event_ts"].cast(pa.int64()).to_numpy()
-    seq, event_time_us = seq[:rows], event_time_us[:rows]
+        if columns:
+            others.append(pa.record_batch([batch[name] for name in columns], schema=wanted))
+    seq, event_time_us, other = seq[:rows], event_time_us[:rows], pa.Table.from_batches(others, wanted)
     if len(seq) > 1 and not (seq[1:] > seq[:-1]).all():
         order = np.argsort(seq, kind="stable")
-        seq, event_time_us = seq[order], event_time_us[order]
-    return seq, event_time_us
+        seq, event_time_us, other = seq[order], event_time_us[order], other.take(order) if columns else other
+    return seq, event_time_us, other
+
+
+def computed(spark: SparkSession, rows: pa.Table, sql: str) -> np.ndarray:
+    """An expression of the columns of rows that are here, int32[n], as Spark computes it: once for each distinct row."""
+    place = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        coded = column.combine_chunks().dictionary_encode("encode")
+        both = pa.array(place * len(coded.dictionary) + coded.indices.to_numpy()).dictionary_encode()
+        place = both.indices.to_numpy().astype(np.int64)
+    first = np.empty(int(place.max(initial=-1)) + 1, np.int64)
+    first[place] = np.arange(len(place))
+    found = handed(spark, rows.take(first)).selectExpr(f"cast({sql} as int) as found").toArrow()["found"]
+    return np.asarray(found.to_numpy()[place])
 
 
 def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | None:

@@ -270,12 +270,11 @@ class WindowedStage(Stage):
     def _arrivals(self, seq_from: int, seq_to: int, carry: list[int]) -> Arrivals:
         """Arrivals of all sources in order, with stream time."""
 
-        def shard_of() -> np.ndarray:
-            known = self._stored(seq_from=seq_from, seq_to=seq_to).select("seq", "shard").toArrow()
-            return known["shard"].to_numpy().astype(np.int32)[np.argsort(known["seq"].to_numpy())]
+        def shard_of(groups: pa.Table) -> np.ndarray:
+            return tables.computed(self.spark, groups.rename_columns(self.groups), self.shard_sql())
 
-        sharded = shard_of if self.shards > 1 else None
-        return scan.arrivals(self.lake, self.sources, seq_from, seq_to, carry, self.shards, sharded)
+        sharded = shard_of if self.shards > 1 and self.leading else None
+        return scan.arrivals(self.lake, self.sources, seq_from, seq_to, carry, self.shards, self.leading, sharded)
 
     def _pieces(self, start: Checkpoint, seq_to: int) -> Iterator[Arrivals]:
         """All arrivals from a checkpoint on, some at a time."""
