@@ -341,10 +341,8 @@ def _relative(answer: Column, truth: Column) -> Column:
 
 
 def _with(rows: DataFrame, each: ExactSum) -> DataFrame:
-    """Rows with the columns of an exact sum; each column may read the ones before it."""
-    for name, value in each.prepare().items():
-        rows = rows.withColumn(name, value)
-    return rows
+    """Rows with the columns of an exact sum. Each may read those before it in the same select: one analysis, not ten."""
+    return rows.select("*", *(value.alias(name) for name, value in each.prepare().items()))
 
 
 def _numeric(kind: str) -> bool:

@@ -48,7 +48,7 @@ class ExactSum:
         return f"{self.column}_wild"
 
     def prepare(self) -> dict[str, Column]:
-        """Columns to add to the rows before grouping; group by the one named :attr:`wild` too, if there is one."""
+        """Columns to add to the rows before grouping, each of those before it; group by the one named :attr:`wild` too, if there is one."""
         from pyspark.sql import functions as F
 
         if not self.floating:
