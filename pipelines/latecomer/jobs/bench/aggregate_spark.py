@@ -37,10 +37,10 @@ from latecomer.spark.session import usable_cores
 
 SHARDS = (1, 2)
 WINDOW_US, SLIDE_US = 500_000, 100_000
-GAMES, GAME_ROWS = 16, 210_000
-"""Games at once, and tuples of each: 3.4 M tuples, 34,000 answers."""
+GAMES, GAME_ROWS = 16, 375_000
+"""Games at once, and tuples of each: 6 M tuples, 60,000 answers."""
 BATCH_ROWS = GAMES * GAME_ROWS // 3
-"""Arrivals per micro-batch, 70 s of stream time: about half of what `run` takes by itself."""
+"""Arrivals per micro-batch, 125 s of stream time: what `run` takes by itself."""
 _QUERY = (
     "name: sums_{0}\nkind: aggregate\nstreams: {{s: a}}\ngroup_by: [sensor]\nwindow: {{size: 500 ms, slide: 100 ms}}\n"
     "select: {{total: sum(value)}}\nquality: {{error: 0.05, probability: 0.95, period: 60 s}}\n"
