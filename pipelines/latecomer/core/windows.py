@@ -259,6 +259,12 @@ class WindowControl:
             return max((ended - reach) // slide, done) + 1, last, done
         return done + 1, last, (ended - span) // slide
 
+    def left_until(self) -> int:
+        """Up to this time no window and no period will change any more: the watermark, but not beyond the period of the interval at hand."""
+        if self.interval is None:
+            return NEVER
+        return min(self.watermark(), self._period(self.interval * self.interval_us))
+
     def observed_from(self) -> int:
         """Number of the oldest window that is not finally observed yet; its rows are still to be counted."""
         if self.delivered is None:

@@ -102,7 +102,9 @@ class ExactSum:
         if self.kind.startswith("decimal"):
             return f"case when {c}_n > 0 then {c}_s end"
         if not self.floating:
-            return f"case when {c}_n > 0 then try_add(try_multiply({c}_sh, {_STEP}L), {c}_sl) end"
+            # as decimals: the high part alone may lie beyond 64 bits where the sum does not
+            whole = f"cast({c}_sh as decimal(20,0)) * {_STEP}BD + cast({c}_sl as decimal(20,0))"
+            return f"case when {c}_n > 0 then try_cast({whole} as bigint) end"
         wild = f"aggregate(array_sort({c}_w), 0D, (acc, x) -> acc + x)"
         return f"case when {c}_n > 0 then {self.tame_total()} + {wild} end"
 

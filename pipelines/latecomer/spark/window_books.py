@@ -1,8 +1,8 @@
 """The run's half of a windowed kind's ledger: answers published, waits, rows held, slack, by period.
 
 A window belongs to the period that holds its last microsecond; arrivals, rows held and slack to the period of stream time
-they fell into. A period is written when every shard's watermark has reached its end, so its row does not depend on where
-micro-batches were cut; at a flush the open periods are written too. What was late, and how complete answers were, is
+they fell into, an interval's to that in which it begins. A period is written when every shard's watermark has reached its end and its
+interval at hand begins after it, so its row does not depend on where micro-batches were cut; at a flush the open periods are written too. What was late, and how complete answers were, is
 joined at read time (:mod:`latecomer.quality.windowed`): late rows may concern periods that were written long ago.
 """
 
@@ -75,11 +75,11 @@ class WindowBooks:
             found.extra = before | {name: before.get(name, 0) + count for name, count in counts.items()}
 
     def close(self, controls: list[WindowControl], *, flush: bool) -> pa.Table | None:
-        """Rows of the periods whose end every watermark has reached; with `flush`, of the open ones too.
+        """Rows of the periods that every shard has left behind; with `flush`, of the open ones too.
 
         Call it before the controls are told of the flush: what a flush closes is no natural end of a period.
         """
-        reached = min(control.watermark() for control in controls)
+        reached = min(control.left_until() for control in controls)
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
         rows = []
         for start in starts:
