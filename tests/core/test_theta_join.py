@@ -1,5 +1,6 @@
 """Theta join: core against brute force (oracle), and its forms and the baselines against one another (differential)."""
 
+from decimal import Decimal
 from itertools import pairwise
 
 import numpy as np
@@ -189,6 +190,9 @@ def test_oracle_encode_mixes_numbers_and_time_units():
     (a, b), (good, fine) = theta.encode([whole, real])
     assert good.tolist() == [True, False, True] and fine.tolist() == [True, False, True, False]
     assert a[0] > b[0] > a[2] == b[2]
+    decimal = pa.chunked_array([pa.array([Decimal("3.00"), None, Decimal("2.99")])])
+    (a, b, c), good = theta.encode([real, decimal, whole])
+    assert a[2] == b[0] == c[2] > b[2] and good[1].tolist() == [True, False, True]
     seconds = pa.chunked_array([pa.array([1, 2], pa.timestamp("s"))])
     micros = pa.chunked_array([pa.array([1_000_000, 1_500_000, None], pa.timestamp("us"))])
     (a, b), (good, fine) = theta.encode([seconds, micros])

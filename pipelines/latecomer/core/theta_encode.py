@@ -95,7 +95,8 @@ def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]
     """Order-preserving integers of Arrow columns that are compared with one another.
 
     Numbers of any width, decimals, strings (order of their UTF-8 bytes), binary, dates, times, durations, timestamps
-    and booleans. Whole and floating-point numbers may mix and are compared exactly.
+    and booleans. Whole and floating-point numbers may mix and are compared exactly; decimals
+    beside floating-point numbers are rounded to such.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]
     if common is None:
         numbers = []
         for column, good in zip(parts, valid, strict=True):
-            floating = pa.types.is_floating(column.type)
+            floating = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
             filled = pc.fill_null(column.cast(pa.float64() if floating else pa.int64()), 0)
             values = _numpy(filled, np.float64 if floating else np.int64)
             numbers.append(np.where(good, values, values.dtype.type(0)))
@@ -145,9 +146,10 @@ def _numpy(column: Any, dtype: Any) -> NDArray[Any]:
 
 
 def _common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
-    """The one type all columns are cast to; None for whole and floating-point numbers."""
+    """The one type all columns are cast to; None for whole and floating-point numbers, decimals among the latter too."""
     known = [t for t in types if not pa.types.is_null(t)]
-    if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in known):
+    floating = any(pa.types.is_floating(t) for t in known)
+    if all(pa.types.is_integer(t) or pa.types.is_floating(t) or (floating and pa.types.is_decimal(t)) for t in known):
         return None
     first = known[0]
     for test, target in (
