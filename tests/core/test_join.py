@@ -18,7 +18,7 @@ from latecomer.core.join_pairs import (
 )
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.repair import assign, gamma_batches
-from latecomer.core.time import NEVER
+from latecomer.core.time import FOREVER, NEVER
 from latecomer.reference import join as reference
 
 from tests.support import events
@@ -81,6 +81,19 @@ def test_state_survives_json():
     )  # fmt: skip
     again.restore(json.loads(json.dumps(whole.to_dict())))
     assert json.dumps(again.to_dict(), sort_keys=True) == json.dumps(whole.to_dict(), sort_keys=True)
+
+
+def test_rows_held_are_never_more_than_came():
+    """The sample's rows that still lie in the buffers are not held twice."""
+    data = as_input(events.disordered(3, rows=2_000))
+    whole = control("calibrated")
+    qjoin(data, whole)
+    most = max(account.held_max for account in whole.accounts.values())
+    assert 0 < most <= whole.arrivals and whole._sample_rows() > 0
+    whole.retention, whole.base = [FOREVER, FOREVER], [NEVER, NEVER]
+    whole.held = [Held(10, np.array([0]), np.array([whole.arrivals // 2])) for _ in (0, 1)]
+    now = whole.account(whole._period(whole.interval), now=True)
+    assert now.held_max <= whole.arrivals
 
 
 def test_rows_held_are_counted_as_they_come_and_go():

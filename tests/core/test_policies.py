@@ -239,3 +239,9 @@ def test_adapt_makes_the_policy_that_had_seen_every_pair(estimator: str) -> None
         restore_policy(settings, live.to_dict(), parameters).to_dict()
         == restore_policy(settings, None, parameters).to_dict()
     )
+
+
+def test_a_target_of_all_pairs_keeps_everything():
+    policy = restore_policy(replace(USUAL, target=1.0), None, None)
+    assert policy.choose(3) == (FOREVER, FOREVER) and not policy.needs_pairs
+    assert isinstance(restore_policy(replace(USUAL, target=1.0), through_json(policy.to_dict()), None), KeepAll)

@@ -326,7 +326,8 @@ class JoinControl:
         return self.accounts.setdefault(period, PeriodAccount())
 
     def _book(self, account: PeriodAccount, weight_us: int, *, retention: bool = True) -> None:
-        held = sum(each.total() for each in self.held) + self._sample_rows()
+        held = sum(each.total() for each in self.held)
+        held += min(self._sample_rows(), max(self.arrivals - held, 0))  # its rows in the buffers are counted already
         account.held_area += held * weight_us
         account.weight_us += weight_us
         account.held_max = max(account.held_max, held)

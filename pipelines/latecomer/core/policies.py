@@ -135,8 +135,8 @@ def restore_policy(
     settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None
 ) -> Any:
     """The policy of a query: from parameters that `adapt` wrote, else as its state left it, else at the start."""
-    if settings.strategy == "exact":
-        return KeepAll()
+    if settings.strategy == "exact" or (settings.estimator == "calibrated" and settings.target >= 1):
+        return KeepAll()  # every pair on time leaves nothing to choose
     if settings.strategy == "k_slack":
         return Constant(settings.slack_us or 0, settings.slack_us or 0)
     if settings.strategy in ("mp_k_slack", "aq_k_slack"):
