@@ -20,6 +20,7 @@ version=$("$java" -version 2>&1 | sed -nE '1s/.*"([0-9]+).*/\1/p' || true)
 free=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
 [ "$free" -ge 5 ] || stop "needs 5 GiB of free disk (found $free GiB); make room"
 
+export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}" # trust what the machine trusts: a proxy's own certificate too
 if [ ! -x .tools/bin/uv ]; then
   say "fetching uv"
   rm -rf .tools

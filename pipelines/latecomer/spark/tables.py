@@ -121,7 +121,8 @@ def arrivals(
     inside = _inside(seq_from, seq_to, None, None)
     dataset, rows, others = table.to_pyarrow_dataset(), 0, []
     wanted = pa.schema([dataset.schema.field(name) for name in columns])
-    for batch in dataset.scanner(columns=["seq", "event_ts", *columns], filter=inside).to_batches():
+    read = list(dict.fromkeys(["seq", "event_ts", *columns]))
+    for batch in dataset.scanner(columns=read, filter=inside).to_batches():
         here = slice(rows, rows := rows + batch.num_rows)
         seq[here], event_time_us[here] = batch["seq"].to_numpy(), batch["event_ts"].cast(pa.int64()).to_numpy()
         if columns:
