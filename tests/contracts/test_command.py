@@ -36,6 +36,11 @@ def test_help_teaches():
         (["status", "--lake", "lakes[1]"], "holds '['"),
         (["status", "--lake", "a%20b"], "holds '%20'"),
         (["init", "."], "not an empty folder"),
+        (["run", "q.yaml", "--lake", "/proc/here"], "cannot be written"),
+        (["run", "q.yaml", "--lake", "lake", "--rows-per-batch", "0"], "--rows-per-batch"),
+        (["export", "q.yaml", "--lake", "lake", "--table", "resluts", "--to", "x.csv"], "resluts"),
+        (["ruin", "q.yaml"], "ruin"),
+        (["run"], "QUERY"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, says):

@@ -131,9 +131,10 @@ def test_oracle_empty_and_unmatched_sides():
     assert check_all([some, [np.array([np.nan, np.nan])]], [Comparison(0, 0, "<=", 1, 0)]) == []
 
 
+@pytest.mark.filterwarnings("error")
 def test_oracle_large_numbers_compare_exactly():
     whole = np.array([2**53, 2**53 + 1, 2**63 - 1, -(2**63), -1, 0], np.int64)
-    real = np.array([2.0**53, 2.0**63, -(2.0**63), np.inf, -np.inf, -1e-300, -2e-300, 0.5])
+    real = np.array([2.0**53, 2.0**63, -(2.0**63), np.inf, np.inf, -np.inf, -1e-300, -2e-300, 0.5])
     for op in OPS:
         check_all([[whole], [real]], [Comparison(0, 0, op, 1, 0)])
     assert theta.count([[whole], [real]], [Comparison(0, 0, "=", 1, 0)]) == 2

@@ -84,8 +84,9 @@ def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Boo
         return [float_codes(a) for a in arrays], valid
     whole, part = (np.concatenate(parts) for parts in zip(*(_split(a) for a in arrays), strict=True))
     order = np.lexsort((part, whole))
+    whole, part = whole[order], part[order]
     new = np.ones(len(order), np.int64)
-    new[1:] = (np.diff(whole[order]) != 0) | (np.diff(part[order]) != 0)
+    new[1:] = (whole[1:] != whole[:-1]) | (part[1:] != part[:-1])  # infinities have no difference
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.cumsum(new) - 1
     return _cut(ranks, [len(a) for a in arrays]), valid

@@ -35,6 +35,14 @@ class Group(click.Group):
         """Run the command; see ``contract.md`` for the exit codes."""
         try:
             return super().invoke(context)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            command = (error.ctx or context).command_path
+            click.echo(
+                f"{command}: {text.one_line(error.format_message()).rstrip('.')}; see {command} --help", err=True
+            )
+            context.exit(2)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:

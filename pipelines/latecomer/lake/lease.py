@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from latecomer.lake.errors import LatecomerError, LeaseHeld
+from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
 from latecomer.lake.location import Lake
 
 RENEW_S = 15.0
@@ -52,6 +52,8 @@ class Lease:
     ------
     LeaseHeld
         A live process holds it.
+    InputError
+        The lake cannot be written to.
     """
 
     def __init__(self, lake: Lake, name: str) -> None:
@@ -60,6 +62,7 @@ class Lease:
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
         self._acquired = 0.0
+        self._refused: Exception | None = None
 
     def __enter__(self) -> Lease:
         for _ in range(5):
@@ -73,6 +76,10 @@ class Lease:
             if self._commit(table, _me()):
                 break
         else:
+            row = self._row(self._open())
+            if (row is None or row["holder"] == _FREE) and not isinstance(self._refused, CommitFailedError):
+                problem = f"cannot be written to ({self._refused})"
+                raise InputError("--lake", self._lake.uri, problem, "choose a place that this user may write to")
             raise LeaseHeld(self._name, "several starting at once", 0.0)
         self._renewer = threading.Thread(target=self._renew, name=f"lease-{self._name}", daemon=True)
         self._renewer.start()
@@ -119,7 +126,8 @@ class Lease:
                 storage_options=None if table is not None else (self._lake.storage_options or None),
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
-        except (CommitFailedError, DeltaError, FileExistsError, OSError):
+        except (CommitFailedError, DeltaError, FileExistsError, OSError) as error:
+            self._refused = error
             return False
         return True
 
