@@ -20,7 +20,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from latecomer.core.repair import assign
-from latecomer.lake import journal, small
+from latecomer.lake import identities, journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.specs.windows import STORED
@@ -109,23 +109,28 @@ def _with_coverage(lake: Lake, spec: Any, rows: pa.Table, keys: list[str]) -> pa
     first = small.read(lake, "on_time", spec.name, columns=[*keys, "rows"])
     if first is None:
         return rows
-    frame = rows.select(keys).to_pandas()
-    known = fixed.to_pandas().groupby(keys, dropna=False)["rows"].max().rename("known").reset_index()
-    frame = frame.merge(first.to_pandas().rename(columns={"rows": "first"}), on=keys, how="left")
-    frame = frame.merge(known, on=keys, how="left")
-    share = frame["first"].fillna(0) / frame["known"].fillna(frame["first"])
+    here, fixed_here, first_here = identities.codes([rows, fixed, first], keys)
+    last = max(int(each.max(initial=-1)) for each in (here, fixed_here, first_here)) + 1
+    published, known = np.zeros(last, np.int64), np.zeros(last, np.int64)
+    published[first_here] = first["rows"].to_numpy()
+    np.maximum.at(known, fixed_here, fixed["rows"].to_numpy())
+    # an answer that was never corrected is known by its first
+    share = published[here] / np.where(known[here] > 0, known[here], published[here])
     place = rows.column_names.index("coverage")
-    return rows.set_column(place, "coverage", pa.array(share.to_numpy(float), pa.float64()))
+    return rows.set_column(place, "coverage", pa.array(share, pa.float64()))
 
 
 def _last_of_each(rows: pa.Table, keys: list[str]) -> pa.Array:
-    """True where the next row has another identity. Nulls are equal to one another."""
+    """True where the next row has another identity. Nulls are equal to one another, and so are NaN."""
     changed = np.zeros(rows.num_rows, bool)
     changed[-1] = True
     for name in keys:
         column = rows[name].combine_chunks()
         here, after = column[:-1], column[1:]
-        differs = pc.fill_null(pc.not_equal(here, after), False).to_numpy(zero_copy_only=False)
+        differs = pc.not_equal(here, after)
+        if pa.types.is_floating(column.type):
+            differs = pc.and_not(differs, pc.and_(pc.is_nan(here), pc.is_nan(after)))
+        differs = pc.fill_null(differs, False).to_numpy(zero_copy_only=False)
         one_null = pc.xor(pc.is_null(here), pc.is_null(after)).to_numpy(zero_copy_only=False)
         changed[:-1] |= differs | one_null
     return pa.array(changed)

@@ -23,7 +23,7 @@ import pandas as pd
 import pyarrow as pa
 
 from latecomer.core.windows import every_number
-from latecomer.lake import small, views
+from latecomer.lake import identities, small, views
 from latecomer.lake.location import Lake
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -99,37 +99,27 @@ def _late(lake: Lake, spec: Any) -> pd.DataFrame:
 
 
 def _answers(lake: Lake, spec: Any, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """On-time rows and corrections: the groups as :func:`_keys` names them, ``window_start`` and ``period`` in us, `columns`."""
-    groups = getattr(spec, "group_by", ())
-    found = []
-    for area in ("on_time", "corrections"):
-        rows = small.read(lake, area, spec.name)
+    """On-time rows and corrections: ``answer`` (a number per group and window), ``period`` in us, `columns`."""
+    keys = [*getattr(spec, "group_by", ()), "window_start"]
+    found = [small.read(lake, area, spec.name) for area in ("on_time", "corrections")]
+    written = [rows for rows in found if rows is not None]
+    numbers = iter(identities.codes(written, keys) if written else ())
+    frames = []
+    for rows in found:
         if rows is None:
-            rows = pa.table(
-                {name: pa.array([], pa.int64()) for name in [*groups, *columns, "window_start", "period_start"]}
-            )
-        kept = {key: rows[name] for key, name in zip(_keys(spec), groups, strict=False)}
-        kept |= {name: rows[name] for name in columns if name in rows.column_names}
-        kept |= {
-            key: rows[name].cast(pa.int64())
-            for key, name in (("window_start", "window_start"), ("period", "period_start"))
-        }
-        found.append(pa.table(kept).to_pandas())
-    return found[0], found[1]
-
-
-def _keys(spec: Any) -> list[str]:
-    """What tells a kind's answers apart, under names that no other column here has, whatever a query's groups are called."""
-    return [*(f"group_{place}" for place in range(len(getattr(spec, "group_by", ())))), "window_start"]
+            frames.append(pd.DataFrame({name: np.empty(0, np.int64) for name in ("answer", "period", *columns)}))
+            continue
+        kept = {"answer": next(numbers), "period": rows["period_start"].cast(pa.int64())}
+        frames.append(pa.table(kept | {name: rows[name] for name in columns if name in rows.column_names}).to_pandas())
+    return frames[0], frames[1]
 
 
 def _aggregate(lake: Lake, spec: Any) -> pd.DataFrame:
-    keys = _keys(spec)
     first, fixed = _answers(lake, spec, ["rows", "revision", "error"])
     # an error that is NaN is none that could be bounded: answer or truth is no number, and hides the other functions' errors
-    last = fixed.sort_values("revision").drop_duplicates(keys, keep="last").fillna({"error": np.inf})
+    last = fixed.sort_values("revision").drop_duplicates("answer", keep="last").fillna({"error": np.inf})
     both = (
-        first.merge(last, on=keys, how="outer", suffixes=("", "_last"))
+        first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
         if len(last)
         else first.assign(rows_last=np.nan, error=0.0, period_last=np.nan)
     )
@@ -152,17 +142,11 @@ def _aggregate(lake: Lake, spec: Any) -> pd.DataFrame:
 
 
 def _topk(lake: Lake, spec: Any) -> pd.DataFrame:
-    keys = _keys(spec)
     first, fixed = _answers(lake, spec, ["seq", "revision"])
-    if len(fixed):
-        newest = fixed.groupby(keys, dropna=False)["revision"].transform("max")
-        last = fixed[fixed["revision"] == newest]
-        touched = last[keys].drop_duplicates()
-        marked = first.merge(touched, on=keys, how="left", indicator=True)
-        final = pd.concat([first[(marked["_merge"] == "left_only").to_numpy()], last])
-    else:
-        final = first
-    hits = final.merge(first[[*keys, "seq"]], on=[*keys, "seq"], how="left", indicator=True)
+    newest = fixed.groupby("answer")["revision"].transform("max")
+    last = fixed[fixed["revision"] == newest]
+    final = pd.concat([first[~first["answer"].isin(last["answer"])], last])
+    hits = final.merge(first[["answer", "seq"]], on=["answer", "seq"], how="left", indicator=True)
     frame = pd.DataFrame(
         {
             "period": hits["period"].astype(np.int64),
@@ -178,8 +162,8 @@ def _topk(lake: Lake, spec: Any) -> pd.DataFrame:
 def _counted(lake: Lake, spec: Any) -> pd.DataFrame:
     if getattr(spec, "emit", "") == "count":
         first, fixed = _answers(lake, spec, ["matches", "revision"])
-        last = fixed.sort_values("revision").drop_duplicates("window_start", keep="last")
-        both = first.merge(last, on="window_start", how="outer", suffixes=("", "_last"))
+        last = fixed.sort_values("revision").drop_duplicates("answer", keep="last")
+        both = first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
         frame = pd.DataFrame(
             {
                 "period": both["period"].fillna(both["period_last"]).astype(np.int64),

@@ -281,6 +281,7 @@ class ThetaJoinStage(WindowedStage):
 
         joined = None
         reached: list[str] = []
+        kinds = dict(rows.dtypes)
         for place, alias in enumerate(self.aliases):
             side = self.side_of[alias]
             own = rows.where(F.col("side") == side).select(
@@ -295,13 +296,9 @@ class ThetaJoinStage(WindowedStage):
             condition: Column = F.col("m") == F.col(f"a{place}_m")
             for c in self.spec.conditions:
                 if alias in c.aliases and all(a in reached for a in c.aliases):
-                    left, right = (
-                        f"a{self.aliases.index(a)}_{self._operand(e, a).column}"
-                        for e, a in zip((c.left, c.right), c.aliases, strict=True)
-                    )
-                    condition = condition & F.expr(
-                        _matching(left, c.op, right, dict(rows.dtypes), left.split("_", 1)[1])
-                    )
+                    columns = {a: self._operand(e, a).column for e, a in zip((c.left, c.right), c.aliases, strict=True)}
+                    operands = {f"a{self.aliases.index(a)}_{name}": kinds[name] for a, name in columns.items()}
+                    condition = condition & F.expr(_matching(c.op, operands))
             joined = joined.join(own, condition).drop(*(f"a{place}_{key}" for key in keys))
         assert joined is not None
         return self._public(joined, keys, None)
@@ -338,8 +335,7 @@ def _parsed(kind: str) -> Any:
     return _parse_datatype_string(kind)
 
 
-def _matching(left: str, op: str, right: str, kinds: dict[str, str], column: str) -> str:
-    text = f"{left} {op} {right}"
-    if kinds.get(column) in ("double", "float"):
-        text += f" and not isnan({left}) and not isnan({right})"
-    return text
+def _matching(op: str, operands: dict[str, str]) -> str:
+    """Condition on two operands, named and typed: NaN matches nothing, which Spark's order of doubles sees otherwise."""
+    numbers = (f" and not isnan({name})" for name, kind in operands.items() if kind in ("double", "float"))
+    return f" {op} ".join(operands) + "".join(numbers)

@@ -1,0 +1,48 @@
+"""Rows told apart by columns of any type, against Python's own sets."""
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from latecomer.lake import identities
+
+NAN = float("nan")
+VALUES = {
+    "bigint beyond 2^53 beside null": pa.array([2**60, 2**60 + 1, None, 2**60, -(2**63), 2**63 - 1], pa.int64()),
+    "double": pa.array([NAN, None, 0.5, NAN, 1e300, float("inf")], pa.float64()),
+    "text": pa.array(["a", "A", "", None, "null", "a"]),
+    "decimal": pa.array(
+        [Decimal("1.10"), Decimal("1.11"), None, Decimal("1.10"), None, Decimal("0")], pa.decimal128(38, 2)
+    ),
+    "time": pa.array([0, 1, None, -1, 0, 1], pa.timestamp("us", tz="UTC")),
+}
+
+
+def same(row):
+    return tuple("NaN" if isinstance(v, float) and math.isnan(v) else v for v in row)
+
+
+@pytest.mark.parametrize("name", list(VALUES))
+def test_codes_are_equal_where_values_are(name):
+    rng = np.random.default_rng(7)
+    tables = [
+        pa.table({"k": VALUES[name].take(pa.array(rng.integers(0, 6, size))), "w": pa.array(rng.integers(0, 3, size))})
+        for size in (40, 0, 25)
+    ]
+    found = identities.codes(tables, ["k", "w"])
+    assert [len(each) for each in found] == [40, 0, 25]
+    rows = [same(row.values()) for table in tables for row in table.to_pylist()]
+    numbers = np.concatenate(found).tolist()
+    assert len(set(zip(rows, numbers, strict=True))) == len(set(rows)) == len(set(numbers)) == max(numbers) + 1
+
+
+@pytest.mark.parametrize("name", list(VALUES))
+def test_plain_columns_keep_their_values_apart_in_pandas(name):
+    column = pa.chunked_array([VALUES[name]])
+    frame = pa.table({"k": identities.plain(column)}).to_pandas()
+    want = len(set(map(same, zip(column.to_pylist()))))
+    if name == "text":  # a null stays one
+        assert frame["k"].isna().sum() == 1
+    assert (~frame.duplicated()).sum() == want
