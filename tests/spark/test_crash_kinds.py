@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from latecomer.lake.location import Lake
+from latecomer.spark.adapt import adapt
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import load_query
@@ -80,3 +81,20 @@ def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_pat
         assert views.results(lake, spec).equals(once)
         payload = [name for name in once.column_names if name not in (*stamps, "coverage")]
         assert once.select(payload).equals(expected["results"].select(payload)), kind
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "topk"])
+def test_what_is_learnt_meanwhile_is_not_for_a_micro_batch_that_was_planned(truths, spark, tmp_path, kind):
+    """Its answers may be committed already: the rest of it goes by the same parameters, whoever finishes it."""
+    path, raw, _, expected = truths[kind]
+    lake, spec = Lake(tmp_path / "lake"), load_query(path)
+    shutil.copytree(raw, lake.uri)
+    command = ["run", str(path), "--rows-per-batch", str(SIZE), "--lake", lake.uri, "--flush"]
+    assert in_gateway.call(spark, *command, crash_at="run:on_time@2").returncode == -signal.SIGKILL
+    begins, learnt = adapt(lake, spec)
+    assert begins == SIZE and learnt
+    run(lake, spec, rows_per_batch=SIZE, flush=True)
+    repair(lake, spec, flush=True)
+    found = exported(lake, spec)
+    for name, rows in expected.items():
+        assert found[name].equals(rows), name

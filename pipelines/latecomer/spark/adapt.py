@@ -34,25 +34,28 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
     """
     with Lease(lake, f"adapt-{spec.name}"):
         state = journal.run_state(lake, spec.name)
-        parameters = _learnt(lake, spec, state)
+        learnt = _learnt(lake, spec, state)
         last = small.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1
-        row = {"number": number, "effective_seq": state.seq_to, "parameters": json.dumps(parameters)}
+        row = {"number": number, "effective_seq": state.seq_to, "parameters": json.dumps(learnt)}
         small.append(lake, "parameters", spec.name, pa.Table.from_pylist([row]), "adapt", number)
         crash.point("adapt:parameters")
-        return state.seq_to, parameters
+        return state.seq_to, learnt
 
 
-def effective(lake: Lake, query: str, seq: int) -> dict[str, Any] | None:
-    """The newest parameters that hold at arrival `seq`, None where there are none."""
-    rows = small.read(lake, "parameters", query)
-    if rows is None:
-        return None
-    rows = rows.filter(pc.less_equal(rows["effective_seq"], seq))
-    if rows.num_rows == 0:
-        return None
-    newest = pc.index(rows["number"], pc.max(rows["number"])).as_py()
-    return {"number": rows["number"][newest].as_py(), **json.loads(rows["parameters"][newest].as_py())}
+def effective(lake: Lake, query: str, seq: int) -> int | None:
+    """Number of the newest parameters that hold at arrival `seq`, None where there are none.
+
+    A micro-batch's plan says which it goes by: what `adapt` writes meanwhile is for later ones, also where the plan is carried out again.
+    """
+    rows = small.read(lake, "parameters", query, columns=["number"], filter=pc.field("effective_seq") <= seq)
+    return None if rows is None else pc.max(rows["number"]).as_py()
+
+
+def parameters(lake: Lake, query: str, number: int | None) -> dict[str, Any] | None:
+    """What `adapt` wrote under that number."""
+    rows = None if number is None else small.read(lake, "parameters", query, filter=pc.field("number") == number)
+    return None if rows is None else {"number": number, **json.loads(rows["parameters"][0].as_py())}
 
 
 def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
-from latecomer.spark.adapt import effective
+from latecomer.spark.adapt import effective, parameters
 from latecomer.spark.kinds import stage_of
 from latecomer.spark.session import session, tune
 from latecomer.spark.stage import Batch
@@ -100,17 +100,19 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
     unfinished = journal.planned(lake, query, "run", number)
     while unfinished is not None or seq < end or (flush and not flushed):
         wanted = {"seq_from": seq, "seq_to": min(seq + size, end), "flush": flush and seq + size >= end}
+        wanted["parameters"] = effective(lake, query, seq)
         agreed = unfinished or journal.plan(lake, query, "run", number, wanted)
         unfinished = None
         crash.point("run:planned")
-        yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"])
+        learnt = agreed.get("parameters", wanted["parameters"])  # plans of earlier versions do not say
+        yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
         number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
 
 
 def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None) -> journal.RunState:
     spark = session(lake)
     tune(spark, batch.seq_to - batch.seq_from)
-    stage = stage_of(spec, spark, lake, effective(lake, spec.name, batch.seq_from))
+    stage = stage_of(spec, spark, lake, parameters(lake, spec.name, batch.parameters))
     try:
         outcome = stage.process(batch, state.stage if state else None)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):

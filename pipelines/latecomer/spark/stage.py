@@ -26,12 +26,16 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch: arrivals ``[seq_from, seq_to)``; `flush` says that nothing comes after them."""
+    """A micro-batch: arrivals ``[seq_from, seq_to)``; `flush` says that nothing comes after them.
+
+    `parameters` is the number of what `adapt` learnt that holds here, None where it had learnt nothing.
+    """
 
     number: int
     seq_from: int
     seq_to: int
     flush: bool = False
+    parameters: int | None = None
 
     @property
     def published(self) -> pc.Expression:
