@@ -12,10 +12,12 @@ from latecomer.spark.run import run
 from latecomer.specs.loading import load_query
 
 from tests.spark.test_join import QUERY
-from tests.support import events
+from tests.support import events, in_gateway
 from tests.support.lakes import exported, load
 
 RUN = [f"run:{area}@{nth}" for nth in (1, 2) for area in ("planned", "on_time", "late", "ledger", "state")]
+WITH_ITS_JVM = ("run:on_time@1", "run:ledger@2", "repair:corrections")
+"""Points at which the whole command dies, its JVM too; at the others a process that shares the test's JVM."""
 REPAIR = [f"repair:{area}" for area in ("planned", "corrections", "repairs")]
 
 
@@ -36,17 +38,20 @@ def truth(tmp_path_factory, spark):
 
 
 @pytest.mark.parametrize("point", RUN + REPAIR)
-def test_killed_and_resumed(truth, lake, tmp_path, point):
+def test_killed_and_resumed(truth, spark, lake, tmp_path, point):
     path, table, expected = truth
     load(lake, table, tmp_path)
     spec = load_query(path)
-    command = [sys.executable, "-m", "latecomer.jobs.cli"]
     if point.startswith("run"):
-        command += ["run", str(path), "--lake", lake.uri, "--rows-per-batch", "100", "--flush"]
+        command = ["run", str(path), "--lake", lake.uri, "--rows-per-batch", "100", "--flush"]
     else:
         run(lake, spec, rows_per_batch=100, flush=True)
-        command += ["repair", str(path), "--lake", lake.uri, "--flush"]
-    killed = subprocess.run(command, env=os.environ | {"LATECOMER_CRASH_AT": point}, capture_output=True, text=True)
+        command = ["repair", str(path), "--lake", lake.uri, "--flush"]
+    if point in WITH_ITS_JVM:
+        whole = [sys.executable, "-m", "latecomer.jobs.cli", *command]
+        killed = subprocess.run(whole, env=os.environ | {"LATECOMER_CRASH_AT": point}, capture_output=True, text=True)
+    else:
+        killed = in_gateway.call(spark, *command, crash_at=point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-500:]
     run(lake, spec, rows_per_batch=100, flush=True)
     repair(lake, spec, flush=True)
