@@ -186,3 +186,23 @@ def test_killed_anywhere_and_called_again(lake, tmp_path, point):
     ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(by="stream"))
     assert [r["seq"] for r in rows_of(lake, "a")] == [0] and [r["seq"] for r in rows_of(lake, "b")] == [1, 2]
     assert views.quarantine(lake, ["a", "b"]).num_rows == 1 and committed_seq(lake) == 3
+
+
+def test_other_files_after_a_kill_find_the_tables_as_they_were(lake, tmp_path):
+    """Columns, types and streams of rows that never counted are gone with them."""
+    (tmp_path / "first.csv").write_text("event_ts,stream,v\n1,a,1\n")
+    (tmp_path / "wrong.csv").write_text("event_ts,stream,w,oops\n2,a,text,1\n3,b,text,1\n4,c,text,1\n")
+    (tmp_path / "right.csv").write_text("event_ts,stream,w\n2,a,5\n3,b,6\n")
+    by = IngestOptions(by="stream")
+    ingest(lake, [str(tmp_path / "first.csv")], by)
+    for _ in range(2):
+        command = ["ingest", "--lake", lake.uri, "--by", "stream", str(tmp_path / "wrong.csv")]
+        env = os.environ | {"LATECOMER_CRASH_AT": "ingest:events@3"}
+        killed = subprocess.run([sys.executable, "-m", "latecomer.jobs.cli", *command], env=env, capture_output=True)
+        assert killed.returncode == -signal.SIGKILL and lake.names("events") == ["a", "b", "c"]
+    ingest(lake, [str(tmp_path / "right.csv")], by)
+    assert lake.names("events") == ["a", "b"]
+    found = {stream: small.read(lake, "events", stream).sort_by("seq") for stream in ("a", "b")}
+    assert [(r["seq"], r["v"], r["w"]) for r in found["a"].to_pylist()] == [(0, 1, None), (1, None, 5)]
+    assert "oops" not in found["a"].column_names + found["b"].column_names
+    assert found["b"]["w"].to_pylist() == [6] and committed_seq(lake) == 3

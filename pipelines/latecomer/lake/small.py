@@ -63,6 +63,26 @@ def append(
     return True
 
 
+def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> None:
+    """Undo the writer's commits from `version` on: rows, columns and types are what they were before, a table it began is gone.
+
+    Only for a table to which nobody else has written since.
+    """
+    table = open_table(lake, area, name)
+    reached = None if table is None else table.transaction_version(app_id)
+    if table is None or reached is None or reached < version:
+        return
+    for earlier in range(table.version() - 1, -1, -1):
+        before = DeltaTable(lake.table(area, name), version=earlier, storage_options=lake.storage_options)
+        done = before.transaction_version(app_id)
+        if done is None or done < version:
+            table.restore(earlier)
+            return
+    filesystem, root = lake.filesystem()
+    for part in ("/_delta_log", ""):  # the log first: without it nothing is a table
+        filesystem.delete_dir(f"{root}/{area}/{name}{part}")
+
+
 def count(lake: Lake, area: str, name: str, filter: pc.Expression) -> int:
     """Rows that pass `filter`; 0 where the table is absent."""
     table = open_table(lake, area, name)

@@ -142,6 +142,7 @@ class _Ingestion:
     def __init__(self, lake: Lake, options: IngestOptions, files: list[Path], digests: list[str], start: int) -> None:
         self.lake, self.options, self.files, self.digests, self.start = lake, options, files, digests, start
         self.spark = session(lake)
+        self.unfinished = self._unfinished()
         self.landed = landing.read(self.spark, lake, files, options)
         self.types = self._agree_types()
 
@@ -160,35 +161,35 @@ class _Ingestion:
                 existing[stream] = dict(tables.read(self.spark, self.lake, "events", stream).dtypes)
         return landing.agree(self.landed, existing, self.options)
 
-    def _plan(self) -> tuple[int, int]:
-        """(number, clock in us): those of the interrupted ingestion of the same files, or new ones."""
+    def _unfinished(self) -> tuple[int, int] | None:
+        """(number, clock in us) of an interrupted ingestion of the same files; one of other files is taken back."""
         done = small.last_version(self.lake, "ingest", "committed", "ingest")
-        number = 0 if done is None else done + 1
         planned = small.last_version(self.lake, "ingest", "journal", "ingest")
-        what = {"digests": self.digests, "options": asdict(self.options)}
-        if planned is not None and planned >= number:
-            rows = small.read(self.lake, "ingest", "journal", filter=pc.field("number") == planned)
-            plan = json.loads(rows["plan"][0].as_py()) if rows is not None and rows.num_rows else {}
-            if {key: plan.get(key) for key in what} == what:
-                return planned, plan["clock_us"]
-            self._take_back()
-            number = planned + 1
-        clock = time.time_ns() // 1000
-        row = {"number": number, "plan": json.dumps({**what, "clock_us": clock, "files": [str(p) for p in self.files]})}
+        if planned is None or (done is not None and planned <= done):
+            return None
+        rows = small.read(self.lake, "ingest", "journal", filter=pc.field("number") == planned)
+        plan = json.loads(rows["plan"][0].as_py()) if rows is not None and rows.num_rows else {}
+        what = self._what()
+        if {key: plan.get(key) for key in what} == what:
+            return planned, plan["clock_us"]
+        for area in ("events", "quarantine"):
+            for stream in self.lake.names(area):
+                small.take_back(self.lake, area, stream, "ingest", planned)
+        return None
+
+    def _what(self) -> dict[str, object]:
+        return {"digests": self.digests, "options": asdict(self.options)}
+
+    def _plan(self) -> tuple[int, int]:
+        """(number, clock in us): those of the interrupted ingestion, or new ones."""
+        if self.unfinished is not None:
+            return self.unfinished
+        planned = small.last_version(self.lake, "ingest", "journal", "ingest")
+        number, clock = 0 if planned is None else planned + 1, time.time_ns() // 1000
+        plan = {**self._what(), "clock_us": clock, "files": [str(path) for path in self.files]}
+        row = {"number": number, "plan": json.dumps(plan)}
         small.append(self.lake, "ingest", "journal", pa.Table.from_pylist([row]), "ingest", number)
         return number, clock
-
-    def _take_back(self) -> None:
-        """Remove what an ingestion that never committed has written."""
-        done = small.last_version(self.lake, "ingest", "committed", "ingest")
-        for stream in self.lake.names("events"):
-            table = small.open_table(self.lake, "events", stream)
-            if table is not None:
-                table.delete(f"seq >= {self.start}")
-        for stream in self.lake.names("quarantine"):
-            table = small.open_table(self.lake, "quarantine", stream)
-            if table is not None:
-                table.delete(f"ingest_id > {-1 if done is None else done}")
 
     def write(self, say: Callable[[str], None]) -> dict[str, dict[str, int]]:
         """Write every table and commit; rows and quarantined rows per stream."""
