@@ -23,7 +23,7 @@ from latecomer.core.repair import assign
 from latecomer.lake import identities, journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
-from latecomer.specs.windows import STORED
+from latecomer.specs.windows import ENVELOPE, STORED
 
 VIEWS = ("results", "on_time", "corrections", "late", "ledger", "quarantine")
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -80,6 +80,7 @@ def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa
     if not parts:
         return pa.table({})
     rows = pa.concat_tables(parts, promote_options="default")
+    rows = _with_all_columns(lake, spec, rows)
     keys = [name for name in identity(spec) if name in rows.column_names]
     if latest and getattr(spec, "emit", "") == "ranges":
         rows = _newest_windows(rows)
@@ -91,6 +92,28 @@ def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa
     if spec.kind == "aggregate":
         rows = _with_coverage(lake, spec, rows, keys)
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
+
+
+def _with_all_columns(lake: Lake, spec: Any, rows: pa.Table) -> pa.Table:
+    """Rows of a query without `select`, with the columns that its streams have by now, in their order.
+
+    A column that came later stands last in the table, or is not there, as the cut into micro-batches had it.
+    """
+    shapes: dict[str, pa.Schema] = {}
+    for stream in dict(spec.streams).values():
+        table = small.open_table(lake, "events", stream)
+        shapes[stream] = pa.schema([]) if table is None else table.to_pyarrow_dataset().schema
+    carried = spec.everything({stream: shape.names for stream, shape in shapes.items()})
+    if not carried:
+        return rows
+    for name, alias, column in carried:
+        if name not in rows.column_names:
+            kind = shapes[dict(spec.streams)[alias]].field(column).type
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+    own = {name for name, _, _ in carried}
+    others = [name for name in rows.column_names if name not in own]
+    place = others.index(ENVELOPE[0])
+    return rows.select([*others[:place], *(name for name, _, _ in carried), *others[place:]])
 
 
 def _newest_windows(rows: pa.Table) -> pa.Table:

@@ -87,17 +87,14 @@ class JoinRows:
         return 0 if self.is_self else self.aliases.index(alias or self.aliases[0])
 
     def _outputs(self) -> list[tuple[str, ex.Expr]]:
-        found: list[tuple[str, ex.Expr]] = []
-        for side, alias in enumerate(self.aliases):
-            found += [(f"{alias}_{name}", ex.Column(alias, name)) for name in ("seq", "event_ts")]
-            if self.spec.select is None:
-                rest = [name for name in self._side_events(side).columns if name not in ("seq", "event_ts")]
-                found += [(f"{alias}_{name}", ex.Column(alias, name)) for name in rest]
+        columns = {stream: self._side_events(side).columns for side, (_, stream) in enumerate(self.spec.streams)}
+        if self.spec.select is None:
+            return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.everything(columns)]
+        found: list[tuple[str, ex.Expr]] = [
+            (f"{alias}_{name}", ex.Column(alias, name)) for alias in self.aliases for name in ("seq", "event_ts")
+        ]
         fixed = {name for name, _ in found}
-        for item in self.spec.select or ():
-            if item.name not in fixed:
-                found.append((item.name, item.expr))
-        return found
+        return found + [(item.name, item.expr) for item in self.spec.select if item.name not in fixed]
 
     def name_of(self, column: ex.Column) -> str:
         """Short name of a query's column, for rendering expressions."""

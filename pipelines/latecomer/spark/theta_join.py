@@ -80,12 +80,8 @@ class ThetaJoinStage(WindowedStage):
         seqs = {f"{alias}_seq" for alias in self.aliases}
         if self.spec.select is not None:
             return [(item.name, item.expr) for item in self.spec.select if item.name not in seqs]
-        return [
-            (f"{alias}_{name}", ex.Column(alias, name))
-            for alias, stream in self.spec.streams
-            for name in self.events[stream].columns
-            if name != "seq"
-        ]
+        columns = {stream: rows.columns for stream, rows in self.events.items()}
+        return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.everything(columns)]
 
     @cached_property
     def carried(self) -> list[list[str]]:

@@ -95,8 +95,8 @@ class TopKStage(WindowedStage):
         """Result columns beside the fixed ones: public name and SQL."""
         if self.spec.select is not None:
             return [(item.name, sql(item.expr)) for item in self.spec.select]
-        fixed = {"seq", "event_ts", "score", "rank", *self.spec.group_by}
-        return [(name, quoted(name)) for name in self.events[self.sources[0]].columns if name not in fixed]
+        columns = {stream: rows.columns for stream, rows in self.events.items()}
+        return [(name, quoted(column)) for name, _, column in self.spec.everything(columns)]
 
     def payload(self, source: int) -> dict[str, str]:
         """Groups ``g{i}``, selected columns ``x{i}``, ``score``, ``ok``."""

@@ -8,6 +8,7 @@ is one period.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,6 +53,14 @@ class JoinSpec(Spec):
     def target(self) -> float:
         """Least share of a period's pairs that are produced on time."""
         return self.recall
+
+    def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
+        """All columns of both streams, ``seq`` and ``event_ts`` first."""
+        if self.select is not None:
+            return []
+        first = ("seq", "event_ts")
+        named = [(alias, (*first, *(n for n in columns[stream] if n not in first))) for alias, stream in self.streams]
+        return [(f"{alias}_{name}", alias, name) for alias, names in named for name in names]
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -39,6 +40,10 @@ class Spec:
     source: str = field(default="", compare=False)
     description: str = field(default="", compare=False)
     schedule: Schedule = field(default=DEFAULT, compare=False)
+
+    def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
+        """Result columns that are there because the query selects none: name, alias, and column of `columns`, which each stream has."""
+        return []
 
     @property
     def target(self) -> float:

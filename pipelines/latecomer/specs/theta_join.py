@@ -8,6 +8,7 @@ whichever is longer, and ``gamma`` is one period.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -63,6 +64,17 @@ class ThetaJoinSpec(Spec):
     def target(self) -> float:
         """Always 1: nothing is estimated."""
         return 1.0
+
+    def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
+        """All columns of every stream, ``seq`` apart: it stands before them."""
+        if self.select is not None or self.emit != "rows":
+            return []
+        return [
+            (f"{alias}_{name}", alias, name)
+            for alias, stream in self.streams
+            for name in columns[stream]
+            if name != "seq"
+        ]
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""

@@ -9,6 +9,7 @@ or a window, whichever is longer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -69,6 +70,12 @@ class TopKSpec(Spec):
     def target(self) -> float:
         """Least hit rate, ``|answer and final answer| / k``."""
         return self.hit_rate
+
+    def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
+        """All columns of the stream that no fixed result column names."""
+        (alias, stream) = self.streams[0]
+        fixed = {"seq", "event_ts", "score", "rank", *self.group_by}
+        return [] if self.select is not None else [(n, alias, n) for n in columns[stream] if n not in fixed]
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
