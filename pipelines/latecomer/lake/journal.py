@@ -11,7 +11,7 @@ replaced at each commit (earlier ones stay in the table's history).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +29,10 @@ _PLAN = pa.schema([("writer", pa.string()), ("number", pa.int64()), ("plan", pa.
 
 @dataclass(frozen=True)
 class RunState:
-    """Where `run` of a query stands: its last committed batch, the next ``seq`` to process, and the stage's state."""
+    """Where `run` of a query stands: its last committed batch, the next ``seq`` to process, and the stage's state.
+
+    `released` are the result rows that this batch's flush let go, and the sum of their waits (us), by period (us).
+    """
 
     number: int
     seq_to: int
@@ -37,6 +40,7 @@ class RunState:
     fingerprint: str
     stage: dict[str, Any]
     counts: dict[str, int]
+    released: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunState | None:
@@ -72,6 +76,8 @@ def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunSta
         row["fingerprint"],
         json.loads(row["stage"]),
         json.loads(row["counts"]),
+        # absent where an earlier version wrote it
+        {int(period): (rows, wait) for period, (rows, wait) in json.loads(row.get("released") or "{}").items()},
     )
 
 
@@ -93,6 +99,7 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
         "fingerprint": state.fingerprint,
         "stage": json.dumps(state.stage, separators=(",", ":")),
         "counts": json.dumps(state.counts),
+        "released": json.dumps(state.released),
     }
     small.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number, replace=True)
 

@@ -57,7 +57,8 @@ class SlackJoinStage(JoinStage):
 
         def settle(produced: dict[int, int]) -> Settled:
             rows = arrived.by_period(self.settings.interval_us, self.spec.period_us)
-            books.add(produced, late_count, rows, arrived.unplaced, self.waits(batch) if produced else {})
+            waits = batch.waits(self.lake, self.spec.name) if produced else {}
+            books.add(produced, late_count, rows, arrived.unplaced, waits)
             clock.forget(self._waiting_from(batch, steps))
             closed = books.close(control, flush=batch.flush)
             following = {

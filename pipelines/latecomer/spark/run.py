@@ -97,6 +97,7 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
     number = state.number + 1 if state else 0
     seq = state.seq_to if state else 0
     flushed = state.flushed if state else False
+    released = state.released if state else {}
     unfinished = journal.planned(lake, query, "run", number)
     while unfinished is not None or seq < end or (flush and not flushed):
         wanted = {"seq_from": seq, "seq_to": min(seq + size, end), "flush": flush and seq + size >= end}
@@ -105,7 +106,8 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
         unfinished = None
         crash.point("run:planned")
         learnt = agreed.get("parameters", wanted["parameters"])  # plans of earlier versions do not say
-        yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
+        yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt, released)
+        released = {}
         number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
 
 
@@ -119,13 +121,16 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
             if rows is not None and not _committed(lake, area, spec.name, batch.number):
                 tables.append(rows, lake, area, spec.name, "run", batch.number, few=area in outcome.few)
             crash.point(f"run:{area}")
-        settled = outcome.settle(_produced(lake, spec.name, batch) if outcome.on_time is not None else {})
+        settled = outcome.settle(batch.produced(lake, spec.name) if outcome.on_time is not None else {})
     finally:
         stage.release()
     if settled.ledger is not None:
         small.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)
     crash.point("run:ledger")
-    after = journal.RunState(batch.number, batch.seq_to, batch.flush, spec.fingerprint(), settled.state, settled.counts)
+    released = batch.releases(lake, spec.name) if batch.flush else {}
+    after = journal.RunState(
+        batch.number, batch.seq_to, batch.flush, spec.fingerprint(), settled.state, settled.counts, released
+    )
     journal.save_state(lake, spec.name, after)
     crash.point("run:state")
     return after
@@ -134,8 +139,3 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
 def _committed(lake: Lake, area: str, query: str, number: int) -> bool:
     done = small.last_version(lake, area, query, "run")
     return done is not None and done >= number
-
-
-def _produced(lake: Lake, query: str, batch: Batch) -> dict[int, int]:
-    """Committed on-time rows of the micro-batch per period."""
-    return small.count_by(lake, "on_time", query, "period_start", batch.published)

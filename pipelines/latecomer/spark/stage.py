@@ -6,8 +6,8 @@ to write and, once they are written, with the next state. It never commits: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,8 @@ FORMAT = 1
 class Batch:
     """A micro-batch: arrivals ``[seq_from, seq_to)``; `flush` says that nothing comes after them.
 
-    `parameters` is the number of what `adapt` learnt that holds here, None where it had learnt nothing.
+    `parameters` is the number of what `adapt` learnt that holds here, None where it had learnt nothing. `released` are the result rows
+    of a flush just before, and the sum of their waits (us), by period: they look as if arrival `seq_from` had published them.
     """
 
     number: int
@@ -36,12 +37,33 @@ class Batch:
     seq_to: int
     flush: bool = False
     parameters: int | None = None
+    released: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def produced(self, lake: Lake, query: str) -> dict[int, int]:
+        """Committed on-time rows of this micro-batch per period: what a flush releases is published by the arrival that would have come next."""
+        found = small.count_by(lake, "on_time", query, "period_start", self._published)
+        return self._own(found, 0)
+
+    def waits(self, lake: Lake, query: str) -> dict[int, int]:
+        """Sum of the waits (us) of these rows, per period."""
+        found = small.count_by(lake, "on_time", query, "period_start", self._published, "wait_us")
+        return self._own({period: wait or 0 for period, wait in found.items()}, 1)
+
+    def releases(self, lake: Lake, query: str) -> dict[int, tuple[int, int]]:
+        """At a flush, once its rows are committed: what the next micro-batch has as `released`."""
+        last = pc.field("published_seq") == self.seq_to
+        rows = small.count_by(lake, "on_time", query, "period_start", last)
+        waits = small.count_by(lake, "on_time", query, "period_start", last, "wait_us") if rows else {}
+        return {period: (count, waits.get(period) or 0) for period, count in rows.items()}
 
     @property
-    def published(self) -> pc.Expression:
-        """Result rows of this micro-batch: what a flush releases is published by the arrival that would have come next."""
+    def _published(self) -> pc.Expression:
         last = self.seq_to if self.flush else self.seq_to - 1
         return (pc.field("published_seq") >= self.seq_from) & (pc.field("published_seq") <= last)
+
+    def _own(self, found: dict[int, int], place: int) -> dict[int, int]:
+        rest = {period: total - self.released.get(period, (0, 0))[place] for period, total in found.items()}
+        return {period: total for period, total in rest.items() if total or period not in self.released}
 
 
 @dataclass(frozen=True)
@@ -96,10 +118,6 @@ class Stage:
     def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table | None:
         """Ledger rows of periods that are still open, from a micro-batch's state alone. Needs no Spark."""
         raise NotImplementedError
-
-    def waits(self, batch: Batch) -> dict[int, int]:
-        """Sum of the waits (us) of the micro-batch's committed on-time rows, per period."""
-        return small.count_by(self.lake, "on_time", self.spec.name, "period_start", batch.published, "wait_us")
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Cache rows that are read more than once, until `release`."""

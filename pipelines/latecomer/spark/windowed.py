@@ -219,8 +219,8 @@ class WindowedStage(Stage):
             late = self._late_rows(batch, new, behind, closed, all_count)
 
         def settle(produced: dict[int, int]) -> Settled:
-            waits = self.waits(batch) if produced else {}
-            published = {period: (count, waits.get(period) or 0) for period, count in produced.items()}
+            waits = batch.waits(self.lake, self.spec.name) if produced else {}
+            published = {period: (count, waits.get(period, 0)) for period, count in produced.items()}
             books.add(published, arrived.rows, self._registered(batch) if missed is not None else 0)
             books.note(self.extras)
             ledger = books.close(controls, flush=batch.flush)
