@@ -1,7 +1,10 @@
 """Membership on Spark against sets: on time, after repair, for all strategies and any cut."""
 
 from datetime import datetime
+from decimal import Decimal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from latecomer.core.slack import Fixed
 from latecomer.jobs import element as elements
@@ -10,6 +13,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
+from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
@@ -110,6 +114,26 @@ def results_of(results, table, spec):
         [(r["event_ts"] // 1000, r["k"]) for r in table.to_pylist() if r["stream"] == s] for _, s in spec.streams
     ]
     return {(start * 1000, x) for start, x in results(streams, windows)}
+
+
+def test_whole_numbers_and_decimals_are_compared_by_value(lake, tmp_path):
+    """Of types whose scales, or whose digits before the point, differ."""
+    starts = [1_700_000_000_000_000 + i for i in range(4)]
+    one, two, far = Decimal("1.50"), Decimal("2.00"), Decimal(10) ** 20
+    for stream, kind, values in (
+        ("a", pa.decimal128(10, 2), [one, two, None, Decimal("7.25")]),
+        ("b", pa.decimal128(38, 4), [far, one, two, Decimal("7.2501")]),
+        ("c", pa.int64(), [2**63 - 1, 2, 1, 7]),
+    ):
+        pq.write_table(pa.table({"event_ts": starts, "k": pa.array(values, kind)}), tmp_path / f"{stream}.parquet")
+        ingest(lake, [str(tmp_path / f"{stream}.parquet")], IngestOptions(stream=stream))
+    for streams, wanted in (("x: a, y: b", {one, two}), ("x: b, y: c", {two}), ("x: a, y: b, z: c", {two})):
+        for strategy in ("mcf", "exact"):
+            name = f"q_{streams.count(',')}_{streams[3]}_{strategy}"
+            text = f"name: {name}\nkind: membership\nstreams: {{{streams}}}\nelement: k\nwindow: 4 s\nstrategy: {strategy}\n"
+            spec = parse_query(text)
+            run(lake, spec, flush=True)
+            assert set(views.results(lake, spec)["element"].to_pylist()) == wanted, (streams, strategy)
 
 
 def test_one_element_is_asked_for_by_its_own_type(tmp_path, spark):

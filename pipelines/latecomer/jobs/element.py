@@ -41,5 +41,9 @@ def windows_of(lake: Lake, spec: Any, element: pa.Scalar) -> list[str]:
     rows = views.results(lake, spec)
     if not rows.num_rows:
         return []
-    found = rows.filter(pc.equal(rows["element"], element.cast(rows["element"].type)))
+    try:
+        sought = element.cast(rows["element"].type)
+    except pa.ArrowInvalid:  # more digits than elements of all streams can have
+        return []
+    found = rows.filter(pc.equal(rows["element"], sought))
     return [each.isoformat() for each in found["window_start"].sort().to_pylist()]

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _NUMBERS = (*_WHOLE, "float", "double")
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _PLAIN = (*_NUMBERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
 SHARD_ROWS = 1 << 18
 """Rows of one stream in one window up to which they share a filter; more are split by hash into about equal shards."""
@@ -97,12 +98,13 @@ class MembershipStage(WindowedStage):
             return "bigint" if only in _WHOLE else only
         if kinds <= set(_WHOLE):
             return "bigint"
-        return "double" if kinds <= set(_NUMBERS) else "string"
+        return "double" if kinds & {"float", "double"} else _common_decimal(kinds)
 
     def payload(self, source: int) -> dict[str, str]:
         """Elements ``e{place}`` of the streams that read the source, ``ok``."""
+        cast = "try_cast" if self.kind.startswith("decimal") else "cast"
         found = {
-            f"e{place}": f"cast({quoted(column.name)} as {self.kind})"
+            f"e{place}": f"{cast}({quoted(column.name)} as {self.kind})"
             for place, column in enumerate(self.spec.elements)
             if self.side_of[place] == source
         }
@@ -414,3 +416,13 @@ class MembershipStage(WindowedStage):
         when = F.greatest(*(f"c{place}" for place in places))
         complete = found.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
         return complete.select("element", "m", "repaired_in")
+
+
+def _common_decimal(kinds: Iterable[str]) -> str:
+    """The decimal type in which whole numbers and decimals are compared: what one of the types cannot hold is no element of all."""
+    sizes = []
+    for kind in kinds:
+        digits, scale = (int(n) for n in kind[8:-1].split(",")) if kind.startswith("decimal") else (_DIGITS[kind], 0)
+        sizes.append((digits - scale, scale))
+    scale = max(scale for _, scale in sizes)
+    return f"decimal({max(min(whole for whole, _ in sizes) + scale, 1)},{scale})"
