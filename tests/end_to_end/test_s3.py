@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from latecomer.lake import views
+from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
@@ -232,6 +232,19 @@ def test_of_two_processes_one_gets_the_lease(store):
         for process in racers:
             process.kill()
             process.communicate()
+
+
+def test_commits_are_taken_back(store):
+    lake, first = Lake(f"s3://{BUCKET}/taken/back"), pa.table({"v": [1, 2]})
+    small.append(lake, "events", "a", first, "ingest", 0)
+    for stream in ("a", "b"):
+        small.append(lake, "events", stream, pa.table({"v": [3], "oops": ["x"]}), "ingest", 1)
+    for _ in range(2):  # as one that is killed in between does it
+        for stream in ("a", "b"):
+            small.take_back(lake, "events", stream, "ingest", 1)
+    assert lake.names("events") == ["a"] and small.read(lake, "events", "a").equals(first)
+    small.append(lake, "events", "b", first, "ingest", 2)
+    assert small.read(lake, "events", "b").equals(first)
 
 
 def test_a_held_lake_refuses_the_command(store, tmp_path):

@@ -99,6 +99,8 @@ def _with_all_columns(lake: Lake, spec: Any, rows: pa.Table) -> pa.Table:
 
     A column that came later stands last in the table, or is not there, as the cut into micro-batches had it.
     """
+    if getattr(spec, "select", ()) is not None:
+        return rows
     shapes: dict[str, pa.Schema] = {}
     for stream in dict(spec.streams).values():
         table = small.open_table(lake, "events", stream)
