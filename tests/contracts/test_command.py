@@ -40,6 +40,7 @@ def test_help_teaches():
         (["run", "q.yaml", "--lake", "lake", "--rows-per-batch", "0"], "--rows-per-batch"),
         (["export", "q.yaml", "--lake", "lake", "--table", "resluts", "--to", "x.csv"], "resluts"),
         (["ruin", "q.yaml"], "ruin"),
+        (["--ruin"], "--ruin"),
         (["run"], "QUERY"),
     ],
 )

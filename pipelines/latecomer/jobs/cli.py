@@ -28,8 +28,23 @@ LAKE = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 
 
+def _say_misuse(error: click.UsageError, command: str) -> None:
+    command = error.ctx.command_path if error.ctx else command
+    click.echo(f"{command}: {text.one_line(error.format_message()).rstrip('.')}; see {command} --help", err=True)
+
+
 class Group(click.Group):
     """Turns every foreseen error into one line and its exit code."""
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """Parse what stands before the command."""
+        try:
+            return super().make_context(*given, **more)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            _say_misuse(error, "latecomer")
+            raise click.exceptions.Exit(2) from None
 
     def invoke(self, context: click.Context) -> Any:
         """Run the command; see ``contract.md`` for the exit codes."""
@@ -38,10 +53,7 @@ class Group(click.Group):
         except click.exceptions.NoArgsIsHelpError:
             raise
         except click.UsageError as error:
-            command = (error.ctx or context).command_path
-            click.echo(
-                f"{command}: {text.one_line(error.format_message()).rstrip('.')}; see {command} --help", err=True
-            )
+            _say_misuse(error, context.command_path)
             context.exit(2)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
