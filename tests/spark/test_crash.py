@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 from latecomer.lake.location import Lake
 from latecomer.spark.repair import repair
@@ -72,3 +73,22 @@ def test_a_second_writer_is_told_who_holds_the_lake(lake, tmp_path, truth):
             text=True,
         )
     assert done.returncode == 3 and f":{os.getpid()}" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_java_process_that_is_killed_is_one_line(truth, lake, tmp_path):
+    path, table, expected = truth
+    load(lake, table, tmp_path)
+    command = ["run", str(path), "--lake", lake.uri, "--rows-per-batch", "20", "--flush"]
+    whole = [sys.executable, "-m", "latecomer.jobs.cli", *command]
+    running = subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = running.stderr.readline()
+    while first and "micro-batch" not in first:
+        first = running.stderr.readline()
+    for child in psutil.Process(running.pid).children(recursive=True):
+        child.kill()
+    _, errors = running.communicate()
+    last = errors.strip().splitlines()[-1]
+    assert running.returncode == 4 and "Java process ended" in last and "Traceback" not in errors, errors[-1000:]
+    run(lake, load_query(path), rows_per_batch=100, flush=True)
+    repair(lake, load_query(path), flush=True)
+    assert exported(lake, load_query(path))["results"].equals(expected["results"])

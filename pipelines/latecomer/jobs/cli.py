@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 import time
@@ -26,6 +27,19 @@ LAKE = click.option(
     help="Local folder or s3://BUCKET/PREFIX.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+
+
+def _fault(error: BaseException) -> str:
+    """What nobody foresaw, in one line."""
+    if "pyspark" in sys.modules:
+        from latecomer.spark.session import is_gone
+
+        if is_gone():
+            return (
+                "Spark's Java process ended in the middle of the work, killed or out of memory; whole micro-batches are kept: "
+                "run the command again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch if it ends again"
+            )
+    return f"internal error: {text.one_line(error)}"
 
 
 def _say_misuse(error: click.UsageError, command: str) -> None:
@@ -62,9 +76,7 @@ class Group(click.Group):
             if code is None:
                 if os.environ.get("LATECOMER_DEBUG"):
                     raise
-                click.echo(
-                    f"latecomer: internal error: {text.one_line(error)}; LATECOMER_DEBUG=1 shows where", err=True
-                )
+                click.echo(f"latecomer: {_fault(error)}; LATECOMER_DEBUG=1 shows where", err=True)
                 context.exit(4)
             click.echo(str(error), err=True)
             context.exit(code)
@@ -431,6 +443,8 @@ def command() -> None:
 
     Those threads (Arrow's, delta-rs's) outlive the interpreter now and then, and the process then aborts with its work done.
     """
+    if not os.environ.get("LATECOMER_DEBUG"):
+        logging.getLogger().addHandler(logging.NullHandler())  # libraries log, with tracebacks, what they raise too
     try:
         main()
         code: Any = 0
@@ -440,11 +454,13 @@ def command() -> None:
         click.echo(code, err=True)
         code = 1
     if "pyspark" in sys.modules:
+        from py4j.protocol import Py4JError
         from pyspark.sql import SparkSession
 
-        active = SparkSession.getActiveSession()
-        if active is not None:
-            active.stop()
+        with contextlib.suppress(OSError, Py4JError):  # the Java process may be gone
+            active = SparkSession.getActiveSession()
+            if active is not None:
+                active.stop()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

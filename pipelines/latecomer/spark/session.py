@@ -70,6 +70,18 @@ def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
     return spark
 
 
+def is_gone() -> bool:
+    """Had this process a JVM that does not answer any more?"""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # type: ignore[attr-defined]
+    try:
+        return gateway is not None and not gateway.jvm.java.lang.System.currentTimeMillis()
+    except (Py4JError, OSError):
+        return True
+
+
 SMALL_ROWS = 50_000
 """Arrivals up to which a micro-batch is planned for latency: compiling code for it would take longer than reading it."""
 
