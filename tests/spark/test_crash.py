@@ -75,7 +75,8 @@ def test_a_second_writer_is_told_who_holds_the_lake(lake, tmp_path, truth):
     assert done.returncode == 3 and f":{os.getpid()}" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_java_process_that_is_killed_is_one_line(truth, lake, tmp_path):
+@pytest.mark.parametrize("how", ["java is killed", "interrupted"])
+def test_a_run_that_is_stopped_says_so_in_one_line(truth, lake, tmp_path, how):
     path, table, expected = truth
     load(lake, table, tmp_path)
     command = ["run", str(path), "--lake", lake.uri, "--rows-per-batch", "20", "--flush"]
@@ -84,11 +85,15 @@ def test_a_java_process_that_is_killed_is_one_line(truth, lake, tmp_path):
     first = running.stderr.readline()
     while first and "micro-batch" not in first:
         first = running.stderr.readline()
-    for child in psutil.Process(running.pid).children(recursive=True):
-        child.kill()
+    if how == "interrupted":
+        running.send_signal(signal.SIGINT)
+    else:
+        for child in psutil.Process(running.pid).children(recursive=True):
+            child.kill()
     _, errors = running.communicate()
-    last = errors.strip().splitlines()[-1]
-    assert running.returncode == 4 and "Java process ended" in last and "Traceback" not in errors, errors[-1000:]
+    code, says = (130, "interrupted") if how == "interrupted" else (4, "Java process ended")
+    assert running.returncode == code and says in errors.strip().splitlines()[-1], errors[-1000:]
+    assert "Traceback" not in errors
     run(lake, load_query(path), rows_per_batch=100, flush=True)
     repair(lake, load_query(path), flush=True)
     assert exported(lake, load_query(path))["results"].equals(expected["results"])

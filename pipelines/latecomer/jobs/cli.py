@@ -29,6 +29,13 @@ LAKE = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 
 
+def _was_interrupted(error: BaseException | None) -> bool:
+    """By the user: Spark then fails for its cancelled jobs, while that is handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def _fault(error: BaseException) -> str:
     """What nobody foresaw, in one line."""
     if "pyspark" in sys.modules:
@@ -71,8 +78,11 @@ class Group(click.Group):
             context.exit(2)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             code = getattr(error, "exit_code", None)
+            if _was_interrupted(error):
+                click.echo("latecomer: interrupted; what was done is kept, run the command again to go on", err=True)
+                context.exit(130)
             if code is None:
                 if os.environ.get("LATECOMER_DEBUG"):
                     raise
@@ -88,7 +98,8 @@ def main() -> None:
     """Continuous queries over events that arrive out of order.
 
     State a query and how complete its answers must be; get each answer as early as that allows, every late row
-    registered, and exact results after repair.
+    Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 something else holds the lake;
+    4 a fault of ours, or the machine's; 130 interrupted.
 
     \b
       latecomer init demo && cd demo
