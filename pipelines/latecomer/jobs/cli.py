@@ -98,8 +98,7 @@ def main() -> None:
     """Continuous queries over events that arrive out of order.
 
     State a query and how complete its answers must be; get each answer as early as that allows, every late row
-    Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 something else holds the lake;
-    4 a fault of ours, or the machine's; 130 interrupted.
+    registered, and exact results after repair.
 
     \b
       latecomer init demo && cd demo
@@ -109,7 +108,8 @@ def main() -> None:
       latecomer check  queries/NAME.yaml --lake lake --report report
       latecomer export queries/NAME.yaml --lake lake --table results --to results.parquet
 
-    Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 something else holds the lake.
+    Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 something else holds the lake;
+    4 a fault of ours or the machine's; 130 interrupted.
     """
 
 
