@@ -206,3 +206,23 @@ def test_other_files_after_a_kill_find_the_tables_as_they_were(lake, tmp_path):
     assert [(r["seq"], r["v"], r["w"]) for r in found["a"].to_pylist()] == [(0, 1, None), (1, None, 5)]
     assert "oops" not in found["a"].column_names + found["b"].column_names
     assert found["b"]["w"].to_pylist() == [6] and committed_seq(lake) == 3
+
+
+def test_what_was_taken_back_is_ingested_when_it_comes_again(lake, tmp_path):
+    """Also where the ingestion that took it back was refused."""
+    (tmp_path / "first.csv").write_text("event_ts,v\n1,1\n")
+    (tmp_path / "second.csv").write_text("event_ts,v\n2,2\n3,3\n")
+    (tmp_path / "wrong.csv").write_text("when,v\n4,4\n")
+    of_s = IngestOptions(stream="s")
+    ingest(lake, [str(tmp_path / "first.csv")], of_s)
+    command = ["ingest", "--lake", lake.uri, "--stream", "s", str(tmp_path / "second.csv")]
+    env = os.environ | {"LATECOMER_CRASH_AT": "ingest:events"}
+    killed = subprocess.run([sys.executable, "-m", "latecomer.jobs.cli", *command], env=env, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL and len(rows_of(lake, "s")) == 3
+    for _ in range(2):
+        with pytest.raises(InputError, match="event_ts"):
+            ingest(lake, [str(tmp_path / "wrong.csv")], of_s)
+        assert len(rows_of(lake, "s")) == 1
+    done = ingest(lake, [str(tmp_path / "second.csv")], of_s)
+    assert done.rows_ingested == {"s": 2} and [row["v"] for row in rows_of(lake, "s")] == [1, 2, 3]
+    assert committed_seq(lake) == 3

@@ -134,6 +134,21 @@ def test_whole_numbers_and_decimals_are_compared_by_value(lake, tmp_path):
             spec = parse_query(text)
             run(lake, spec, flush=True)
             assert set(views.results(lake, spec)["element"].to_pylist()) == wanted, (streams, strategy)
+    spec = parse_query("name: w\nkind: membership\nstreams: {x: c, y: a}\nelement: k\nwindow: 4 s\n")
+    run(lake, spec, flush=True)
+    for text, often in (("2", 1), ("1", 0), (str(2**63 - 1), 0)):
+        assert len(elements.windows_of(lake, spec, elements.typed(lake, spec, text))) == often
+
+
+def test_instants_with_and_without_a_zone_are_compared(lake, tmp_path):
+    start = 1_700_000_000_000_000
+    for stream, zone in (("a", "UTC"), ("b", None)):
+        k = pa.array([start, start + (5 if zone else 7)], pa.timestamp("us", tz=zone))
+        pq.write_table(pa.table({"event_ts": [start, start + 1], "k": k}), tmp_path / f"{stream}.parquet")
+        ingest(lake, [str(tmp_path / f"{stream}.parquet")], IngestOptions(stream=stream))
+    spec = parse_query("name: q\nkind: membership\nstreams: {x: a, y: b}\nelement: k\nwindow: 4 s\n")
+    run(lake, spec, flush=True)
+    assert [int(each.timestamp()) for each in views.results(lake, spec)["element"].to_pylist()] == [start // 1_000_000]
 
 
 def test_one_element_is_asked_for_by_its_own_type(tmp_path, spark):

@@ -41,8 +41,9 @@ def windows_of(lake: Lake, spec: Any, element: pa.Scalar) -> list[str]:
     rows = views.results(lake, spec)
     if not rows.num_rows:
         return []
-    try:
-        sought = element.cast(rows["element"].type)
+    kind = rows["element"].type
+    try:  # to a decimal by text: Arrow asks how many digits the type has, not the number
+        sought = (pa.scalar(str(element.as_py())) if pa.types.is_decimal(kind) else element).cast(kind)
     except pa.ArrowInvalid:  # more digits than elements of all streams can have
         return []
     found = rows.filter(pc.equal(rows["element"], sought))

@@ -1,7 +1,7 @@
 """Rows of tables told apart by columns of any type: a number per identity.
 
 Values are never converted: two 64-bit integers differ whatever stands beside them. A null equals a null and no value, NaN equals NaN
-and no null, as in the groups of Spark and SQL.
+and no null, as in the groups of Spark and SQL; zero has no sign.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[NDArray[np.in
 def _coded(column: pa.ChunkedArray) -> NDArray[np.int64]:
     if pa.types.is_integer(column.type) and not column.null_count:
         return column.to_numpy().astype(np.int64)
+    if pa.types.is_floating(column.type):
+        column = pc.add(column, 0.0)  # zero has no sign
     coded = column.dictionary_encode().unify_dictionaries()
     places = [chunk.indices.fill_null(-1).to_numpy().astype(np.int64) for chunk in coded.chunks]
     return np.concatenate([np.empty(0, np.int64), *places])
@@ -41,4 +43,5 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column as one that pandas tells apart by value: integers among nulls would become floating, a null NaN."""
     if not column.null_count or not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return column
-    return pc.fill_null(column.cast(pa.string()), "null")
+    values = pc.add(column, 0.0) if pa.types.is_floating(column.type) else column
+    return pc.fill_null(values.cast(pa.string()), "null")

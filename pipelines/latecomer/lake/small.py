@@ -66,7 +66,7 @@ def append(
 def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> None:
     """Undo the writer's commits from `version` on: rows, columns and types are what they were before, a table it began is gone.
 
-    Only for a table to which nobody else has written since.
+    Only for a table to which nobody else has written since. A second time it does nothing.
     """
     table = open_table(lake, area, name)
     reached = None if table is None else table.transaction_version(app_id)
@@ -76,7 +76,8 @@ def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> No
         before = DeltaTable(lake.table(area, name), version=earlier, storage_options=lake.storage_options)
         done = before.transaction_version(app_id)
         if done is None or done < version:
-            table.restore(earlier)
+            if before.schema() != table.schema() or set(before.file_uris()) != set(table.file_uris()):
+                table.restore(earlier)
             return
     filesystem, root = lake.filesystem()
     for part in ("/_delta_log", ""):  # the log first: without it nothing is a table

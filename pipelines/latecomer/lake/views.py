@@ -105,9 +105,14 @@ def _with_all_columns(lake: Lake, spec: Any, rows: pa.Table) -> pa.Table:
     for stream in dict(spec.streams).values():
         table = small.open_table(lake, "events", stream)
         shapes[stream] = pa.schema([]) if table is None else table.to_pyarrow_dataset().schema
-    carried = spec.everything({stream: shape.names for stream, shape in shapes.items()})
-    if not carried:
-        return rows
+    fixed = {
+        *ENVELOPE,
+        *STORED,
+        "window_start",
+        "window_end",
+    }  # a column of theirs may have come since: `run` refuses it
+    columns = {stream: shape.names for stream, shape in shapes.items()}
+    carried = [each for each in spec.everything(columns) if each[0] not in fixed]
     for name, alias, column in carried:
         if name not in rows.column_names:
             kind = shapes[dict(spec.streams)[alias]].field(column).type
@@ -140,7 +145,7 @@ def _with_coverage(lake: Lake, spec: Any, rows: pa.Table, keys: list[str]) -> pa
     published[first_here] = first["rows"].to_numpy()
     np.maximum.at(known, fixed_here, fixed["rows"].to_numpy())
     # an answer that was never corrected is known by its first
-    share = published[here] / np.where(known[here] > 0, known[here], published[here])
+    share = published[here] / np.maximum(np.where(known[here] > 0, known[here], published[here]), 1)
     place = rows.column_names.index("coverage")
     return rows.set_column(place, "coverage", pa.array(share, pa.float64()))
 

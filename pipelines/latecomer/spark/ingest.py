@@ -96,7 +96,7 @@ def ingest(
     Raises
     ------
     InputError
-        The call or a file as a whole cannot be used; nothing was written then.
+        The call or a file as a whole cannot be used; nothing was written then, but an interrupted ingestion may have been taken back.
     LeaseHeld
         Another ingestion is under way.
     """
@@ -162,7 +162,10 @@ class _Ingestion:
         return landing.agree(self.landed, existing, self.options)
 
     def _unfinished(self) -> tuple[int, int] | None:
-        """(number, clock in us) of an interrupted ingestion of the same files; one of other files is taken back."""
+        """(number, clock in us) of an interrupted ingestion of the same files; one of other files is taken back.
+
+        First its plan is made void: tables keep the number of what was taken back, and would refuse those rows should it be resumed.
+        """
         done = small.last_version(self.lake, "ingest", "committed", "ingest")
         planned = small.last_version(self.lake, "ingest", "journal", "ingest")
         if planned is None or (done is not None and planned <= done):
@@ -172,9 +175,11 @@ class _Ingestion:
         what = self._what()
         if {key: plan.get(key) for key in what} == what:
             return planned, plan["clock_us"]
+        if plan:
+            self._note(planned + 1, {})
         for area in ("events", "quarantine"):
             for stream in self.lake.names(area):
-                small.take_back(self.lake, area, stream, "ingest", planned)
+                small.take_back(self.lake, area, stream, "ingest", 0 if done is None else done + 1)
         return None
 
     def _what(self) -> dict[str, object]:
@@ -186,10 +191,12 @@ class _Ingestion:
             return self.unfinished
         planned = small.last_version(self.lake, "ingest", "journal", "ingest")
         number, clock = 0 if planned is None else planned + 1, time.time_ns() // 1000
-        plan = {**self._what(), "clock_us": clock, "files": [str(path) for path in self.files]}
+        self._note(number, {**self._what(), "clock_us": clock, "files": [str(path) for path in self.files]})
+        return number, clock
+
+    def _note(self, number: int, plan: dict[str, object]) -> None:
         row = {"number": number, "plan": json.dumps(plan)}
         small.append(self.lake, "ingest", "journal", pa.Table.from_pylist([row]), "ingest", number)
-        return number, clock
 
     def write(self, say: Callable[[str], None]) -> dict[str, dict[str, int]]:
         """Write every table and commit; rows and quarantined rows per stream."""

@@ -98,6 +98,8 @@ class MembershipStage(WindowedStage):
             return "bigint" if only in _WHOLE else only
         if kinds <= set(_WHOLE):
             return "bigint"
+        if kinds <= {"timestamp", "timestamp_ntz"}:
+            return "timestamp"
         return "double" if kinds & {"float", "double"} else _common_decimal(kinds)
 
     def payload(self, source: int) -> dict[str, str]:

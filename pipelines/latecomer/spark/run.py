@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from latecomer.lake import crash, journal, small
@@ -97,7 +97,6 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
     number = state.number + 1 if state else 0
     seq = state.seq_to if state else 0
     flushed = state.flushed if state else False
-    released = state.released if state else {}
     unfinished = journal.planned(lake, query, "run", number)
     while unfinished is not None or seq < end or (flush and not flushed):
         wanted = {"seq_from": seq, "seq_to": min(seq + size, end), "flush": flush and seq + size >= end}
@@ -106,12 +105,12 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
         unfinished = None
         crash.point("run:planned")
         learnt = agreed.get("parameters", wanted["parameters"])  # plans of earlier versions do not say
-        yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt, released)
-        released = {}
+        yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
         number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
 
 
 def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None) -> journal.RunState:
+    batch = replace(batch, released=state.released if state else {})
     spark = session(lake)
     tune(spark, batch.seq_to - batch.seq_from)
     stage = stage_of(spec, spark, lake, parameters(lake, spec.name, batch.parameters))
