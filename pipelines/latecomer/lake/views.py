@@ -71,16 +71,25 @@ def results(lake: Lake, spec: Any) -> pa.Table:
     return _sorted_rows(lake, spec, ["on_time", "corrections", "backfill"], latest=True)
 
 
-def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa.Table:
-    parts = [part for part in (small.read(lake, area, spec.name) for area in areas) if part is not None]
+def identities_of_results(lake: Lake, spec: Any) -> pa.Table:
+    """The same rows without payload: what names them, ``published_seq`` and ``revision``."""
+    areas, columns = ["on_time", "corrections", "backfill"], [*identity(spec), "published_seq", "revision"]
+    return _sorted_rows(lake, spec, areas, latest=True, columns=columns)
+
+
+def _sorted_rows(
+    lake: Lake, spec: Any, areas: list[str], *, latest: bool, columns: list[str] | None = None
+) -> pa.Table:
+    read = [small.read(lake, area, spec.name, columns) for area in areas]
+    parts = [part for part in read if part is not None]
     if not parts:
         # no correction was ever written: the same columns, no row
-        shape = small.read(lake, "on_time", spec.name, filter=pc.scalar(False))
+        shape = small.read(lake, "on_time", spec.name, columns, filter=pc.scalar(False))
         parts = [] if shape is None else [shape]
     if not parts:
         return pa.table({})
     rows = pa.concat_tables(parts, promote_options="default")
-    rows = _with_all_columns(lake, spec, rows)
+    rows = _with_all_columns(lake, spec, rows) if columns is None else rows
     keys = [name for name in identity(spec) if name in rows.column_names]
     if latest and getattr(spec, "emit", "") == "ranges":
         rows = _newest_windows(rows)
@@ -89,7 +98,7 @@ def _sorted_rows(lake: Lake, spec: Any, areas: list[str], *, latest: bool) -> pa
     rows = rows.take(pc.sort_indices(rows, sort_keys=[*((name, "ascending") for name in keys), *newest]))
     if latest and rows.num_rows > 1:
         rows = rows.filter(_last_of_each(rows, keys))
-    if spec.kind == "aggregate":
+    if spec.kind == "aggregate" and columns is None:
         rows = _with_coverage(lake, spec, rows, keys)
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
 

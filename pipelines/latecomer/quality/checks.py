@@ -62,7 +62,7 @@ def check(lake: Lake, spec: Any, *, report_dir: Path | None = None) -> CheckOutc
     state = journal.run_state(lake, spec.name)
     ledger = books.ledger(lake, spec).to_pandas()
     late = views.late(lake, spec)
-    results = views.results(lake, spec)
+    results = views.identities_of_results(lake, spec)
     keys = [name for name in views.identity(spec) if name in results.column_names]
     frames = {
         "ledger": _margins(spec, _known(ledger)),
