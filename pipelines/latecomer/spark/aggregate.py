@@ -59,12 +59,12 @@ class AggregateStage(WindowedStage):
         """Columns exist, aggregated values are numbers (``min``, ``max``, ``count`` take anything)."""
         alias = self.spec.streams[0][0]
         wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"group_by[{i}]", ex.Column(alias, name), None) for i, name in enumerate(self.spec.group_by)
+            (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.spec.group_by)
         ]
         for each in self.spec.select:
             if each.argument is not None:
-                number = each.function not in ("count", "min", "max")
-                wanted.append((f"select.{each.name}", each.argument, "number" if number else None))
+                kind = {"count": None, "min": "plain", "max": "plain"}.get(each.function, "number")
+                wanted.append((f"select.{each.name}", each.argument, kind))
         if self.spec.where is not None:
             wanted.append(("where", self.spec.where, "bool"))
         check_expressions(self.spec, self.events, wanted)

@@ -14,7 +14,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.bands import Grid, band_join
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, quoted, refuse_twice
-from latecomer.spark.query import open_streams
+from latecomer.spark.query import kind_of, open_streams
 from latecomer.spark.stage import Batch
 from latecomer.specs import expressions as ex
 from latecomer.specs.join import JoinSpec
@@ -53,7 +53,7 @@ class JoinRows:
     def _check(self) -> None:
         schemas = {alias: self._side_events(side).columns for side, alias in enumerate(self.aliases)}
         kinds = {
-            (alias, name): _kind(kind)
+            (alias, name): kind_of(kind)
             for side, alias in enumerate(self.aliases)
             for name, kind in self._side_events(side).dtypes
         }
@@ -258,10 +258,3 @@ def in_sample(seq: str) -> Column:
 
     place = f"({seq} % {SAMPLE_MODULUS}) * {SAMPLE_FACTOR} % {SAMPLE_MODULUS}"
     return F.expr(f"{place} < {SAMPLE_FRACTION * SAMPLE_MODULUS!r}D")
-
-
-def _kind(spark_type: str) -> str:
-    base = spark_type.split("(")[0]
-    if base in ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"):
-        return "number"
-    return {"string": "string", "boolean": "bool", "timestamp": "timestamp"}.get(base, base)

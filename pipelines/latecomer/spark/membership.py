@@ -79,6 +79,7 @@ class MembershipStage(WindowedStage):
         wanted: list[tuple[str, ex.Expr, str | None]] = [
             (f"element.{column.alias}", ex.Binary("=", first, column), "bool") for column in self.spec.elements[1:]
         ]
+        wanted += [(f"element.{column.alias}", column, "plain") for column in self.spec.elements]
         check_expressions(self.spec, self.events, wanted)
 
     @cached_property

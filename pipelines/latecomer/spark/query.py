@@ -48,7 +48,8 @@ def check_expressions(
     Parameters
     ----------
     expressions
-        Triples of key (for messages), expression, and the kind it must have: ``number``, ``bool``, None for any.
+        Triples of key (for messages), expression, and the kind it must have: ``number``, ``bool``, ``plain`` (no list,
+        struct or map), None for any.
 
     Raises
     ------
@@ -60,7 +61,11 @@ def check_expressions(
     for key, expression, wanted in expressions:
         ex.check_columns(expression, schemas, source=spec.source, key=key)
         kind = ex.check_types(expression, kinds, source=spec.source, key=key)
-        if wanted is not None and kind not in (wanted, None):
+        if wanted == "plain":
+            if kind is not None and "<" in kind:
+                remedy = "give it a column of plain values"
+                raise SpecError(spec.source, key, ex.to_text(expression), f"is a {kind}, not one value", remedy)
+        elif wanted is not None and kind not in (wanted, None):
             raise SpecError(
                 spec.source, key, ex.to_text(expression), f"is a {kind}, not a {wanted}", f"give it a {wanted} column"
             )

@@ -56,6 +56,9 @@ class ThetaJoinStage(WindowedStage):
         wanted: list[tuple[str, ex.Expr, str | None]] = [
             (f"conditions[{i}]", ex.Binary(c.op, c.left, c.right), "bool") for i, c in enumerate(self.spec.conditions)
         ]
+        wanted += [
+            (f"conditions[{i}]", e, "plain") for i, c in enumerate(self.spec.conditions) for e in (c.left, c.right)
+        ]
         wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.spec.select or ())]
         check_expressions(self.spec, self.events, wanted)
         refuse_twice(self.spec.name, [name for name, _ in self.outputs])

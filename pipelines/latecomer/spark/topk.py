@@ -68,7 +68,7 @@ class TopKStage(WindowedStage):
         """Columns exist, the score is a number."""
         alias = self.spec.streams[0][0]
         wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"group_by[{i}]", ex.Column(alias, name), None) for i, name in enumerate(self.spec.group_by)
+            (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.spec.group_by)
         ]
         wanted.append(("score", self.spec.score, "number"))
         wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.spec.select or ())]

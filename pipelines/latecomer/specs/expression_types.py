@@ -100,6 +100,8 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
                 _check_instant(expr, kinds.index("string"), fail)
             elif None not in kinds and kinds[0] != kinds[1]:
                 raise fail(f"compares a {kinds[0]} with a {kinds[1]}", "compare like with like")
+            elif any(kind is not None and kind.startswith("map<") for kind in kinds):
+                raise fail("compares maps, which have no order and no equality", "compare columns of plain values")
             return "bool"
         case Binary(op, _, _):
             if any(kind not in ("number", None) for kind in kinds):
