@@ -74,7 +74,7 @@ def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
 
 def test_json_lines_gzip_and_nested_values(lake, tmp_path):
     lines = [
-        json.dumps({"event_ts": "2024-01-01T00:00:00Z", "v": 1, "tags": ["a"]}),
+        json.dumps({"event_ts": "2024-01-01T00:00:00Z", "v": 1, "tags": ["a", 1, {"b": 0.5, "c": None}]}),
         "{broken",
         "[1]",
         json.dumps({"event_ts": 5, "v": 2}),
@@ -83,7 +83,10 @@ def test_json_lines_gzip_and_nested_values(lake, tmp_path):
         handle.write("\n".join(lines))
     done = ingest(lake, [str(tmp_path / "a.jsonl.gz")], IngestOptions(stream="s"))
     assert done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 2}
-    assert [(r["v"], r["tags"]) for r in rows_of(lake, "s")] == [(1, '["a"]'), (2, None)]
+    assert [(r["v"], r["tags"]) for r in rows_of(lake, "s")] == [
+        (1, '["a",1,{"b":0.5,"c":null}]'),
+        (2, None),
+    ]
 
 
 def test_drift(lake, tmp_path):

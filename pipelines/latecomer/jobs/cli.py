@@ -202,7 +202,8 @@ def run(
             raise SpecError(str(query), "kind", spec.kind, "has no elements", "leave --element out")
         wanted = elements.typed(lake, spec, element)
     done = runner.run(lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress)
-    counts = _counts(done.rows_read, done.on_time, done.late, 0, done.micro_batches, done.seconds)
+    kept_out = _kept_out(lake, spec)
+    counts = _counts(done.rows_read, done.on_time, done.late, 0, kept_out, done.micro_batches, done.seconds)
     more: dict[str, Any] = {"query": spec.name, "seq_to": done.seq_to}
     line = (
         f"{spec.name}: {done.rows_read:,} rows in {done.micro_batches} micro-batches, {done.on_time:,} results on time, "
@@ -226,10 +227,10 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     from latecomer.spark import repair as runner
 
     spec = _load(query)
-    done = runner.repair(Lake(lake_uri), spec, flush=flush, progress=_progress)
-    counts = _counts(
-        done.late_repaired, 0, done.late_repaired + done.pending, done.corrections, done.batches, done.seconds
-    )
+    lake = Lake(lake_uri)
+    done = runner.repair(lake, spec, flush=flush, progress=_progress)
+    late, kept_out = done.late_repaired + done.pending, _kept_out(lake, spec)
+    counts = _counts(done.late_repaired, 0, late, done.corrections, kept_out, done.batches, done.seconds)
     _report(
         as_json,
         counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
@@ -429,13 +430,23 @@ def _instant(option: str, text_: str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _counts(rows: int, on_time: int, late: int, repaired: int, batches: int, seconds: float) -> dict[str, Any]:
+def _kept_out(lake: Any, spec: Any) -> int:
+    """Quarantined rows of the query's streams, so far."""
+    from latecomer.spark.ingest import stream_totals
+
+    totals = stream_totals(lake)
+    return sum(totals[stream]["quarantined"] for stream in {stream for _, stream in spec.streams} & totals.keys())
+
+
+def _counts(
+    rows: int, on_time: int, late: int, repaired: int, quarantined: int, batches: int, seconds: float
+) -> dict[str, Any]:
     return {
         "rows_read": rows,
         "on_time": on_time,
         "late": late,
         "repaired": repaired,
-        "quarantined": 0,
+        "quarantined": quarantined,
         "micro_batches": batches,
         "seconds": round(seconds, 3),
     }

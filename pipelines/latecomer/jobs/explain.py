@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from latecomer.lake import journal
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
+
+if TYPE_CHECKING:
+    from latecomer.spark.join import History
 
 POINTS = 24
 
@@ -94,7 +97,7 @@ def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
     history = stage.history(state.seq_to)
     settings = RetentionParameters.of(spec)
     confidence = settings.confidence
-    points = [evaluate(history, settings, retention) for retention in candidates(history, settings)]
+    points = [evaluate(history, settings, retention) for retention in candidates(history.intervals, settings)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
     found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(lake, spec))
     if plot is not None:
@@ -114,7 +117,7 @@ def candidates(history: list[IntervalSummary], settings: RetentionParameters) ->
     return sorted({int(b + 1) * settings.granularity_us for b in [*bucket[places], bucket[-1]]})
 
 
-def evaluate(history: list[IntervalSummary], settings: RetentionParameters, retention_us: int) -> Point:
+def evaluate(history: History, settings: RetentionParameters, retention_us: int) -> Point:
     """What one constant would have given."""
     control = JoinControl(
         Constant(retention_us, retention_us),
@@ -123,10 +126,11 @@ def evaluate(history: list[IntervalSummary], settings: RetentionParameters, rete
         granularity_us=settings.granularity_us,
         period_us=settings.period_us,
     )
-    control.step(history)
+    control.wait_for_speech(history.before_speech)
+    control.step(history.intervals)
     produced: dict[int, int] = {}
     expected: dict[int, int] = {}
-    for summary in history:
+    for summary in history.intervals:
         period = summary.interval * settings.interval_us // settings.period_us
         seen = summary.cells[:, 1] < retention_us // settings.granularity_us
         expected[period] = expected.get(period, 0) + int(summary.cells[:, 4].sum())

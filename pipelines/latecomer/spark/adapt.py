@@ -64,7 +64,7 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
         from latecomer.spark.join import JoinStage
 
         stage = JoinStage(spec, session(lake), lake)
-        return adapted_parameters(stage.settings, stage.history(state.seq_to))
+        return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
     if spec.kind not in ("aggregate", "topk"):
         raise InputError(f"query {spec.name}: kind", spec.kind, "has nothing to adapt", "it waits for nothing")
     from latecomer.spark.kinds import stage_of

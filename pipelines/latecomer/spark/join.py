@@ -20,7 +20,7 @@ exclude each other and together are the exact join.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,13 @@ MANY_PAIRS = 8_000_000
 _CELL = ("j", "x", "b", "db", "candidates", "results", "sampled")
 """Columns of counted pairs, int64[n, 7], in order: interval, side of x, required bucket, delay bucket of y (-1: not asked), counts."""
 _RESULTS = _CELL.index("results")
+
+
+class History(NamedTuple):
+    """What a join's control plane is told of arrivals: rows of either side that came before every stream had spoken, and the intervals."""
+
+    before_speech: tuple[Sparse, Sparse]
+    intervals: list[IntervalSummary]
 
 
 class JoinStage(JoinRepair):
@@ -125,17 +132,17 @@ class JoinStage(JoinRepair):
         control, books = restore(spec, state)
         return books.open(control)
 
-    def history(self, seq_to: int) -> list[IntervalSummary]:
-        """Interval summaries of all arrivals before `seq_to`, every pair counted, missed or not; takes 40 bytes an arrival."""
+    def history(self, seq_to: int) -> History:
+        """All arrivals before `seq_to`, every pair counted, missed or not; takes 40 bytes an arrival."""
         batch = Batch(-1, 0, seq_to)
         new = scan.arrivals(self.lake, self.rows.sources, 0, seq_to, [NEVER] * len(self.rows.sources))
         arrived = Counted.of(new, self.settings, self.rows.is_self)
         if not arrived.rows:
-            return []
+            return History(arrived.before_speech, [])
         control, _ = restore(self.spec, None)
         try:
             pairs = self._pairs(new, batch, [NEVER, NEVER], arrived, control)
-            return summaries(arrived, self._counted(pairs, control, kept=False))
+            return History(arrived.before_speech, summaries(arrived, self._counted(pairs, control, kept=False)))
         finally:
             self.release()
 

@@ -258,7 +258,11 @@ def _text(spark: SparkSession, lake: Lake, path: Path, kind: str, staging: Lande
     for item in shape.fields:
         value = F.col(f"_j.{quoted(item.name)}")
         nested = item.dataType.typeName() not in ("string", "void")
-        columns.append((F.to_json(value) if nested else value.cast("string")).alias(item.name))
+        if nested and "'" not in item.name:  # as it is written: numbers in it stay numbers
+            value = F.get_json_object("line", f"$['{item.name}']")
+        elif nested:
+            value = F.to_json(value)
+        columns.append(value.cast("string").alias(item.name))
     return parsed.select(
         *columns, "_row", "_line", F.coalesce("_raw", "line").alias("_raw"),
         F.coalesce("_problem", F.when(broken, F.lit("is not a JSON object"))).alias("_problem"),

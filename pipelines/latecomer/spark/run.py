@@ -80,9 +80,8 @@ def run(
         for batch in _batches(lake, spec.name, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush):
             state = _process(lake, spec, batch, state)
             count += 1
-            progress(
-                f"{spec.name}: micro-batch {batch.number}, arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
-            )
+            what = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
+            progress(f"{spec.name}: micro-batch {batch.number}, {what if batch.seq_to > batch.seq_from else 'flush'}")
         if count:
             tend(lake, [(area, spec.name) for area in ("on_time", "late", "ledger", "state")])
         after = state.counts if state else {}
