@@ -63,6 +63,13 @@ def test_dag_files_import_nothing_heavy():
     assert done.stdout.strip().splitlines()[-1] == "[]", done.stderr[-500:]
 
 
+def test_arrow_tables_reach_spark_in_one_way():
+    """`tables.handed` alone knows what Spark makes of empty chunks."""
+    for path in (PACKAGE / "spark").glob("*.py"):
+        calls = path.read_text(encoding="utf-8").count(".createDataFrame(")
+        assert calls == (2 if path.name == "tables.py" else 0), path.name
+
+
 def test_no_registry_host_is_named():
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     hosts = ["pypi" + ".org", "pythonhosted" + ".org", "maven" + ".org", "repo1" + "."]

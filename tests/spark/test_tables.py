@@ -1,5 +1,6 @@
 """Stored events through Spark: the rows inside bounds, whichever way they are read, and code that is generated once."""
 
+import itertools
 from decimal import Decimal
 
 import numpy as np
@@ -110,3 +111,24 @@ def test_an_expression_over_distinct_rows_is_that_over_all(spark):
             found = tables.computed(spark, pa.concat_tables([table.slice(0, 1000), table.slice(1000)]), sql)
             assert found.dtype == np.int32 and np.array_equal(found, wanted), names
     assert len(tables.computed(spark, table.slice(0, 0), sql)) == 0
+
+
+@pytest.mark.parametrize("sizes", [(2, 0, 0, 3), (0, 0, 3, 0, 2), (0, 0, 0), (0, 3), (1,) * 40])
+def test_all_chunks_are_handed_over(spark, sizes):
+    """Spark stops at two empty chunks."""
+    ends = np.cumsum((0, *sizes)).tolist()
+    chunks = [pa.table({"seq": pa.array(range(low, high), pa.int64())}) for low, high in itertools.pairwise(ends)]
+    found = tables.handed(spark, pa.concat_tables(chunks)).toArrow()
+    assert sorted(found["seq"].to_pylist()) == list(range(sum(sizes)))
+
+
+def test_rows_of_an_old_file_before_files_without_a_match(spark, lake, tmp_path):
+    """Files whose event times span decades are not ruled out by statistics, and have none of the rows."""
+    for day in range(5):
+        place = tmp_path / str(day)
+        place.mkdir()
+        times = [START_US + day * 86_400_000_000, 946_684_800_000_000 if day else START_US]
+        ingest(lake, [events.write(pa.table({"event_ts": times}), place / "in.parquet")], IngestOptions(stream="a"))
+    session.tune(spark, 1)
+    found = tables.events(spark, lake, "a", low_us=START_US, high_us=START_US + 1).toArrow()
+    assert sorted(found["seq"].to_pylist()) == [0, 1]

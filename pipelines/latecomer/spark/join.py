@@ -226,7 +226,7 @@ class JoinStage(JoinRepair):
             | {f"_b{side}": horizons.base[side] for side in (0, 1)}
             | {f"_k{side}": pa.array(keep, mask=keep >= FOREVER) for side, keep in enumerate(horizons.retention)}
         )
-        placed = pairs.join(F.broadcast(self.spark.createDataFrame(table)), self._interval() == F.col("_j"), "left")
+        placed = pairs.join(F.broadcast(tables.handed(self.spark, table)), self._interval() == F.col("_j"), "left")
         behind = F.col("t") - F.lit(self.spec.window_us) - F.expr("if(l_seq > r_seq, _k1, _k0)")
         horizon = F.greatest(F.expr("if(l_seq > r_seq, _b1, _b0)"), behind)
         # no interval, no horizon: not every source had spoken

@@ -47,6 +47,7 @@ import pyarrow.compute as pc
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter, size_for
 from latecomer.core.hashing import HASH_BITS, enough_bits, packed_size
+from latecomer.spark import tables
 from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quoted
 from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
 from latecomer.spark.query import check_expressions
@@ -291,7 +292,7 @@ class MembershipStage(WindowedStage):
             ).group_by("m")
             sums = counted.aggregate([(name, "sum") for name in ("candidate", "confirmed", "moved")])
             self._note_candidates(zip(*(column.to_pylist() for column in sums.columns), strict=True))
-        return self.spark.createDataFrame(seen.filter(whole).select(["m", "element"]))
+        return tables.handed(self.spark, seen.filter(whole).select(["m", "element"]))
 
     @cached_property
     def _error(self) -> float:

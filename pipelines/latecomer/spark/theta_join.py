@@ -30,6 +30,7 @@ from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
 from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.tables import handed
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.theta_join import ThetaJoinSpec
@@ -257,7 +258,7 @@ class ThetaJoinStage(WindowedStage):
         if emit == "count":
             if hot is not None:  # a cut window may have no piece with a row
                 none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
-                windows = self.spark.createDataFrame(hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
+                windows = handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
                 zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
                 found = found.unionByName(zeros).groupBy(*keys).agg(F.expr("try_sum(matches)").alias("matches"))
             found = found.selectExpr("try_cast(matches as bigint) as matches", *keys)

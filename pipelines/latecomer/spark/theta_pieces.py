@@ -356,7 +356,9 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
     from pyspark.sql import functions as F
 
     layout, aliases = found.layout, len(join.aliases)
-    windows = rows.sparkSession.createDataFrame(found.table)
+    from latecomer.spark import tables
+
+    windows = tables.handed(rows.sparkSession, found.table)
     on = [F.col(key) == F.col(f"_k{i}") for i, key in enumerate(keys)]
     wide = rows.join(F.broadcast(windows), on, "left")
     for alias, text in layout.values.items():

@@ -19,6 +19,7 @@ from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.lake.errors import InputError
+from latecomer.spark import tables
 from latecomer.spark.columns import floor_div, join_null_safe, quoted
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.session import expects_few
@@ -146,7 +147,7 @@ class TopKStage(WindowedStage):
         if 0 < bounds.num_rows <= BROADCAST_ROWS:
             bounds = bounds.rename_columns({"pane": "_pane"})
             here = F.col("pane") == F.col("_pane")
-            rows = join_null_safe(rows, F.broadcast(self.spark.createDataFrame(bounds)), self.groups, "left", here)
+            rows = join_null_safe(rows, F.broadcast(tables.handed(self.spark, bounds)), self.groups, "left", here)
             rows = rows.where("_least is null or score >= _least").drop("_least", "_pane")
         return rows.drop("pane", "_place"), idle == 0
 

@@ -359,7 +359,7 @@ class WindowedStage(Stage):
                 "wait_us": pa.array(joined[3], pa.int64()),
             }
         )
-        return Closing(min(before) + 1, after, self.spark.createDataFrame(table), table.num_rows)
+        return Closing(min(before) + 1, after, tables.handed(self.spark, table), table.num_rows)
 
     def _windows_of(self, panes: np.ndarray) -> np.ndarray:
         """Numbers of all windows that hold one of the panes, with repetitions."""
