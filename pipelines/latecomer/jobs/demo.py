@@ -94,7 +94,7 @@ def environment(out: Path, only: list[str] | None) -> None:
         "LATECOMER_REPORTS": str(out / "report"),
         "LATECOMER_RETRIES": "0",
         # the quick compiler only: a third less CPU for jobs this small
-        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:TieredStopAtLevel=1",
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     sys.path.insert(0, str(ROOT / "dags"))
