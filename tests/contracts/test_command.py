@@ -1,15 +1,10 @@
 """The command where it needs no Spark: help, exit codes, one line per error."""
 
-import subprocess
-import sys
-
 import pytest
 
+from tests.support.commands import call
+
 GOOD = "name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n"
-
-
-def call(*arguments):
-    return subprocess.run([sys.executable, "-m", "latecomer.jobs.cli", *arguments], capture_output=True, text=True)
 
 
 def test_help_teaches():

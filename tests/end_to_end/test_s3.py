@@ -24,7 +24,7 @@ from latecomer.quality import ledger as books
 from latecomer.specs.loading import load_query
 from minio import Minio
 
-from tests.support import events
+from tests.support import commands, events
 
 JARS = Path(__file__).resolve().parents[2] / ".jvm" / "s3"
 BUCKET = "latecomer"
@@ -128,13 +128,6 @@ def store(tmp_path_factory):
         yield client
     server.kill()
     server.wait()
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess:
-    """The command as a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "latecomer.jobs.cli", *map(str, arguments)], capture_output=True, text=True, timeout=100
-    )
 
 
 def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
@@ -250,7 +243,7 @@ def test_commits_are_taken_back(store):
 def test_a_held_lake_refuses_the_command(store, tmp_path):
     landing = events.write(events.disordered(2, rows=20), tmp_path / "in.parquet")
     with Lease(Lake(LAKE + "2"), "ingest"):
-        refused = command("ingest", "--lake", LAKE + "2", "--by", "stream", landing)
+        refused = commands.call("ingest", "--lake", LAKE + "2", "--by", "stream", landing, timeout=100)
     assert refused.returncode == 3, refused.stderr[-2000:]
     assert f"held by {socket.gethostname()}:{os.getpid()}" in refused.stderr
 
@@ -258,7 +251,7 @@ def test_a_held_lake_refuses_the_command(store, tmp_path):
 def test_an_unusable_store_is_one_line(store, monkeypatch):
     with pytest.raises(InputError, match=r"s3://no-such-bucket/lake.*check the bucket"):
         Lake("s3://no-such-bucket/lake").exists("events", "a")
-    refused = command("status", "--lake", "s3://no-such-bucket/lake")
+    refused = commands.call("status", "--lake", "s3://no-such-bucket/lake", timeout=100)
     assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, refused.stderr
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(InputError, match="AWS_SECRET_ACCESS_KEY"):

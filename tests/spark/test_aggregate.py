@@ -45,8 +45,6 @@ def query(strategy="hpm", stream="a", group="group_by: [g]", window=WINDOW, wher
 
 
 def data(seed, rows=300):
-    import pyarrow as pa
-
     table = events.disordered(seed, rows)
     rng = np.random.default_rng(seed)
     group = [None if each == 3 else f"g{each}" for each in rng.integers(0, 4, rows)]
@@ -220,8 +218,6 @@ def test_groups_that_look_alike_elsewhere_are_told_apart(tmp_path, group, kind):
 
 def test_a_sum_of_integers_that_fits_is_found(spark):
     """Its high half alone, or what comes before the last row, may not fit."""
-    import pyarrow as pa
-
     cases = [[-(2**62), -(2**62), -1, 5], [2**63 - 1, 2**63 - 1, -(2**63)], [2**63 - 1, 1], [None], [-(2**63)]]
     table = pa.table(
         {

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 
 import psutil
 import pytest
@@ -13,7 +12,7 @@ from latecomer.spark.run import run
 from latecomer.specs.loading import load_query
 
 from tests.spark.test_join import QUERY
-from tests.support import events, in_gateway
+from tests.support import commands, events, in_gateway
 from tests.support.lakes import exported, load
 
 RUN = [f"run:{area}@{nth}" for nth in (1, 2) for area in ("planned", "on_time", "late", "ledger", "state")]
@@ -49,8 +48,7 @@ def test_killed_and_resumed(truth, spark, lake, tmp_path, point):
         run(lake, spec, rows_per_batch=100, flush=True)
         command = ["repair", str(path), "--lake", lake.uri, "--flush"]
     if point in WITH_ITS_JVM:
-        whole = [sys.executable, "-m", "latecomer.jobs.cli", *command]
-        killed = subprocess.run(whole, env=os.environ | {"LATECOMER_CRASH_AT": point}, capture_output=True, text=True)
+        killed = commands.call(*command, crash_at=point)
     else:
         killed = in_gateway.call(spark, *command, crash_at=point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-500:]
@@ -67,11 +65,7 @@ def test_a_second_writer_is_told_who_holds_the_lake(lake, tmp_path, truth):
     path, table, _ = truth
     load(lake, table, tmp_path)
     with Lease(lake, "run-pairs"):
-        done = subprocess.run(
-            [sys.executable, "-m", "latecomer.jobs.cli", "run", str(path), "--lake", lake.uri],
-            capture_output=True,
-            text=True,
-        )
+        done = commands.call("run", path, "--lake", lake.uri)
     assert done.returncode == 3 and f":{os.getpid()}" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -79,8 +73,7 @@ def test_a_second_writer_is_told_who_holds_the_lake(lake, tmp_path, truth):
 def test_a_run_that_is_stopped_says_so_in_one_line(truth, lake, tmp_path, how):
     path, table, expected = truth
     load(lake, table, tmp_path)
-    command = ["run", str(path), "--lake", lake.uri, "--rows-per-batch", "20", "--flush"]
-    whole = [sys.executable, "-m", "latecomer.jobs.cli", *command]
+    whole = commands.line("run", path, "--lake", lake.uri, "--rows-per-batch", 20, "--flush")
     running = subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     first = running.stderr.readline()
     while first and "micro-batch" not in first:

@@ -10,7 +10,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark.adapt import adapt
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.specs.loading import load_query, parse_query
+from latecomer.specs.loading import load_query
 
 from tests.support import events, in_gateway
 from tests.support.lakes import exported, load
@@ -112,9 +112,9 @@ def test_more_rows_after_a_flush_and_a_column_that_comes_late(spark, tmp_path, k
     """Tables and counts do not depend on the cut, nor on whether the first half was run before the second had a new column."""
     table = events.disordered(37, rows=160)
     halves = [table.slice(0, 80), table.slice(80).append_column("z", pa.array([f"z{i}" for i in range(80)]))]
-    spec = parse_query(f"name: q\nkind: {kind}\n{WITH_EVERY_COLUMN[kind]}\n")
     path, found = tmp_path / "q.yaml", []
     path.write_text(f"name: q\nkind: {kind}\n{WITH_EVERY_COLUMN[kind]}\n")
+    spec = load_query(path)
     for sizes in ([80, 80], [47, 80]):
         lake = Lake(tmp_path / f"lake{sizes[0]}")
         for half, size in zip(halves, sizes, strict=True):

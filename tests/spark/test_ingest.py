@@ -2,10 +2,7 @@
 
 import gzip
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
-from latecomer.spark.ingest import IngestOptions, committed_seq, ingest, stream_totals
+from latecomer.spark.ingest import IngestOptions, committed_seq, ingest, quarantined, stream_totals
+
+from tests.support import commands
 
 
 def rows_of(lake, stream):
@@ -69,7 +68,7 @@ def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
     assert "UTF-8" in reasons[7] and "future" in reasons[8]
     assert all(row["file"].endswith("a.csv") and row["raw"] for row in bad)
     assert [row["note"] for row in rows_of(lake, "s")] == ["two\nlines", "x"]
-    assert stream_totals(lake) == {"s": {"rows": 2, "quarantined": 5}}
+    assert stream_totals(lake) == {"s": {"rows": 2, "quarantined": 5}} and quarantined(lake, ["s", "s", "none"]) == 5
 
 
 def test_json_lines_gzip_and_nested_values(lake, tmp_path):
@@ -172,20 +171,8 @@ def test_generated_files_end_in_rows_or_quarantine(lake, tmp_path):
 @pytest.mark.parametrize("point", ["planned", "events", "events@2", "quarantine", "committed"])
 def test_killed_anywhere_and_called_again(lake, tmp_path, point):
     (tmp_path / "a.csv").write_text("event_ts,stream,v\n1,a,1\n2,b,2\nx,a,3\n4,b,4\n")
-    command = [
-        sys.executable,
-        "-m",
-        "latecomer.jobs.cli",
-        "ingest",
-        "--lake",
-        lake.uri,
-        "--by",
-        "stream",
-        str(tmp_path / "a.csv"),
-    ]
-    env = os.environ | {"LATECOMER_CRASH_AT": f"ingest:{point}"}
-    killed = subprocess.run(command, env=env, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
+    command = ["ingest", "--lake", lake.uri, "--by", "stream", tmp_path / "a.csv"]
+    assert commands.call(*command, crash_at=f"ingest:{point}").returncode == -signal.SIGKILL
     ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(by="stream"))
     assert [r["seq"] for r in rows_of(lake, "a")] == [0] and [r["seq"] for r in rows_of(lake, "b")] == [1, 2]
     assert views.quarantine(lake, ["a", "b"]).num_rows == 1 and committed_seq(lake) == 3
@@ -199,9 +186,8 @@ def test_other_files_after_a_kill_find_the_tables_as_they_were(lake, tmp_path):
     by = IngestOptions(by="stream")
     ingest(lake, [str(tmp_path / "first.csv")], by)
     for _ in range(2):
-        command = ["ingest", "--lake", lake.uri, "--by", "stream", str(tmp_path / "wrong.csv")]
-        env = os.environ | {"LATECOMER_CRASH_AT": "ingest:events@3"}
-        killed = subprocess.run([sys.executable, "-m", "latecomer.jobs.cli", *command], env=env, capture_output=True)
+        command = ["ingest", "--lake", lake.uri, "--by", "stream", tmp_path / "wrong.csv"]
+        killed = commands.call(*command, crash_at="ingest:events@3")
         assert killed.returncode == -signal.SIGKILL and lake.names("events") == ["a", "b", "c"]
     ingest(lake, [str(tmp_path / "right.csv")], by)
     assert lake.names("events") == ["a", "b"]
@@ -218,9 +204,8 @@ def test_what_was_taken_back_is_ingested_when_it_comes_again(lake, tmp_path):
     (tmp_path / "wrong.csv").write_text("when,v\n4,4\n")
     of_s = IngestOptions(stream="s")
     ingest(lake, [str(tmp_path / "first.csv")], of_s)
-    command = ["ingest", "--lake", lake.uri, "--stream", "s", str(tmp_path / "second.csv")]
-    env = os.environ | {"LATECOMER_CRASH_AT": "ingest:events"}
-    killed = subprocess.run([sys.executable, "-m", "latecomer.jobs.cli", *command], env=env, capture_output=True)
+    command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "second.csv"]
+    killed = commands.call(*command, crash_at="ingest:events")
     assert killed.returncode == -signal.SIGKILL and len(rows_of(lake, "s")) == 3
     for _ in range(2):
         with pytest.raises(InputError, match="event_ts"):

@@ -49,9 +49,13 @@ def _fault(error: BaseException) -> str:
     return f"internal error: {text.one_line(error)}"
 
 
-def _say_misuse(error: click.UsageError, command: str) -> None:
+def _misuse(error: click.UsageError, command: str) -> Exception:
+    """What to raise for a command that is not written as it should be: after one line, exit code 2; help is shown as it is."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error
     command = error.ctx.command_path if error.ctx else command
     click.echo(f"{command}: {text.one_line(error.format_message()).rstrip('.')}; see {command} --help", err=True)
+    return click.exceptions.Exit(2)
 
 
 class Group(click.Group):
@@ -61,21 +65,15 @@ class Group(click.Group):
         """Parse what stands before the command."""
         try:
             return super().make_context(*given, **more)
-        except click.exceptions.NoArgsIsHelpError:
-            raise
         except click.UsageError as error:
-            _say_misuse(error, "latecomer")
-            raise click.exceptions.Exit(2) from None
+            raise _misuse(error, "latecomer") from None
 
     def invoke(self, context: click.Context) -> Any:
         """Run the command; see ``contract.md`` for the exit codes."""
         try:
             return super().invoke(context)
-        except click.exceptions.NoArgsIsHelpError:
-            raise
         except click.UsageError as error:
-            _say_misuse(error, context.command_path)
-            context.exit(2)
+            raise _misuse(error, context.command_path) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -194,6 +192,7 @@ def run(
     from latecomer.jobs import element as elements
     from latecomer.lake.location import Lake
     from latecomer.spark import run as runner
+    from latecomer.spark.ingest import quarantined
 
     spec = _load(query)
     lake, wanted = Lake(lake_uri), None
@@ -202,7 +201,7 @@ def run(
             raise SpecError(str(query), "kind", spec.kind, "has no elements", "leave --element out")
         wanted = elements.typed(lake, spec, element)
     done = runner.run(lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress)
-    kept_out = _kept_out(lake, spec)
+    kept_out = quarantined(lake, dict(spec.streams).values())
     counts = _counts(done.rows_read, done.on_time, done.late, 0, kept_out, done.micro_batches, done.seconds)
     more: dict[str, Any] = {"query": spec.name, "seq_to": done.seq_to}
     line = (
@@ -225,11 +224,12 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     """Turn registered late rows into corrections, so that the results become exact."""
     from latecomer.lake.location import Lake
     from latecomer.spark import repair as runner
+    from latecomer.spark.ingest import quarantined
 
     spec = _load(query)
     lake = Lake(lake_uri)
     done = runner.repair(lake, spec, flush=flush, progress=_progress)
-    late, kept_out = done.late_repaired + done.pending, _kept_out(lake, spec)
+    late, kept_out = done.late_repaired + done.pending, quarantined(lake, dict(spec.streams).values())
     counts = _counts(done.late_repaired, 0, late, done.corrections, kept_out, done.batches, done.seconds)
     _report(
         as_json,
@@ -428,14 +428,6 @@ def _instant(option: str, text_: str) -> int:
         raise SpecError("backfill", option, text_, "is not a time", "write it as 2013-01-31T12:00:00Z") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-
-def _kept_out(lake: Any, spec: Any) -> int:
-    """Quarantined rows of the query's streams, so far."""
-    from latecomer.spark.ingest import stream_totals
-
-    totals = stream_totals(lake)
-    return sum(totals[stream]["quarantined"] for stream in {stream for _, stream in spec.streams} & totals.keys())
 
 
 def _counts(

@@ -185,6 +185,7 @@ def close_here(out: Path) -> int:
     from latecomer.lake import views
     from latecomer.lake.location import Lake
     from latecomer.quality.checks import check
+    from latecomer.spark.ingest import quarantined
     from latecomer.spark.repair import repair
     from latecomer.spark.run import run
     from latecomer.specs.loading import load_query
@@ -199,8 +200,8 @@ def close_here(out: Path) -> int:
     for spec in specs:
         check(lake, spec, report_dir=out / "report")
         corrections = views.view(lake, spec, "corrections").num_rows
-        quarantined = views.view(lake, spec, "quarantine").num_rows
-        summary.append(summarise(lake, spec, counts[spec.name], corrections, quarantined, out))
+        kept_out = quarantined(lake, dict(spec.streams).values())
+        summary.append(summarise(lake, spec, counts[spec.name], corrections, kept_out, out))
     (out / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     sys.stdout.flush()
     os._exit(0)

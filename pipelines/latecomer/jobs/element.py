@@ -23,10 +23,9 @@ def typed(lake: Lake, spec: MembershipSpec, text: str) -> pa.Scalar:
     InputError
         No value of the column is written like that.
     """
-    table = small.open_table(lake, "events", spec.streams[0][1])
     column = spec.elements[0].name
-    schema = None if table is None else table.to_pyarrow_dataset().schema
-    if schema is None or column not in schema.names:
+    schema = small.shape(lake, "events", spec.streams[0][1])
+    if column not in schema.names:
         return pa.scalar(text)
     kind = schema.field(column).type
     try:

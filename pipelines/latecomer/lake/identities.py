@@ -29,12 +29,19 @@ def codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[NDArray[np.in
     return list(np.split(found, np.cumsum(sizes)[:-1]))
 
 
+def last_of_each(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
+    """For sorted rows bool[n]: True where the next row is not the same in all `keys`."""
+    found = np.zeros(rows.num_rows, np.bool_)
+    found[cuts(*(_coded(rows[name]) for name in keys))[1:] - 1] = True
+    return found
+
+
 def _coded(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
     if pa.types.is_integer(column.type) and not column.null_count:
         return column.to_numpy().astype(np.int64)
-    if pa.types.is_floating(column.type):
-        column = pc.add(column, 0.0)  # zero has no sign
-    coded = column.dictionary_encode().unify_dictionaries()
+    coded = _unsigned_zero(column).dictionary_encode().unify_dictionaries()
     places = [chunk.indices.fill_null(-1).to_numpy().astype(np.int64) for chunk in coded.chunks]
     return np.concatenate([np.empty(0, np.int64), *places])
 
@@ -43,5 +50,8 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column as one that pandas tells apart by value: integers among nulls would become floating, a null NaN."""
     if not column.null_count or not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return column
-    values = pc.add(column, 0.0) if pa.types.is_floating(column.type) else column
-    return pc.fill_null(values.cast(pa.string()), "null")
+    return pc.fill_null(_unsigned_zero(column).cast(pa.string()), "null")
+
+
+def _unsigned_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.add(column, 0.0) if pa.types.is_floating(column.type) else column

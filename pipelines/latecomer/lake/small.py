@@ -31,6 +31,12 @@ def read(
     return table.to_pyarrow_dataset().to_table(columns=columns, filter=filter)
 
 
+def shape(lake: Lake, area: str, name: str) -> pa.Schema:
+    """The table's columns; none where the table is absent."""
+    table = open_table(lake, area, name)
+    return pa.schema([]) if table is None else table.to_pyarrow_dataset().schema
+
+
 def last_version(lake: Lake, area: str, name: str, app_id: str) -> int | None:
     """Version of the writer's last commit to the table; None if it never committed."""
     table = open_table(lake, area, name)

@@ -26,6 +26,7 @@ from latecomer.lake.location import Lake
 from latecomer.specs.windows import ENVELOPE, STORED
 
 VIEWS = ("results", "on_time", "corrections", "late", "ledger", "quarantine")
+_ANSWERS = ["on_time", "corrections", "backfill"]
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
@@ -68,13 +69,13 @@ def view(lake: Lake, spec: Any, name: str) -> pa.Table:
 
 def results(lake: Lake, spec: Any) -> pa.Table:
     """On-time rows, corrections and backfills, no duplicates: the newest answer, or the first where answers only grow."""
-    return _sorted_rows(lake, spec, ["on_time", "corrections", "backfill"], latest=True)
+    return _sorted_rows(lake, spec, _ANSWERS, latest=True)
 
 
 def identities_of_results(lake: Lake, spec: Any) -> pa.Table:
     """The same rows without payload: what names them, ``published_seq`` and ``revision``."""
-    areas, columns = ["on_time", "corrections", "backfill"], [*identity(spec), "published_seq", "revision"]
-    return _sorted_rows(lake, spec, areas, latest=True, columns=columns)
+    columns = [*identity(spec), "published_seq", "revision"]
+    return _sorted_rows(lake, spec, _ANSWERS, latest=True, columns=columns)
 
 
 def _sorted_rows(
@@ -97,7 +98,7 @@ def _sorted_rows(
     newest = [("published_seq", "descending" if grows else "ascending"), ("revision", "ascending")]
     rows = rows.take(pc.sort_indices(rows, sort_keys=[*((name, "ascending") for name in keys), *newest]))
     if latest and rows.num_rows > 1:
-        rows = rows.filter(_last_of_each(rows, keys))
+        rows = rows.filter(identities.last_of_each(rows, keys))
     if spec.kind == "aggregate" and columns is None:
         rows = _with_coverage(lake, spec, rows, keys)
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
@@ -110,21 +111,15 @@ def _with_all_columns(lake: Lake, spec: Any, rows: pa.Table) -> pa.Table:
     """
     if getattr(spec, "select", ()) is not None:
         return rows
-    shapes: dict[str, pa.Schema] = {}
-    for stream in dict(spec.streams).values():
-        table = small.open_table(lake, "events", stream)
-        shapes[stream] = pa.schema([]) if table is None else table.to_pyarrow_dataset().schema
-    fixed = {
-        *ENVELOPE,
-        *STORED,
-        "window_start",
-        "window_end",
-    }  # a column of theirs may have come since: `run` refuses it
+    streams = dict(spec.streams)
+    shapes = {stream: small.shape(lake, "events", stream) for stream in streams.values()}
+    # a column of such a name may have come since: `run` refuses it
+    fixed = {*ENVELOPE, *STORED, "window_start", "window_end"}
     columns = {stream: shape.names for stream, shape in shapes.items()}
     carried = [each for each in spec.everything(columns) if each[0] not in fixed]
     for name, alias, column in carried:
         if name not in rows.column_names:
-            kind = shapes[dict(spec.streams)[alias]].field(column).type
+            kind = shapes[streams[alias]].field(column).type
             rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
     own = {name for name, _, _ in carried}
     others = [name for name in rows.column_names if name not in own]
@@ -159,22 +154,6 @@ def _with_coverage(lake: Lake, spec: Any, rows: pa.Table, keys: list[str]) -> pa
     return rows.set_column(place, "coverage", pa.array(share, pa.float64()))
 
 
-def _last_of_each(rows: pa.Table, keys: list[str]) -> pa.Array:
-    """True where the next row has another identity. Nulls are equal to one another, and so are NaN."""
-    changed = np.zeros(rows.num_rows, bool)
-    changed[-1] = True
-    for name in keys:
-        column = rows[name].combine_chunks()
-        here, after = column[:-1], column[1:]
-        differs = pc.not_equal(here, after)
-        if pa.types.is_floating(column.type):
-            differs = pc.and_not(differs, pc.and_(pc.is_nan(here), pc.is_nan(after)))
-        differs = pc.fill_null(differs, False).to_numpy(zero_copy_only=False)
-        one_null = pc.xor(pc.is_null(here), pc.is_null(after)).to_numpy(zero_copy_only=False)
-        changed[:-1] |= differs | one_null
-    return pa.array(changed)
-
-
 def late(lake: Lake, spec: Any) -> pa.Table:
     """Registered late rows with the arrival that closed their repair batch, null while pending."""
     rows = small.read(lake, "late", spec.name)
@@ -206,7 +185,7 @@ def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None = None) -> pa.Ta
         return pa.table({"period_start": pa.array([], _TIMESTAMP)})
     rows = pa.concat_tables(parts, promote_options="default")
     rows = rows.take(pc.sort_indices(rows, sort_keys=[("period_start", "ascending"), ("emission", "ascending")]))
-    rows = rows.filter(_last_of_each(rows, ["period_start"])).drop_columns(["emission"])
+    rows = rows.filter(identities.last_of_each(rows, ["period_start"])).drop_columns(["emission"])
     start = rows["period_start"].cast(pa.int64()).to_numpy()
     done_to = closing_arrivals(lake, spec.name)
     last_late = rows["late_seq_max"].fill_null(-1).to_numpy()

@@ -56,7 +56,7 @@ class AggregateStage(WindowedStage):
     spec: AggregateSpec
 
     def check(self) -> None:
-        """Columns exist, aggregated values are numbers (``min``, ``max``, ``count`` take anything)."""
+        """Columns exist, aggregated values are numbers (``min`` and ``max`` take any plain value, ``count`` anything)."""
         alias = self.spec.streams[0][0]
         wanted: list[tuple[str, ex.Expr, str | None]] = [
             (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.spec.group_by)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,6 +86,12 @@ def stream_totals(lake: Lake) -> dict[str, dict[str, int]]:
             for key in total:
                 total[key] += counts.get(key, 0)
     return found
+
+
+def quarantined(lake: Lake, streams: Iterable[str]) -> int:
+    """Rows of these streams that are in quarantine."""
+    totals = stream_totals(lake)
+    return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
 
 
 def ingest(

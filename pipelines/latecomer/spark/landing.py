@@ -258,10 +258,8 @@ def _text(spark: SparkSession, lake: Lake, path: Path, kind: str, staging: Lande
     for item in shape.fields:
         value = F.col(f"_j.{quoted(item.name)}")
         nested = item.dataType.typeName() not in ("string", "void")
-        if nested and "'" not in item.name:  # as it is written: numbers in it stay numbers
-            value = F.get_json_object("line", f"$['{item.name}']")
-        elif nested:
-            value = F.to_json(value)
+        if nested:  # as it is written, so that numbers in it stay numbers; a path cannot hold the sign that ends it
+            value = F.to_json(value) if "'" in item.name else F.get_json_object("line", f"$['{item.name}']")
         columns.append(value.cast("string").alias(item.name))
     return parsed.select(
         *columns, "_row", "_line", F.coalesce("_raw", "line").alias("_raw"),

@@ -106,9 +106,8 @@ class MembershipStage(WindowedStage):
 
     def payload(self, source: int) -> dict[str, str]:
         """Elements ``e{place}`` of the streams that read the source, ``ok``."""
-        cast = "try_cast" if self.kind.startswith("decimal") else "cast"
         found = {
-            f"e{place}": f"{cast}({quoted(column.name)} as {self.kind})"
+            f"e{place}": f"try_cast({quoted(column.name)} as {self.kind})"
             for place, column in enumerate(self.spec.elements)
             if self.side_of[place] == source
         }

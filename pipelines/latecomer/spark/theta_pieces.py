@@ -355,9 +355,9 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
     """
     from pyspark.sql import functions as F
 
-    layout, aliases = found.layout, len(join.aliases)
-    from latecomer.spark import tables
+    from latecomer.spark import tables  # not where Spark's Python workers import this module
 
+    layout, aliases = found.layout, len(join.aliases)
     windows = tables.handed(rows.sparkSession, found.table)
     on = [F.col(key) == F.col(f"_k{i}") for i, key in enumerate(keys)]
     wide = rows.join(F.broadcast(windows), on, "left")
