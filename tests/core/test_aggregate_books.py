@@ -35,7 +35,15 @@ def answers(group, windows, rows, **more):
     return pa.table(columns | {"period_start": pa.array([0] * len(windows), pa.int64()).cast(TIME)})
 
 
-def written(folder, group, errors):
+def opened(published):
+    """The run's half of the ledger: one period, in which so many answers were published."""
+    rows = pa.table({"period_start": pa.array([0], pa.int64()).cast(TIME), "emission": pa.array([0], pa.int32())})
+    for name in ("rows", "rows_held_mean", "rows_held_max", "wait_mean_us", "slack_mean_us"):
+        rows = rows.append_column(name, pa.array([1.0]))
+    return rows.append_column("published", pa.array([published]))
+
+
+def written(folder, group, errors, published=10):
     """Ten windows of ten rows on time; some of them corrected, with these errors and one row more."""
     lake, spec = Lake(str(folder / "lake")), parse_query(QUERY.format(group))
     small.append(lake, "on_time", "q", answers(group, range(10), [10] * 10, revision=[0] * 10), "run", 0)
@@ -43,10 +51,7 @@ def written(folder, group, errors):
         n = len(errors)
         fixed = answers(group, range(n), [11] * n, revision=[1] * n, error=[float(e) for e in errors])
         small.append(lake, "corrections", "q", fixed, "repair", 0)
-    opened = pa.table({"period_start": pa.array([0], pa.int64()).cast(TIME), "emission": pa.array([0], pa.int32())})
-    for name in ("rows", "rows_held_mean", "rows_held_max", "wait_mean_us", "slack_mean_us"):
-        opened = opened.append_column(name, pa.array([1.0]))
-    return ledger(lake, spec, opened).to_pylist()
+    return ledger(lake, spec, opened(published)).to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -73,15 +78,17 @@ def test_an_answer_is_off_from_the_error_on_and_where_the_error_is_no_number(tmp
     assert row["repaired"] == len(errors)
 
 
+def test_answers_that_are_gone_are_no_longer_there_after_repair(tmp_path):
+    [row] = written(tmp_path, "g", [], published=16)
+    assert row["achieved_final"] == 10 / 16
+
+
 def test_a_window_that_was_first_answered_by_a_repair_is_off(tmp_path):
     """A group that only late rows have: no first answer at all."""
     lake, spec = Lake(str(tmp_path / "lake")), parse_query(QUERY.format("g"))
     small.append(lake, "on_time", "q", answers("g", [0], [10], revision=[0]), "run", 0)
     small.append(lake, "corrections", "q", answers("g", [1], [1], revision=[0], error=[math.inf]), "repair", 0)
-    opened = pa.table({"period_start": pa.array([0], pa.int64()).cast(TIME), "emission": pa.array([0], pa.int32())})
-    for name in ("rows", "rows_held_mean", "rows_held_max", "wait_mean_us", "slack_mean_us"):
-        opened = opened.append_column(name, pa.array([1.0]))
-    [row] = ledger(lake, spec, opened).to_pylist()
+    [row] = ledger(lake, spec, opened(1)).to_pylist()
     assert (row["windows"], row["windows_off"], row["on_time"], row["expected"], row["missed"]) == (2, 1, 10, 11, 1)
 
 

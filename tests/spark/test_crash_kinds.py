@@ -5,15 +5,17 @@ import signal
 
 import pyarrow as pa
 import pytest
-from latecomer.lake import journal, views
+from deltalake import write_deltalake
+from latecomer.lake import journal, small, views
 from latecomer.lake.location import Lake
+from latecomer.quality.checks import check
 from latecomer.spark.adapt import adapt
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import load_query
 
 from tests.support import events, in_gateway
-from tests.support.lakes import exported, load
+from tests.support.lakes import exported, laws, load
 
 QUERIES = {
     "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nquality: {recall: 0.8, period: 10 s}\nstrategy: mp_k_slack",
@@ -31,7 +33,7 @@ SIZE = 50
 
 @pytest.fixture(scope="module")
 def truths(tmp_path_factory, spark):
-    """Per kind: query file, a lake that was only ingested, one that was run too, and the tables of an undisturbed end."""
+    """Per kind: query file, a lake that was only ingested, one that was run too, one that is at its end, and its tables."""
     found = {}
     folder = tmp_path_factory.mktemp("truths")
     table = events.disordered(31, rows=100)
@@ -46,19 +48,20 @@ def truths(tmp_path_factory, spark):
         done = folder / f"{kind}-done"
         shutil.copytree(ran, done)
         repair(Lake(done), spec, flush=True)
-        found[kind] = path, raw, ran, exported(Lake(done), spec)
+        found[kind] = path, raw, ran, done, exported(Lake(done), spec)
     return found
 
 
 @pytest.mark.parametrize("kind", QUERIES)
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_and_resumed(truths, spark, tmp_path, kind, point):
-    path, raw, ran, expected = truths[kind]
+    path, raw, ran, _, expected = truths[kind]
     lake, spec = Lake(tmp_path / "lake"), load_query(path)
     shutil.copytree(raw if point.startswith("run") else ran, lake.uri)
     command = ["run", str(path), "--rows-per-batch", str(SIZE)] if point.startswith("run") else ["repair", str(path)]
     killed = in_gateway.call(spark, *command, "--lake", lake.uri, "--flush", crash_at=point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-800:]
+    assert all(law["left"] == law["right"] for law in laws(lake, spec)), laws(lake, spec)
     run(lake, spec, rows_per_batch=SIZE, flush=True)
     repair(lake, spec, flush=True)
     found = exported(lake, spec)
@@ -66,12 +69,35 @@ def test_killed_and_resumed(truths, spark, tmp_path, kind, point):
         assert found[name].equals(rows), name
 
 
+@pytest.mark.parametrize("kind", QUERIES)
+def test_a_check_finds_rows_that_are_gone_or_too_many(truths, tmp_path, kind):
+    path, _, _, done, _ = truths[kind]
+    spec = load_query(path)
+    intact = " ".join(check(Lake(done), spec).failures)
+    assert "expect_conservation" not in intact and "expect_complete" not in intact, intact
+    for area, name in (("on_time", "q"), ("corrections", "q"), ("late", "q"), ("events", "a")):
+        lake = Lake(tmp_path / area)
+        shutil.copytree(done, lake.uri)
+        table = small.open_table(lake, area, name)
+        column = "seq" if area in ("late", "events") else "published_seq"
+        least = min(table.to_pyarrow_table(columns=[column])[column].to_pylist())
+        table.delete(f"{column} = {least}")
+        found = " ".join(check(lake, spec).failures)
+        assert "expect_conservation" in found, (area, found)
+        assert ("expect_complete_after_repair" in found) == (area in ("on_time", "corrections")), (area, found)
+    lake = Lake(tmp_path / "more")
+    shutil.copytree(done, lake.uri)
+    rows = small.read(lake, "on_time", "q").slice(0, 1)
+    write_deltalake(lake.table("on_time", "q"), rows, mode="append")
+    assert "expect_conservation" in " ".join(check(lake, spec).failures)
+
+
 def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_path):
     """For every kind with windows: recomputing everything changes no answer."""
     from latecomer.spark.backfill import backfill
 
     for kind in ("aggregate", "topk", "theta_join", "membership"):
-        path, _, ran, expected = truths[kind]
+        path, _, ran, _, expected = truths[kind]
         lake, spec = Lake(tmp_path / kind), load_query(path)
         shutil.copytree(ran, lake.uri)
         first = backfill(lake, spec, 1_699_999_000_000_000, 1_700_000_100_000_000)
@@ -87,7 +113,7 @@ def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_pat
 @pytest.mark.parametrize("kind", ["aggregate", "topk"])
 def test_what_is_learnt_meanwhile_is_not_for_a_micro_batch_that_was_planned(truths, spark, tmp_path, kind):
     """Its answers may be committed already: the rest of it goes by the same parameters, whoever finishes it."""
-    path, raw, _, expected = truths[kind]
+    path, raw, _, _, expected = truths[kind]
     lake, spec = Lake(tmp_path / "lake"), load_query(path)
     shutil.copytree(raw, lake.uri)
     command = ["run", str(path), "--rows-per-batch", str(SIZE), "--lake", lake.uri, "--flush"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from latecomer.lake import views
+from latecomer.lake import journal, views
 from latecomer.lake.location import Lake
+from latecomer.quality import conservation
 from latecomer.quality import ledger as books
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
@@ -20,8 +21,16 @@ def load(lake: Lake, table: pa.Table, folder: Any) -> None:
     ingest(lake, [events.write(table, folder / "in.parquet")], IngestOptions(by="stream"))
 
 
+def laws(lake: Lake, spec: Any) -> list[dict[str, Any]]:
+    """The conservation laws as `check` reads them."""
+    state = journal.run_state(lake, spec.name)
+    return conservation.laws(lake, spec, state, conservation.Reach.of(lake, spec.name, state), views.late(lake, spec))
+
+
 def exported(lake: Lake, spec: Any) -> dict[str, pa.Table]:
-    """Every table of a query, in its exported order."""
+    """Every table of a query, in its exported order; its books balance."""
+    for law in laws(lake, spec):
+        assert law["left"] == law["right"], law
     tables = {name: views.view(lake, spec, name) for name in ("results", "on_time", "corrections", "late")}
     return tables | {"ledger": books.ledger(lake, spec)}
 

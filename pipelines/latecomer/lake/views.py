@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
+from numpy.typing import NDArray
 
 from latecomer.core.repair import assign
 from latecomer.lake import identities, journal, small
@@ -72,16 +73,22 @@ def results(lake: Lake, spec: Any) -> pa.Table:
     return _sorted_rows(lake, spec, _ANSWERS, latest=True)
 
 
-def identities_of_results(lake: Lake, spec: Any) -> pa.Table:
-    """The same rows without payload: what names them, ``published_seq`` and ``revision``."""
+def identities_of_results(lake: Lake, spec: Any, within: Mapping[str, pc.Expression]) -> pa.Table:
+    """The same rows without payload: what names them, ``published_seq`` and ``revision``; of each table those that are `within`."""
     columns = [*identity(spec), "published_seq", "revision"]
-    return _sorted_rows(lake, spec, _ANSWERS, latest=True, columns=columns)
+    return _sorted_rows(lake, spec, _ANSWERS, latest=True, columns=columns, within=within)
 
 
 def _sorted_rows(
-    lake: Lake, spec: Any, areas: list[str], *, latest: bool, columns: list[str] | None = None
+    lake: Lake,
+    spec: Any,
+    areas: list[str],
+    *,
+    latest: bool,
+    columns: list[str] | None = None,
+    within: Mapping[str, pc.Expression] = {},
 ) -> pa.Table:
-    read = [small.read(lake, area, spec.name, columns) for area in areas]
+    read = [small.read(lake, area, spec.name, columns, within.get(area)) for area in areas]
     parts = [part for part in read if part is not None]
     if not parts:
         # no correction was ever written: the same columns, no row
@@ -174,6 +181,21 @@ def closing_arrivals(lake: Lake, query: str) -> np.ndarray:
     return np.sort(pc.list_flatten(rows["closes"].combine_chunks()).to_numpy(zero_copy_only=False).astype(np.int64))
 
 
+def repaired(lake: Lake, query: str) -> dict[int, int]:
+    """Corrections that repairs have counted, per period (us)."""
+    return small.count_by(lake, "repairs", query, "period_start", pc.field("repaired").is_valid(), "repaired")
+
+
+def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.int64]) -> NDArray[np.float64]:
+    """``achieved_final``: the share of the rows counted for each period (us) when they were published that is there, float64[n].
+
+    1 unless the lake was damaged: rows are committed before they are counted.
+    """
+    counts = [small.count_by(lake, area, query, "period_start") for area in ("on_time", "corrections")]
+    stored = np.array([sum(count.get(each, 0) for count in counts) for each in period.tolist()], np.int64)
+    return np.minimum(stored, booked).astype(float) / np.maximum(booked, 1) + (booked == 0)
+
+
 def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None = None) -> pa.Table:
     """One row per period: what was published, missed and repaired.
 
@@ -190,10 +212,10 @@ def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None = None) -> pa.Ta
     done_to = closing_arrivals(lake, spec.name)
     last_late = rows["late_seq_max"].fill_null(-1).to_numpy()
     known = last_late <= (int(done_to[-1]) if len(done_to) else -1)
-    per_period = small.count_by(lake, "repairs", spec.name, "period_start", pc.field("repaired").is_valid(), "repaired")
-    repaired = np.array([per_period.get(each, 0) for each in start.tolist()], np.int64)
+    per_period = repaired(lake, spec.name)
+    fixed = np.array([per_period.get(each, 0) for each in start.tolist()], np.int64)
     on_time = rows["on_time"].to_numpy()
-    expected = on_time + repaired
+    expected = on_time + fixed
     share = np.where(expected > 0, on_time / np.maximum(expected, 1), 1.0)
     columns = {
         "period_start": rows["period_start"],
@@ -201,10 +223,10 @@ def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None = None) -> pa.Ta
         "expected": pa.array(expected, mask=~known),
         "on_time": rows["on_time"],
         "missed": pa.array(expected - on_time, mask=~known),
-        "repaired": pa.array(repaired, mask=~known),
+        "repaired": pa.array(fixed, mask=~known),
         "target": rows["target"],
         "achieved_on_time": pa.array(share, mask=~known),
-        "achieved_final": pa.array(np.ones(len(share)), mask=~known),
+        "achieved_final": pa.array(final(lake, spec.name, start, expected), mask=~known),
     }
     rest = [name for name in rows.column_names if name not in columns and name != "late_seq_max"]
     return pa.table(columns | {name: rows[name] for name in rest})

@@ -39,23 +39,26 @@ def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None) -> pa.Table:
     rows = rows.sort_values(["period", "emission"]).drop_duplicates("period", keep="last").set_index("period")
     late = _late(lake, spec)
     truth = {"aggregate": _aggregate, "topk": _topk}.get(spec.kind, _counted)(lake, spec)
-    index = rows.index.union(late.index).union(truth.index)
+    fixed = views.repaired(lake, spec.name)
+    index = rows.index.union(late.index).union(truth.index).union(pd.Index(sorted(fixed), dtype=np.int64))
     rows, late, truth = rows.reindex(index), late.reindex(index).fillna(0), truth.reindex(index)
     known = (late["pending"] == 0).to_numpy()
     expected = truth["expected"].fillna(0).to_numpy().astype(np.int64)
     on_time = truth["on_time"].fillna(0).to_numpy().astype(np.int64)
     achieved = truth["achieved"].fillna(1.0).to_numpy().astype(float)
-    start = pa.array(index.to_numpy(np.int64), pa.int64()).cast(TIMESTAMP)
+    period = index.to_numpy(np.int64)
+    booked = rows["published"].fillna(0).to_numpy().astype(np.int64) + [fixed.get(each, 0) for each in period.tolist()]
+    start = pa.array(period, pa.int64()).cast(TIMESTAMP)
     columns: dict[str, Any] = {
         "period_start": start,
-        "period_end": pa.array(index.to_numpy(np.int64) + spec.period_us, pa.int64()).cast(TIMESTAMP),
+        "period_end": pa.array(period + spec.period_us, pa.int64()).cast(TIMESTAMP),
         "expected": pa.array(expected, mask=~known),
         "on_time": pa.array(on_time),
         "missed": pa.array(expected - on_time, mask=~known),
         "repaired": pa.array(expected - on_time, mask=~known),
         "target": pa.array(np.full(len(index), spec.target)),
         "achieved_on_time": pa.array(achieved, mask=~known),
-        "achieved_final": pa.array(np.ones(len(index)), mask=~known),
+        "achieved_final": pa.array(views.final(lake, spec.name, period, booked), mask=~known),
         "rows": pa.array(rows["rows"].fillna(0).to_numpy().astype(np.int64)),
         "late_rows": pa.array(late["late"].to_numpy().astype(np.int64)),
         "rows_held_mean": pa.array(rows["rows_held_mean"].fillna(0.0).to_numpy(float)),
