@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from latecomer.core.aggregate import needed_coverage
 from latecomer.core.windows import Grid, Observed
-from latecomer.lake import views
+from latecomer.lake import small, views
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
@@ -214,6 +214,27 @@ def test_groups_that_look_alike_elsewhere_are_told_apart(tmp_path, group, kind):
     assert found == wanted
     broken = [each for each in check(lake, spec).results if each["subject"] != "ledger" and not each["success"]]
     assert not broken
+
+
+def test_a_late_null_leaves_the_error_of_the_rows_before_it(lake, tmp_path):
+    """Three Gamma batches of one window: two move its median, the third brings nulls alone; then a null in a window without rows."""
+    rows = [(1, 1.0), (2, 1.0), (3, 1.0), (30, 5.0)]
+    rows += [(1, 9.0), (1, 9.0), (2, 9.0), (3, 9.0), (1, 9.0), (2, None), (1, None), (12, None)]
+    times = pa.array([1_700_000_000_000_000 + at * 1_000_000 for at, _ in rows], pa.int64())
+    table = pa.table({"stream": ["a"] * len(rows), "event_ts": times, "v": pa.array([v for _, v in rows])})
+    spec = parse_query(
+        "name: q\nkind: aggregate\nstreams: {s: a}\nwindow: 10 s\nselect: {mid: median(v)}\n"
+        "quality: {error: 0.05, probability: 0.9, period: 1 h}\nstrategy: {name: k_slack, slack: 1 us, gamma: 1 us}\n"
+    )
+    load(lake, table, tmp_path)
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    found = {row["window_start"].second: (row["rows"], row["mid"]) for row in views.results(lake, spec).to_pylist()}
+    assert found == {20: (10, 9.0), 30: (1, None), 50: (1, 5.0)}
+    stored = small.read(lake, "corrections", "q").sort_by([("window_start", "ascending"), ("revision", "ascending")])
+    errors = list(zip(stored["rows"].to_pylist(), stored["error"].to_pylist(), strict=True))
+    # the first answer, 1, is three of six values, then three of eight
+    assert errors == [(6, 0.0), (8, 0.5 - 3 / 8), (10, 0.5 - 3 / 8), (1, math.inf)]
 
 
 def test_a_sum_of_integers_that_fits_is_found(spark):

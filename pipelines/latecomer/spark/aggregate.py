@@ -11,13 +11,15 @@ number and makes sums and means NaN, as in Spark. Controllers: :mod:`latecomer.c
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from latecomer.core import aggregate as core
+from latecomer.core import quantiles
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Observed, SlackPolicy
@@ -30,6 +32,7 @@ from latecomer.specs.aggregate import AggregateSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.window import WindowSpec
 
 _CLAMP = repr(2.0**61)
 
@@ -201,8 +204,14 @@ class AggregateStage(WindowedStage):
 
         return self._aggregated(keyed, inner, spread, [*self.groups, "shard", "m", "closed_seq", "wait_us"])
 
-    def _aggregated(self, rows: DataFrame, inner: list[str], spread: Any, outer: list[str]) -> DataFrame:
-        """Fold rows by `inner`, `spread` the partial states, merge them by `outer`; public names."""
+    def _aggregated(
+        self, rows: DataFrame, inner: list[str], spread: Any, outer: list[str], due: DataFrame | None = None
+    ) -> DataFrame:
+        """Fold rows by `inner`, `spread` the partial states, merge them by `outer`; public names.
+
+        `due`, rows of `outer` and ``w``, the number of their other keys, which `spread` adds: then an answer counts the rows of its
+        last key and of all lesser ones, and only those due are answered.
+        """
         from pyspark.sql import functions as F
 
         sums = [ExactSum(f"v{i}", kind) for i, kind in enumerate(self.kinds) if self._reads(i, ("sum", "avg"))]
@@ -218,22 +227,34 @@ class AggregateStage(WindowedStage):
             for name, how in (("min", F.min), ("max", F.max)):
                 if self._reads(i, (name,)):
                     partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = how(f"v{i}"), how(f"v{i}_{name}")
+        so_far = _so_far(outer)
+        running = {name: how.over(so_far) for name, how in merge.items()}
         for each in sums:
             partial |= each.partial()
             merge |= each.merge()
+            running |= each.running(so_far)
         folded = prepared.groupBy(*keys).agg(*(v.alias(k) for k, v in partial.items()))
         merged = spread(folded).groupBy(*outer).agg(*(v.alias(k) for k, v in merge.items()))
+        if due is not None:
+            merged = merged.select(*outer, *(v.alias(k) for k, v in running.items()))
+            merged = join_null_safe(merged, due, outer)
         for i in range(len(self.kinds)):
             ranks = [f for f in self.spec.select if f.function in core.RANKED and f.argument == self.arguments[i]]
             if ranks:
-                counted = (
-                    rows.where(F.col(f"v{i}").isNotNull()).groupBy(*inner, f"v{i}").agg(F.count("*").alias("often"))
-                )
                 shares = [0.5 if f.q is None else f.q for f in ranks]
+                values = spread(self._values(rows, inner, i))
+                if due is not None:
+                    named = values.select("w", outer[-1], F.expr(f"cast(v{i} as double) as value"), "often")
+                    named = named.where("often > 0")
+                    ranked = _ranked(named, due.select("w", outer[-1]), outer[-1], shares).withColumnRenamed(
+                        "r", f"r{i}"
+                    )
+                    merged = merged.join(ranked, ["w", outer[-1]], "left")
+                    continue
                 found = F.expr(
                     f"percentile(cast(v{i} as double), array({', '.join(f'{s!r}D' for s in shares)}), often)"
                 )
-                ranked = spread(counted).groupBy(*outer).agg(found.alias(f"r{i}"))
+                ranked = values.groupBy(*outer).agg(found.alias(f"r{i}"))
                 merged = join_null_safe(merged, ranked, outer, "left")
         columns = [F.col(name) for name in outer if name not in self.groups]
         groups = [F.col(f"g{i}").alias(name) for i, name in enumerate(self.spec.group_by)]
@@ -244,6 +265,13 @@ class AggregateStage(WindowedStage):
             F.lit(1.0).alias("coverage"),
             *columns,
         )
+
+    @staticmethod
+    def _values(rows: DataFrame, inner: list[str], column: int) -> DataFrame:
+        """How often each value of a column stands in the rows of each `inner`: ``v{column}``, ``often``; 0 for a null."""
+        from pyspark.sql import functions as F
+
+        return rows.groupBy(*inner, f"v{column}").agg(F.count(f"v{column}").alias("often"))
 
     def _reads(self, column: int, functions: tuple[str, ...]) -> bool:
         return any(f.column == column and f.name in functions for f in self.functions)
@@ -265,17 +293,33 @@ class AggregateStage(WindowedStage):
     # ------------------------------------------------------------------------------------------------------ repair
 
     def corrected(self, due: Due) -> DataFrame:
-        """Every touched window after every Gamma batch that touched it, with its error against the first answer."""
+        """Every touched window after every Gamma batch that touched it, with its error against the first answer.
+
+        A row is folded once, into the state of (group, pane, first batch whose answers count it); a window's states add up batch by
+        batch. So the cost is that of the rows plus that of the answers, however many batches there are.
+        """
+        from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         wide = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
-        touched = self.keep(wide.select(*self.groups, "m", "repaired_in").distinct())
-        rows = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts"))
-        by_then = F.col("repaired_in") >= F.col("seq")
-        keyed = join_null_safe(rows, touched, [*self.groups, "m"], condition=by_then)
-        outer = [*self.groups, "m", "repaired_in"]
-        found = self._aggregated(keyed, outer, lambda partial: partial, outer)
-        return self._with_errors(found, self._first_answers(due), keyed, due)
+        missed = self.keep(wide.select(*self.groups, "m", "repaired_in").distinct())
+        number = F.row_number().over(Window.orderBy("m", *self.groups))
+        windows = missed.select(*self.groups, "m").distinct().withColumn("w", number.cast("bigint"))
+        touched = join_null_safe(missed, windows, [*self.groups, "m"])
+        rows = self.counted_from(self.stored_in(due), due).withColumn("pane", floor_div("ts", self.grid.pane_us))
+        inner, outer = [*self.groups, "pane", "repaired_in"], [*self.groups, "m", "repaired_in"]
+
+        def spread(partial: DataFrame) -> DataFrame:
+            start = F.col("pane") * self.grid.pane_us
+            return join_null_safe(
+                self.in_windows(partial, self.first_of(start), self.last_of(start)), windows, [*self.groups, "m"]
+            )
+
+        def values(column: int) -> DataFrame:
+            return spread(self._values(rows, inner, column))
+
+        found = self._aggregated(rows, inner, spread, outer, touched)
+        return self._with_errors(found, self._first_answers(due), values, due)
 
     def _first_answers(self, due: Due) -> DataFrame:
         """On-time answers of the windows that missed rows: groups, ``m``, ``_first_rows``, ``_first_<i>`` per aggregate."""
@@ -288,7 +332,9 @@ class AggregateStage(WindowedStage):
             *(F.col(each.name).alias(f"_first_{i}") for i, each in enumerate(self.spec.select)),
         )
 
-    def _with_errors(self, found: DataFrame, first: DataFrame, rows: DataFrame, due: Due) -> DataFrame:
+    def _with_errors(
+        self, found: DataFrame, first: DataFrame, values: Callable[[int], DataFrame], due: Due
+    ) -> DataFrame:
         from pyspark.sql import functions as F
 
         keys = [*self.spec.group_by, "m"]
@@ -298,7 +344,7 @@ class AggregateStage(WindowedStage):
         for i, each in enumerate(self.spec.select):
             answer = F.col(f"_first_{i}")
             if each.function in core.RANKED:
-                ranks = self._rank_error(first, rows, i)
+                ranks = self._rank_error(first, values, i)
                 joined = join_null_safe(joined, ranks, [*keys, "repaired_in"], "left")
                 errors.append(F.coalesce(F.col(f"_error_{i}"), F.lit(0.0)))
             elif kinds[each.name] in ("string", "boolean", "date", "timestamp", "binary"):
@@ -311,7 +357,7 @@ class AggregateStage(WindowedStage):
         numbered = self.numbered(joined.withColumn("error", error), keys, due)
         return numbered.select(*(F.col(quoted(name)) for name in found.columns), "error", "revision")
 
-    def _rank_error(self, first: DataFrame, rows: DataFrame, place: int) -> DataFrame:
+    def _rank_error(self, first: DataFrame, values: Callable[[int], DataFrame], place: int) -> DataFrame:
         """Column ``_error_<place>``: how far the first answer's rank among all values is from `q`, as a share of the values."""
         from pyspark.sql import functions as F
 
@@ -319,18 +365,67 @@ class AggregateStage(WindowedStage):
         assert each.argument is not None
         i, q = self.arguments.index(each.argument), 0.5 if each.q is None else each.q
         keys = [*self.spec.group_by, "m"]
-        named = rows.select(
+        named = values(i).select(
             *(F.col(f"g{k}").alias(name) for k, name in enumerate(self.spec.group_by)),
-            "m", "repaired_in", F.col(f"v{i}").cast("double").alias("_value"),
-        ).where("_value is not null")  # fmt: skip
+            "m", "repaired_in", F.col(f"v{i}").cast("double").alias("_value"), "often",
+        )  # fmt: skip
         answer = F.col(f"_first_{place}")
         both = join_null_safe(named, first.select(*(F.col(quoted(k)) for k in keys), answer), keys)
-        ranks = both.groupBy(*(F.col(quoted(k)) for k in keys), "repaired_in").agg(
-            (F.count_if(F.col("_value") < answer) / F.count("*")).alias("_below"),
-            (F.count_if(F.col("_value") <= answer) / F.count("*")).alias("_upto"),
+        by = [*(F.col(quoted(k)) for k in keys), F.col("repaired_in")]
+        often = {"_below": F.col("_value") < answer, "_upto": F.col("_value") <= answer, "_all": F.lit(True)}
+        counts = both.groupBy(*by).agg(
+            *(F.sum(F.when(c, F.col("often")).otherwise(0)).alias(n) for n, c in often.items())
         )
-        off = F.greatest(F.lit(0.0), F.col("_below") - q, F.lit(q) - F.col("_upto"))
-        return ranks.withColumn(f"_error_{place}", off).drop("_below", "_upto")
+        so_far = _so_far([*map(quoted, keys), "repaired_in"])
+        below, upto, every = (F.sum(name).over(so_far) for name in often)
+        given = F.nullif(every, F.lit(0))  # a batch may bring nulls alone
+        off = F.greatest(F.lit(0.0), below / given - q, F.lit(q) - upto / given)
+        return counts.select(*by, off.alias(f"_error_{place}"))
+
+
+def _ranked(values: DataFrame, due: DataFrame, batch: str, shares: list[float]) -> DataFrame:
+    """Columns ``w``, `batch` and ``r``, array<double>: for what is due, quantiles of the values of its window in its batch and before.
+
+    `values` has ``w``, `batch`, ``value``, ``often``; `due` ``w`` and `batch`, each once.
+    """
+    from pyspark.sql import functions as F
+
+    asked = due.select("w", batch, F.lit(0.0).alias("value"), F.lit(0).cast("bigint").alias("often"))
+    rows = values.unionByName(asked).repartition("w").sortWithinPartitions("w", batch, F.desc("often"))
+    return rows.mapInArrow(partial(_quantiles, shares=shares), f"w bigint, {batch} bigint, r array<double>")
+
+
+def _quantiles(batches: Iterator[pa.RecordBatch], shares: list[float]) -> Iterator[pa.RecordBatch]:
+    """Whole windows at a time: the last one that has begun waits for its rest."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        if batch[0][-1] != waiting[0][0][0]:
+            rows = pa.Table.from_batches(waiting).combine_chunks()
+            whole = int(np.searchsorted(rows["w"].to_numpy(), batch[0][-1].as_py()))
+            yield from _quantiles_of(rows.slice(0, whole), shares)
+            waiting = rows.slice(whole).to_batches()
+    if waiting:
+        yield from _quantiles_of(pa.Table.from_batches(waiting), shares)
+
+
+def _quantiles_of(rows: pa.Table, shares: list[float]) -> list[pa.RecordBatch]:
+    window, batch, value, often = (rows.column(i).to_numpy() for i in range(4))
+    place, found = quantiles.after_batches(window, value, often, np.array(shares))
+    ends = np.arange(0, found.size + 1, len(shares), dtype=np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(found.ravel()))
+    names = [rows.column_names[0], rows.column_names[1], "r"]
+    return pa.table([window[place], batch[place], lists], names=names).to_batches()
+
+
+def _so_far(keys: list[str]) -> WindowSpec:
+    """The rows of the same keys but the last, up to a row's own last key, which stands once."""
+    from pyspark.sql import Window
+
+    *same, last = keys
+    return Window.partitionBy(*same).orderBy(last).rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
 
 def _relative(answer: Column, truth: Column) -> Column:

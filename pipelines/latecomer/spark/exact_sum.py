@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.window import WindowSpec
 
 _LEAST, _MOST = repr(2.0**-43), repr(2.0**62)
 _STEP = 4294967296
@@ -94,6 +95,17 @@ class ExactSum:
         found = {name: F.sum(name) for name in names}
         if self.floating:
             found[f"{c}_w"] = F.collect_list(F.expr(f"{self.wild} * cast({c}_n as double)"))
+        return found
+
+    def running(self, window: WindowSpec) -> dict[str, Column]:
+        """Over merged rows, under the same names: each with those before it in the `window`."""
+        from pyspark.sql import functions as F
+
+        found = {name: F.sum(name).over(window) for name in self.merge()}
+        if self.kind.startswith("decimal"):
+            found[f"{self.column}_s"] = F.try_sum(f"{self.column}_s").over(window)
+        if self.floating:
+            found[f"{self.column}_w"] = F.flatten(F.collect_list(f"{self.column}_w").over(window))
         return found
 
     def total(self) -> str:

@@ -207,16 +207,20 @@ class TopKStage(WindowedStage):
     # ------------------------------------------------------------------------------------------------------ repair
 
     def corrected(self, due: Due) -> DataFrame:
-        """New answers of the windows whose top-k a late row entered."""
+        """New answers of the windows whose top-k a late row entered: of the best of each pane that come with each Gamma batch."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         touched = self.in_windows(due.rows.where("ok"), F.col("m_from"), F.col("m_to"))
         entered = touched.select("seq", "m", F.col("repaired_in").alias("entered"))
         windows = touched.select(*self.groups, "m", "repaired_in").distinct()
-        stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts"))
-        by_then = F.col("repaired_in") >= F.col("seq")
-        rows = join_null_safe(stored, windows, [*self.groups, "m"], condition=by_then)
+        stored = self.counted_from(self.stored_in(due), due).withColumn("pane", floor_div("ts", self.grid.pane_us))
+        first, start = self._ranked(stored, [*self.groups, "pane", "repaired_in"]), F.col("pane") * self.grid.pane_us
+        wide = self.in_windows(
+            first.withColumnRenamed("repaired_in", "_from"), self.first_of(start), self.last_of(start)
+        )
+        by_then = F.col("repaired_in") >= F.col("_from")
+        rows = join_null_safe(wide, windows, [*self.groups, "m"], condition=by_then).drop("pane", "_from")
         best = self._best(rows, [*self.groups, "m", "repaired_in"]).join(entered, ["seq", "m"], "left")
         answer = Window.partitionBy(*self.groups, "m", "repaired_in")
         new = F.max((F.col("entered") == F.col("repaired_in")).cast("int")).over(answer)

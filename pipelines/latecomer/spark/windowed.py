@@ -104,14 +104,19 @@ class Due:
         Payload, ``seq``, ``ts``, ``side``, ``m_from``, ``m_to`` (windows that missed the row) and ``repaired_in``; cached.
     first, last : int
         Least and greatest window number that missed a row.
-    seq : int
-        Arrival that closed the last Gamma batch.
+    closes : int64[b]
+        Arrivals that closed the Gamma batches, ascending.
     """
 
     rows: Any
     first: int
     last: int
-    seq: int
+    closes: np.ndarray
+
+    @property
+    def seq(self) -> int:
+        """Arrival that closed the last Gamma batch."""
+        return int(self.closes[-1])
 
 
 class WindowedStage(Stage):
@@ -576,13 +581,31 @@ class WindowedStage(Stage):
         bounds = repaired_in["seq"].to_numpy()
         near = self._stored(seq_from=int(bounds.min()), seq_to=int(bounds.max()) + 1)
         rows = self.keep(near.join(F.broadcast(spans), "seq"))
-        due = Due(rows, *rows.agg(F.min("m_from"), F.max("m_to"), F.max("repaired_in")).collect()[0])
+        closes = np.unique(repaired_in["repaired_in"].to_numpy())
+        first, last = rows.agg(F.min("m_from"), F.max("m_to")).collect()[0]
+        due = Due(rows, first, last, closes)
         return self._results(self.corrected(due), "repaired", "repaired_in")
 
     def stored_in(self, due: Due) -> DataFrame:
         """All stored rows of the windows that late rows touch, up to the last Gamma batch; payload, ``seq``, ``ts``, ``side``."""
         start = due.first * self.grid.slide_us - self.lookback_us
         return self._stored(seq_to=due.seq + 1, low_us=start, high_us=self.grid.end(due.last) - 1).where("ok")
+
+    def counted_from(self, rows: DataFrame, due: Due) -> DataFrame:
+        """Stored rows up to the last Gamma batch, with ``repaired_in``: the first batch whose answers count them."""
+        from pyspark.sql import functions as F
+
+        closes = due.closes
+        if len(closes) == 1:
+            return rows.withColumn("repaired_in", F.lit(due.seq).cast("bigint"))
+
+        @F.pandas_udf("bigint")  # type: ignore[call-overload]
+        def first_close(seq):  # type: ignore[no-untyped-def]
+            import pandas as pd
+
+            return pd.Series(closes[np.searchsorted(closes, seq.to_numpy())])
+
+        return rows.withColumn("repaired_in", first_close("seq"))
 
     def written(self, area: str, due: Due) -> DataFrame:
         """Committed result rows of the windows that missed rows, with their window number ``m``."""
