@@ -7,7 +7,7 @@ STAMP := .venv/.setup-$(shell cat requirements.lock infra/jars.txt infra/setup.s
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint up down lock clean
+.PHONY: help setup demo test test-long lint up down airflow lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -36,6 +36,9 @@ lint: setup ## ruff and mypy
 
 up: setup ## Airflow with its UI on localhost
 	@bash infra/airflow.sh up
+
+airflow: setup ## Airflow's own command on it: make airflow ARGS="dags list"
+	@bash infra/airflow.sh run $(ARGS)
 
 down: ## stop what `make up` started
 	@bash infra/airflow.sh down

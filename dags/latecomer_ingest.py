@@ -2,7 +2,7 @@
 
 ``landing/<stream>/*`` holds one stream; ``landing/_by_<column>/*`` holds many, the column names each row's. Files stay where
 they are: ingestion knows content it has seen. Each stream that a query file names is an asset, updated when its folder
-was ingested; a ``_by_`` folder updates them all. A folder in which nothing changed since its last ingestion is skipped, and
+was ingested; a ``_by_`` folder updates them all. One that cannot be ingested holds up no other; the run then fails. A folder in which nothing changed since its last ingestion is skipped, and
 no query is started for it.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
 from latecomer_common import INGEST, LAKE, LANDING, SETTINGS, spark_task, status, stream_asset, usable
 
@@ -40,7 +41,8 @@ def hooks(folder: Path, task_id: str) -> dict[str, Callable[..., None]]:
         from airflow.sdk.exceptions import AirflowSkipException
 
         seen.update(marker(folder))
-        last = context["ti"].xcom_pull(task_ids=task_id, key="marker", include_prior_dates=True)
+        # of a task that is not mapped (-1), the newest; without the index it would be a list of all
+        last = context["ti"].xcom_pull(task_ids=task_id, key="marker", include_prior_dates=True, map_indexes=-1)
         # a lake that was removed since then is empty, and everything is new to it
         if not seen["files"] or (last == seen and status()["streams"]):
             raise AirflowSkipException(f"nothing new in {folder}")
@@ -70,3 +72,7 @@ with DAG(
         if _before is not None:
             _before >> _task  # one arrival order, one writer; a folder that fails or is skipped holds up no other
         _before = _task
+    if dag.tasks:
+        dag.tasks >> EmptyOperator(
+            task_id="every_folder", trigger_rule="none_failed"
+        )  # or the last alone would say how the run went

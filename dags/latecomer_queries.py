@@ -1,6 +1,6 @@
 """The DAGs of each query file.
 
-``<query>``: run, check; scheduled by the assets of its streams.
+``<query>``: run, check; scheduled by the assets of its streams, whichever of them has news.
 ``<query>__repair``: repair, check; one DAG with one run at a time, so that repair never meets itself. Started by each run
 of ``<query>`` it applies the Gamma rule, which is cheap where nothing is due; on the query's own schedule, or by hand, it
 flushes what stays below Gamma (``{"flush": false}`` as the run's configuration keeps it from that).
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
+from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
 from latecomer_common import (
     LAKE,
@@ -78,7 +78,7 @@ def build(path: Path, spec: Any) -> list[DAG]:
     query = (str(path), "--lake", LAKE)
     with DAG(
         dag_id=spec.name,
-        schedule=[stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)],
+        schedule=AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams))),
         **common,
     ) as main:
         spark_task("run", "run", *query, outlets=[answers_asset(spec.name)]) >> check_task(path)

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # `airflow.sh up [SETTINGS]`: Airflow with its UI on localhost, in the background; `airflow.sh down [SETTINGS]`: stop it.
+# `airflow.sh run COMMAND...`: Airflow's own command with the same settings.
 # SETTINGS is a file like airflow.env whose lines win over its: another home, another port, another lake.
 set -euo pipefail
-given=${2:+$(realpath -- "$2")}
+given=
+case ${1:-} in up|down) given=${2:+$(realpath -- "$2")} ;; esac
 cd "$(dirname "$0")/.."
 ROOT=$PWD
 export PATH=$ROOT/.venv/bin:$PATH
@@ -79,5 +81,6 @@ up)
   fail "Airflow was not healthy on port $AIRFLOW__API__PORT within 180 s (logs in $logs)"
   ;;
 down) down && echo "Airflow is stopped" ;;
-*) echo "usage: airflow.sh up|down [SETTINGS]" >&2; exit 2 ;;
+run) shift && exec airflow "$@" ;;
+*) echo "usage: airflow.sh up|down [SETTINGS], or airflow.sh run COMMAND..." >&2; exit 2 ;;
 esac

@@ -26,6 +26,7 @@ print(json.dumps({
     "errors": {path.rsplit("/", 1)[-1]: text for path, text in bag.import_errors.items()},
     "dags": {name: {t.task_id: sorted(t.downstream_task_ids) for t in dag.tasks} for name, dag in bag.dags.items()},
     "schedules": {name: type(dag.timetable).__name__ for name, dag in bag.dags.items()},
+    "by": {name: type(getattr(dag.timetable, "asset_condition", None)).__name__ for name, dag in bag.dags.items()},
     "active": sorted({dag.max_active_runs for dag in bag.dags.values()}),
     "each": sorted({t.max_active_tis_per_dag for t in tasks}),
     "catchup": sorted({dag.catchup for dag in bag.dags.values()}),
@@ -59,10 +60,16 @@ def test_every_kind_has_its_dags(project):
     expected = dict.fromkeys(QUERIES, RUN) | {f"{name}__repair": REPAIR for name in QUERIES}
     expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best")}
     expected |= {"pairs__backfill": {"backfill": []}}
-    expected |= {"latecomer_ingest": {"ingest__by_kind": ["ingest_clicks"], "ingest_clicks": []}}
+    expected |= {
+        "latecomer_ingest": {
+            "ingest__by_kind": ["every_folder", "ingest_clicks"],
+            "ingest_clicks": ["every_folder"],
+            "every_folder": [],
+        }
+    }
     assert found["dags"] == expected
     assert found["connections"] == ["latecomer_spark"]
-    assert found["schedules"]["near"] == "AssetTriggeredTimetable"
+    assert found["schedules"]["near"] == "AssetTriggeredTimetable" and found["by"]["near"] == "AssetAny"
     assert {found["schedules"][f"{name}__repair"] for name in QUERIES} == {"AssetOrTimeSchedule"}
     assert found["schedules"]["pairs__backfill"] == "CronDataIntervalTimetable"
     assert found["active"] == [1] and found["each"] == [1] and found["catchup"] == [False]
