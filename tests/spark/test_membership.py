@@ -116,6 +116,19 @@ def results_of(results, table, spec):
     return {(start * 1000, x) for start, x in results(streams, windows)}
 
 
+def test_a_window_of_late_rows_alone_is_not_in_the_ledger_of_any_cut(tmp_path, spark):
+    """Its other stream's rows came in time, for windows of their own."""
+    rows = [("b", t, t) for t in range(1, 10)] + [("a", 2, 1), ("a", 95, 1), ("b", 95, 1), ("a", 15, 3)]
+    times = pa.array([1_700_000_000_000_000 + at * 1_000_000 for _, at, _ in rows], pa.int64())
+    table = pa.table({"stream": [each[0] for each in rows], "event_ts": times, "k": [each[2] for each in rows]})
+    window = "{a: 10 s, b: {size: 30 s, slide: 10 s}}"
+    spec = parse_query(
+        f"name: q\nkind: membership\nstreams: {{a: a, b: b}}\nelement: k\nwindow: {window}\nquality: {{period: 1 h}}\n"
+    )
+    tables = whole_and_cut(tmp_path, table, spec, (len(rows) - 1,), stop=len(rows) - 2)
+    assert tables["late"].num_rows == 1 and sum(tables["ledger"]["exact_bytes"].to_pylist()) > 0
+
+
 def test_whole_numbers_and_decimals_are_compared_by_value(lake, tmp_path):
     """Of types whose scales, or whose digits before the point, differ."""
     starts = [1_700_000_000_000_000 + i for i in range(4)]

@@ -336,7 +336,8 @@ class MembershipStage(WindowedStage):
                 enough = enough_bits(min(count, SHARD_ROWS), error)
                 if enough > HASH_BITS:
                     bits[place, window] = enough
-            if self._noted:
+            # of a window whose lead is empty nothing moves, and a late row may be all that brought it here
+            if self._noted and min(size):
                 self._add(window, {"exact_bytes": sum(widths[window]) - widths[window][leads[window]]})
         lead = {window: (sizes[window][place], widths[window][place]) for window, place in leads.items()}
         numbers = np.array(list(leads), np.int64), np.array(list(leads.values()), np.int32)
