@@ -54,7 +54,7 @@ def read_csv(path: Path) -> Iterator[Block]:
         return "skip"
 
     header_end = data.find(b"\n")
-    names = next(iter(_header(data[: header_end + 1] if header_end >= 0 else data)))
+    names = _header(data[: header_end + 1] if header_end >= 0 else data)
     _check_names(names)
     if header_end < 0 or not data[header_end + 1 :].strip():
         yield Block(pa.table({name: pa.array([], pa.string()) for name in names}), pa.array([], pa.int64()))
@@ -104,20 +104,28 @@ def read_json(path: Path) -> Iterator[Block]:
     yield Block(rows[0], rows[1], more)
 
 
+GZIP = b"\x1f\x8b"
+
+
 def _utf8(path: Path) -> tuple[bytes, bool]:
-    """File content (decompressed) as valid UTF-8; broken bytes become U+FFFD and are reported by the flag."""
+    """File content (decompressed, lines end in newlines) as valid UTF-8; broken bytes become U+FFFD and are reported by the flag.
+
+    Spreadsheets write UTF-16 with a byte order mark, and lines that end in carriage returns alone.
+    """
     import gzip
     import zlib
 
     try:
         raw = path.read_bytes()
-        if path.suffix == ".gz":
+        if raw.startswith(GZIP) or path.suffix.lower() == ".gz":
             raw = gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
         raise FileProblem(f"cannot be read ({error})", "check the file") from None
-    if raw.startswith(b"\xef\xbb\xbf"):
-        raw = raw[3:]
-    raw = raw.replace(b"\r\n", b"\n")
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raw = raw.decode("utf-16", errors="replace").encode("utf-8")
+    raw = raw.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
+    if b"\n" not in raw:
+        raw = raw.replace(b"\r", b"\n")
     try:
         raw.decode("utf-8")
         return raw, False
@@ -125,10 +133,19 @@ def _utf8(path: Path) -> tuple[bytes, bool]:
         return raw.decode("utf-8", errors="replace").encode("utf-8"), True
 
 
-def _header(line: bytes) -> Iterator[list[str]]:
+def _header(line: bytes) -> list[str]:
     import csv
 
-    yield next(csv.reader([line.decode("utf-8").rstrip("\n")]), [])
+    try:
+        names = next(csv.reader([line.decode("utf-8").rstrip("\n")]), [])
+    except csv.Error as error:
+        raise FileProblem(f"is not readable CSV ({error})", "check the file") from None
+    if any("\0" in name for name in names):
+        raise FileProblem("is not text", "check the file")
+    other = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
+    if other is not None:
+        raise FileProblem(f"separates its fields by {other!r}: {names[0][:60]!r}", "write it with commas")
+    return names
 
 
 def _check_names(names: list[str]) -> None:

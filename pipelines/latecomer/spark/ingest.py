@@ -59,14 +59,28 @@ class IngestOptions:
 
 @dataclass(frozen=True)
 class IngestResult:
-    """What one call did. ``[seq_from, seq_to)`` are the places it gave."""
+    """What one call did.
+
+    Attributes
+    ----------
+    rows_ingested, rows_quarantined
+        Per stream.
+    skipped_files, left_out_files
+        Files whose content had been ingested before; a folder's files whose names do not say what they hold.
+    seq_from, seq_to
+        The places it gave, ``[seq_from, seq_to)``.
+    event_times_us
+        First and last event time ingested, us; None where no row was.
+    """
 
     rows_read: int
     rows_ingested: dict[str, int]
     rows_quarantined: dict[str, int]
     skipped_files: list[str]
+    left_out_files: list[str]
     seq_from: int
     seq_to: int
+    event_times_us: tuple[int, int] | None
     seconds: float
 
 
@@ -109,7 +123,8 @@ def ingest(
     started = time.monotonic()
     say = progress or (lambda line: None)
     _check_options(options)
-    files = landing.find(paths, options.format)
+    files, others = landing.find(paths, options.format)
+    left_out = [str(path) for path in others]
     digests = {path: landing.digest(path, _what_matters(options)) for path in files}
     with Lease(lake, "ingest"):
         known = _known_digests(lake)
@@ -123,10 +138,10 @@ def ingest(
                 fresh.append(path)
         start = committed_seq(lake)
         if not fresh:
-            return IngestResult(0, {}, {}, skipped, start, start, time.monotonic() - started)
-        say(f"ingest: reading {len(fresh)} files")
+            return IngestResult(0, {}, {}, skipped, left_out, start, start, None, time.monotonic() - started)
         job = _Ingestion(lake, options, fresh, [digests[path] for path in fresh], start)
         with job:
+            say(f"ingest: {len(fresh)} files read")
             counts = job.write(say)
         ingested = {stream: c["rows"] for stream, c in counts.items() if c["rows"]}
         kept_out = {stream: c["quarantined"] for stream, c in counts.items() if c["quarantined"]}
@@ -136,8 +151,10 @@ def ingest(
             ingested,
             kept_out,
             skipped,
+            left_out,
             start,
             start + total,
+            job.event_times_us,
             time.monotonic() - started,
         )
 
@@ -150,6 +167,7 @@ class _Ingestion:
         self.spark = session(lake)
         self.unfinished = self._unfinished()
         self.landed = landing.read(self.spark, lake, files, options)
+        self.event_times_us: tuple[int, int] | None = None
         self.types = self._agree_types()
 
     def __enter__(self) -> _Ingestion:
@@ -165,7 +183,7 @@ class _Ingestion:
         for stream in streams:
             if stream and self.lake.exists("events", stream):
                 existing[stream] = dict(tables.read(self.spark, self.lake, "events", stream).dtypes)
-        return landing.agree(self.landed, existing, self.options)
+        return landing.agree(self.landed, existing, self.options, self.files)
 
     def _unfinished(self) -> tuple[int, int] | None:
         """(number, clock in us) of an interrupted ingestion of the same files; one of other files is taken back.
@@ -217,11 +235,17 @@ class _Ingestion:
     def _write(self, judged: DataFrame, number: int, say: Callable[[str], None]) -> dict[str, dict[str, int]]:
         from pyspark.sql import functions as F
 
+        usable = F.when(F.col("_problem").isNull(), F.col("event_ts"))
         totals = judged.groupBy("_stream").agg(
             F.count_if(F.col("_problem").isNull()).alias("rows"),
             F.count_if(F.col("_problem").isNotNull()).alias("quarantined"),
+            *(F.unix_micros(each(usable)).alias(name) for name, each in (("first", F.min), ("last", F.max))),
         )
-        counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in totals.collect()}
+        found = totals.collect()
+        counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in found}
+        spans = [(row["first"], row["last"]) for row in found if row["rows"]]
+        if spans:
+            self.event_times_us = min(first for first, _ in spans), max(last for _, last in spans)
         good = sum(c["rows"] for c in counts.values())
         every = good + sum(c["quarantined"] for c in counts.values())
         ordered = self._ordered(judged.where(F.col("_problem").isNull()), good).persist()

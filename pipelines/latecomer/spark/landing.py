@@ -33,19 +33,24 @@ SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
 RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order")
 
 
-def find(paths: Sequence[str], forced: str | None) -> list[Path]:
-    """Files in the order given, a folder's in name order.
+def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Path]]:
+    """Files in the order given, a folder's in name order; and a folder's files whose format is not known, which are left out.
+
+    Hidden files (names with a dot in front) are no data: file systems and editors keep notes in them.
 
     Raises
     ------
     InputError
-        A path that does not exist, or whose format is not known.
+        A path that does not exist, or a file given by name whose format is not known.
     """
     found: list[Path] = []
+    others: list[Path] = []
     for text in paths:
         path = Path(text)
         if path.is_dir():
-            found += sorted(p for p in path.iterdir() if p.is_file() and _format(p, None))
+            inside = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".")
+            found += [p for p in inside if _format(p, None)]
+            others += [p for p in inside if not _format(p, None)]
         elif path.is_file():
             found.append(path)
         else:
@@ -62,11 +67,11 @@ def find(paths: Sequence[str], forced: str | None) -> list[Path]:
         raise InputError(
             " ".join(paths), None, "holds no file that can be ingested", "expected .csv, .json(l) or .parquet"
         )
-    return found
+    return found, others
 
 
 def _format(path: Path, forced: str | None) -> str | None:
-    suffixes = [s for s in path.suffixes if s != ".gz"]
+    suffixes = [suffix for suffix in map(str.lower, path.suffixes) if suffix != ".gz"]
     return forced or (SUFFIXES.get(suffixes[-1]) if suffixes else None)
 
 
@@ -275,8 +280,10 @@ def _raw(rows: pa.Table) -> pa.Array:
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 
 
-def agree(landed: Landed, existing: dict[str, dict[str, str]], options: IngestOptions) -> dict[str, str]:
-    """Payload column -> Spark type, for the whole call.
+def agree(
+    landed: Landed, existing: dict[str, dict[str, str]], options: IngestOptions, files: list[Path]
+) -> dict[str, str]:
+    """Payload column -> Spark type, for the whole call, which reads `files`.
 
     Text columns get the narrowest type that holds them, or the type their stream's table has, where some value fits it.
 
@@ -285,6 +292,7 @@ def agree(landed: Landed, existing: dict[str, dict[str, str]], options: IngestOp
     InputError
         A column has changed its type: no value fits the one its table has.
     """
+    where = str(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     skip = {*RESERVED, options.event_column, options.arrival_column, options.by}
     types = {name: kind for name, kind in landed.rows.dtypes if name not in skip}
     texts = [name for name in types if name in landed.text and types[name] == "string"]
@@ -306,13 +314,13 @@ def agree(landed: Landed, existing: dict[str, dict[str, str]], options: IngestOp
                 )
     counted = _count_text(landed.rows, texts, before) if texts else {}
     for name in texts:
-        values, matches, fits = counted[name]
+        values, matches, fits, odd = counted[name]
         guessed = core.guess(values, matches)
         if name in before:
             if values and not fits:
                 raise InputError(
-                    f"column {name}",
-                    guessed,
+                    f"{where}: column {name}",
+                    odd,
                     f"has changed its type: the table's is {before[name]}, the file's {guessed}",
                     "rename the column, or mend the file",
                 )
@@ -325,7 +333,7 @@ def agree(landed: Landed, existing: dict[str, dict[str, str]], options: IngestOp
         if name in before and name not in texts and kind != before[name]:
             if (kind, before[name]) not in _WIDENS:
                 raise InputError(
-                    f"column {name}",
+                    f"{where}: column {name}",
                     kind,
                     f"has changed its type: the table's is {before[name]}, the file's {kind}",
                     "rename the column, or mend the file",
@@ -344,7 +352,8 @@ _WIDENS = {(a, b) for i, a in enumerate(_INTS) for b in _INTS[i + 1 :]} | {
 
 def _count_text(
     rows: DataFrame, names: list[str], before: dict[str, str]
-) -> dict[str, tuple[int, dict[str, int], int]]:
+) -> dict[str, tuple[int, dict[str, int], int, str | None]]:
+    """Per text column: values, how many match each pattern, how many fit the type before, one that does not."""
     from pyspark.sql import functions as F
 
     wanted: list[Column] = []
@@ -353,10 +362,12 @@ def _count_text(
         wanted.append(F.count(column).alias(f"n{i}"))
         wanted += [F.count_if(column.rlike(pattern)).alias(f"{key}{i}") for key, pattern in core.PATTERNS.items()]
         kind = before.get(name, "string")
-        wanted.append((F.count(column) if kind == "string" else F.count(column.try_cast(kind))).alias(f"fit{i}"))
+        fits = column if kind == "string" else column.try_cast(kind)
+        wanted.append(F.count(fits).alias(f"fit{i}"))
+        wanted.append(F.min(F.when(fits.isNull(), column)).alias(f"odd{i}"))
     found = rows.agg(*wanted).collect()[0]
     return {
-        name: (found[f"n{i}"], {key: found[f"{key}{i}"] for key in core.PATTERNS}, found[f"fit{i}"])
+        name: (found[f"n{i}"], {key: found[f"{key}{i}"] for key in core.PATTERNS}, found[f"fit{i}"], found[f"odd{i}"])
         for i, name in enumerate(names)
     }
 
