@@ -31,7 +31,10 @@ def test_help_teaches():
         (["status", "--lake", "lakes[1]"], "holds '['"),
         (["status", "--lake", "a%20b"], "holds '%20'"),
         (["init", "."], "not an empty folder"),
-        (["run", "q.yaml", "--lake", "/proc/here"], "cannot be written"),
+        (["status", "--lake", "s3:/bucket/lake"], "write s3://bucket/lake"),
+        (["run", "q.yaml", "--lake", "lakke"], "has nothing ingested"),
+        (["ingest", "--lake", "/proc/here", "--stream", "s", "--format", "csv", "q.yaml"], "cannot be written"),
+        (["backfill", "q.yaml", "--lake", "lake", "--from", "2024-02-01", "--to", "2024-01-01"], "'2024-02-01'"),
         (["run", "q.yaml", "--lake", "lake", "--rows-per-batch", "0"], "--rows-per-batch"),
         (["export", "q.yaml", "--lake", "lake", "--table", "resluts", "--to", "x.csv"], "resluts"),
         (["ruin", "q.yaml"], "ruin"),
@@ -55,6 +58,20 @@ def test_init_makes_queries_that_load(tmp_path):
     assert kinds == {"join", "aggregate", "topk", "theta_join", "membership"}
 
 
+def test_init_makes_an_example_that_every_query_can_read(tmp_path):
+    import json
+
+    import pyarrow.csv as pacsv
+
+    done = call("init", tmp_path / "new", "--example", "--json")
+    assert done.returncode == 0 and any("example.csv" in line for line in json.loads(done.stdout)["made"])
+    rows = pacsv.read_csv(tmp_path / "new" / "landing" / "_by_stream" / "example.csv")
+    assert set(rows["stream"].to_pylist()) == {"views", "clicks"} and rows.num_rows == 4000
+    arrival = rows["arrival_ts"].to_pylist()
+    assert arrival == sorted(arrival) and rows["event_ts"].to_pylist() != sorted(rows["event_ts"].to_pylist())
+
+
 def test_status_of_an_empty_lake(tmp_path):
     done = call("status", "--lake", str(tmp_path / "lake"))
     assert done.returncode == 0 and "no query has been run yet" in done.stdout
+    assert "is this the right place?" in done.stdout and not (tmp_path / "lake").exists()

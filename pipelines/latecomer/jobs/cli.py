@@ -162,13 +162,33 @@ def ingest(
             "quarantined": quarantined,
             "streams": done.rows_ingested,
             "skipped_files": done.skipped_files,
+            "left_out_files": done.left_out_files,
             "seq_from": done.seq_from,
             "seq_to": done.seq_to,
+            "event_from": None if done.event_times_us is None else text.instant(done.event_times_us[0]),
+            "event_to": None if done.event_times_us is None else text.instant(done.event_times_us[1]),
             "seconds": round(done.seconds, 3),
         },
         f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, {quarantined:,} to "
-        f"quarantine, {len(done.skipped_files)} files had been ingested before ({done.seconds:.1f} s)",
+        f"quarantine, {len(done.skipped_files)} files had been ingested before ({done.seconds:.1f} s)"
+        + _event_times(done.event_times_us)
+        + _left_out(done.left_out_files),
     )
+
+
+def _event_times(span: tuple[int, int] | None) -> str:
+    """A line that shows at a glance when seconds were taken for microseconds."""
+    if span is None:
+        return ""
+    doubt = "; integers are read as microseconds since 1970" if 0 < span[1] < _YEAR_US else ""
+    return f"\n  event times {text.instant(span[0])} to {text.instant(span[1])}{doubt}"
+
+
+def _left_out(files: list[str]) -> str:
+    if not files:
+        return ""
+    some = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
+    return f"\n  {len(files)} files left out, whose names do not say what they hold (give them by name, with --format): {some}"
 
 
 @main.command()
@@ -251,7 +271,10 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
     from latecomer.spark import backfill as runner
 
     spec = _load(query)
-    done = runner.backfill(Lake(lake_uri), spec, _instant("--from", start), _instant("--to", end))
+    start_us, end_us = _instant("--from", start), _instant("--to", end)
+    if start_us >= end_us:
+        raise SpecError("backfill", "--from", start, f"is not before --to, {end}", "give a range of event time")
+    done = runner.backfill(Lake(lake_uri), spec, start_us, end_us)
     _report(
         as_json,
         {"query": spec.name, "from": start, "to": end, "rows": done.rows, "seconds": round(done.seconds, 3)},
@@ -404,18 +427,25 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-def init(folder: Path) -> None:
+@click.option(
+    "--example", is_flag=True, help="Also a file of generated events, which every query of the skeleton answers."
+)
+@JSON
+def init(folder: Path, example: bool, as_json: bool) -> None:
     """Make a project skeleton: landing folder and one commented query file per kind."""
     from latecomer.jobs import skeleton
 
-    for line in skeleton.make(folder):
-        click.echo(line)
+    lines = skeleton.make(folder, example)
+    _report(as_json, {"folder": str(folder), "made": lines}, "\n".join(lines))
 
 
 def _load(query: Path) -> Any:
     from latecomer.specs.loading import load_query
 
     return load_query(query)
+
+
+_YEAR_US = 365 * 86_400_000_000
 
 
 def _instant(option: str, text_: str) -> int:

@@ -7,6 +7,8 @@ recall, the share of periods that meet the target and the rows held are what `ru
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,13 +87,12 @@ def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
     state = journal.run_state(lake, spec.name)
     if plot is not None and plot.suffix != ".png":
         raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
-    from latecomer.spark.session import session
-
     if spec.kind != "join":
         from latecomer.jobs import explain_windows
 
-        return explain_windows.explain(lake, spec, state, session(lake), plot)
+        return explain_windows.explain(lake, spec, state, plot)
     from latecomer.spark.join import JoinStage
+    from latecomer.spark.session import session
 
     stage = JoinStage(spec, session(lake), lake)
     history = stage.history(state.seq_to)
@@ -162,27 +163,45 @@ def _done(lake: Lake, spec: Any) -> Point | None:
     )
 
 
-def draw(found: Explained, path: Path) -> None:
-    """Recall and share of periods met against rows held; the target, the clairvoyant and the run marked."""
+@contextmanager
+def picture(path: Path, panels: int) -> Iterator[tuple[Any, list[Any]]]:
+    """A figure with its axes side by side, written to `path` at the end.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be written.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axis = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plt.subplots(1, panels, figsize=(max(8, 4 * panels), 4.5), layout="constrained", squeeze=False)
+    try:
+        yield figure, list(axes[0])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError("--plot", str(path), reason, "choose a folder that can be written") from None
+    finally:
+        plt.close(figure)
+
+
+def draw(found: Explained, path: Path) -> None:
+    """Recall and share of periods met against rows held; the target, the clairvoyant and the run marked."""
     held = [p.rows_held for p in found.points]
-    axis.plot(held, [p.recall for p in found.points], "o-", label=f"{found.share}, constant {found.knob}")
-    axis.plot(
-        held, [p.periods_met for p in found.points], "s--", color="0.5", label="share of periods that meet the target"
-    )
-    axis.axhline(found.target, color="k", linewidth=0.8, linestyle=":", label=f"target {found.target:g}")
-    for name, point, mark in (("clairvoyant", found.clairvoyant, "*"), ("as run", found.done, "D")):
-        if point is not None:
-            axis.plot(
-                [point.rows_held], [point.recall], mark, markersize=12, label=f"{name}: {point.rows_held:,.0f} rows"
-            )
-    axis.set(xlabel="rows held, mean", ylabel="share", title=found.query)
-    axis.legend(fontsize="small", loc="lower right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    with picture(path, 1) as (_, (axis,)):
+        axis.plot(held, [p.recall for p in found.points], "o-", label=f"{found.share}, constant {found.knob}")
+        met = [p.periods_met for p in found.points]
+        axis.plot(held, met, "s--", color="0.5", label="share of periods that meet the target")
+        axis.axhline(found.target, color="k", linewidth=0.8, linestyle=":", label=f"target {found.target:g}")
+        marks = (("as run", found.done, "D", 12, "tab:green"), ("clairvoyant", found.clairvoyant, "*", 14, "tab:red"))
+        for name, point, mark, size, colour in marks:  # the smaller in front: they may coincide
+            if point is not None:
+                label = f"{name}: {point.rows_held:,.0f} rows"
+                at = [point.rows_held], [point.recall]
+                axis.plot(*at, mark, markersize=size, color=colour, markeredgecolor="white", alpha=0.9, label=label)
+        axis.set(xlabel="rows held, mean", ylabel="share", title=found.query)
+        axis.legend(fontsize="small", loc="lower right")

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from latecomer.core.windows import Grid, Observed
-from latecomer.jobs.explain import POINTS, Explained, Point, draw
-from latecomer.lake.errors import InputError
+from latecomer.jobs import text
+from latecomer.jobs.explain import POINTS, Explained, Point, draw, picture
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from latecomer.core.theta_plan import Plan as ThetaPlan
     from latecomer.lake.journal import RunState
 
 
@@ -42,21 +41,16 @@ class Text:
         return "\n".join([f"{self.query}:", *self.lines])
 
 
-def explain(lake: Lake, spec: Any, state: RunState, spark: SparkSession, plot: Path | None) -> Explained | Text:
-    """What every wait would have given; or, where nothing waits, what the work is.
-
-    Raises
-    ------
-    InputError
-        A plot was asked for where there is no curve.
-    """
+def explain(lake: Lake, spec: Any, state: RunState, plot: Path | None) -> Explained | Text:
+    """What every wait would have given; or, where nothing waits, what the work is."""
+    if spec.kind == "membership":
+        return _filters(lake, spec, plot)
     from latecomer.spark.kinds import stage_of
+    from latecomer.spark.session import session
 
-    stage: Any = stage_of(spec, spark, lake)
-    if spec.kind in ("theta_join", "membership"):
-        if plot is not None:
-            raise InputError("--plot", str(plot), f"a {spec.kind} has no curve", "leave --plot out")
-        return _plan(stage, state.seq_to) if spec.kind == "theta_join" else _filters(lake, spec)
+    stage: Any = stage_of(spec, session(lake), lake)
+    if spec.kind == "theta_join":
+        return _plan(stage, state.seq_to, plot)
     if spec.kind == "aggregate":
         stage.by_answer = True
     history = [each for shard in stage.history(state.seq_to) for each in shard]
@@ -117,8 +111,8 @@ def _done(rows: Any) -> Point | None:
     )
 
 
-def _plan(stage: Any, seq_to: int) -> Text:
-    """The plan of the largest window so far, with its predicted comparisons."""
+def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
+    """The plan of the largest window so far, with its predicted comparisons; as a picture, which pairs of partitions are joined."""
     from pyspark.sql import functions as F
 
     from latecomer.core import theta_join as theta
@@ -133,13 +127,36 @@ def _plan(stage: Any, seq_to: int) -> Text:
     strategy = stage.spec.strategy
     plan = theta.plan(streams, comparisons, strategy.partitions, strategy.boundaries)
     start = window * stage.grid.slide_us
-    lines = [f"largest window starts at {start} us, {counts[0]['count']:,} rows", plan.to_text()]
+    if plot is not None:
+        _draw_plan(plan, stage.spec, plot)
+    lines = [f"largest window starts at {text.instant(start)}, {counts[0]['count']:,} rows", plan.to_text()]
     return Text(stage.spec.name, lines, {"window_start_us": start, "rows": counts[0]["count"], "plan": plan.to_text()})
 
 
-def _filters(lake: Lake, spec: Any) -> Text:
-    """What the filters let through, and what they saved."""
+def _draw_plan(plan: ThetaPlan, spec: Any, path: Path) -> None:
+    from matplotlib.colors import ListedColormap
+
+    names = [alias for alias, _ in spec.streams]
+    colours = {"ruled out": "#e6e9ee", "compared row by row": "#f0a35e", "joined whole": "#5b8def"}
+    with picture(path, max(len(plan.edges), 1)) as (figure, axes):
+        for axis, edge in zip(axes, plan.edges, strict=False):
+            axis.imshow(edge.kinds.T, origin="lower", cmap=ListedColormap(list(colours.values())), vmin=-0.5, vmax=2.5)
+            left, right = names[edge.left], names[edge.right]
+            axis.set(
+                xlabel=f"partition of {left}, values rising",
+                ylabel=f"partition of {right}, values rising",
+                title=f"{left} {edge.op} {right}: {edge.comparisons:,} comparisons",
+            )
+        marks = [axes[0].plot([], [], "s", color=colour, label=name)[0] for name, colour in colours.items()]
+        figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize="small")
+        figure.suptitle(f"{spec.name}: the largest window so far, {plan.comparisons:,} comparisons")
+
+
+def _filters(lake: Lake, spec: Any, plot: Path | None) -> Text:
+    """What the filters let through, and what they saved; as a picture, period by period."""
     rows = books.ledger(lake, spec).to_pandas()
+    if plot is not None:
+        _draw_filters(rows, spec, plot)
     names = ("tested", "candidates", "confirmed", "filter_bytes", "moved_bytes", "exact_bytes")
     values = {name: int(rows[name].sum()) if len(rows) else 0 for name in names}
     absent = values["tested"] - values["confirmed"]
@@ -151,3 +168,13 @@ def _filters(lake: Lake, spec: Any) -> Text:
         f"bytes moved {values['moved_bytes']:,}, of an exact semi-join {values['exact_bytes']:,}",
     ]
     return Text(spec.name, lines, values_all)
+
+
+def _draw_filters(rows: Any, spec: Any, path: Path) -> None:
+    with picture(path, 1) as (_, (axis,)):
+        if len(rows):
+            axis.plot(rows["period_start"], rows["exact_bytes"], color="0.6", label="an exact semi-join would move")
+            axis.plot(rows["period_start"], rows["moved_bytes"], "o-", markersize=3, label="moved")
+            axis.legend(fontsize="small")
+        axis.set(xlabel="period", ylabel="bytes", title=f"{spec.name}: bytes moved between streams", ylim=(0, None))
+        axis.tick_params(axis="x", labelrotation=20)

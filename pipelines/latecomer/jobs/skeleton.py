@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
 from latecomer.lake.errors import InputError
 
 JOIN = """\
@@ -74,8 +78,9 @@ quality: {false_positive_rate: 0.001}      # work done in vain, never a wrong an
 """
 
 READ_ME = """\
-landing/<stream>/    put files of one stream here (.csv, .parquet, .json lines); every row needs event_ts
-queries/             one file per query
+landing/<stream>/       put files of one stream here (.csv, .parquet, .json lines); every row needs event_ts
+landing/_by_<column>/   or files of many streams, whose column names each row's: ingest --by <column>
+queries/                one file per query
 
 latecomer ingest --lake lake --stream views  landing/views
 latecomer ingest --lake lake --stream clicks landing/clicks
@@ -86,8 +91,46 @@ latecomer export queries/join.yaml --lake lake --table results --to results.parq
 """
 
 
-def make(folder: Path) -> list[str]:
-    """Write the skeleton; one line per thing made.
+EXAMPLE = "landing/_by_stream/example.csv"
+EXAMPLE_ROWS = 4_000
+_DAY_US = 86_400_000_000
+
+
+def example(rows: int = EXAMPLE_ROWS) -> pa.Table:
+    """A day of views and of the clicks that followed them, as they came in: one in four minutes late, one in twenty hours.
+
+    Columns: ``stream``, ``event_ts``, ``arrival_ts`` (timestamps, UTC), ``session``, ``page``, ``seconds`` (of views), ``target`` (of
+    clicks). The same at every call.
+    """
+    rng = np.random.default_rng(7)
+    views = rows * 5 // 8
+    seen = np.sort(rng.integers(0, _DAY_US, views))
+    follows = rng.choice(views, rows - views, replace=False)
+    clicked = seen[follows] + (rng.exponential(90.0, len(follows)) * 1e6).astype(np.int64)
+    event = np.concatenate([seen, clicked]) + 1_704_067_200_000_000  # 2024-01-01
+    session = rng.integers(0, views // 4, views)
+    late = rng.choice([2.0, 300.0, 7_200.0], rows, p=[0.70, 0.25, 0.05])
+    arrival = event + (rng.exponential(late) * 1e6).astype(np.int64)
+    order = np.argsort(arrival, kind="stable")
+    is_view = np.arange(rows) < views
+    utc = pa.timestamp("us", tz="UTC")
+    pages = np.array(["home", "search", "product", "basket", "help"])
+    seconds = np.append(np.round(rng.gamma(2.0, 20.0, views), 1), np.zeros(rows - views))
+    return pa.table(
+        {
+            "stream": np.where(is_view, "views", "clicks")[order],
+            "event_ts": pa.array(event[order], pa.int64()).cast(utc),
+            "arrival_ts": pa.array(arrival[order], pa.int64()).cast(utc),
+            "session": [f"s{n}" for n in np.append(session, session[follows])[order]],
+            "page": pa.array(pages[rng.integers(0, 5, rows)][order], mask=~is_view[order]),
+            "seconds": pa.array(seconds[order], mask=~is_view[order]),
+            "target": pa.array(pages[rng.integers(0, 5, rows)][order], mask=is_view[order]),
+        }
+    )
+
+
+def make(folder: Path, with_example: bool = False) -> list[str]:
+    """Write the skeleton, with the example's file if wanted; one line per thing made.
 
     Raises
     ------
@@ -109,8 +152,12 @@ def make(folder: Path) -> list[str]:
             (folder / name).mkdir(parents=True)
         for name, content in files.items():
             (folder / name).write_text(content, encoding="utf-8")
+        if with_example:
+            (folder / EXAMPLE).parent.mkdir()
+            pacsv.write_csv(example(), folder / EXAMPLE)
     except OSError as error:
         raise InputError(
             "init", str(folder), error.strerror or str(error), "choose a folder that can be written"
         ) from None
-    return [f"made {folder}/{name}" for name in ("landing/views/", "landing/clicks/", *files)]
+    more = [EXAMPLE] if with_example else []
+    return [f"made {folder}/{name}" for name in ("landing/views/", "landing/clicks/", *files, *more)]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 
 def one_line(value: object, limit: int = 400) -> str:
     """The value's text without line breaks, cut at `limit` characters."""
     flat = " ".join(f"{type(value).__name__}: {value}".split() if isinstance(value, Exception) else str(value).split())
     return flat if len(flat) <= limit else flat[: limit - 3] + "..."
+
+
+def instant(time_us: int) -> str:
+    """Microseconds since the epoch as ISO 8601, UTC."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -53,6 +53,8 @@ class Lake:
     def __init__(self, uri: str) -> None:
         text = str(uri)
         scheme = urlsplit(text).scheme if "://" in text else ""
+        if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
+            raise InputError("--lake", text, "is neither a path nor a URI", f"write {text.replace(':/', '://', 1)}")
         if scheme in ("s3", "s3a"):
             self.uri = "s3://" + text.split("://", 1)[1].rstrip("/")
             if not urlsplit(self.uri).netloc:

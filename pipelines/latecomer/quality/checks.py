@@ -170,7 +170,7 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
                 *_promises(spec, ours, 1.0 if not periods else 1.0 - allowed_misses(periods, confidence) / periods),
                 ours.ExpectCompleteAfterRepair(column="achieved_final", min_value=1.0, max_value=1.0),
                 ours.ExpectRowsHeldBounded(
-                    column="rows_held_max", min_value=0, max_value=2 * frames["books"]["left"][0]
+                    column="rows_held_max", min_value=0, max_value=spec.rows_held or 2 * frames["books"]["left"][0]
                 ),
             ]
             if periods
@@ -258,7 +258,7 @@ def _describe(name: str, each: Any, frame: pd.DataFrame) -> dict[str, Any]:
     share = found.get("unexpected_count")
     observed = found.get("observed_value")
     if observed is None:
-        values = found.get("partial_unexpected_list") or []
+        values = [_plain(each) for each in found.get("partial_unexpected_list") or []]
         observed = f"{share or 0} of {found.get('element_count', 0)} rows unexpected" + (
             f", such as {values[:3]}" if values else ""
         )
@@ -270,6 +270,13 @@ def _describe(name: str, each: Any, frame: pd.DataFrame) -> dict[str, Any]:
         "observed": f"{observed}{where}",
         "expected": ", ".join(f"{key} {value}" for key, value in wanted.items()),
     }
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as Python writes them."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_plain(each) for each in value)
+    return round(value.item(), 6) if hasattr(value, "item") else value
 
 
 def _place(entry: Any) -> int:

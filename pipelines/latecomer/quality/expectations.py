@@ -34,7 +34,7 @@ class ExpectCompleteAfterRepair(gxe.ExpectColumnValuesToBeBetween):
 
 
 class ExpectRowsHeldBounded(gxe.ExpectColumnValuesToBeBetween):
-    """No period held more rows than two copies of the whole input."""
+    """No period held more rows than the query's ``rows_held``; without one, than two copies of the whole input."""
 
     description: str = "Rows held stay under their bound"
 

@@ -18,18 +18,29 @@ th:first-child,td:first-child{text-align:left}.ok{color:#0a7a3d}.bad{color:#b326
 """
 
 
+SHARES = {
+    "join": "recall",
+    "aggregate": "answers within the error",
+    "topk": "hit rate",
+    "theta_join": "share of results on time",
+    "membership": "share of results on time",
+}
+"""What ``achieved_on_time`` is, by kind."""
+
+
 def write(folder: Path, spec: Any, counts: dict[str, int], ledger: pd.DataFrame, results: list[dict[str, Any]]) -> Path:
     """Write ``<folder>/<query>.html`` and refresh ``<folder>/index.html``; returns the query's page."""
     folder.mkdir(parents=True, exist_ok=True)
-    page = folder / f"{spec.name}.html"
+    page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")
     body = [
         f"<p><a href='index.html'>All queries</a> · <a href='data_docs/index.html'>Data Docs</a></p><h1>{_e(spec.name)}</h1>"
     ]
     body.append(f"<p>{_e(spec.kind)} · target {spec.target:g} · strategy {_e(spec.strategy.name)}</p>")
-    body.append(_tiles(counts, ledger))
+    body.append(_tiles(counts, ledger, SHARES[spec.kind]))
     body.append("<h2>Expectations</h2>" + _expectations(results))
     if len(ledger):
-        body.append("<h2>Recall per period</h2>" + _chart(ledger, spec.target) + _ledger(ledger))
+        share = SHARES[spec.kind]
+        body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, spec.target, share) + _ledger(ledger))
     page.write_text(_page(spec.name, "".join(body)), encoding="utf-8")
     _index(folder)
     return page
@@ -42,17 +53,18 @@ def _index(folder: Path) -> None:
     (folder / "index.html").write_text(_page("Latecomer: quality", text), encoding="utf-8")
 
 
-def _tiles(counts: dict[str, int], ledger: pd.DataFrame) -> str:
+def _tiles(counts: dict[str, int], ledger: pd.DataFrame, share: str) -> str:
     known = ledger[ledger["achieved_on_time"].notna()] if len(ledger) else ledger
-    expected = float(known["expected"].sum()) if len(known) else 0.0
+    weight = known["windows" if "windows" in known else "expected"] if len(known) else pd.Series(dtype=float)
+    expected = float(weight.sum())
     values = {
         "rows read": f"{counts['rows_read']:,}",
         "results on time": f"{counts['on_time']:,}",
         "late rows": f"{counts['late']:,}",
-        "recall on time": f"{known['on_time'].sum() / expected:.4f}" if expected else "not known yet",
-        "recall after repair": f"{(known['on_time'].sum() + known['repaired'].sum()) / expected:.4f}"
+        f"{share}, first answers": f"{(known['achieved_on_time'] * weight).sum() / expected:.4f}"
         if expected
         else "not known yet",
+        "after repair": f"{(known['achieved_final'] * weight).sum() / expected:.4f}" if expected else "not known yet",
         "rows held, mean": f"{known['rows_held_mean'].mean():,.0f}" if len(known) else "0",
     }
     return (
@@ -69,24 +81,27 @@ def _expectations(results: list[dict[str, Any]]) -> str:
     return f"<table><tr><th>expectation</th><th>state</th><th>observed</th><th>expected</th></tr>{rows}</table>"
 
 
-def _chart(ledger: pd.DataFrame, target: float) -> str:
+def _chart(ledger: pd.DataFrame, target: float, share: str) -> str:
     known = ledger[ledger["achieved_on_time"].notna()].tail(400)
     if not len(known):
         return "<p>No period is known yet: repair what is pending.</p>"
-    width, height = 1000, 180
-    low = min(float(known["achieved_on_time"].min()), target) - 0.02
-    step = width / max(len(known), 1)
+    width, height, margin = 1000, 180, 90
+    low = max(min(float(known["achieved_on_time"].min()), target) - 0.02, 0.0)
+    step = (width - margin) / max(len(known), 1)
 
     def y(value: float) -> float:
         return height - (value - low) / (1.0 - low + 1e-9) * (height - 10) - 5
 
     bars = "".join(
-        f"<rect x='{i * step:.1f}' y='{y(v):.1f}' width='{max(step - 1, 0.5):.1f}' height='{height - y(v):.1f}' "
+        f"<rect x='{margin + i * step:.1f}' y='{y(v):.1f}' width='{max(step - 1, 0.5):.1f}' height='{height - y(v):.1f}' "
         f"fill='{'#5b8def' if v >= target else '#d9534f'}'><title>{start}: {v:.4f}</title></rect>"
         for i, (start, v) in enumerate(zip(known["period_start"], known["achieved_on_time"], strict=True))
     )
-    line = f"<line x1='0' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}' stroke='#222' stroke-dasharray='4 3'/>"
-    return f"<svg viewBox='0 0 {width} {height}' role='img' aria-label='recall on time per period'>{bars}{line}</svg>"
+    line = f"<line x1='{margin}' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}' stroke='#222' stroke-dasharray='4 3'/>"
+    marks = {f"{low:.3f}": height - 5, "1": y(1.0) + 8, f"target {target:g}": y(target) + 4}
+    texts = "".join(f"<text x='0' y='{at:.1f}' font-size='12'>{_e(name)}</text>" for name, at in marks.items())
+    note = "" if low == 0 else f"<p>Bars begin at {low:.3f}, not at 0; red ones are below the target.</p>"
+    return f"<svg viewBox='0 0 {width} {height}' role='img' aria-label='{_e(share)} per period'>{texts}{bars}{line}</svg>{note}"
 
 
 def _ledger(ledger: pd.DataFrame) -> str:

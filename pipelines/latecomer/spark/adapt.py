@@ -66,7 +66,9 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
         stage = JoinStage(spec, session(lake), lake)
         return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
     if spec.kind not in ("aggregate", "topk"):
-        raise InputError(f"query {spec.name}: kind", spec.kind, "has nothing to adapt", "it waits for nothing")
+        raise InputError(
+            f"query {spec.name}: kind", spec.kind, "has nothing to adapt", "its wait is stated (slack), not learnt"
+        )
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.windowed import WindowedStage, controls_of
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from latecomer.lake import crash, journal, small
+from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
@@ -70,9 +71,11 @@ def run(
     from latecomer.spark.ingest import committed_seq
 
     started = time.monotonic()
+    available = committed_seq(lake)
+    if not available and not lake.exists("ingest", "committed"):
+        raise InputError("--lake", lake.uri, "has nothing ingested", "ingest first, or check the path")
     with Lease(lake, f"run-{spec.name}"):
         state = journal.load_state(lake, spec.name, spec.fingerprint())
-        available = committed_seq(lake)
         end = available if until_seq is None else min(available, until_seq + 1)
         last_flush = flush and end == available
         before = dict(state.counts) if state else {}

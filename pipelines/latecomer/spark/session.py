@@ -7,10 +7,14 @@ used by path; on a cluster whose images hold them, set ``LATECOMER_JARS`` to the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -65,9 +69,41 @@ def session(lake: Lake, app_name: str = "latecomer") -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings(lake).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _quiet_start():
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
     return spark
+
+
+_START_NOTE = b"WARNING: Using incubator modules"
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """While the JVM is started: leave out what Java itself says there, whatever its settings; an error is one line on stderr.
+
+    What else the JVM and its children ever write to stderr passes through, line by line.
+    """
+    try:
+        stderr = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    out, into = os.pipe()
+
+    def pump() -> None:
+        with open(out, "rb") as lines, contextlib.suppress(OSError):
+            for line in lines:
+                if not line.startswith(_START_NOTE):
+                    os.write(stderr, line)
+
+    threading.Thread(target=pump, daemon=True, name="stderr of Spark").start()
+    os.dup2(into, 2)
+    os.close(into)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
 
 
 def is_gone() -> bool:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import Spec, rest_of
+from latecomer.specs.spec import Spec, rest_of, rows_held_of
 from latecomer.specs.windows import (
     Window,
     group_by_of,
@@ -126,7 +126,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
     error = quality.number("error", 0.05, low=0.0, high=1.0, open_low=True)
     probability = quality.number("probability", 0.95, low=0.5, high=0.9999)
     period_us = quality.duration("period", max(60_000_000, window.size_us))
-    quality.done()
+    rows_held = rows_held_of(quality)
     strategy = _strategy(inner, strategy_name, window)
     return AggregateSpec(
         name=name,
@@ -138,6 +138,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
         error=error,
         probability=probability,
         period_us=period_us,
+        rows_held=rows_held,
         strategy=strategy,
         **rest_of(reader),
     )

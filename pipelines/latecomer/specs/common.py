@@ -116,6 +116,17 @@ def parse_duration(value: object, *, source: str, key: str, zero: bool = False) 
     return int(exact)
 
 
+_OFTEN_WRITTEN = {
+    **dict.fromkeys(("on", "key", "using", "by"), ("keys", "group_by", "element")),
+    **dict.fromkeys(("filter", "condition", "having"), ("where", "conditions")),
+    **dict.fromkeys(("columns", "fields"), ("select",)),
+    **dict.fromkeys(("from", "sources", "inputs"), ("streams",)),
+    **dict.fromkeys(("n", "limit"), ("k",)),
+    **dict.fromkeys(("order_by", "rank_by"), ("score",)),
+}
+"""Other languages' words for keys, and the keys that may be meant."""
+
+
 class Reader:
     """One mapping of a query file; every problem names the file and the dotted key."""
 
@@ -221,7 +232,9 @@ class Reader:
     def done(self) -> None:
         """Refuse keys that nobody asked for."""
         for name, value in self._left.items():
-            raise self.fail(name, value, "is not a key here", did_you_mean(name, self._known))
+            meant = next((known for known in _OFTEN_WRITTEN.get(name.lower(), ()) if known in self._known), None)
+            remedy = f"did you mean {meant!r}?" if meant else did_you_mean(name, self._known)
+            raise self.fail(name, value, "is not a key here", remedy)
 
 
 def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:

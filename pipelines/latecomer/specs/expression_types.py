@@ -41,13 +41,16 @@ def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: s
     for column in sorted(columns(expr), key=lambda c: (c.alias, c.name)):
         known = schemas[column.alias]
         if column.name not in known and column.name not in ALWAYS_THERE:
-            close = difflib.get_close_matches(column.name, known, n=3, cutoff=0.5) or list(known)[:20]
+            close = difflib.get_close_matches(column.name, known, n=3, cutoff=0.5)
+            some = ", ".join(close or list(known)[:20])
             raise SpecError(
                 source,
                 key,
                 f"{column.alias}.{column.name}",
                 "no such column in its stream",
-                f"did you mean one of these columns: {', '.join(close)}",
+                f"did you mean one of these columns: {some}"
+                if close
+                else f"use one of {some}; text is in quotes: '{column.name}'",
             )
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import Spec, rest_of
+from latecomer.specs.spec import Spec, rest_of, rows_held_of
 from latecomer.specs.windows import STORED, select_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
@@ -94,7 +94,7 @@ def parse(reader: Reader, name: str) -> JoinSpec:
         {"name": strategy_value} if isinstance(strategy_value, str) else strategy_value, reader.source, "strategy"
     )
     strategy_name = inner.choice("name", STRATEGIES, "qjoin")
-    target, period_us = _quality(reader, strategy_name)
+    target, period_us, rows_held = _quality(reader, strategy_name)
     strategy = _strategy(inner, strategy_name, window_us, period_us)
     return JoinSpec(
         name=name,
@@ -105,6 +105,7 @@ def parse(reader: Reader, name: str) -> JoinSpec:
         select=select,
         recall=target,
         period_us=period_us,
+        rows_held=rows_held,
         strategy=strategy,
         **rest_of(reader),
     )
@@ -134,16 +135,15 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
     return tuple((column, column) for column in value)
 
 
-def _quality(reader: Reader, strategy: str) -> tuple[float, int]:
+def _quality(reader: Reader, strategy: str) -> tuple[float, int, int | None]:
     inner = reader.mapping("quality", None)
     if inner is None:
         if strategy in _ADAPTIVE:
             raise reader.fail("quality", None, f"is missing, and {strategy} adapts to it", _EXAMPLE)
-        return 0.95, 60_000_000
+        return 0.95, 60_000_000, None
     target = inner.number("recall", low=0.0, high=1.0, open_low=True)
     period_us = inner.duration("period")
-    inner.done()
-    return target, period_us
+    return target, period_us, rows_held_of(inner)
 
 
 def _strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinStrategy:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import Spec, rest_of
+from latecomer.specs.spec import Spec, rest_of, rows_held_of
 from latecomer.specs.windows import Window, jsonable, quality_of, strategy_of, window_of
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
@@ -77,7 +77,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
     quality = quality_of(reader, strategy_name, (), "false_positive_rate: 0.001")
     rate = quality.number("false_positive_rate", 0.001, low=0.0, high=0.5, open_low=True)
     period_us = quality.duration("period", max(60_000_000, *(window.size_us for window in windows)))
-    quality.done()
+    rows_held = rows_held_of(quality)
     strategy = MembershipStrategy(
         strategy_name,
         inner.number("fingerprint_bits", 12, low=4, high=32, whole=True),
@@ -93,6 +93,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         windows=windows,
         false_positive_rate=rate,
         period_us=period_us,
+        rows_held=rows_held,
         strategy=strategy,
         **rest_of(reader),
     )

@@ -26,6 +26,8 @@ class Spec:
         In the file's order.
     period_us : int
         Period of the ledger, over which the target is judged.
+    rows_held : int or None
+        Most rows that a period may hold, which `check` holds it to; it changes no result.
     strategy
         How the query is run; every kind's has ``name`` and ``gamma_us``.
     source, description, schedule
@@ -37,6 +39,7 @@ class Spec:
     streams: tuple[tuple[str, str], ...]
     period_us: int
     strategy: Any
+    rows_held: int | None = field(default=None, compare=False)
     source: str = field(default="", compare=False)
     description: str = field(default="", compare=False)
     schedule: Schedule = field(default=DEFAULT, compare=False)
@@ -65,9 +68,16 @@ class Spec:
         return {"kind": self.kind, "name": self.name, "streams": streams, **self.question()}
 
     def fingerprint(self) -> str:
-        """Identity of what the query computes (SHA-256 of canonical JSON): comments, description and schedule do not count."""
+        """Identity of what the query computes (SHA-256 of canonical JSON): comments, description, schedule and the bound on rows held do not count."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def rows_held_of(quality: Reader) -> int | None:
+    """``rows_held`` in ``quality: {...}``, its last key; None where no bound is stated. Refuses whatever is left."""
+    found: int | None = quality.number("rows_held", None, low=1, high=10**12, whole=True)
+    quality.done()
+    return found
 
 
 def rest_of(reader: Reader) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of, texts
-from latecomer.specs.spec import Spec, rest_of
+from latecomer.specs.spec import Spec, rest_of, rows_held_of
 from latecomer.specs.windows import Window, jsonable, quality_of, select_of, strategy_of, window_of
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
@@ -112,7 +112,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
         raise reader.fail("emit", emit, f"is not possible with {strategy_name}", "choose fast_theta_join, or emit rows")
     quality = quality_of(reader, strategy_name, (), "period: 1 d")
     period_us = quality.duration("period", max(60_000_000, window.size_us))
-    quality.done()
+    rows_held = rows_held_of(quality)
     strategy = ThetaJoinStrategy(
         strategy_name,
         inner.number("partitions", 10, low=1, high=100_000, whole=True),
@@ -129,6 +129,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
         emit=emit,
         select=select,
         period_us=period_us,
+        rows_held=rows_held,
         strategy=strategy,
         **rest_of(reader),
     )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import Spec, rest_of
+from latecomer.specs.spec import Spec, rest_of, rows_held_of
 from latecomer.specs.windows import (
     Window,
     group_by_of,
@@ -113,7 +113,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
     quality = quality_of(reader, strategy_name, _STEERED, "hit_rate: 0.95, period: 1 d")
     hit_rate = quality.number("hit_rate", 0.95, low=0.0, high=1.0, open_low=True)
     period_us = quality.duration("period", max(60_000_000, window.size_us))
-    quality.done()
+    rows_held = rows_held_of(quality)
     strategy = _strategy(inner, strategy_name, period_us)
     return TopKSpec(
         name=name,
@@ -126,6 +126,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
         where=where,
         hit_rate=hit_rate,
         period_us=period_us,
+        rows_held=rows_held,
         strategy=strategy,
         **rest_of(reader),
     )

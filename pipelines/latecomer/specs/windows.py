@@ -83,7 +83,7 @@ def select_of(
         if item.name.lower() in {other.name.lower() for other in found}:
             raise reader.fail(key, item.name, "is selected twice", "remove one, or rename it with `as`")
         if item.name.lower() in {name.lower() for name in taken}:
-            raise reader.fail(key, item.name, "is the name of a fixed result column", "rename it with `as`")
+            raise reader.fail(key, item.name, _why_not(item.name, (*fixed, *ENVELOPE)), "rename it with `as`")
         found.append(item)
     return tuple(found) or None
 
@@ -109,8 +109,13 @@ def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> st
     if not ALIAS.fullmatch(name):
         raise reader.fail(key, name, "is not a column name", "use letters, digits and _, not a digit first")
     if name.lower() in {other.lower() for other in (*taken, *ENVELOPE, *INNER)}:
-        raise reader.fail(key, name, "is the name of a fixed result column", "choose another name")
+        raise reader.fail(key, name, _why_not(name, (*taken, *ENVELOPE)), "choose another name")
     return name
+
+
+def _why_not(name: str, shown: Iterable[str]) -> str:
+    results = name.lower() in {other.lower() for other in shown}
+    return "is the name of another result column" if results else "is a name kept for the product's own columns"
 
 
 def strategy_of(

@@ -1,0 +1,82 @@
+"""`explain` for every kind, on the example of `init`; a join's curve against the set formula counted here."""
+
+import numpy as np
+import pytest
+from latecomer.jobs import skeleton
+from latecomer.jobs.explain import explain
+from latecomer.lake.location import Lake
+from latecomer.quality.checks import check
+from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.run import run
+from latecomer.specs.loading import load_query, parse_query
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, spark):
+    """A skeleton's folder and its lake, every query run."""
+    folder = tmp_path_factory.mktemp("init") / "shop"
+    skeleton.make(folder, with_example=True)
+    lake = Lake(folder / "lake")
+    done = ingest(lake, [str(folder / "landing" / "_by_stream")], IngestOptions(by="stream"))
+    assert done.event_times_us is not None and done.event_times_us[0] // 86_400_000_000 == 19_723  # 2024-01-01
+    for path in sorted((folder / "queries").glob("*.yaml")):
+        run(lake, load_query(path), flush=True)
+    return folder, lake
+
+
+def required(rows, window_us):
+    """Per pair, the least retention that produces it: stream time at the later arrival, less the window and the earlier row's time."""
+    event, side = (
+        rows["event_ts"].cast("timestamp[us]").to_numpy().astype(np.int64),
+        rows["stream"].to_numpy() == "clicks",
+    )
+    never = np.iinfo(np.int64).min
+    latest = [np.maximum.accumulate(np.where(side == s, event, never)) for s in (False, True)]
+    now = np.minimum(*latest)
+    session, found = rows["session"].to_pylist(), []
+    for x in range(len(event)):
+        for y in range(x + 1, len(event)):
+            if session[x] == session[y] and side[x] != side[y] and abs(event[x] - event[y]) <= window_us:
+                found.append(now[y] - window_us - event[x])
+    return np.array(found)
+
+
+def test_a_join_shows_what_every_retention_would_have_given(shop, tmp_path):
+    folder, lake = shop
+    spec = load_query(folder / "queries" / "join.yaml")
+    curve = explain(lake, spec, plot=tmp_path / "join.png")
+    needs = required(skeleton.example(), spec.window_us)
+    assert curve.points[-1].recall == 1.0 and curve.clairvoyant.periods_met >= 0.95
+    for point in curve.points:
+        assert point.recall == pytest.approx(np.mean(needs < point.retention_us), abs=2e-3)
+    assert (tmp_path / "join.png").stat().st_size > 10_000
+    assert "clairvoyant" in curve.to_text()
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "topk", "theta_join", "membership"])
+def test_every_other_kind_explains_itself_and_draws(shop, tmp_path, kind):
+    folder, lake = shop
+    found = explain(lake, load_query(folder / "queries" / f"{kind}.yaml"), plot=tmp_path / f"{kind}.png")
+    assert (tmp_path / f"{kind}.png").stat().st_size > 10_000
+    says = {"theta_join": "comparisons", "membership": "false-positive rate"}.get(kind, "clairvoyant")
+    assert says in found.to_text() and found.to_dict()["query"]
+
+
+def test_a_bound_on_rows_held_is_checked_and_changes_no_result(shop):
+    folder, lake = shop
+    text = (folder / "queries" / "join.yaml").read_text().replace("period: 1 h}", "period: 1 h, rows_held: 10}")
+    spec = parse_query(text)
+    assert spec.rows_held == 10 and spec.fingerprint() == load_query(folder / "queries" / "join.yaml").fingerprint()
+    (failure,) = [each for each in check(lake, spec).failures if "rows_held" in each]
+    assert "max_value 10" in failure and "period_start 2024-01-0" in failure and "np." not in failure
+
+
+def test_a_report_of_a_query_named_index_is_not_the_index(shop, tmp_path):
+    _, lake = shop
+    spec = parse_query(
+        "name: index\nkind: membership\nstreams: {a: views, b: clicks}\nelement: session\nwindow: 10 min\n"
+    )
+    run(lake, spec)
+    page = check(lake, spec, report_dir=tmp_path).report
+    assert page.name != "index.html" and page.name in (tmp_path / "index.html").read_text()
+    assert "share of results on time" in page.read_text()
