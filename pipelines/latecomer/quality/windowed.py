@@ -9,7 +9,8 @@ kind        what is counted                                     ``achieved_on_ti
 ==========  ==================================================  ===============================================
 aggregate   (row, window) contributions                         share of answers whose first error was < `error`
 topk        members of the final top-k                          share that the first answer had (hit rate)
-theta_join  result rows; with ``emit: count`` their matches     share that was published on time
+theta_join  result rows; with ``emit: count`` their matches;    share that was published on time
+            with ``ranges`` windows that have an answer
 membership  result elements                                     share that was published on time
 ==========  ==================================================  ===============================================
 """
@@ -175,6 +176,8 @@ def _counted(lake: Lake, spec: Any) -> pd.DataFrame:
             }
         )
         sums = frame.groupby("period").sum()
+    elif getattr(spec, "emit", "") == "ranges":
+        sums = _final_at_first(lake, spec)
     else:
         counts = [small.count_by(lake, area, spec.name, "period_start") for area in ("on_time", "corrections")]
         index = sorted({*counts[0], *counts[1]})
@@ -185,3 +188,20 @@ def _counted(lake: Lake, spec: Any) -> pd.DataFrame:
         )
     sums["achieved"] = np.where(sums["expected"] > 0, sums["on_time"] / sums["expected"].clip(lower=1), 1.0)
     return sums
+
+
+def _final_at_first(lake: Lake, spec: Any) -> pd.DataFrame:
+    """Per period: windows that have an answer, and those whose first one stood; an answer is many rows, which a later one replaces."""
+    parts = [small.read(lake, area, spec.name, ["window_start", "period_start"]) for area in ("on_time", "corrections")]
+    frames = [
+        pd.DataFrame({"window": _us_of(rows, "window_start"), "period": _us_of(rows, "period_start")}).drop_duplicates()
+        for rows in parts
+    ]
+    both = pd.concat(frames).drop_duplicates()
+    first = both["window"].isin(frames[0]["window"]) & ~both["window"].isin(frames[1]["window"])
+    counted = pd.DataFrame({"period": both["period"], "on_time": first.astype(np.int64), "expected": 1})
+    return counted.groupby("period").sum()
+
+
+def _us_of(rows: pa.Table | None, name: str) -> np.ndarray:
+    return np.empty(0, np.int64) if rows is None else rows[name].cast(pa.int64()).to_numpy()
