@@ -223,13 +223,13 @@ def test_a_late_null_leaves_the_error_of_the_rows_before_it(lake, tmp_path):
     times = pa.array([1_700_000_000_000_000 + at * 1_000_000 for at, _ in rows], pa.int64())
     table = pa.table({"stream": ["a"] * len(rows), "event_ts": times, "v": pa.array([v for _, v in rows])})
     spec = parse_query(
-        "name: q\nkind: aggregate\nstreams: {s: a}\nwindow: 10 s\nselect: {mid: median(v)}\n"
+        "name: q\nkind: aggregate\nstreams: {s: a}\nwindow: 10 s\nselect: {m: median(v)}\n"
         "quality: {error: 0.05, probability: 0.9, period: 1 h}\nstrategy: {name: k_slack, slack: 1 us, gamma: 1 us}\n"
     )
     load(lake, table, tmp_path)
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    found = {row["window_start"].second: (row["rows"], row["mid"]) for row in views.results(lake, spec).to_pylist()}
+    found = {row["window_start"].second: (row["rows"], row["m"]) for row in views.results(lake, spec).to_pylist()}
     assert found == {20: (10, 9.0), 30: (1, None), 50: (1, 5.0)}
     stored = small.read(lake, "corrections", "q").sort_by([("window_start", "ascending"), ("revision", "ascending")])
     errors = list(zip(stored["rows"].to_pylist(), stored["error"].to_pylist(), strict=True))

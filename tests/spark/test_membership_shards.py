@@ -87,7 +87,7 @@ def batches_of(rows, cuts=()):
     """Rows (place, window, hash) as tasks get them, a task per cut; elements are the hashes."""
     place, window, hashes = zip(*rows, strict=True) if len(rows) else ((), (), ())
     hashes = pa.array(np.asarray(hashes, np.uint64).view(np.int64))
-    columns = {"place": pa.array(place, pa.int32()), "m": pa.array(window, pa.int64()), "element": hashes}
+    columns = {"place": pa.array(place, pa.int32()), "_m": pa.array(window, pa.int64()), "element": hashes}
     table = pa.table(columns | {"hash": hashes})
     edges = [0, *sorted(min(cut, table.num_rows) for cut in cuts), table.num_rows]
     return [table.slice(a, b - a).combine_chunks().to_batches() for a, b in pairwise(edges)]
@@ -95,7 +95,7 @@ def batches_of(rows, cuts=()):
 
 def filters_of(tasks, places, shards, new, bloom=False, bits=None):
     """Rows of both passes, and the filters; of equals the first stream leads."""
-    counts = Counter((row["place"], row["m"]) for task in tasks for batch in task for row in batch.to_pylist())
+    counts = Counter((row["place"], row["_m"]) for task in tasks for batch in task for row in batch.to_pylist())
     windows = sorted({window for _, window in counts})
     leads = [min(range(places), key=lambda place: counts[place, window]) for window in windows]
     numbers = np.array(windows, np.int64), np.array(leads, np.int32)
@@ -103,7 +103,7 @@ def filters_of(tasks, places, shards, new, bloom=False, bits=None):
     for others in (False, True):
         packs = [batch for task in tasks for batch in packed(task, [filters, filters.data], others)]
         rows = [row for batch in filled(packs, new) for row in batch.to_pylist()]
-        keys = [(row["place"], row["m"], row["shard"]) for row in rows]
+        keys = [(row["place"], row["_m"], row["shard"]) for row in rows]
         assert keys == sorted(set(keys)) and not set(keys) & set(filters.data)
         filters = filters._replace(data=filters.data | {k: row["data"] for k, row in zip(keys, rows, strict=True)})
         built.append(rows)
@@ -114,7 +114,7 @@ def passed_of(tasks, filters):
     """Rows that pass, by the place that their rank stands for."""
     leads = dict(zip(filters.windows.tolist(), filters.leads.tolist(), strict=True))
     found = [row for task in tasks for batch in passing(task, [filters, filters.data]) for row in batch.to_pylist()]
-    return {((r["rank"] + leads[r["m"]]) % filters.places, r["m"], r["element"] % 2**64) for r in found}
+    return {((r["rank"] + leads[r["_m"]]) % filters.places, r["_m"], r["element"] % 2**64) for r in found}
 
 
 def new_of(bloom, rate=0.002):
@@ -138,12 +138,12 @@ def test_filters_are_a_function_of_the_elements_alone(rows, cuts, order, bloom, 
     assert [firsts, others] == again
     sets_of = {(p, m): {h for q, n, h in rows if (q, n) == (p, m)} for p in range(3) for m in range(-2, 3)}
     for window, lead in zip(filters.windows.tolist(), filters.leads.tolist(), strict=True):
-        tested = sum(row["rows"] for row in firsts if row["m"] == window)
+        tested = sum(row["rows"] for row in firsts if row["_m"] == window)
         assert tested == len(sets_of[lead, window]) and all(
-            row["place"] == lead for row in firsts if row["m"] == window
+            row["place"] == lead for row in firsts if row["_m"] == window
         )
         for place in {0, 1, 2} - {lead}:
-            survivors = sum(row["rows"] for row in others if (row["place"], row["m"]) == (place, window))
+            survivors = sum(row["rows"] for row in others if (row["place"], row["_m"]) == (place, window))
             inside = sets_of[place, window]
             assert len(inside & sets_of[lead, window]) <= survivors <= (len(inside) if tested else 0)
     passed = passed_of(batches_of(rows, cuts), filters)
@@ -247,7 +247,7 @@ def test_every_type_of_element(spark, monkeypatch, split, name, few):
         stage.spec, stage.spark, stage.extras = query(name), spark, {}
         stage.__dict__ |= {"kind": kind, "side_of": [0, 1], "grid": Grid(4_000_000, 2_000_000)}
         sides = [(both + single) * 3, [-x if kind == "double" and x == 0 else x for x in both]]
-        roles = [spark.createDataFrame([(5, x) for x in side], f"m bigint, element {kind}") for side in sides]
+        roles = [spark.createDataFrame([(5, x) for x in side], f"_m bigint, element {kind}") for side in sides]
         found = stage._confirmed(roles).select("element").collect()
         assert len(found) == len(both) and {_plain(row[0]) for row in found} == set(both), kind
         for own in stage.extras.values():

@@ -118,11 +118,11 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
     from latecomer.core import theta_join as theta
 
     rows = stage.in_windows(stage._stored(seq_to=seq_to), stage.first_of("ts"), stage.last_of("ts"))
-    counts = rows.groupBy("m").count().orderBy(F.desc("count"), "m").limit(1).collect()
+    counts = rows.groupBy("_m").count().orderBy(F.desc("count"), "_m").limit(1).collect()
     if not counts:
         return Text(stage.spec.name, ["no rows yet"], {})
-    window = counts[0]["m"]
-    table = rows.where(F.col("m") == window).drop("ok", "shard", "ts").toArrow()
+    window = counts[0]["_m"]
+    table = rows.where(F.col("_m") == window).drop("ok", "shard", "ts").toArrow()
     _, streams, comparisons = stage.window_join.encoded(table)
     strategy = stage.spec.strategy
     plan = theta.plan(streams, comparisons, strategy.partitions, strategy.boundaries)

@@ -200,9 +200,9 @@ class AggregateStage(WindowedStage):
         def spread(partial: DataFrame) -> DataFrame:
             start = F.col("pane") * self.grid.pane_us
             wide = self.in_windows(partial, self.open_from(start), self.last_of(start))
-            return wide.join(F.broadcast(closing.table), ["shard", "m"])
+            return wide.join(F.broadcast(closing.table), ["shard", "_m"])
 
-        return self._aggregated(keyed, inner, spread, [*self.groups, "shard", "m", "closed_seq", "wait_us"])
+        return self._aggregated(keyed, inner, spread, [*self.groups, "shard", "_m", "closed_seq", "wait_us"])
 
     def _aggregated(
         self, rows: DataFrame, inner: list[str], spread: Any, outer: list[str], due: DataFrame | None = None
@@ -302,17 +302,17 @@ class AggregateStage(WindowedStage):
         from pyspark.sql import functions as F
 
         wide = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
-        missed = self.keep(wide.select(*self.groups, "m", "repaired_in").distinct())
-        number = F.row_number().over(Window.orderBy("m", *self.groups))
-        windows = missed.select(*self.groups, "m").distinct().withColumn("w", number.cast("bigint"))
-        touched = join_null_safe(missed, windows, [*self.groups, "m"])
+        missed = self.keep(wide.select(*self.groups, "_m", "repaired_in").distinct())
+        number = F.row_number().over(Window.orderBy("_m", *self.groups))
+        windows = missed.select(*self.groups, "_m").distinct().withColumn("w", number.cast("bigint"))
+        touched = join_null_safe(missed, windows, [*self.groups, "_m"])
         rows = self.counted_from(self.stored_in(due), due).withColumn("pane", floor_div("ts", self.grid.pane_us))
-        inner, outer = [*self.groups, "pane", "repaired_in"], [*self.groups, "m", "repaired_in"]
+        inner, outer = [*self.groups, "pane", "repaired_in"], [*self.groups, "_m", "repaired_in"]
 
         def spread(partial: DataFrame) -> DataFrame:
             start = F.col("pane") * self.grid.pane_us
             return join_null_safe(
-                self.in_windows(partial, self.first_of(start), self.last_of(start)), windows, [*self.groups, "m"]
+                self.in_windows(partial, self.first_of(start), self.last_of(start)), windows, [*self.groups, "_m"]
             )
 
         def values(column: int) -> DataFrame:
@@ -322,12 +322,12 @@ class AggregateStage(WindowedStage):
         return self._with_errors(found, self._first_answers(due), values, due)
 
     def _first_answers(self, due: Due) -> DataFrame:
-        """On-time answers of the windows that missed rows: groups, ``m``, ``_first_rows``, ``_first_<i>`` per aggregate."""
+        """On-time answers of the windows that missed rows: groups, ``_m``, ``_first_rows``, ``_first_<i>`` per aggregate."""
         from pyspark.sql import functions as F
 
         return self.written("on_time", due).select(
             *(F.col(quoted(name)) for name in self.spec.group_by),
-            "m",
+            "_m",
             F.col("rows").alias("_first_rows"),
             *(F.col(each.name).alias(f"_first_{i}") for i, each in enumerate(self.spec.select)),
         )
@@ -337,7 +337,7 @@ class AggregateStage(WindowedStage):
     ) -> DataFrame:
         from pyspark.sql import functions as F
 
-        keys = [*self.spec.group_by, "m"]
+        keys = [*self.spec.group_by, "_m"]
         joined = join_null_safe(found, first, keys, "left")
         kinds = dict(found.dtypes)
         errors: list[Column] = []
@@ -364,10 +364,10 @@ class AggregateStage(WindowedStage):
         each = self.spec.select[place]
         assert each.argument is not None
         i, q = self.arguments.index(each.argument), 0.5 if each.q is None else each.q
-        keys = [*self.spec.group_by, "m"]
+        keys = [*self.spec.group_by, "_m"]
         named = values(i).select(
             *(F.col(f"g{k}").alias(name) for k, name in enumerate(self.spec.group_by)),
-            "m", "repaired_in", F.col(f"v{i}").cast("double").alias("_value"), "often",
+            "_m", "repaired_in", F.col(f"v{i}").cast("double").alias("_value"), "often",
         )  # fmt: skip
         answer = F.col(f"_first_{place}")
         both = join_null_safe(named, first.select(*(F.col(quoted(k)) for k in keys), answer), keys)

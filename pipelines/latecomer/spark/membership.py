@@ -168,7 +168,7 @@ class MembershipStage(WindowedStage):
     # ----------------------------------------------------------------------------------------------------- answers
 
     def _role(self, rows: DataFrame, place: int, first: Column | None, last: Column | None) -> DataFrame:
-        """Rows of one stream by window, as ``m`` and ``element``; `first` and `last` bound the windows further."""
+        """Rows of one stream by window, as ``_m`` and ``element``; `first` and `last` bound the windows further."""
         from pyspark.sql import functions as F
 
         own = rows.where(F.col("side") == self.side_of[place]).withColumn("element", F.col(f"e{place}"))
@@ -188,24 +188,24 @@ class MembershipStage(WindowedStage):
         closed = closing.table.drop("shard")
         roles = [
             self._role(rows, place, self.open_from("ts"), last)
-            .join(F.broadcast(closed.select("m")), "m")
-            .select("m", "element")
+            .join(F.broadcast(closed.select("_m")), "_m")
+            .select("_m", "element")
             for place in range(len(self.side_of))
         ]
         if self.spec.strategy.name == "exact":
             found = roles[0].distinct()
             for role in roles[1:]:
-                found = found.join(role, ["m", "element"], "left_semi")
+                found = found.join(role, ["_m", "element"], "left_semi")
         else:
             found = self._confirmed(roles)
-        return found.join(F.broadcast(closed), "m").select("element", "m", "closed_seq", "wait_us")
+        return found.join(F.broadcast(closed), "_m").select("element", "_m", "closed_seq", "wait_us")
 
     def _confirmed(self, roles: list[DataFrame]) -> DataFrame:
-        """Elements in every role, ``m`` and ``element``: what passes the other roles' filters, seen in all of them."""
+        """Elements in every role, ``_m`` and ``element``: what passes the other roles' filters, seen in all of them."""
         from pyspark.sql import functions as F
 
         parts = [
-            role.select(F.lit(place).alias("place"), "m", "element", F.xxhash64("element").alias("hash"))
+            role.select(F.lit(place).alias("place"), "_m", "element", F.xxhash64("element").alias("hash"))
             for place, role in enumerate(roles)
         ]
         rows = parts[0]
@@ -215,25 +215,25 @@ class MembershipStage(WindowedStage):
         if here is not None:
             return self._confirmed_here(here)
         rows = self.keep(rows)
-        counts = rows.groupBy("place", "m").agg(F.count("*"), F.sum(self._width)).collect()
+        counts = rows.groupBy("place", "_m").agg(F.count("*"), F.sum(self._width)).collect()
         filters, lead = self._planned([tuple(row) for row in counts])
         shares = [self._share(filters)]
         for others in (False, True):
             shares.append(
                 self._share(self._learnt(self._built(rows, filters, shares[:], others), lead, filters.bits, others))
             )
-        passed = rows.mapInArrow(partial(passing, shares=shares), f"rank int, m bigint, element {self.kind}")
+        passed = rows.mapInArrow(partial(passing, shares=shares), f"rank int, _m bigint, element {self.kind}")
         bit = F.call_function("shiftleft", F.lit(1).cast("bigint"), "rank")
-        seen = self.keep(passed.groupBy("m", "element").agg(F.bit_or(bit).alias("ranks")))
+        seen = self.keep(passed.groupBy("_m", "element").agg(F.bit_or(bit).alias("ranks")))
         ranks, wanted = F.col("ranks"), all_bits(len(roles))
         if self._noted:
-            counted = seen.groupBy("m").agg(
+            counted = seen.groupBy("_m").agg(
                 F.count_if(ranks.bitwiseAND(1) == 1),
                 F.count_if(ranks == wanted),
                 F.sum(self._width * F.bit_count(ranks)),
             )
             self._note_candidates(tuple(row) for row in counted.collect())
-        return seen.where(ranks == wanted).select("m", "element")
+        return seen.where(ranks == wanted).select("_m", "element")
 
     def _share(self, value: Any) -> Broadcast[Any]:
         """A copy for every task, until `release`."""
@@ -250,11 +250,11 @@ class MembershipStage(WindowedStage):
         pieces = len(asked) * filters.windows.size + sum(filters.shards.values())
         hashes = (
             rows.where(F.col("place").isin(asked))
-            .select("place", "m", "hash")
-            .mapInArrow(partial(packed, shares=shares, others=others), "place int, m bigint, shard int, data binary")
-            .repartition(min(tasks, pieces) or 1, "place", "m", "shard")
+            .select("place", "_m", "hash")
+            .mapInArrow(partial(packed, shares=shares, others=others), "place int, _m bigint, shard int, data binary")
+            .repartition(min(tasks, pieces) or 1, "place", "_m", "shard")
         )
-        types = "place int, m bigint, shard int, rows bigint, data binary"
+        types = "place int, _m bigint, shard int, rows bigint, data binary"
         return hashes.mapInArrow(partial(filled, new=self._new), types).toArrow().to_batches()
 
     def _brought(self, rows: DataFrame) -> pa.Table | None:
@@ -266,7 +266,7 @@ class MembershipStage(WindowedStage):
 
     def _confirmed_here(self, table: pa.Table) -> DataFrame:
         """As `_confirmed`, of rows that are here."""
-        counts = table.group_by(["place", "m"]).aggregate([("width", "count"), ("width", "sum")])
+        counts = table.group_by(["place", "_m"]).aggregate([("width", "count"), ("width", "sum")])
         filters, lead = self._planned(zip(*(column.to_pylist() for column in counts.columns), strict=True))
         shares: list[Any] = [filters]
         for others in (False, True):
@@ -278,20 +278,20 @@ class MembershipStage(WindowedStage):
         if self.kind == "double":  # as the engine groups: zero has no sign
             passed = passed.set_column(2, "element", pc.add(passed["element"], 0.0))
         kinds = [("rank", "count_distinct"), ("rank", "min"), ("width", "max")]
-        seen = passed.group_by(["m", "element"]).aggregate(kinds)
+        seen = passed.group_by(["_m", "element"]).aggregate(kinds)
         whole = pc.equal(seen["rank_count_distinct"], filters.places)
         if self._noted:
             counted = pa.table(
                 {
-                    "m": seen["m"],
+                    "_m": seen["_m"],
                     "candidate": pc.equal(seen["rank_min"], 0).cast(pa.int64()),
                     "confirmed": whole.cast(pa.int64()),
                     "moved": pc.multiply(seen["width_max"], seen["rank_count_distinct"]),
                 }
-            ).group_by("m")
+            ).group_by("_m")
             sums = counted.aggregate([(name, "sum") for name in ("candidate", "confirmed", "moved")])
             self._note_candidates(zip(*(column.to_pylist() for column in sums.columns), strict=True))
-        return tables.handed(self.spark, seen.filter(whole).select(["m", "element"]))
+        return tables.handed(self.spark, seen.filter(whole).select(["_m", "element"]))
 
     @cached_property
     def _error(self) -> float:
@@ -398,28 +398,28 @@ class MembershipStage(WindowedStage):
 
         places = range(len(self.side_of))
         late = [
-            self._role(due.rows, p, F.col("m_from"), F.col("m_to")).select("m", "element", "seq", "repaired_in")
+            self._role(due.rows, p, F.col("m_from"), F.col("m_to")).select("_m", "element", "seq", "repaired_in")
             for p in places
         ]
-        keys = late[0].select("m", "element")
+        keys = late[0].select("_m", "element")
         for part in late[1:]:
-            keys = keys.unionByName(part.select("m", "element"))
+            keys = keys.unionByName(part.select("_m", "element"))
         keys = self.keep(keys.distinct())
         stored = self.stored_in(due)
         found = None
         for place in places:
             own = (
                 self._role(stored, place, None, None)
-                .select("m", "element", "seq")
-                .join(keys, ["m", "element"], "left_semi")
+                .select("_m", "element", "seq")
+                .join(keys, ["_m", "element"], "left_semi")
             )
-            marked = own.join(late[place], ["m", "element", "seq"], "left")
-            since = marked.groupBy("m", "element").agg(F.min(F.coalesce("repaired_in", F.lit(-1))).alias(f"c{place}"))
-            found = since if found is None else found.join(since, ["m", "element"])
+            marked = own.join(late[place], ["_m", "element", "seq"], "left")
+            since = marked.groupBy("_m", "element").agg(F.min(F.coalesce("repaired_in", F.lit(-1))).alias(f"c{place}"))
+            found = since if found is None else found.join(since, ["_m", "element"])
         assert found is not None
         when = F.greatest(*(f"c{place}" for place in places))
         complete = found.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
-        return complete.select("element", "m", "repaired_in")
+        return complete.select("element", "_m", "repaired_in")
 
 
 def _common_decimal(kinds: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """Filters of memberships, what tasks do with them: pack hashes, fill filters, let rows pass (:mod:`latecomer.spark.membership`).
 
 All functions are of Arrow batches and of plain values, so the driver runs the same ones where rows are few. Rows have ``place`` (of their
-stream in the query), ``m`` (window) and ``hash``; none needs an order. Cost: O(n log n) of a task's rows.
+stream in the query), ``_m`` (window) and ``hash``; none needs an order. Cost: O(n log n) of a task's rows.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Asked:
     def rows_of(self, batch: pa.RecordBatch) -> tuple[NDArray[Any], ...]:
         """Place, window, hash and the place that leads in the window, of each row."""
         place, hashes = batch["place"].to_numpy(), batch["hash"].to_numpy().view(np.uint64)
-        window = np.zeros(place.size, np.int64) if self.filters.together else batch["m"].to_numpy()
+        window = np.zeros(place.size, np.int64) if self.filters.together else batch["_m"].to_numpy()
         return place, window, hashes, self.filters.leads[np.searchsorted(self.filters.windows, window)]
 
     def known(self, place: NDArray[Any], window: NDArray[np.int64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -142,7 +142,7 @@ def filled(batches: Iterable[pa.RecordBatch], new: Any) -> Iterator[pa.RecordBat
     yield from _batched((fill(key) for key in sorted(packs)), BUILT)
 
 
-_PACKED = pa.schema([("place", pa.int32()), ("m", pa.int64()), ("shard", pa.int32()), ("data", pa.binary())])
+_PACKED = pa.schema([("place", pa.int32()), ("_m", pa.int64()), ("shard", pa.int32()), ("data", pa.binary())])
 BUILT = pa.schema([*list(_PACKED)[:3], ("rows", pa.int64()), ("data", pa.binary())])
 
 

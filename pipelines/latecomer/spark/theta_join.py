@@ -142,8 +142,8 @@ class ThetaJoinStage(WindowedStage):
         from pyspark.sql import functions as F
 
         wide = self.in_windows(rows, self.open_from("ts"), self.last_of("ts"))
-        closed = wide.join(F.broadcast(closing.table.drop("shard")), "m").drop("c", "ok", "ts", "shard")
-        keys = ["m", "closed_seq", "wait_us"]
+        closed = wide.join(F.broadcast(closing.table.drop("shard")), "_m").drop("c", "ok", "ts", "shard")
+        keys = ["_m", "closed_seq", "wait_us"]
         if self.spec.emit == "rows" and self.spec.strategy.name == "spark_sql":
             return self._by_sql(closed, keys)
         return self._solved(closed, keys, None, self._crowded(closing.first, max(closing.after)))
@@ -293,7 +293,7 @@ class ThetaJoinStage(WindowedStage):
             if joined is None:
                 joined = own
                 continue
-            condition: Column = F.col("m") == F.col(f"a{place}_m")
+            condition: Column = F.col("_m") == F.col(f"a{place}__m")
             for c in self.spec.conditions:
                 if alias in c.aliases and all(a in reached for a in c.aliases):
                     columns = {a: self._operand(e, a).column for e, a in zip((c.left, c.right), c.aliases, strict=True)}
@@ -310,23 +310,22 @@ class ThetaJoinStage(WindowedStage):
         from pyspark.sql import functions as F
 
         touched = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
-        marks = touched.select("m", "seq", "repaired_in")
+        marks = touched.select("_m", "seq", "repaired_in")
         crowded = self._crowded(due.first, due.last)
         stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
         if self.spec.emit == "rows":
-            windows = marks.select("m").distinct()
-            rows = stored.join(F.broadcast(windows), "m").join(marks, ["m", "seq"], "left")
+            windows = marks.select("_m").distinct()
+            rows = stored.join(F.broadcast(windows), "_m").join(marks, ["_m", "seq"], "left")
             return self._solved(
                 rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in"),
-                ["m"],
+                ["_m"],
                 "_new",
                 crowded,
             )
-        batches = marks.select("m", "repaired_in").distinct()
-        rows = join_null_safe(stored, batches, ["m"], condition=F.col("seq") <= F.col("repaired_in"))
-        answers = self._solved(rows, ["m", "repaired_in"], None, crowded)
-        # an answer may have no rows (ranges), and still is a revision: batches are numbered, not answers
-        return answers.join(self.numbered(batches, ["m"], due), ["m", "repaired_in"])
+        batches = marks.select("_m", "repaired_in").distinct()
+        rows = join_null_safe(stored, batches, ["_m"], condition=F.col("seq") <= F.col("repaired_in"))
+        # an answer without rows (ranges) leaves no trace, so it is no revision: else how often repair is called would show
+        return self.numbered(self._solved(rows, ["_m", "repaired_in"], None, crowded), ["_m"], due)
 
 
 def _parsed(kind: str) -> Any:

@@ -256,7 +256,7 @@ def hot(rows: DataFrame, keys: list[str], join: WindowJoin, windows: list[int], 
     Parameters
     ----------
     rows
-        One row per row and window: `keys` (bigint, ``m`` among them), ``seq``, ``side``, operands.
+        One row per row and window: `keys` (bigint, ``_m`` among them), ``seq``, ``side``, operands.
     windows
         Numbers of windows that may be hot.
     bound
@@ -267,7 +267,7 @@ def hot(rows: DataFrame, keys: list[str], join: WindowJoin, windows: list[int], 
     layout = Layout.of(join, dict(rows.dtypes))
     if layout is None or not windows:
         return None
-    given = rows.where(F.col("m").isin(windows)).select(
+    given = rows.where(F.col("_m").isin(windows)).select(
         *keys,
         F.xxhash64("seq").alias("_h"),
         *(F.expr(layout.values[alias]).alias(f"_v{i}") for i, alias in enumerate(layout.places)),
@@ -376,7 +376,7 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
         choices.append(f"when side = {side} then concat({', '.join(lists)})")
     codes = f"case when _parts is null then array(-1) {' '.join(choices)} end"
     wide = wide.withColumn("_code", F.explode(F.expr(codes)))
-    slot = f"if(_code < 0, pmod(hash(m), {found.slots}), pmod(_first + _code div {2 * aliases}, {found.slots}))"
+    slot = f"if(_code < 0, pmod(hash(_m), {found.slots}), pmod(_first + _code div {2 * aliases}, {found.slots}))"
     kept = [F.col(name) for name in rows.columns if name != "side"]
     return wide.repartitionById(found.slots, F.expr(f"cast({slot} as int)")).select(
         *kept,

@@ -188,8 +188,8 @@ class TopKStage(WindowedStage):
         paned = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
         best = self._ranked(paned, [*self.groups, "pane", "c"])
         wide = self.in_windows(best, self.open_from(start), self.last_of(start))
-        closed = wide.join(F.broadcast(closing.table.drop("shard")), "m")
-        return self._public(self._best(closed, [*self.groups, "m"]), ["m", "closed_seq", "wait_us"])
+        closed = wide.join(F.broadcast(closing.table.drop("shard")), "_m")
+        return self._public(self._best(closed, [*self.groups, "_m"]), ["_m", "closed_seq", "wait_us"])
 
     def _public(self, rows: DataFrame, inner: list[str]) -> DataFrame:
         from pyspark.sql import functions as F
@@ -212,17 +212,17 @@ class TopKStage(WindowedStage):
         from pyspark.sql import functions as F
 
         touched = self.in_windows(due.rows.where("ok"), F.col("m_from"), F.col("m_to"))
-        entered = touched.select("seq", "m", F.col("repaired_in").alias("entered"))
-        windows = touched.select(*self.groups, "m", "repaired_in").distinct()
+        entered = touched.select("seq", "_m", F.col("repaired_in").alias("entered"))
+        windows = touched.select(*self.groups, "_m", "repaired_in").distinct()
         stored = self.counted_from(self.stored_in(due), due).withColumn("pane", floor_div("ts", self.grid.pane_us))
         first, start = self._ranked(stored, [*self.groups, "pane", "repaired_in"]), F.col("pane") * self.grid.pane_us
         wide = self.in_windows(
             first.withColumnRenamed("repaired_in", "_from"), self.first_of(start), self.last_of(start)
         )
         by_then = F.col("repaired_in") >= F.col("_from")
-        rows = join_null_safe(wide, windows, [*self.groups, "m"], condition=by_then).drop("pane", "_from")
-        best = self._best(rows, [*self.groups, "m", "repaired_in"]).join(entered, ["seq", "m"], "left")
-        answer = Window.partitionBy(*self.groups, "m", "repaired_in")
+        rows = join_null_safe(wide, windows, [*self.groups, "_m"], condition=by_then).drop("pane", "_from")
+        best = self._best(rows, [*self.groups, "_m", "repaired_in"]).join(entered, ["seq", "_m"], "left")
+        answer = Window.partitionBy(*self.groups, "_m", "repaired_in")
         new = F.max((F.col("entered") == F.col("repaired_in")).cast("int")).over(answer)
         changed = best.withColumn("_new", new).where("_new = 1").drop("_new", "entered")
-        return self._public(self.numbered(changed, [*self.groups, "m"], due), ["m", "repaired_in", "revision"])
+        return self._public(self.numbered(changed, [*self.groups, "_m"], due), ["_m", "repaired_in", "revision"])

@@ -83,7 +83,7 @@ class Closing:
     after : list of int
         Per shard: number of the last window that is closed after the micro-batch.
     table : DataFrame
-        Columns ``shard``, ``m`` (window number), ``closed_seq`` (the arrival that closed it), ``wait_us``; small.
+        Columns ``shard``, ``_m`` (window number), ``closed_seq`` (the arrival that closed it), ``wait_us``; small.
     count : int
         Its rows.
     """
@@ -168,7 +168,7 @@ class WindowedStage(Stage):
         raise NotImplementedError
 
     def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
-        """Result columns of closed windows with ``shard``, ``m`` and ``closed_seq``, ``wait_us``.
+        """Result columns of closed windows with ``shard``, ``_m`` and ``closed_seq``, ``wait_us``.
 
         `rows` has payload, ``seq``, ``ts``, ``side``, ``shard`` and ``c``: windows up to this number were closed when the row came
         (null: none of its own); see :meth:`open_from`.
@@ -176,7 +176,7 @@ class WindowedStage(Stage):
         raise NotImplementedError
 
     def corrected(self, due: Due) -> DataFrame:
-        """Corrections: result columns with ``m``, ``revision`` and ``repaired_in``."""
+        """Corrections: result columns with ``_m``, ``revision`` and ``repaired_in``."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------- micro-batch
@@ -359,7 +359,7 @@ class WindowedStage(Stage):
         table = pa.table(
             {
                 "shard": pa.array(joined[0], pa.int32()),
-                "m": pa.array(joined[1], pa.int64()),
+                "_m": pa.array(joined[1], pa.int64()),
                 "closed_seq": pa.array(joined[2], pa.int64()),
                 "wait_us": pa.array(joined[3], pa.int64()),
             }
@@ -464,10 +464,10 @@ class WindowedStage(Stage):
         """Public columns of result rows; what is needed inside only (``wait_us``, ``period_start``) stands last."""
         from pyspark.sql import functions as F
 
-        start = F.col("m") * self.grid.slide_us
+        start = F.col("_m") * self.grid.slide_us
         end = start + self.grid.size_us
         period = floor_to(end - 1, self.spec.period_us)
-        inner = {"m", "shard", "closed_seq", "repaired_in", "wait_us", "revision", "error"}
+        inner = {"_m", "shard", "closed_seq", "repaired_in", "wait_us", "revision", "error"}
         columns = [F.col(quoted(name)) for name in rows.columns if name not in inner]
         place = sum(1 for name in rows.columns if name in self.leading)
         extra = [F.col(name) for name in ("error",) if name in rows.columns]
@@ -559,7 +559,7 @@ class WindowedStage(Stage):
         high = min(last * slide + size, LATEST_US) - 1
         rows = self._stored(seq_to=seq_to, low_us=low, high_us=high).where("ok").withColumn("c", F.lit(first - 1))
         last_closed = F.least(self.last_of("ts"), self._by_shard(after))
-        windows = self.in_windows(rows, self.open_from("ts"), last_closed).select("shard", "m").distinct()
+        windows = self.in_windows(rows, self.open_from("ts"), last_closed).select("shard", "_m").distinct()
         table = windows.withColumn("closed_seq", F.lit(seq_to - 1).cast("bigint")).withColumn(
             "wait_us", F.lit(0).cast("bigint")
         )
@@ -608,24 +608,24 @@ class WindowedStage(Stage):
         return rows.withColumn("repaired_in", first_close("seq"))
 
     def written(self, area: str, due: Due) -> DataFrame:
-        """Committed result rows of the windows that missed rows, with their window number ``m``."""
+        """Committed result rows of the windows that missed rows, with their window number ``_m``."""
         from pyspark.sql import functions as F
 
         m = floor_div(F.unix_micros("window_start"), self.grid.slide_us)
-        rows = tables.read(self.spark, self.lake, area, self.spec.name).withColumn("m", m)
-        return rows.where(F.col("m").between(due.first, due.last))
+        rows = tables.read(self.spark, self.lake, area, self.spec.name).withColumn("_m", m)
+        return rows.where(F.col("_m").between(due.first, due.last))
 
     def numbered(self, rows: DataFrame, keys: list[str], due: Due) -> DataFrame:
         """Rows with ``revision``: the answers of a window count up, by ``repaired_in``, from the last one written before.
 
-        `keys` are the group columns' names in `rows`, in the query's order, and ``m``.
+        `keys` are the group columns' names in `rows`, in the query's order, and ``_m``.
         """
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
         groups = [F.col(quoted(name)).alias(key) for name, key in zip(self.leading, keys[:-1], strict=True)]
         parts = [
-            self.written(area, due).select(*groups, "m", "revision")
+            self.written(area, due).select(*groups, "_m", "revision")
             for area in ("on_time", "corrections")
             if self.lake.exists(area, self.spec.name)
         ]
@@ -638,12 +638,12 @@ class WindowedStage(Stage):
         return joined.withColumn("revision", revision).drop("_nth", "_last")
 
     def in_windows(self, rows: DataFrame, first: Column, last: Column) -> DataFrame:
-        """One row per row and window number ``m`` in ``[first, last]``; none where that is empty."""
+        """One row per row and window number ``_m`` in ``[first, last]``; none where that is empty."""
         from pyspark.sql import functions as F
 
         spread = rows.withColumn("_a", first).withColumn("_b", last).where("_a <= _b")
         tumbling = self.grid.size_us <= self.grid.slide_us and not self.lookback_us
-        return spread.withColumn("m", F.col("_a") if tumbling else F.explode(F.sequence("_a", "_b"))).drop("_a", "_b")
+        return spread.withColumn("_m", F.col("_a") if tumbling else F.explode(F.sequence("_a", "_b"))).drop("_a", "_b")
 
 
 def _oldest(control: WindowControl, lookback_us: int) -> int:

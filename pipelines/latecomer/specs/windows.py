@@ -13,7 +13,7 @@ ENVELOPE = ("provenance", "revision", "published_seq")
 """Columns every result table has; no query may name its own so."""
 STORED = ("wait_us", "error", "period_start")
 """Columns that stored tables have beside a result's own; no query may name its own so either."""
-INNER = ("m", "shard", "closed_seq", "repaired_in", *STORED, "_last", "_nth")
+INNER = ("_m", "shard", "closed_seq", "repaired_in", *STORED, "_last", "_nth")
 """Columns that windowed kinds have beside a result's own while they work; no windowed query may name its own so."""
 MOST_SLIDES = 1_000_000
 """Windows one row may fall into. More is a unit mixed up."""
