@@ -2,8 +2,8 @@
 
 ``landing/<stream>/*`` holds one stream; ``landing/_by_<column>/*`` holds many, the column names each row's. Files stay where
 they are: ingestion knows content it has seen. Each stream that a query file names is an asset, updated when its folder
-was ingested; a ``_by_`` folder updates them all. One that cannot be ingested holds up no other; the run then fails. A folder in which nothing changed since its last ingestion is skipped, and
-no query is started for it.
+was ingested; a ``_by_`` folder updates them all. A folder that cannot be ingested holds up no other; the run then fails. A folder
+in which nothing changed since its last ingestion is skipped, and no query is started for it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,5 @@ with DAG(
         if _before is not None:
             _before >> _task  # one arrival order, one writer; a folder that fails or is skipped holds up no other
         _before = _task
-    if dag.tasks:
-        dag.tasks >> EmptyOperator(
-            task_id="every_folder", trigger_rule="none_failed"
-        )  # or the last alone would say how the run went
+    if dag.tasks:  # else the last folder alone would say how the run went
+        dag.tasks >> EmptyOperator(task_id="every_folder", trigger_rule="none_failed")

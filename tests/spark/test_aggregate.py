@@ -217,19 +217,25 @@ def test_groups_that_look_alike_elsewhere_are_told_apart(tmp_path, group, kind):
 
 
 def test_a_late_null_leaves_the_error_of_the_rows_before_it(lake, tmp_path):
-    """Three Gamma batches of one window: two move its median, the third brings nulls alone; then a null in a window without rows."""
+    """Three Gamma batches of one window: two move its median, the third brings nulls alone; then a null in a window without rows.
+
+    The user's columns are called as columns that stages make.
+    """
     rows = [(1, 1.0), (2, 1.0), (3, 1.0), (30, 5.0)]
     rows += [(1, 9.0), (1, 9.0), (2, 9.0), (3, 9.0), (1, 9.0), (2, None), (1, None), (12, None)]
     times = pa.array([1_700_000_000_000_000 + at * 1_000_000 for at, _ in rows], pa.int64())
-    table = pa.table({"stream": ["a"] * len(rows), "event_ts": times, "v": pa.array([v for _, v in rows])})
+    values, groups = pa.array([v for _, v in rows]), ["often", "pane", "value", "g1"]
+    table = pa.table(
+        {"stream": ["a"] * len(rows), "event_ts": times, "v": values} | {name: ["x"] * len(rows) for name in groups}
+    )
     spec = parse_query(
-        "name: q\nkind: aggregate\nstreams: {s: a}\nwindow: 10 s\nselect: {m: median(v)}\n"
+        f"name: q\nkind: aggregate\nstreams: {{s: a}}\nwindow: 10 s\nselect: {{w: median(v)}}\ngroup_by: {groups}\n"
         "quality: {error: 0.05, probability: 0.9, period: 1 h}\nstrategy: {name: k_slack, slack: 1 us, gamma: 1 us}\n"
     )
     load(lake, table, tmp_path)
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    found = {row["window_start"].second: (row["rows"], row["m"]) for row in views.results(lake, spec).to_pylist()}
+    found = {row["window_start"].second: (row["rows"], row["w"]) for row in views.results(lake, spec).to_pylist()}
     assert found == {20: (10, 9.0), 30: (1, None), 50: (1, 5.0)}
     stored = small.read(lake, "corrections", "q").sort_by([("window_start", "ascending"), ("revision", "ascending")])
     errors = list(zip(stored["rows"].to_pylist(), stored["error"].to_pylist(), strict=True))

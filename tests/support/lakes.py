@@ -24,7 +24,8 @@ def load(lake: Lake, table: pa.Table, folder: Any) -> None:
 def laws(lake: Lake, spec: Any) -> list[dict[str, Any]]:
     """The conservation laws as `check` reads them."""
     state = journal.run_state(lake, spec.name)
-    return conservation.laws(lake, spec, state, conservation.Reach.of(lake, spec.name, state), views.late(lake, spec))
+    reach = conservation.Reach.of(lake, spec.name, state)
+    return conservation.laws(lake, spec, state, reach, conservation.kept(lake, spec.name, reach))
 
 
 def exported(lake: Lake, spec: Any) -> dict[str, pa.Table]:

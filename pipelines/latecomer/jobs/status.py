@@ -21,9 +21,9 @@ def status(lake: Lake) -> dict[str, Any]:
         if state is None:
             continue
         late = small.read(lake, "late", name, columns=["seq"])
-        done_to = views.closing_arrivals(lake, name)
+        done_to = views.closed_to(lake, name)
         seqs = set() if late is None else set(late["seq"].to_pylist())
-        pending = sum(1 for seq in seqs if not len(done_to) or seq > done_to[-1])
+        pending = sum(1 for seq in seqs if seq > done_to)
         queries.append(
             {
                 "query": name,

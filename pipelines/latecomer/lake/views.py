@@ -181,6 +181,12 @@ def closing_arrivals(lake: Lake, query: str) -> np.ndarray:
     return np.sort(pc.list_flatten(rows["closes"].combine_chunks()).to_numpy(zero_copy_only=False).astype(np.int64))
 
 
+def closed_to(lake: Lake, query: str) -> int:
+    """The last arrival whose late rows are all repaired; -1 before the first repair."""
+    closes = closing_arrivals(lake, query)
+    return int(closes[-1]) if len(closes) else -1
+
+
 def repaired(lake: Lake, query: str) -> dict[int, int]:
     """Corrections that repairs have counted, per period (us)."""
     return small.count_by(lake, "repairs", query, "period_start", pc.field("repaired").is_valid(), "repaired")
@@ -209,9 +215,7 @@ def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None = None) -> pa.Ta
     rows = rows.take(pc.sort_indices(rows, sort_keys=[("period_start", "ascending"), ("emission", "ascending")]))
     rows = rows.filter(identities.last_of_each(rows, ["period_start"])).drop_columns(["emission"])
     start = rows["period_start"].cast(pa.int64()).to_numpy()
-    done_to = closing_arrivals(lake, spec.name)
-    last_late = rows["late_seq_max"].fill_null(-1).to_numpy()
-    known = last_late <= (int(done_to[-1]) if len(done_to) else -1)
+    known = rows["late_seq_max"].fill_null(-1).to_numpy() <= closed_to(lake, spec.name)
     per_period = repaired(lake, spec.name)
     fixed = np.array([per_period.get(each, 0) for each in start.tolist()], np.int64)
     on_time = rows["on_time"].to_numpy()

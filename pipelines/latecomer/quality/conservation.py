@@ -7,10 +7,10 @@ there without having been published, breaks one of them; a writer that is at wor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import journal, small, views
@@ -28,8 +28,7 @@ class Reach:
     @classmethod
     def of(cls, lake: Lake, query: str, state: journal.RunState) -> Reach:
         """Of the state, and of the repairs that are committed now."""
-        closes = views.closing_arrivals(lake, query)
-        return cls(state.seq_to, state.flushed, int(closes[-1]) if len(closes) else -1)
+        return cls(state.seq_to, state.flushed, views.closed_to(lake, query))
 
     def filters(self) -> dict[str, pc.Expression]:
         """Per table of results, which rows are within reach. What a flush released is published by arrival `seq_to`."""
@@ -38,43 +37,42 @@ class Reach:
         return {"on_time": published <= last, "corrections": published <= self.closed_to}
 
 
-def laws(lake: Lake, spec: Any, state: journal.RunState, reach: Reach, late: pa.Table) -> list[dict[str, Any]]:
-    """``law``, ``left`` and ``right``, which must be equal.
+def kept(lake: Lake, query: str, reach: Reach) -> dict[str, int]:
+    """Per table of results, its rows within reach."""
+    return {area: small.count(lake, area, query, rows) for area, rows in reach.filters().items()}
 
-    `late` are the registered late rows, see :func:`latecomer.lake.views.late`.
-    """
-    late = late.filter(pc.less(late["seq"], reach.seq_to))
-    registered, pending = (
-        pc.count_distinct(rows["seq"]).as_py() for rows in (late, late.filter(pc.is_null(late["repaired_in"])))
-    )
-    in_time = state.counts["rows_read"] - state.counts["late"]
-    published, seq = state.counts["on_time"], pc.field("published_seq")
-    kept = _count(lake, "on_time", spec.name, seq < reach.seq_to)
-    if reach.flushed:
-        at_end = _count(lake, "on_time", spec.name, seq == reach.seq_to)
-        going_on = journal.planned(lake, spec.name, "run", state.number + 1)  # it publishes by the same arrival
-        kept += min(at_end, sum(rows for rows, _ in state.released.values())) if going_on else at_end
+
+def laws(
+    lake: Lake, spec: Any, state: journal.RunState, reach: Reach, results: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """``law``, ``left`` and ``right``, which must be equal; `results` as :func:`kept` counts them."""
+    seq = pc.field("seq")
+    arrived = sum(small.count(lake, "events", each, seq < reach.seq_to) for each in {name for _, name in spec.streams})
+    late = small.read(lake, "late", spec.name, columns=["seq"], filter=seq < reach.seq_to)
+    registered = 0 if late is None else pc.count_distinct(late["seq"]).as_py()
     return [
         {
             "law": "rows in = on time + late pending + late repaired",
-            "left": _arrived(lake, spec, reach.seq_to),
-            "right": in_time + pending + (registered - pending),
+            "left": arrived,
+            "right": state.counts["rows_read"] - state.counts["late"] + registered,
         },
         {"law": "late rows counted = late rows registered", "left": state.counts["late"], "right": registered},
-        {"law": "results published on time = results kept", "left": published, "right": kept},
+        {
+            "law": "results published on time = results kept",
+            "left": state.counts["on_time"],
+            "right": results["on_time"] - _not_yet_counted(lake, spec.name, state),
+        },
         {
             "law": "corrections published = corrections kept",
             "left": sum(views.repaired(lake, spec.name).values()),
-            "right": _count(lake, "corrections", spec.name, reach.filters()["corrections"]),
+            "right": results["corrections"],
         },
     ]
 
 
-def _arrived(lake: Lake, spec: Any, seq_to: int) -> int:
-    streams = set(dict(spec.streams).values())
-    return sum(_count(lake, "events", stream, pc.field("seq") < seq_to) for stream in streams)
-
-
-def _count(lake: Lake, area: str, name: str, filter: pc.Expression) -> int:
-    table = small.open_table(lake, area, name)
-    return 0 if table is None else int(table.to_pyarrow_dataset().count_rows(filter=filter))
+def _not_yet_counted(lake: Lake, query: str, state: journal.RunState) -> int:
+    """On-time rows of a micro-batch at work that a flush before it makes look committed: both publish by the same arrival."""
+    if not state.flushed or not journal.planned(lake, query, "run", state.number + 1):
+        return 0
+    there = small.count(lake, "on_time", query, pc.field("published_seq") == state.seq_to)
+    return max(there - sum(rows for rows, _ in state.released.values()), 0)

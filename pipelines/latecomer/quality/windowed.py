@@ -93,8 +93,7 @@ def _late(lake: Lake, spec: Any) -> pd.DataFrame:
     rows = small.read(lake, "late", spec.name, columns=["seq", "windows_from", "windows_to"])
     if rows is None or rows.num_rows == 0:
         return pd.DataFrame({"late": [], "pending": []}, index=pd.Index([], dtype=np.int64), dtype=np.int64)
-    done = views.closing_arrivals(lake, spec.name)
-    pending = rows["seq"].to_numpy() > (int(done[-1]) if len(done) else -1)
+    pending = rows["seq"].to_numpy() > views.closed_to(lake, spec.name)
     first = (rows["windows_from"].cast(pa.int64()).to_numpy() + spec.window.size_us - 1) // spec.period_us
     last = (rows["windows_to"].cast(pa.int64()).to_numpy() - 1) // spec.period_us
     at, number = every_number(first, last)
@@ -105,7 +104,11 @@ def _late(lake: Lake, spec: Any) -> pd.DataFrame:
 def _answers(lake: Lake, spec: Any, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """On-time rows and corrections: ``answer`` (a number per group and window), ``period`` in us, `columns`."""
     keys = [*getattr(spec, "group_by", ()), "window_start"]
-    found = [small.read(lake, area, spec.name) for area in ("on_time", "corrections")]
+    found = []
+    for area in ("on_time", "corrections"):
+        there = small.shape(lake, area, spec.name).names
+        wanted = [name for name in dict.fromkeys((*keys, "period_start", *columns)) if name in there]
+        found.append(small.read(lake, area, spec.name, wanted))
     written = [rows for rows in found if rows is not None]
     numbers = iter(identities.codes(written, keys) if written else ())
     frames = []
@@ -192,16 +195,8 @@ def _counted(lake: Lake, spec: Any) -> pd.DataFrame:
 
 def _final_at_first(lake: Lake, spec: Any) -> pd.DataFrame:
     """Per period: windows that have an answer, and those whose first one stood; an answer is many rows, which a later one replaces."""
-    parts = [small.read(lake, area, spec.name, ["window_start", "period_start"]) for area in ("on_time", "corrections")]
-    frames = [
-        pd.DataFrame({"window": _us_of(rows, "window_start"), "period": _us_of(rows, "period_start")}).drop_duplicates()
-        for rows in parts
-    ]
-    both = pd.concat(frames).drop_duplicates()
-    first = both["window"].isin(frames[0]["window"]) & ~both["window"].isin(frames[1]["window"])
-    counted = pd.DataFrame({"period": both["period"], "on_time": first.astype(np.int64), "expected": 1})
+    first, fixed = (rows.drop_duplicates() for rows in _answers(lake, spec, []))
+    both = pd.concat([first, fixed]).drop_duplicates()
+    stood = both["answer"].isin(first["answer"]) & ~both["answer"].isin(fixed["answer"])
+    counted = pd.DataFrame({"period": both["period"], "on_time": stood.astype(np.int64), "expected": 1})
     return counted.groupby("period").sum()
-
-
-def _us_of(rows: pa.Table | None, name: str) -> np.ndarray:
-    return np.empty(0, np.int64) if rows is None else rows[name].cast(pa.int64()).to_numpy()

@@ -23,7 +23,7 @@ from latecomer.core import quantiles
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Observed, SlackPolicy
-from latecomer.spark.columns import floor_div, join_null_safe, quoted
+from latecomer.spark.columns import join_null_safe, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.windowed import Closing, Due, WindowedStage
@@ -194,15 +194,12 @@ class AggregateStage(WindowedStage):
         """Windows that close, from partial states per (group, pane, first window on time)."""
         from pyspark.sql import functions as F
 
-        keyed = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
         inner = [*self.groups, "shard", "pane", "c"]
 
         def spread(partial: DataFrame) -> DataFrame:
-            start = F.col("pane") * self.grid.pane_us
-            wide = self.in_windows(partial, self.open_from(start), self.last_of(start))
-            return wide.join(F.broadcast(closing.table), ["shard", "_m"])
+            return self.spread(partial, self.open_from).join(F.broadcast(closing.table), ["shard", "_m"])
 
-        return self._aggregated(keyed, inner, spread, [*self.groups, "shard", "_m", "closed_seq", "wait_us"])
+        return self._aggregated(self.paned(rows), inner, spread, [*self.groups, "shard", "_m", "closed_seq", "wait_us"])
 
     def _aggregated(
         self, rows: DataFrame, inner: list[str], spread: Any, outer: list[str], due: DataFrame | None = None
@@ -227,15 +224,17 @@ class AggregateStage(WindowedStage):
             for name, how in (("min", F.min), ("max", F.max)):
                 if self._reads(i, (name,)):
                     partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = how(f"v{i}"), how(f"v{i}_{name}")
-        so_far = _so_far(outer)
-        running = {name: how.over(so_far) for name, how in merge.items()}
+        counted = dict(merge)
         for each in sums:
             partial |= each.partial()
             merge |= each.merge()
-            running |= each.running(so_far)
         folded = prepared.groupBy(*keys).agg(*(v.alias(k) for k, v in partial.items()))
         merged = spread(folded).groupBy(*outer).agg(*(v.alias(k) for k, v in merge.items()))
         if due is not None:
+            so_far = _so_far(outer)
+            running = {name: how.over(so_far) for name, how in counted.items()}
+            for each in sums:
+                running |= each.running(so_far)
             merged = merged.select(*outer, *(v.alias(k) for k, v in running.items()))
             merged = join_null_safe(merged, due, outer)
         for i in range(len(self.kinds)):
@@ -306,14 +305,11 @@ class AggregateStage(WindowedStage):
         number = F.row_number().over(Window.orderBy("_m", *self.groups))
         windows = missed.select(*self.groups, "_m").distinct().withColumn("w", number.cast("bigint"))
         touched = join_null_safe(missed, windows, [*self.groups, "_m"])
-        rows = self.counted_from(self.stored_in(due), due).withColumn("pane", floor_div("ts", self.grid.pane_us))
+        rows = self.counted_from(due)
         inner, outer = [*self.groups, "pane", "repaired_in"], [*self.groups, "_m", "repaired_in"]
 
         def spread(partial: DataFrame) -> DataFrame:
-            start = F.col("pane") * self.grid.pane_us
-            return join_null_safe(
-                self.in_windows(partial, self.first_of(start), self.last_of(start)), windows, [*self.groups, "_m"]
-            )
+            return join_null_safe(self.spread(partial, self.first_of), windows, [*self.groups, "_m"])
 
         def values(column: int) -> DataFrame:
             return spread(self._values(rows, inner, column))
@@ -367,14 +363,14 @@ class AggregateStage(WindowedStage):
         keys = [*self.spec.group_by, "_m"]
         named = values(i).select(
             *(F.col(f"g{k}").alias(name) for k, name in enumerate(self.spec.group_by)),
-            "_m", "repaired_in", F.col(f"v{i}").cast("double").alias("_value"), "often",
+            "_m", "repaired_in", F.col(f"v{i}").cast("double").alias("_value"), F.col("often").alias("_often"),
         )  # fmt: skip
         answer = F.col(f"_first_{place}")
         both = join_null_safe(named, first.select(*(F.col(quoted(k)) for k in keys), answer), keys)
         by = [*(F.col(quoted(k)) for k in keys), F.col("repaired_in")]
         often = {"_below": F.col("_value") < answer, "_upto": F.col("_value") <= answer, "_all": F.lit(True)}
         counts = both.groupBy(*by).agg(
-            *(F.sum(F.when(c, F.col("often")).otherwise(0)).alias(n) for n, c in often.items())
+            *(F.sum(F.when(c, F.col("_often")).otherwise(0)).alias(n) for n, c in often.items())
         )
         so_far = _so_far([*map(quoted, keys), "repaired_in"])
         below, upto, every = (F.sum(name).over(so_far) for name in often)

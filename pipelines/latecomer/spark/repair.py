@@ -66,7 +66,7 @@ def repair(
         state = journal.run_state(lake, spec.name, spec.fingerprint())
         last = small.last_version(lake, "repairs", spec.name, "repair")
         number = 0 if last is None else last + 1
-        done_to = closed_to(lake, spec.name)
+        done_to = views.closed_to(lake, spec.name)
         seq, event_time = _pending(lake, spec.name, done_to, state.seq_to)
         unfinished = journal.planned(lake, spec.name, "repair", number)
         report = RepairReport(0, 0, 0, len(seq), 0.0)
@@ -102,12 +102,6 @@ def repair(
         return RepairReport(
             report.late_repaired, report.corrections, report.batches, report.pending, time.monotonic() - started
         )
-
-
-def closed_to(lake: Lake, query: str) -> int:
-    """The last arrival whose late rows are all repaired; -1 before the first repair."""
-    closes = views.closing_arrivals(lake, query)
-    return int(closes[-1]) if len(closes) else -1
 
 
 def _pending(lake: Lake, query: str, done_to: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:

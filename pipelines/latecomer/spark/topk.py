@@ -20,7 +20,7 @@ from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.lake.errors import InputError
 from latecomer.spark import tables
-from latecomer.spark.columns import floor_div, join_null_safe, quoted
+from latecomer.spark.columns import join_null_safe, quoted
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.session import expects_few
 from latecomer.spark.windowed import BROADCAST_ROWS, Closing, Due, WindowedStage
@@ -128,7 +128,7 @@ class TopKStage(WindowedStage):
         if expects_few(self.spark):
             return rows, False
         keys, k = [*self.groups, "pane"], self.spec.k
-        rows = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
+        rows = self.paned(rows)
         places = _power_of_two(GROUPS_PER_K * k)
         share = 1 if self.groups else min(_power_of_two(density // (SAMPLED_PER_K * k)), LEAST_SAMPLE)
         rows = rows.withColumn("_place", F.xxhash64("seq").bitwiseAND(share * places - 1))
@@ -184,11 +184,8 @@ class TopKStage(WindowedStage):
         """Windows that close: the best of each pane, then the best of each window."""
         from pyspark.sql import functions as F
 
-        start = F.col("pane") * self.grid.pane_us
-        paned = rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
-        best = self._ranked(paned, [*self.groups, "pane", "c"])
-        wide = self.in_windows(best, self.open_from(start), self.last_of(start))
-        closed = wide.join(F.broadcast(closing.table.drop("shard")), "_m")
+        best = self._ranked(self.paned(rows), [*self.groups, "pane", "c"])
+        closed = self.spread(best, self.open_from).join(F.broadcast(closing.table.drop("shard")), "_m")
         return self._public(self._best(closed, [*self.groups, "_m"]), ["_m", "closed_seq", "wait_us"])
 
     def _public(self, rows: DataFrame, inner: list[str]) -> DataFrame:
@@ -214,11 +211,8 @@ class TopKStage(WindowedStage):
         touched = self.in_windows(due.rows.where("ok"), F.col("m_from"), F.col("m_to"))
         entered = touched.select("seq", "_m", F.col("repaired_in").alias("entered"))
         windows = touched.select(*self.groups, "_m", "repaired_in").distinct()
-        stored = self.counted_from(self.stored_in(due), due).withColumn("pane", floor_div("ts", self.grid.pane_us))
-        first, start = self._ranked(stored, [*self.groups, "pane", "repaired_in"]), F.col("pane") * self.grid.pane_us
-        wide = self.in_windows(
-            first.withColumnRenamed("repaired_in", "_from"), self.first_of(start), self.last_of(start)
-        )
+        first = self._ranked(self.counted_from(due), [*self.groups, "pane", "repaired_in"])
+        wide = self.spread(first.withColumnRenamed("repaired_in", "_from"), self.first_of)
         by_then = F.col("repaired_in") >= F.col("_from")
         rows = join_null_safe(wide, windows, [*self.groups, "_m"], condition=by_then).drop("pane", "_from")
         best = self._best(rows, [*self.groups, "_m", "repaired_in"]).join(entered, ["seq", "_m"], "left")

@@ -21,7 +21,7 @@ answer over all its rows with ``seq <= C``, whatever was on time. So corrections
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -543,7 +543,7 @@ class WindowedStage(Stage):
         for name in ("bucket", "j"):
             rows = rows.withColumn(name, none if marked is None else F.coalesce(name, none))
         group = F.expr(f"xxhash64({', '.join(self.groups)})") if self.groups else F.lit(0).cast("bigint")
-        return rows.withColumn("grp", group).withColumn("pane", floor_div("ts", self.grid.pane_us))
+        return self.paned(rows.withColumn("grp", group))
 
     # ---------------------------------------------------------------------------------------------- backfill, repair
 
@@ -591,11 +591,11 @@ class WindowedStage(Stage):
         start = due.first * self.grid.slide_us - self.lookback_us
         return self._stored(seq_to=due.seq + 1, low_us=start, high_us=self.grid.end(due.last) - 1).where("ok")
 
-    def counted_from(self, rows: DataFrame, due: Due) -> DataFrame:
-        """Stored rows up to the last Gamma batch, with ``repaired_in``: the first batch whose answers count them."""
+    def counted_from(self, due: Due) -> DataFrame:
+        """As :meth:`stored_in`, with ``pane`` and ``repaired_in``: the first Gamma batch whose answers count the row."""
         from pyspark.sql import functions as F
 
-        closes = due.closes
+        rows, closes = self.paned(self.stored_in(due)), due.closes
         if len(closes) == 1:
             return rows.withColumn("repaired_in", F.lit(due.seq).cast("bigint"))
 
@@ -636,6 +636,17 @@ class WindowedStage(Stage):
         joined = join_null_safe(rows.withColumn("_nth", nth), last, keys, "left")
         revision = (F.col("_nth") + F.coalesce(F.col("_last"), F.lit(-1))).cast("int")
         return joined.withColumn("revision", revision).drop("_nth", "_last")
+
+    def paned(self, rows: DataFrame) -> DataFrame:
+        """Rows with ``pane``, the number of the pane that holds them."""
+        return rows.withColumn("pane", floor_div("ts", self.grid.pane_us))
+
+    def spread(self, panes: DataFrame, first_of: Callable[[Column], Column]) -> DataFrame:
+        """Rows of panes, each once for every window ``_m`` of its pane from `first_of` (the pane's start) on."""
+        from pyspark.sql import functions as F
+
+        start = F.col("pane") * self.grid.pane_us
+        return self.in_windows(panes, first_of(start), self.last_of(start))
 
     def in_windows(self, rows: DataFrame, first: Column, last: Column) -> DataFrame:
         """One row per row and window number ``_m`` in ``[first, last]``; none where that is empty."""
