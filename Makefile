@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.setup-$(shell cat requirements.lock infra/jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
+SETUP := requirements.lock $(addprefix infra/,jars.txt setup.sh collect_jars.py warm_up.py spark_defaults.py) pipelines/latecomer/spark/session.py
+STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
@@ -14,7 +15,7 @@ help: ## this list
 
 setup: $(STAMP) ## virtual environment, jars, class archive (once)
 
-$(STAMP): requirements.lock infra/jars.txt infra/setup.sh
+$(STAMP): $(SETUP)
 	@PYTHON="$(PYTHON)" bash infra/setup.sh
 	@rm -f .venv/.setup-* && touch $@
 

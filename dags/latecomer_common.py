@@ -54,6 +54,7 @@ def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
         application=SUBMIT,
         application_args=list(arguments),
         name=f"latecomer-{task_id}",
+        driver_memory=os.environ.get("LATECOMER_DRIVER_MEMORY"),
         verbose=False,
         **more,
     )

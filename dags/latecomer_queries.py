@@ -32,11 +32,6 @@ from latecomer_common import (
     usable,
 )
 
-ADAPTING = {
-    "join": ("qjoin",),
-    "aggregate": ("hpm", "aq_k_slack", "calibrated"),
-    "topk": ("adaptive_wait", "calibrated"),
-}
 FLUSH = Param(None, type=["null", "boolean"], title="Flush", description="Unset: yes, unless started by a run")
 # an argument cannot be templated away, and --json changes nothing but the line in the log
 FLUSH_OR_NOT = (
@@ -91,7 +86,7 @@ def build(path: Path, spec: Any) -> list[DAG]:
     ) as repair:
         spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=ready) >> check_task(path)
     dags = [main, repair]
-    if spec.strategy.name in ADAPTING.get(spec.kind, ()):
+    if spec.adapts:
         with DAG(dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **common) as adapt:
             spark_task("adapt", "adapt", *query, pre_execute=ready)
         dags.append(adapt)

@@ -50,6 +50,24 @@ def test_errors_are_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, s
     assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nstrategy: exact",
+        "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nstrategy: {name: k_slack, slack: 1 s}",
+        "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 1, period: 1 s}",
+        "kind: topk\nstreams: {s: a}\nscore: v\nk: 2\nwindow: 1 s\nstrategy: none",
+        "kind: membership\nstreams: {s: a, t: b}\nelement: k\nwindow: 1 s",
+    ],
+)
+def test_adapt_refuses_a_strategy_that_learns_nothing(tmp_path, query):
+    """Before anything is read or started, whether the query has been run or not."""
+    (tmp_path / "q.yaml").write_text(f"name: q\n{query}\n")
+    done = call("adapt", tmp_path / "q.yaml", "--lake", tmp_path / "lake")
+    assert done.returncode == 2 and "has nothing to adapt" in done.stderr, done.stderr
+    assert not (tmp_path / "lake").exists()
+
+
 def test_init_makes_queries_that_load(tmp_path):
     from latecomer.specs.loading import load_query
 

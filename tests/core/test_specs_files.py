@@ -143,7 +143,7 @@ EXPECTED = {
         emit="rows",
         select=(item("r_tailnum", "r", "tailnum"), item("s_tailnum", "s", "tailnum")),
         period_us=H,
-        strategy=ThetaJoinStrategy("fast_theta_join", 10, "equal_depth", H),
+        strategy=ThetaJoinStrategy("fast_theta_join", 10, H),
     ),
     "membership": MembershipSpec(
         name="in_every_log",
@@ -434,6 +434,9 @@ def test_fingerprints_follow_what_changes_results():
         ).fingerprint()
         == base
     )
+    theta = parse_query(EXAMPLES["theta_join"]).fingerprint()
+    assert parse_query(EXAMPLES["theta_join"].replace("partitions: 10", "partitions: 7")).fingerprint() == theta
+    assert parse_query(EXAMPLES["theta_join"].replace("r.dest = s.dest", "r.dest <= s.dest")).fingerprint() != theta
 
 
 def test_importing_is_light():

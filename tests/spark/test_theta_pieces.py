@@ -122,7 +122,7 @@ def odd_values(seed, rows=160):
 
 ROWS = [
     query(conditions="[r.v > s.v, r.k = s.k]", window=SLIDING, select="select: [r.note, s.v, r.v - s.v as gap]"),
-    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", slack=", slack: 3 s"),
+    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", slack=", slack: 3 s, partitions: 5"),
     query("{r: a, s: b, l: a}", "[r.v >= s.k, s.k < l.k, s.v <= l.v]"),
 ]
 
@@ -175,6 +175,8 @@ def cut_into_pieces(monkeypatch, folder, table, spec, sizes):
     tables = whole_and_cut(folder, table, spec, sizes, stop=100)
     cut = [each.table.num_rows for each in seen if each is not None]
     assert len(cut) > 2 and sum(cut) > 8
+    parts = {part for each in seen if each is not None for part in each.table["_parts"].to_pylist()}
+    assert parts == {spec.strategy.partitions} if spec.strategy.partitions else len(parts) > 1
     return tables
 
 

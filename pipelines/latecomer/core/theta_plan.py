@@ -100,6 +100,8 @@ class Plan:
         Per round, the groups of streams joined at once; a group that waits is not named.
     comparisons, output
         Predicted totals.
+    shipped
+        Partitions in whose pieces rows are shipped where results are rows; 0: the window is one task's.
     """
 
     partitions: int
@@ -110,6 +112,7 @@ class Plan:
     rounds: tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], ...]
     comparisons: int
     output: float
+    shipped: int = 0
 
     def to_text(self) -> str:
         """The plan for people, one line per fact."""
@@ -128,26 +131,26 @@ class Plan:
         for number, pairs in enumerate(self.rounds):
             text = "; ".join(f"{_named(one)} with {_named(other)}" for one, other in pairs)
             lines.append(f"  round {number + 1}: {text}")
-        if sum(self.sizes) > PIECE_ROWS:
-            parts = partitions_of(sum(self.sizes), PIECE_ROWS)
-            lines.append(
-                f"  more than {PIECE_ROWS:,} rows: as rows, shipped in pieces of {parts} partitions; counts and ranges later"
-            )
+        if self.shipped:
+            where = f"more than {PIECE_ROWS:,} rows: as rows, shipped in pieces of {self.shipped} partitions"
+            lines.append(f"  {where}; counts and ranges later")
+        else:
+            lines.append(f"  at most {PIECE_ROWS:,} rows: one task, which sorts and searches without partitions")
         lines.append(f"  predicted: {self.comparisons:,} comparisons, about {self.output:,.0f} results")
         return "\n".join(lines)
 
 
 def plan(
-    streams: Streams, conditions: Sequence[Comparison], partitions: int = 10, boundaries: str = "equal_depth"
+    streams: Streams, conditions: Sequence[Comparison], partitions: int | None = None, boundaries: str = "equal_depth"
 ) -> Plan:
-    """How the join of one window would run. Pure: the same input gives the same plan.
+    """How the join of one window would run in partitions. Pure: the same input gives the same plan.
 
     Parameters
     ----------
     streams, conditions
         As for `latecomer.core.theta_join.rows`.
     partitions
-        1 or more.
+        1 or more; None: 10, and as many as its rows need where the window is shipped.
     boundaries
         ``equal_depth`` or ``equal_width``.
 
@@ -156,15 +159,18 @@ def plan(
     ValueError
         For a number of partitions below 1 or unknown boundaries, and as `Query` does.
     """
-    check(partitions, boundaries)
+    many = 10 if partitions is None else partitions
+    check(many, boundaries)
     query = Query(streams, conditions)
     kept = query.coarse()
-    edges = tuple(_edge_plan(query, pair, kept, partitions, boundaries) for pair in sorted(query.pairs))
+    total = sum(query.sizes)
+    shipped = 0 if total <= PIECE_ROWS else partitions or partitions_of(total, PIECE_ROWS)
+    edges = tuple(_edge_plan(query, pair, kept, many, boundaries) for pair in sorted(query.pairs))
     output = float(np.prod([float(len(rows)) for rows in kept]))
     for edge in edges:
         output *= edge.output / max(1.0, float(len(kept[edge.left])) * float(len(kept[edge.right])))
     return Plan(
-        partitions,
+        many,
         boundaries,
         tuple(query.sizes),
         tuple(map(len, kept)),
@@ -172,6 +178,7 @@ def plan(
         rounds_of(len(streams), set(query.pairs)),
         sum(edge.comparisons for edge in edges),
         output,
+        shipped,
     )
 
 

@@ -75,7 +75,7 @@ class WindowJoin:
     method
         A rival with the signature of :func:`latecomer.core.theta_join.rows`, in its place; None: ours.
     partitions
-        For rivals, as in the query.
+        As in the query: for rivals, and for windows that are cut; None: the rivals' default, by a window's rows.
     """
 
     aliases: tuple[str, ...]
@@ -83,7 +83,7 @@ class WindowJoin:
     conditions: tuple[tuple[Operand, str, Operand], ...]
     payload: tuple[tuple[str, ...], ...]
     method: Method | None = None
-    partitions: int = 10
+    partitions: int | None = None
 
     def rows(self, table: pa.Table, new: str | None = None) -> Iterator[pa.Table]:
         """Result rows, chunk by chunk: ``<position>_seq``, ``<position>_<payload column>``, and with `new` its greatest value.
@@ -128,7 +128,7 @@ class WindowJoin:
         if self.method is None:
             yield from theta.iter_rows(streams, comparisons, chunk_rows=CHUNK_ROWS)
             return
-        whole = self.method(streams, comparisons, partitions=self.partitions)
+        whole = self.method(streams, comparisons, **self._asked)
         for start in range(0, len(whole[0]), CHUNK_ROWS):
             yield [each[start : start + CHUNK_ROWS] for each in whole]
 
@@ -139,7 +139,11 @@ class WindowJoin:
             return 0
         if self.method is None:
             return theta.count(streams, comparisons)
-        return len(self.method(streams, comparisons, partitions=self.partitions)[0])
+        return len(self.method(streams, comparisons, **self._asked)[0])
+
+    @property
+    def _asked(self) -> dict[str, int]:
+        return {} if self.partitions is None else {"partitions": self.partitions}
 
     def together(self, key: str) -> WindowJoin:
         """The join of several windows in one table, whose int64 column `key` says which a row is of.

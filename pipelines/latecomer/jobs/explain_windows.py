@@ -124,8 +124,7 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
     window = counts[0]["_m"]
     table = rows.where(F.col("_m") == window).drop("ok", "shard", "ts").toArrow()
     _, streams, comparisons = stage.window_join.encoded(table)
-    strategy = stage.spec.strategy
-    plan = theta.plan(streams, comparisons, strategy.partitions, strategy.boundaries)
+    plan = theta.plan(streams, comparisons, stage.spec.strategy.partitions)
     start = window * stage.grid.slide_us
     if plot is not None:
         _draw_plan(plan, stage.spec, plot)

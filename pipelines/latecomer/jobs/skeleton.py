@@ -62,7 +62,7 @@ window: {size: 1 h, slide: 1 h}
 conditions: [short.seconds < long.seconds, short.page = long.page]
 emit: count                                # rows | count | ranges (factorised, lossless, linear in the input)
 # select: [short.session, long.session]    # with emit: rows
-# strategy: {name: fast_theta_join, partitions: 10, slack: 10 min}   # how long a window waits for late rows; 0 by itself
+# strategy: {name: fast_theta_join, slack: 10 min}   # how long a window waits for late rows; 0 by itself
 # schedule: {interval: "@daily"}           # a DAG that `airflow backfill create` can run for any past range
 """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from latecomer.jobs import text
 from latecomer.lake import journal, small, views
 from latecomer.lake.location import Lake
@@ -20,10 +22,9 @@ def status(lake: Lake) -> dict[str, Any]:
         state = journal.load_state(lake, name)
         if state is None:
             continue
-        late = small.read(lake, "late", name, columns=["seq"])
-        done_to = views.closed_to(lake, name)
-        seqs = set() if late is None else set(late["seq"].to_pylist())
-        pending = sum(1 for seq in seqs if seq > done_to)
+        late, done_to = small.read(lake, "late", name, columns=["seq"]), views.closed_to(lake, name)
+        seqs = np.empty(0, np.int64) if late is None else np.unique(late["seq"].to_numpy())
+        pending = int(np.count_nonzero(seqs > done_to))
         queries.append(
             {
                 "query": name,

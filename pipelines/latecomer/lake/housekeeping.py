@@ -23,10 +23,11 @@ TARGET_BYTES = 32 * 1024 * 1024
 KEEP_HOURS = 168
 
 
-def tend(lake: Lake, tables: Iterable[tuple[str, str]]) -> list[str]:
-    """Compact and vacuum the given tables (area, name) that have grown many files; returns their URIs.
+def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> list[str]:
+    """Compact and vacuum the given tables (area, name) that have grown many files or versions; returns their URIs.
 
-    A store that refuses leaves the table as it was: the work is done, tidiness can wait for the next call.
+    `commits` is how many the caller has made to each, or about: of tables that are replaced, whose files are few, files no version
+    needs any more are removed every `MANY_FILES` versions. A store that refuses leaves the table as it was: the work is done, tidiness can wait for the next call.
     """
     tended = []
     for area, name in tables:
@@ -34,7 +35,8 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]]) -> list[str]:
         if table is None:
             continue
         many = len(table.file_uris()) >= MANY_FILES
-        if not many and table.version() % MANY_FILES:
+        version = table.version()
+        if not many and version // MANY_FILES == max(version - commits, 0) // MANY_FILES:
             continue
         try:
             if many:

@@ -4,8 +4,8 @@ A micro-batch is planned (which range of ``seq``) and the plan committed before 
 one fixed order, each with the batch's number as transaction version; the state last. Whoever finds a plan without its
 state runs that very plan again: tables that had it ignore the repeat, the others get it now.
 
-``journal/<query>`` holds one row per plan of ``run``, ``repair`` and ``adapt``; ``state/<query>`` one row,
-replaced at each commit (earlier ones stay in the table's history).
+``journal/<query>`` holds one row per plan of ``run``, ``repair_journal/<query>`` one per plan of ``repair``, since both may work at
+once and a table has one writer. ``state/<query>`` has one row, replaced at each commit (earlier ones stay in the table's history).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from latecomer.lake.location import Lake
 STATE_FORMAT = 1
 """Layout of the state; a lake written with another one is refused, never misread."""
 
-_PLAN = pa.schema([("writer", pa.string()), ("number", pa.int64()), ("plan", pa.string())])
+_PLAN = pa.schema([("number", pa.int64()), ("plan", pa.string())])
+_PLANS = {"run": "journal", "repair": "repair_journal"}
+"""Writer to the area of its plans."""
 
 
 @dataclass(frozen=True)
@@ -105,19 +107,19 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
 
 
 def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> dict[str, Any]:
-    """Record plan `number` of a writer, or return the one recorded before under that number."""
+    """Record plan `number` of a writer (``run``, ``repair``), or return the one recorded before under that number."""
     found = planned(lake, query, writer, number)
     if found is not None:
         return found
-    row = {"writer": writer, "number": number, "plan": json.dumps(what)}
-    small.append(lake, "journal", query, pa.Table.from_pylist([row], schema=_PLAN), writer, number)
+    row = {"number": number, "plan": json.dumps(what)}
+    small.append(lake, _PLANS[writer], query, pa.Table.from_pylist([row], schema=_PLAN), writer, number)
     return what
 
 
 def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] | None:
     """The plan of that number, if it was recorded."""
-    done = small.last_version(lake, "journal", query, writer)
+    done = small.last_version(lake, _PLANS[writer], query, writer)
     if done is None or done < number:
         return None
-    rows = small.read(lake, "journal", query, filter=(pc.field("writer") == writer) & (pc.field("number") == number))
+    rows = small.read(lake, _PLANS[writer], query, filter=pc.field("number") == number)
     return None if rows is None or rows.num_rows == 0 else json.loads(rows["plan"][0].as_py())

@@ -9,6 +9,7 @@ micro-batch writes is a function of the arrival order alone, so two holders woul
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -21,6 +22,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
+from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
 
 RENEW_S = 15.0
@@ -62,6 +64,7 @@ class Lease:
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
         self._acquired = 0.0
+        self._commits = 1  # the one before, which freed it
         self._refused: Exception | None = None
 
     def __enter__(self) -> Lease:
@@ -91,10 +94,13 @@ class Lease:
         self._stop.set()
         if self._renewer is not None:
             self._renewer.join()
-        table = self._open()
-        row = self._row(table)
-        if row is not None and row["holder"] == _me():
-            self._commit(table, _FREE)
+        # what was to be done is done, or has failed for a reason of its own; a lease that stays ends with its holder
+        with contextlib.suppress(LatecomerError, DeltaError, OSError):
+            table = self._open()
+            row = self._row(table)
+            if row is not None and row["holder"] == _me():
+                tend(self._lake, [("lease", self._name)], self._commits)
+                self._commit(self._open(), _FREE)
 
     def _open(self) -> DeltaTable | None:
         if not self._lake.exists("lease", self._name):
@@ -129,6 +135,7 @@ class Lease:
         except (CommitFailedError, DeltaError, FileExistsError, OSError) as error:
             self._refused = error
             return False
+        self._commits += 1
         return True
 
     def _renew(self) -> None:

@@ -2,7 +2,7 @@
 
 Layout: ``<lake>/<area>/<name>`` is one Delta table. Areas that a query's user reads: ``events``, ``quarantine`` (by
 stream), ``on_time``, ``corrections``, ``backfill``, ``late``, ``ledger`` (by query). Areas the product keeps for itself: ``state``,
-``journal``, ``repairs``, ``parameters`` (by query), ``ingest`` (by lake).
+``journal``, ``repair_journal``, ``repairs``, ``parameters``, ``checks`` (by query), ``ingest`` (by lake), ``lease`` (by purpose).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ AREAS = (
     "ledger",
     "state",
     "journal",
+    "repair_journal",
     "repairs",
     "parameters",
     "ingest",

@@ -8,7 +8,7 @@ sorted by its rows' identity, so two lakes that hold the same rows export the sa
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -271,8 +271,7 @@ def write_file(rows: pa.Table, path: Path) -> None:
     rows = rows.cast(pa.schema([field.with_type(_utc(field.type)) for field in rows.schema]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-        os.close(handle)
+        name = path.parent / f".{secrets.token_hex(8)}{path.suffix}"
         try:
             if path.suffix == ".parquet":
                 pa.parquet.write_table(rows, name)
@@ -280,7 +279,7 @@ def write_file(rows: pa.Table, path: Path) -> None:
                 pa.csv.write_csv(_flat(rows), name)
             os.replace(name, path)
         finally:
-            Path(name).unlink(missing_ok=True)
+            name.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(
             "--to", str(path), error.strerror or str(error), "choose a folder that can be written"

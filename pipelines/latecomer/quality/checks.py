@@ -25,6 +25,7 @@ from deltalake.exceptions import DeltaError
 
 from latecomer.lake import identities, journal, small, views
 from latecomer.lake.errors import InputError
+from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
 from latecomer.quality import conservation
 from latecomer.quality import ledger as books
@@ -51,6 +52,16 @@ class CheckOutcome:
     results: list[dict[str, Any]]
     failures: list[str]
     report: Path | None
+
+    @property
+    def broken(self) -> list[str]:
+        """The failures that no promise is about: rows that are gone, stand twice, or are still missing after repair."""
+        failed = [each for each in self.results if not each["success"]]
+        return [
+            line
+            for each, line in zip(failed, self.failures, strict=True)
+            if each["subject"] != "ledger" or each["expectation"] == "expect_complete_after_repair"
+        ]
 
 
 def check(lake: Lake, spec: Any, *, report_dir: Path | None = None) -> CheckOutcome:
@@ -92,6 +103,7 @@ def _remember(lake: Lake, spec: Any, seq_to: int, outcome: CheckOutcome) -> None
     number = 0 if last is None else last + 1
     with contextlib.suppress(DeltaError):  # another check of the query was first: what it found is as good
         small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number, replace=True)
+        tend(lake, [("checks", spec.name)])
 
 
 def _known(ledger: pd.DataFrame) -> pd.DataFrame:

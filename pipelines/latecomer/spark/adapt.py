@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from latecomer.core.policies import adapted_parameters
 from latecomer.lake import crash, journal, small
 from latecomer.lake.errors import InputError
+from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark.session import session
@@ -30,16 +31,20 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
     Raises
     ------
     InputError
-        The query has not been run, or its strategy does not adapt.
+        The query has not been run or has changed since, or its strategy does not adapt.
     """
+    if not spec.adapts:
+        problem = "has nothing to adapt: it learns nothing from the stream"
+        raise InputError(f"query {spec.name}: strategy", spec.strategy.name, problem, "choose one that adapts")
     with Lease(lake, f"adapt-{spec.name}"):
-        state = journal.run_state(lake, spec.name)
+        state = journal.run_state(lake, spec.name, spec.fingerprint())
         learnt = _learnt(lake, spec, state)
         last = small.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1
         row = {"number": number, "effective_seq": state.seq_to, "parameters": json.dumps(learnt)}
         small.append(lake, "parameters", spec.name, pa.Table.from_pylist([row]), "adapt", number)
         crash.point("adapt:parameters")
+        tend(lake, [("parameters", spec.name)])
         return state.seq_to, learnt
 
 
@@ -65,10 +70,6 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
 
         stage = JoinStage(spec, session(lake), lake)
         return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
-    if spec.kind not in ("aggregate", "topk"):
-        raise InputError(
-            f"query {spec.name}: kind", spec.kind, "has nothing to adapt", "its wait is stated (slack), not learnt"
-        )
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.windowed import WindowedStage, controls_of
 
@@ -76,10 +77,6 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
     assert isinstance(windows, WindowedStage)
     policies = windows.policies()
     known = controls_of(spec, windows.policies(), state.stage)
-    if not policies[0].needs_observation:
-        raise InputError(
-            f"query {spec.name}: strategy", spec.strategy.name, "has nothing to adapt", "choose one that adapts"
-        )
     for policy, control, seen in zip(policies, known, windows.history(state.seq_to), strict=True):
         policy.delays(max(control.delay_us, control.pending_delay_us))
         for each in seen:

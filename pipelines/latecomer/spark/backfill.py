@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from latecomer.lake import crash, journal
 from latecomer.lake.errors import InputError
+from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark.kinds import stage_of
@@ -54,7 +55,7 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
         rows = stage.recompute(from_us, to_us, state.seq_to, state.stage).persist()
         try:
             count = rows.count()
-            write = rows.write.format("delta")
+            write = rows.write.format("delta").option("mergeSchema", "true")  # a stream may have a column more by now
             if lake.exists("backfill", spec.name):
                 inside = f"window_start >= timestamp_micros({from_us}L) and window_start < timestamp_micros({to_us}L)"
                 write = write.mode("overwrite").option("replaceWhere", inside)
@@ -65,4 +66,5 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
             rows.unpersist()
             stage.release()
         crash.point("backfill:rows")
+        tend(lake, [("backfill", spec.name)])
         return BackfillReport(from_us, to_us, count, time.monotonic() - started)

@@ -297,7 +297,8 @@ class _Ingestion:
         }
         small.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number)
         crash.point("ingest:committed")
-        tend(self.lake, [("events", stream) for stream in counts] + [("quarantine", stream) for stream in counts])
+        tend(self.lake, [(area, stream) for area in ("events", "quarantine") for stream in counts])
+        tend(self.lake, [("ingest", "committed"), ("ingest", "journal")])
         return counts
 
     def _ordered(self, rows: DataFrame, count: int) -> DataFrame:

@@ -98,7 +98,7 @@ def repair(
             )
             done_to, number = int(closes[-1]), number + 1
         if report.batches:
-            tend(lake, [(area, spec.name) for area in ("corrections", "repairs")])
+            tend(lake, [(area, spec.name) for area in ("corrections", "repairs", "repair_journal")])
         return RepairReport(
             report.late_repaired, report.corrections, report.batches, report.pending, time.monotonic() - started
         )
@@ -124,15 +124,17 @@ def _closes(seq: np.ndarray, event_time: np.ndarray, gamma_us: int, flush: bool)
 def _commit(
     lake: Lake, spec: Spec, number: int, seq: np.ndarray, batch: np.ndarray, closes: np.ndarray, done_to: int
 ) -> int:
-    spark = session(lake)
-    tune(spark, len(seq) * REPAIR_WEIGHT)
-    stage = stage_of(spec, spark, lake)
-    late = tables.read(spark, lake, "late", spec.name)
     done = small.last_version(lake, "corrections", spec.name, "repair")
     if done is None or done < number:
-        corrections = stage.repair(late, pa.table({"seq": seq, "repaired_in": batch}))
-        tables.append(corrections, lake, "corrections", spec.name, "repair", number)
-        stage.release()
+        spark = session(lake)
+        tune(spark, len(seq) * REPAIR_WEIGHT)
+        stage = stage_of(spec, spark, lake)
+        late = tables.read(spark, lake, "late", spec.name).where(f"seq between {seq.min()} and {seq.max()}")
+        try:
+            corrections = stage.repair(late, pa.table({"seq": seq, "repaired_in": batch}))
+            tables.append(corrections, lake, "corrections", spec.name, "repair", number)
+        finally:
+            stage.release()
     crash.point("repair:corrections")
     mine = (pc.field("published_seq") > done_to) & (pc.field("published_seq") <= int(closes[-1]))
     per_period = small.count_by(lake, "corrections", spec.name, "period_start", mine)

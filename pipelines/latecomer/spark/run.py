@@ -59,7 +59,7 @@ def run(
     until_seq
         Last arrival to process, inclusive; None: all.
     flush
-        The input is complete: close every window and period.
+        The input is complete: close every window and period; not before the last arrival is processed.
     progress
         Called with one line per micro-batch.
 
@@ -78,6 +78,8 @@ def run(
         state = journal.load_state(lake, spec.name, spec.fingerprint())
         end = available if until_seq is None else min(available, until_seq + 1)
         last_flush = flush and end == available
+        if flush and not last_flush:
+            progress(f"{spec.name}: not flushed, {available - end} arrivals are left after --until-seq {until_seq}")
         before = dict(state.counts) if state else {}
         count = 0
         for batch in _batches(lake, spec.name, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush):
@@ -86,7 +88,7 @@ def run(
             what = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
             progress(f"{spec.name}: micro-batch {batch.number}, {what if batch.seq_to > batch.seq_from else 'flush'}")
         if count:
-            tend(lake, [(area, spec.name) for area in ("on_time", "late", "ledger", "state")])
+            tend(lake, [(area, spec.name) for area in ("on_time", "late", "ledger", "state", "journal")], count)
         after = state.counts if state else {}
         change = {key: after.get(key, 0) - before.get(key, 0) for key in ("rows_read", "on_time", "late")}
         return RunReport(

@@ -288,7 +288,11 @@ def hot(rows: DataFrame, keys: list[str], join: WindowJoin, windows: list[int], 
         own = seen.take(pa.array(order[start:stop]))
         total = int(own["_n"].to_numpy().sum())
         if total > bound:
-            made.append(_planned(own, keys, layout, len(join.aliases), theta_plan.partitions_of(total, bound)))
+            made.append(
+                _planned(
+                    own, keys, layout, len(join.aliases), join.partitions or theta_plan.partitions_of(total, bound)
+                )
+            )
     if not made:
         return None
     return _assembled(made, keys, layout, seen.schema.field("_any0").type, rows)

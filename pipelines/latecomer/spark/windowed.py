@@ -612,8 +612,9 @@ class WindowedStage(Stage):
         from pyspark.sql import functions as F
 
         m = floor_div(F.unix_micros("window_start"), self.grid.slide_us)
-        rows = tables.read(self.spark, self.lake, area, self.spec.name).withColumn("_m", m)
-        return rows.where(F.col("_m").between(due.first, due.last))
+        rows = tables.read(self.spark, self.lake, area, self.spec.name)
+        starts = (F.timestamp_micros(F.lit(number * self.grid.slide_us)) for number in (due.first, due.last))
+        return rows.where(F.col("window_start").between(*starts)).withColumn("_m", m)
 
     def numbered(self, rows: DataFrame, keys: list[str], due: Due) -> DataFrame:
         """Rows with ``revision``: the answers of a window count up, by ``repaired_in``, from the last one written before.

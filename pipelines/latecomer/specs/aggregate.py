@@ -91,6 +91,11 @@ class AggregateSpec(Spec):
     strategy: AggregateStrategy
 
     @property
+    def adapts(self) -> bool:
+        """The slack follows what was seen."""
+        return self.strategy.name in ("hpm", "aq_k_slack", "calibrated")
+
+    @property
     def target(self) -> float:
         """Least share of windows that are within the error."""
         return self.probability

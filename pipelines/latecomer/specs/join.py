@@ -50,6 +50,11 @@ class JoinSpec(Spec):
     strategy: JoinStrategy
 
     @property
+    def adapts(self) -> bool:
+        """Retention follows what was seen; where nothing may be lost, all is kept."""
+        return self.strategy.name == "qjoin" and not (self.strategy.estimator == "calibrated" and self.target >= 1)
+
+    @property
     def target(self) -> float:
         """Least share of a period's pairs that are produced on time."""
         return self.recall

@@ -37,6 +37,7 @@ class MembershipSpec(Spec):
     """A membership query; `elements` and `windows` are in the order of `streams`, whose first gives the elements."""
 
     kind: ClassVar[str] = "membership"
+    promises: ClassVar[bool] = False
     elements: tuple[ex.Column, ...]
     windows: tuple[Window, ...]
     false_positive_rate: float

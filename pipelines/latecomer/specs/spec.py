@@ -48,6 +48,14 @@ class Spec:
         """Result columns that are there because the query selects none: name, alias, and column of `columns`, which each stream has."""
         return []
 
+    promises: ClassVar[bool] = True
+    """Is `target` a promise about answers on time?"""
+
+    @property
+    def adapts(self) -> bool:
+        """Does the strategy learn, so that `adapt` has something to write?"""
+        return False
+
     @property
     def target(self) -> float:
         """What a period has to reach, from 0 to 1."""

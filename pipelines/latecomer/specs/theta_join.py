@@ -1,15 +1,15 @@
 """``kind: theta_join``: streams joined by ``<, <=, >, >=, =`` within each window.
 
-Defaults, with their source: ``partitions`` 10 is the thesis's (chapter 4; `algorithms.md` section 4); ``boundaries: equal_depth`` is
-ours, ``equal_width`` the thesis's. Nothing is estimated, so the target is 1: a window is
-answered once, ``slack`` (0) after its end in stream time, and repair adds what came later. ``quality`` may name a ledger period only; without one it is 60 s or a window,
-whichever is longer, and ``gamma`` is one period.
+Nothing is estimated, so the target is 1: a window is answered once, ``slack`` (0) after its end in stream time, and repair adds what
+came later. ``quality`` may name a ledger period only; without one it is 60 s or a window, whichever is longer, and ``gamma`` is one
+period. ``partitions`` is for speed alone and may be changed at any time: into how many a window that is too large for one task
+(:data:`latecomer.core.theta_plan.PIECE_ROWS`) is cut, by its rows where it is not given; for rivals, 10 of any window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
@@ -18,10 +18,10 @@ from latecomer.specs.spec import Spec, rest_of, rows_held_of
 from latecomer.specs.windows import Window, jsonable, quality_of, select_of, strategy_of, window_of
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
-BOUNDARIES = ("equal_depth", "equal_width")
 EMITS = ("rows", "count", "ranges")
 OPERATORS = ("<", "<=", ">", ">=", "=")
-_USES = {"partitions": ("fast_theta_join", "cfs", "one_bucket"), "boundaries": ("fast_theta_join", "cfs")}
+_USES = {"partitions": ("fast_theta_join", "cfs", "one_bucket")}
+MOST_PARTITIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class ThetaJoinStrategy:
-    """How the join is run; the result is the same for all."""
+    """How the join is run; the result is the same for all. `partitions` None: as many as a window's rows need."""
 
     name: str
-    partitions: int
-    boundaries: str
+    partitions: int | None
     gamma_us: int
     slack_us: int = 0
 
@@ -54,6 +53,7 @@ class ThetaJoinSpec(Spec):
     """A theta join. `select` None means every column; it applies to ``emit: rows`` only."""
 
     kind: ClassVar[str] = "theta_join"
+    promises: ClassVar[bool] = False
     window: Window
     conditions: tuple[Condition, ...]
     emit: str
@@ -84,7 +84,7 @@ class ThetaJoinSpec(Spec):
             "emit": self.emit,
             "select": jsonable(self.select),
             "quality": {"period_us": self.period_us},
-            "strategy": jsonable(self.strategy),
+            "strategy": jsonable(replace(self.strategy, partitions=None)),
         }
 
 
@@ -115,8 +115,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     rows_held = rows_held_of(quality)
     strategy = ThetaJoinStrategy(
         strategy_name,
-        inner.number("partitions", 10, low=1, high=100_000, whole=True),
-        inner.choice("boundaries", BOUNDARIES, "equal_depth"),
+        inner.number("partitions", None, low=1, high=MOST_PARTITIONS, whole=True),
         inner.duration("gamma", period_us),
         inner.duration("slack", 0),
     )

@@ -31,10 +31,10 @@ STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none
 FIXED = ("window_start", "window_end", "rank", "score", "seq", "event_ts")
 _STEERED = ("adaptive_wait", "calibrated")
 _USES = {
-    "candidates": _STEERED,
-    "windows": _STEERED,
-    "initial_wait": _STEERED,
-    "min_step": _STEERED,
+    "candidates": ("adaptive_wait",),
+    "windows": ("adaptive_wait",),
+    "initial_wait": ("adaptive_wait",),
+    "min_step": ("adaptive_wait",),
     "confidence": ("calibrated",),
 }
 
@@ -65,6 +65,11 @@ class TopKSpec(Spec):
     where: ex.Expr | None
     hit_rate: float
     strategy: TopKStrategy
+
+    @property
+    def adapts(self) -> bool:
+        """The wait follows what was seen."""
+        return self.strategy.name in _STEERED
 
     @property
     def target(self) -> float:

@@ -1,0 +1,86 @@
+"""The lake's small tables without a JVM: two writers at once, housekeeping, exports."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+
+import pyarrow as pa
+import pytest
+from latecomer.lake import housekeeping, journal, small, views
+from latecomer.lake.lease import Lease
+from latecomer.lake.location import Lake
+
+
+def test_run_and_repair_plan_at_once(tmp_path) -> None:
+    """Both hold a lease of their own and may work side by side: neither refuses the other's commit, and every plan is kept."""
+    lake, failed = Lake(tmp_path / "lake"), []
+
+    def plans(writer: str) -> None:
+        try:
+            for number in range(25):
+                journal.plan(lake, "q", writer, number, {"of": writer, "number": number})
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=plans, args=(writer,)) for writer in ("run", "repair")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    for writer in ("run", "repair"):
+        known = [journal.planned(lake, "q", writer, number) for number in range(26)]
+        assert known == [*({"of": writer, "number": number} for number in range(25)), None]
+
+
+@pytest.mark.parametrize("commits", [1, 2, 7])
+def test_a_table_that_is_replaced_is_vacuumed_every_64_versions(tmp_path, commits) -> None:
+    """However many commits a caller makes before it tends the table; files of the last week stay, older ones go."""
+    lake, tended = Lake(tmp_path / "lake"), []
+    for number in range(140):
+        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
+        if number % commits == commits - 1:
+            tended += housekeeping.tend(lake, [("state", "q")], commits)
+    assert len(tended) == 2
+    assert small.read(lake, "state", "q").to_pylist() == [{"n": 139}]
+    assert small.last_version(lake, "state", "q", "run") == 139
+
+
+def test_many_files_become_few_and_every_commit_is_remembered(tmp_path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for number in range(housekeeping.MANY_FILES):
+        small.append(lake, "journal", "q", pa.table({"n": [number]}), "run", number)
+    assert housekeeping.tend(lake, [("journal", "q"), ("late", "q")])
+    assert len(small.open_table(lake, "journal", "q").file_uris()) == 1
+    assert sorted(small.read(lake, "journal", "q")["n"].to_pylist()) == list(range(housekeeping.MANY_FILES))
+    assert not small.append(lake, "journal", "q", pa.table({"n": [0]}), "run", housekeeping.MANY_FILES - 1)
+
+
+def test_a_lease_that_cannot_be_given_back_hides_nothing(tmp_path, monkeypatch) -> None:
+    """The store hiccups when the work is done: it stays done, and what the work raised is what is seen."""
+    lake = Lake(tmp_path / "lake")
+    hiccup = OSError("the store does not answer")
+
+    def refuse(self):  # type: ignore[no-untyped-def]
+        raise hiccup
+
+    with Lease(lake, "run-q"):
+        monkeypatch.setattr(Lease, "_open", refuse)
+    monkeypatch.undo()
+    with pytest.raises(KeyError, match="of the work"), Lease(lake, "run-r"):
+        monkeypatch.setattr(Lease, "_open", refuse)
+        raise KeyError("of the work")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_an_exported_file_can_be_read_by_others(tmp_path, suffix) -> None:
+    """Its mode is what the user's umask says, and nothing else is left in the folder."""
+    before = os.umask(0o022)
+    try:
+        views.write_file(pa.table({"a": [1]}), tmp_path / f"out{suffix}")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / f"out{suffix}").stat().st_mode) == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == [f"out{suffix}"]
