@@ -136,6 +136,16 @@ def test_values():
     )
 
 
+def test_a_quoted_name_or_text_is_taken_as_it_stands():
+    assert ex.columns(parse("""l."x==y" == 1 and l."a;b" = 'c==d;--' and l."it's" = 'e"f'""")) == {
+        ex.Column("l", "x==y"), ex.Column("l", "a;b"), ex.Column("l", "it's"),
+    }  # fmt: skip
+    assert ex.to_text(parse("l.a == 'x==y'")) == "(l.a = 'x==y')"
+    for bad in ("l.a = 'b; c", 'l."a; b', "l.a = 'b' ; c", "l.a = 'b' -- c"):
+        with pytest.raises(SpecError):
+            parse(bad)
+
+
 def test_columns_and_types():
     schemas = {"l": ["depart", "origin", "note"], "r": ["depart"]}
     types = {("l", "depart"): "number", ("l", "origin"): "string", ("r", "depart"): "number", ("l", "flag"): "bool"}

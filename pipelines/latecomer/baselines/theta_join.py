@@ -121,8 +121,8 @@ def cfs(
         stats.rows_shuffled += len(left) + partitions * len(right)
         found = [
             _tested(sides, one, other, stats)
-            for one in np.array_split(left, partitions)
-            for other in np.array_split(right, partitions)
+            for one in np.array_split(left, max(1, min(partitions, len(left))))
+            for other in np.array_split(right, max(1, min(partitions, len(right))))
         ]
         return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 

@@ -8,6 +8,7 @@ escaped. A null operand gives null, and a null never matches; arithmetic that ov
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -138,11 +139,12 @@ def _guarded(text: str, source: str, key: str, read: Callable[[Any], Any]) -> An
         raise SpecError(source, key, text, "must be an expression", "write one over the streams' columns")
     if len(text) > LONGEST:
         raise SpecError(source, key, text, f"is longer than {LONGEST} characters", "shorten it")
-    outside = _outside_text(text)
+    parts = _QUOTED.split(text)
+    outside = "".join(parts[::2])
     for piece, name in _NEVER_THERE:
-        if piece in outside:
+        if piece in outside or (piece == "\x00" and piece in text):
             raise SpecError(source, key, text, f"contains {name}", "write one plain expression")
-    plain = "'".join(part if i % 2 else part.replace("==", "=") for i, part in enumerate(text.split("'")))
+    plain = "".join(part if i % 2 else part.replace("==", "=") for i, part in enumerate(parts))
     quiet = logging.getLogger("sqlglot")
     before, quiet.disabled = quiet.disabled, True
     try:
@@ -169,11 +171,8 @@ _NEVER_THERE = (
     ("===", "==="),
     ("$", "a dollar sign"),
 )
-
-
-def _outside_text(text: str) -> str:
-    """The text without what stands between single quotes."""
-    return "".join(text.split("'")[::2])
+_QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
+"""Texts and quoted names; what `split` gives at odd places."""
 
 
 def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: int) -> Expr:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
 from latecomer.specs.spec import Spec, rest_of, rows_held_of
-from latecomer.specs.windows import STORED, select_of
+from latecomer.specs.windows import STORED, fixed_columns_of, select_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
@@ -89,11 +89,17 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     """
     streams = streams_of(reader, 2, 2)
     aliases = tuple(alias for alias, _ in streams)
+    fixed_columns_of(reader, aliases)
     window_us = reader.duration("window")
     keys = _keys(reader, aliases)
     where = reader.text("where", None)
     condition = None if where is None else ex.parse(where, source=reader.source, key="where", aliases=aliases)
     select = select_of(reader, aliases, (), STORED)
+    own = {f"{alias}_{column}": ex.Column(alias, column) for alias in aliases for column in ("seq", "event_ts")}
+    for place, item in enumerate(select or ()):
+        if item.name.lower() in {name.lower() for name in own} and own.get(item.name) != item.expr:
+            problem = "is the name of another result column"
+            raise reader.fail(f"select[{place}]", item.name, problem, "rename it with `as`")
     strategy_value = reader.take("strategy", "qjoin")
     inner = Reader(
         {"name": strategy_value} if isinstance(strategy_value, str) else strategy_value, reader.source, "strategy"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of, texts
 from latecomer.specs.spec import Spec, rest_of, rows_held_of
-from latecomer.specs.windows import Window, jsonable, quality_of, select_of, strategy_of, window_of
+from latecomer.specs.windows import Window, fixed_columns_of, jsonable, quality_of, select_of, strategy_of, window_of
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
 EMITS = ("rows", "count", "ranges")
@@ -101,7 +101,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     window = window_of(reader)
     conditions = _conditions(reader, aliases)
     emit = reader.choice("emit", EMITS, "rows")
-    fixed = ("window_start", "window_end", *(f"{alias}_seq" for alias in aliases))
+    fixed = ("window_start", "window_end", *fixed_columns_of(reader, aliases))
     if emit != "rows" and reader.has("select"):
         raise reader.fail(
             "select", reader.take("select", None), f"has no rows to apply to with emit: {emit}", "remove it"

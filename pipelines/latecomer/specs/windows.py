@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,6 +16,8 @@ STORED = ("wait_us", "error", "period_start")
 """Columns that stored tables have beside a result's own; no query may name its own so either."""
 INNER = ("_m", "shard", "closed_seq", "repaired_in", *STORED, "_last", "_nth")
 """Columns that windowed kinds have beside a result's own while they work; no windowed query may name its own so."""
+_NUMBERED = re.compile(r"_(first_(rows|\d+)|(error|join)_\d+|below|upto|all|often|value)")
+"""More of them, those of repair."""
 MOST_SLIDES = 1_000_000
 """Windows one row may fall into. More is a unit mixed up."""
 
@@ -65,7 +68,7 @@ def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, 
             raise reader.fail(key, text, "is not a column", "group by a column of the stream")
         if column.name in found:
             raise reader.fail(key, text, "is named twice", "remove one")
-        if column.name.lower() in taken:
+        if column.name.lower() in taken or _NUMBERED.fullmatch(column.name.lower()):
             raise reader.fail(key, text, "is the name of a result column", "rename the stream's column at ingestion")
         found.append(column.name)
     return tuple(found)
@@ -88,6 +91,16 @@ def select_of(
     return tuple(found) or None
 
 
+def fixed_columns_of(reader: Reader, aliases: tuple[str, ...]) -> list[str]:
+    """``<alias>_seq`` of each alias; one that would be a name of the product's own is refused."""
+    names = [f"{alias}_seq" for alias in aliases]
+    for alias, name in zip(aliases, names, strict=True):
+        if name.lower() in (*ENVELOPE, *INNER):
+            problem = f"is an alias whose column {name} would have the name of another result column"
+            raise reader.fail(f"streams.{alias}", alias, problem, "choose another alias")
+    return names
+
+
 def where_of(reader: Reader, aliases: tuple[str, ...]) -> ex.Expr | None:
     """``where: condition``, optional; what is plainly a number or a text is refused."""
     text = reader.text("where", None)
@@ -108,7 +121,7 @@ def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> st
     """A result column's name, checked."""
     if not ALIAS.fullmatch(name):
         raise reader.fail(key, name, "is not a column name", "use letters, digits and _, not a digit first")
-    if name.lower() in {other.lower() for other in (*taken, *ENVELOPE, *INNER)}:
+    if name.lower() in {other.lower() for other in (*taken, *ENVELOPE, *INNER)} or _NUMBERED.fullmatch(name.lower()):
         raise reader.fail(key, name, _why_not(name, (*taken, *ENVELOPE)), "choose another name")
     return name
 
