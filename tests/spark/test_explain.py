@@ -68,7 +68,7 @@ def test_a_bound_on_rows_held_is_checked_and_changes_no_result(shop):
     spec = parse_query(text)
     assert spec.rows_held == 10 and spec.fingerprint() == load_query(folder / "queries" / "join.yaml").fingerprint()
     (failure,) = [each for each in check(lake, spec).failures if "rows_held" in each]
-    assert "max_value 10" in failure and "period_start 2024-01-0" in failure and "np." not in failure
+    assert "above 10 (2024-01-0" in failure and "expected: at most 10" in failure and "np." not in failure
 
 
 def test_a_report_of_a_query_named_index_is_not_the_index(shop, tmp_path):

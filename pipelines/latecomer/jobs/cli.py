@@ -318,10 +318,9 @@ def check(query: Path, lake_uri: str, report: Path | None, as_json: bool) -> Non
 
     spec = _load(query)
     outcome = checks.check(Lake(lake_uri), spec, report_dir=report)
-    lines = [
-        f"{spec.name}: {'all checks passed' if outcome.success else 'FAILED'} ({len(outcome.results)} expectations)"
-    ]
-    lines += [f"  FAILED {failure}" for failure in outcome.failures]
+    count = len(outcome.results)
+    failed = f"{len(outcome.failures)} of {count} checks failed"
+    lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]
     if outcome.report is not None:
         lines.append(f"  report: {outcome.report}")
     _report(
@@ -336,7 +335,7 @@ def check(query: Path, lake_uri: str, report: Path | None, as_json: bool) -> Non
     )
     if not outcome.success:
         for failure in outcome.failures:
-            click.echo(f"{spec.name}: {failure}", err=True)
+            click.echo(f"{spec.name}: FAILED {failure}", err=True)
         sys.exit(1)
 
 

@@ -27,7 +27,7 @@ from latecomer.lake import identities, journal, small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
-from latecomer.quality import conservation
+from latecomer.quality import conservation, words
 from latecomer.quality import ledger as books
 from latecomer.quality import report as pages
 
@@ -41,9 +41,9 @@ class CheckOutcome:
     success
         Every expectation held.
     results
-        Per expectation: ``expectation``, ``subject``, ``success``, ``observed``, ``expected``.
+        Per expectation what :func:`latecomer.quality.words.describe` says of it.
     failures
-        One line per broken expectation: its name, the observed value, the period or row.
+        One line per broken expectation: what it says, the observed value, the periods or rows, what was expected, its name.
     report
         The page, where one was written.
     """
@@ -108,7 +108,7 @@ def _remember(lake: Lake, spec: Any, seq_to: int, outcome: CheckOutcome) -> None
 
 def _known(ledger: pd.DataFrame) -> pd.DataFrame:
     """Periods whose truth is known: nothing registered there is pending."""
-    known = ledger[ledger["achieved_on_time"].notna()].copy() if len(ledger) else ledger
+    known = ledger[ledger["achieved_on_time"].notna()].reset_index(drop=True) if len(ledger) else ledger
     if len(known):
         known["period_start"] = known["period_start"].astype(str)
     return known
@@ -173,10 +173,10 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
         definitions: list[tuple[str, Any]] = []
         batches: dict[str, pd.DataFrame] = {}
         periods = len(frames["ledger"])
-        confidence = getattr(spec.strategy, "confidence", 0.95)
+        allowed = allowed_misses(periods, getattr(spec.strategy, "confidence", 0.95))
         suites: dict[str, list[Any]] = {
             "ledger": [
-                *_promises(spec, ours, 1.0 if not periods else 1.0 - allowed_misses(periods, confidence) / periods),
+                *_promises(spec, ours, 1.0 if not periods else 1.0 - allowed / periods),
                 ours.ExpectCompleteAfterRepair(column="achieved_final", min_value=1.0, max_value=1.0),
                 ours.ExpectRowsHeldBounded(
                     column="rows_held_max", min_value=0, max_value=spec.rows_held or 2 * frames["books"]["left"][0]
@@ -216,12 +216,10 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
             run = checkpoint.run(batch_parameters={"dataframe": batches[name]})
             for validation in run.run_results.values():
                 for each in validation.results:
-                    line = _describe(name, each, batches[name])
+                    line = words.describe(spec, name, each, batches[name], allowed)
                     results.append(line)
                     if not line["success"]:
-                        failures.append(
-                            f"{line['expectation']}: observed {line['observed']}, expected {line['expected']}"
-                        )
+                        failures.append(line["message"])
     return CheckOutcome(not failures, results, failures, None)
 
 
@@ -254,39 +252,3 @@ def _docs_site(context: Any, folder: Path) -> None:
             "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder.resolve())},
         },
     )
-
-
-def _describe(name: str, each: Any, frame: pd.DataFrame) -> dict[str, Any]:
-    kind = each.expectation_config.type
-    found = each.result or {}
-    places = found.get("unexpected_index_list") or []
-    where = ""
-    column = {"ledger": "period_start", "books": "law"}.get(name)
-    if not each.success and column and places:
-        where = f" at {column} {', '.join(str(frame[column].iloc[_place(place)]) for place in places[:3])}"
-    share = found.get("unexpected_count")
-    observed = found.get("observed_value")
-    if observed is None:
-        values = [_plain(each) for each in found.get("partial_unexpected_list") or []]
-        observed = f"{share or 0} of {found.get('element_count', 0)} rows unexpected" + (
-            f", such as {values[:3]}" if values else ""
-        )
-    wanted = {k: v for k, v in each.expectation_config.kwargs.items() if k not in ("batch_id",)}
-    return {
-        "expectation": kind,
-        "subject": name,
-        "success": bool(each.success),
-        "observed": f"{observed}{where}",
-        "expected": ", ".join(f"{key} {value}" for key, value in wanted.items()),
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Numbers as Python writes them."""
-    if isinstance(value, (tuple, list)):
-        return type(value)(_plain(each) for each in value)
-    return round(value.item(), 6) if hasattr(value, "item") else value
-
-
-def _place(entry: Any) -> int:
-    return int(next(iter(entry.values()))) if isinstance(entry, dict) else int(entry)

@@ -12,40 +12,42 @@ from great_expectations import expectations as gxe
 class ExpectRecallToMeetTarget(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
     """Recall on time reaches the target in the promised share of periods."""
 
-    description: str = "Recall on time reaches the target in the promised share of periods"
+    description: str = "Recall on time (or hit rate) reaches the target, in as many periods as promised"
 
 
 class ExpectErrorWithinPromise(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
     """The share of answers within the error reaches the promised probability, less what chance alone explains."""
 
-    description: str = "Enough answers are within the promised error"
+    description: str = "Enough of each period's answers are within the error, in as many periods as promised"
 
 
 class ExpectFalsePositivesBounded(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
     """Absent elements that passed the filters are no more than the false-positive rate and chance explain."""
 
-    description: str = "False positives stay under their bound"
+    description: str = (
+        "The filters let through no more absent elements than their false-positive rate and chance explain"
+    )
 
 
 class ExpectCompleteAfterRepair(gxe.ExpectColumnValuesToBeBetween):
     """After repair every period is complete: recall is exactly 1."""
 
-    description: str = "After repair recall is exactly 1 in every period"
+    description: str = "After repair every period has all the results that were counted for it"
 
 
 class ExpectRowsHeldBounded(gxe.ExpectColumnValuesToBeBetween):
     """No period held more rows than the query's ``rows_held``; without one, than two copies of the whole input."""
 
-    description: str = "Rows held stay under their bound"
+    description: str = "No period held more rows than quality.rows_held, or, without it, than twice the rows read"
 
 
 class ExpectConservation(gxe.ExpectColumnPairValuesToBeEqual):
     """Rows in = on time + late pending + repaired: nothing is dropped silently."""
 
-    description: str = "Conservation: nothing is dropped silently"
+    description: str = "Every row is accounted for: what the tables hold is what was counted when it was written"
 
 
 class ExpectNoDuplicateResult(gxe.ExpectCompoundColumnsToBeUnique):
     """No result row is published twice."""
 
-    description: str = "No result row stands twice"
+    description: str = "No result stands twice"

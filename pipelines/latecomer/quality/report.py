@@ -74,11 +74,12 @@ def _tiles(counts: dict[str, int], ledger: pd.DataFrame, share: str) -> str:
 
 def _expectations(results: list[dict[str, Any]]) -> str:
     rows = "".join(
-        f"<tr><td>{_e(r['expectation'])}</td><td class={'ok' if r['success'] else 'bad'}>{'kept' if r['success'] else 'BROKEN'}</td>"
-        f"<td>{_e(r['observed'])}</td><td>{_e(r['expected'])}</td></tr>"
+        f"<tr><td>{_e(r['says'])}</td><td class={'ok' if r['success'] else 'bad'}>{'kept' if r['success'] else 'BROKEN'}</td>"
+        f"<td>{_e(r['observed'])}</td><td>{_e(r['expected'])}</td><td><code>{_e(r['expectation'])}</code></td></tr>"
         for r in results
     )
-    return f"<table><tr><th>expectation</th><th>state</th><th>observed</th><th>expected</th></tr>{rows}</table>"
+    head = "<th>expectation</th><th>state</th><th>observed</th><th>expected</th><th>name in the Data Docs</th>"
+    return f"<table><tr>{head}</tr>{rows}</table>"
 
 
 def _chart(ledger: pd.DataFrame, target: float, share: str) -> str:
