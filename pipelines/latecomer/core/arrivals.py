@@ -1,7 +1,7 @@
-"""Arrivals of the windowed kinds: stream time after each, what the control plane is told, and which windows each came too late for.
+"""Arrivals: stream time after each; for the windowed kinds also what the control plane is told, and which windows each is late for.
 
-Two columns of a micro-batch, ``seq`` and event time, decide all of this, in one pass along the arrival order; no payload is
-looked at. Cost: O(n) along the order, and sorting the counts by interval and pane. Memory: about 40 bytes an arrival.
+Joins use the stream time alone. Two columns of a micro-batch, ``seq`` and event time, decide all of this, in one pass along the
+arrival order; no payload is looked at. Cost: O(n) along the order, and sorting the counts by interval and pane. Memory: about 40 bytes an arrival.
 """
 
 from __future__ import annotations

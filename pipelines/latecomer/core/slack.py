@@ -6,7 +6,7 @@ policy             slack `K`                                                   f
 Fixed              a constant (``k_slack``; 0 for ``none``; never: ``exact``)  K-slack, Babu et al. 2004
 LargestDelay       the largest delay so far (``mp_k_slack``)                   Mutschler and Philippsen 2013
 Proportional       ``alpha`` times that, PD-controlled (``hpm``,               Yang, Xu, Lv and Li 2019;
-                   ``aq_k_slack``: the same controller without repair)         Ji et al. 2016
+                   ``aq_k_slack``: in `run` the same)                          Ji et al. 2016
 AdaptiveSlack      the adaptive wait of top-k (``adaptive_wait``)              Wu and Fang 2021, :mod:`latecomer.core.topk`
 CalibratedSlack    quantile of what answers required, at an aim steered by    here
                    the losses so far; and what the worst period required

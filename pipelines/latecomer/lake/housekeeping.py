@@ -1,8 +1,9 @@
 """Housekeeping: many small files become few, and files no version needs any more are removed.
 
-Each writer tends its own tables after its work, so a table never has two writers. Compaction changes no row and no transaction
-version; killed anywhere, it leaves the table as it was. Files are kept for a week after they were replaced: longer than any
-reader takes, and repairs read the newest version anyway, since nothing is ever removed from a table but by compaction.
+`ingest`, `run` and `repair` each tend, after their work, tables of rows that they alone write, so a table never has two
+writers. Compaction changes no row and no transaction version; killed anywhere, it leaves the table as it was. Files are kept
+for a week after they were replaced: longer than any reader takes, and repairs read the newest version anyway, since nothing is
+ever removed from a table but by compaction.
 
 ``events`` are written in arrival order and compacted in pieces of `TARGET_BYTES`, so that files (and the row groups in them) keep
 narrow ranges of ``seq`` and ``event_ts``: a micro-batch finds by file statistics what its retention needs, and reads little more.
