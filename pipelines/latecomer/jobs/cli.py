@@ -23,10 +23,11 @@ LAKE = click.option(
     "lake_uri",
     required=True,
     envvar="LATECOMER_LAKE",
+    show_envvar=True,
     metavar="URI",
-    help="Local folder or s3://BUCKET/PREFIX.",
+    help="The lake: a local folder or s3://BUCKET/PREFIX.",
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -43,8 +44,8 @@ def _fault(error: BaseException) -> str:
 
         if is_gone():
             return (
-                "Spark's Java process ended in the middle of the work, killed or out of memory; whole micro-batches are kept: "
-                "run the command again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch if it ends again"
+                "Spark's Java process ended, killed or out of memory; finished micro-batches are kept; run the command "
+                "again, and if it ends again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
             )
     return f"internal error: {text.one_line(error)}"
 
@@ -79,12 +80,12 @@ class Group(click.Group):
         except (Exception, KeyboardInterrupt) as error:
             code = getattr(error, "exit_code", None)
             if _was_interrupted(error):
-                click.echo("latecomer: interrupted; what was done is kept, run the command again to go on", err=True)
+                click.echo("latecomer: interrupted; finished work is kept; run the command again to continue", err=True)
                 context.exit(130)
             if code is None:
                 if os.environ.get("LATECOMER_DEBUG"):
                     raise
-                click.echo(f"latecomer: {_fault(error)}; LATECOMER_DEBUG=1 shows where", err=True)
+                click.echo(f"latecomer: {_fault(error)}; set LATECOMER_DEBUG=1 to see the traceback", err=True)
                 context.exit(4)
             click.echo(str(error), err=True)
             context.exit(code)
@@ -95,8 +96,8 @@ class Group(click.Group):
 def main() -> None:
     """Continuous queries over events that arrive out of order.
 
-    State a query and how complete its answers must be; get each answer as early as that allows, every late row
-    registered, and exact results after repair.
+    State a query and how complete its answers must be. Each answer is published as early as that allows, every late
+    row is registered, and repair makes the results exact.
 
     \b
       latecomer init demo && cd demo
@@ -106,20 +107,35 @@ def main() -> None:
       latecomer check  queries/NAME.yaml --lake lake --report report
       latecomer export queries/NAME.yaml --lake lake --table results --to results.parquet
 
-    Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 something else holds the lake;
-    4 a fault of ours or the machine's; 130 interrupted.
+    Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 another process is at work on the same
+    tables; 4 an internal error or a killed process; 130 interrupted.
     """
 
 
 @main.command()
 @LAKE
-@click.option("--stream", metavar="NAME", help="All rows belong to this stream.")
-@click.option("--by", metavar="COLUMN", help="This column names each row's stream.")
-@click.option("--format", "format_", type=click.Choice(["csv", "parquet", "json"]), help="Default: by suffix.")
-@click.option("--event-column", default="event_ts", show_default=True, help="When it happened.")
-@click.option("--arrival-column", default="arrival_ts", show_default=True, help="When it came in (optional column).")
-@click.option("--timezone", default="UTC", show_default=True, help="Zone of timestamps that name none.")
-@click.option("--max-future", default="1 d", show_default=True, help="Event times further ahead go to quarantine.")
+@click.option("--stream", metavar="NAME", help="Stream that all rows belong to. Give this or --by.")
+@click.option("--by", metavar="COLUMN", help="Column that names each row's stream. Give this or --stream.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["csv", "parquet", "json"]),
+    help="Format of the files.  [default: by suffix]",
+)
+@click.option("--event-column", default="event_ts", show_default=True, help="Column that says when the event happened.")
+@click.option(
+    "--arrival-column",
+    default="arrival_ts",
+    show_default=True,
+    help="Column that says when the row arrived; it may be missing.",
+)
+@click.option("--timezone", default="UTC", show_default=True, help="Time zone of timestamps without one.")
+@click.option(
+    "--max-future",
+    default="1 d",
+    show_default=True,
+    help="A row whose event time is this much later than its arrival goes to quarantine.",
+)
 @JSON
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 def ingest(
@@ -134,10 +150,11 @@ def ingest(
     as_json: bool,
     paths: tuple[str, ...],
 ) -> None:
-    """Give the rows of landing files their place in the arrival order and store them.
+    """Read files and store their rows in arrival order.
 
-    The rows of one call are ordered together (by a `seq` column, else by arrival, else as they stand) and follow
-    everything ingested before. The same content twice is one ingestion. Rows that cannot be used go to quarantine.
+    The rows of one call are ordered by their `seq` column, if they have none by arrival time, else as they stand in the
+    files; they follow everything ingested before. A file whose content was ingested before is skipped. Rows that cannot
+    be used go to quarantine.
     """
     from latecomer.lake.location import Lake
     from latecomer.spark import ingest as stage
@@ -169,18 +186,18 @@ def ingest(
             "event_to": None if done.event_times_us is None else text.instant(done.event_times_us[1]),
             "seconds": round(done.seconds, 3),
         },
-        f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, {quarantined:,} to "
-        f"quarantine, {len(done.skipped_files)} files had been ingested before ({done.seconds:.1f} s)"
+        f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, put {quarantined:,} into "
+        f"quarantine, skipped {len(done.skipped_files)} files ingested before ({done.seconds:.1f} s)"
         + _event_times(done.event_times_us)
         + _left_out(done.left_out_files),
     )
 
 
 def _event_times(span: tuple[int, int] | None) -> str:
-    """A line that shows at a glance when seconds were taken for microseconds."""
+    """A line that shows when seconds were taken for microseconds."""
     if span is None:
         return ""
-    doubt = "; integers are read as microseconds since 1970" if 0 < span[1] < _YEAR_US else ""
+    doubt = " (is that right? integers are read as microseconds since 1970)" if 0 < span[1] < _YEAR_US else ""
     return f"\n  event times {text.instant(span[0])} to {text.instant(span[1])}{doubt}"
 
 
@@ -188,16 +205,20 @@ def _left_out(files: list[str]) -> str:
     if not files:
         return ""
     some = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
-    return f"\n  {len(files)} files left out, whose names do not say what they hold (give them by name, with --format): {some}"
+    return f"\n  {len(files)} files left out, of unknown type (to ingest them, name them and give --format): {some}"
 
 
 @main.command()
 @QUERY
 @LAKE
-@click.option("--rows-per-batch", type=click.IntRange(min=1), metavar="N", help="Arrivals per micro-batch.")
-@click.option("--until-seq", type=click.IntRange(min=0), metavar="N", help="Last arrival to process.")
-@click.option("--flush", is_flag=True, help="The input is complete: close everything.")
-@click.option("--element", metavar="X", help="Membership: also say in which windows X is in every stream.")
+@click.option(
+    "--rows-per-batch", type=click.IntRange(min=1), metavar="N", help="Most rows per micro-batch.  [default: 2000000]"
+)
+@click.option(
+    "--until-seq", type=click.IntRange(min=0), metavar="N", help="Stop after the row with this number (`seq`)."
+)
+@click.option("--flush", is_flag=True, help="The input is complete: close every window.")
+@click.option("--element", metavar="X", help="Membership queries: also list the windows in which X is in every stream.")
 @JSON
 def run(
     query: Path,
@@ -208,7 +229,10 @@ def run(
     element: str | None,
     as_json: bool,
 ) -> None:
-    """Answer what was ingested and not yet processed, in micro-batches; then stop."""
+    """Process the rows ingested since the last run, then stop.
+
+    Results are published as soon as the query's quality allows; rows that come too late for that are registered.
+    """
     from latecomer.jobs import element as elements
     from latecomer.lake.location import Lake
     from latecomer.spark import run as runner
@@ -218,7 +242,9 @@ def run(
     lake, wanted = Lake(lake_uri), None
     if element is not None:
         if spec.kind != "membership":
-            raise SpecError(str(query), "kind", spec.kind, "has no elements", "leave --element out")
+            raise SpecError(
+                str(query), "kind", spec.kind, "has no elements: only membership does", "leave --element out"
+            )
         wanted = elements.typed(lake, spec, element)
     done = runner.run(lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress)
     kept_out = quarantined(lake, dict(spec.streams).values())
@@ -238,10 +264,14 @@ def run(
 @main.command()
 @QUERY
 @LAKE
-@click.option("--flush", is_flag=True, help="Repair everything pending, not only what exceeds Gamma.")
+@click.option(
+    "--flush",
+    is_flag=True,
+    help="Repair all late rows. Without it they wait until their event times span more than the query's `gamma`.",
+)
 @JSON
 def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
-    """Turn registered late rows into corrections, so that the results become exact."""
+    """Correct the results for late rows, until they are exact."""
     from latecomer.lake.location import Lake
     from latecomer.spark import repair as runner
     from latecomer.spark.ingest import quarantined
@@ -262,18 +292,28 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
 @main.command()
 @QUERY
 @LAKE
-@click.option("--from", "start", required=True, metavar="TIME", help="First window start, ISO 8601 (UTC if no zone).")
-@click.option("--to", "end", required=True, metavar="TIME", help="Windows start before this.")
+@click.option(
+    "--from",
+    "start",
+    required=True,
+    metavar="TIME",
+    help="Windows that start at this time or later; ISO 8601, UTC if it names no zone.",
+)
+@click.option("--to", "end", required=True, metavar="TIME", help="Windows that start before this time.")
 @JSON
 def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) -> None:
-    """Answer the closed windows of a range again from everything stored, and replace what was there. Twice is once."""
+    """Recompute the results of past windows.
+
+    The closed windows of the range are answered again from everything stored, and the answers replace earlier backfills.
+    Running it twice changes nothing. Joins have no windows to backfill: repair makes them exact.
+    """
     from latecomer.lake.location import Lake
     from latecomer.spark import backfill as runner
 
     spec = _load(query)
     start_us, end_us = _instant("--from", start), _instant("--to", end)
     if start_us >= end_us:
-        raise SpecError("backfill", "--from", start, f"is not before --to, {end}", "give a range of event time")
+        raise SpecError("backfill", "--from", start, f"is not before --to {end}", "give a range of event time")
     done = runner.backfill(Lake(lake_uri), spec, start_us, end_us)
     _report(
         as_json,
@@ -287,7 +327,10 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
 @LAKE
 @JSON
 def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
-    """Recompute adaptation statistics from history; later micro-batches use them."""
+    """Learn from all stored history how long to wait.
+
+    For strategies that adapt, of joins (how long to retain rows), aggregates and top-k. Later micro-batches use it.
+    """
     from latecomer.lake.location import Lake
     from latecomer.spark import adapt as runner
 
@@ -302,17 +345,23 @@ def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
             "parameters": parameters,
             "seconds": round(time.monotonic() - started, 3),
         },
-        f"{spec.name}: new parameters from arrival {effective} on ({time.monotonic() - started:.1f} s)",
+        f"{spec.name}: new parameters hold from row {effective} on ({time.monotonic() - started:.1f} s)",
     )
 
 
 @main.command()
 @QUERY
 @LAKE
-@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write the quality report here.")
+@click.option(
+    "--report", type=click.Path(path_type=Path), metavar="DIR", help="Folder to write the HTML quality report to."
+)
 @JSON
 def check(query: Path, lake_uri: str, report: Path | None, as_json: bool) -> None:
-    """Hold the query's ledger and results against their promises; exit 1 where one is broken."""
+    """Check that a query keeps its promises; exit 1 if not.
+
+    Checked are its quality (recall, error or hit rate), that its results are complete after repair, that no row was lost
+    and that no result stands twice.
+    """
     from latecomer.lake.location import Lake
     from latecomer.quality import checks
 
@@ -347,11 +396,22 @@ def check(query: Path, lake_uri: str, report: Path | None, as_json: bool) -> Non
     "table_name",
     required=True,
     type=click.Choice(["results", "on_time", "corrections", "late", "ledger", "quarantine"]),
+    help="Table to write; `results` is what to use, the others say how it came about.",
 )
-@click.option("--to", "target", required=True, type=click.Path(path_type=Path), metavar="FILE", help=".parquet or .csv")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write, .parquet or .csv.",
+)
 @JSON
 def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: bool) -> None:
-    """Write one of a query's tables to one file, sorted, timestamps in UTC microseconds."""
+    """Write one of a query's tables to a file.
+
+    Rows are sorted; timestamps are in UTC, to the microsecond.
+    """
     from latecomer.lake import views
     from latecomer.lake.location import Lake
     from latecomer.quality import ledger as books
@@ -365,10 +425,14 @@ def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: b
 @main.command()
 @QUERY
 @LAKE
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw the curve.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Also draw it.")
 @JSON
 def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> None:
-    """What would have been: completeness against cost for every choice, from history, today's choice marked."""
+    """Show what other waits would have given.
+
+    From stored history: how complete answers would have been for each possible wait or retention, how many rows it would
+    have held, and which was used. A theta join shows its plan instead, a membership what its filters saved.
+    """
     from latecomer.jobs import explain as job
     from latecomer.lake.location import Lake
 
@@ -381,7 +445,7 @@ def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> Non
 @LAKE
 @JSON
 def status(lake_uri: str, as_json: bool) -> None:
-    """Streams, queries, rows, backlog, last run, last check: one screen."""
+    """Show streams, queries, rows, backlog, last run and check."""
     from latecomer.jobs import status as job
     from latecomer.lake.location import Lake
 
@@ -395,15 +459,23 @@ def status(lake_uri: str, as_json: bool) -> None:
     "--data",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Folder with zeek_events.parquet and ooo_events.parquet.",
+    help="Folder with zeek_events.parquet (Zeek's network logs) and ooo_events.parquet (phones' events). "
+    "Without it only generated data is measured.",
 )
-@click.option("--out", type=click.Path(path_type=Path), default=Path("build/bench"), show_default=True, metavar="DIR")
-@click.option("--quick", is_flag=True, help="A version of seconds: shows that it runs, not what it measures.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("build/bench"),
+    show_default=True,
+    metavar="DIR",
+    help="Folder for figures and summary.",
+)
+@click.option("--quick", is_flag=True, help="Tiny workloads: shows in seconds that it runs; the figures mean nothing.")
 @JSON
 def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -> None:
-    """Measure a query kind beside its published rivals: figures as PNG and CSV, and a summary.
+    """Measure a query kind against published methods.
 
-    NAME is join, aggregate, topk, theta_join or membership.
+    NAME is join, aggregate, topk, theta_join or membership. Writes figures (PNG and CSV) and summary.json.
     """
     from latecomer.jobs import bench as benches
     from latecomer.lake.errors import InputError
@@ -426,12 +498,10 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option(
-    "--example", is_flag=True, help="Also a file of generated events, which every query of the skeleton answers."
-)
+@click.option("--example", is_flag=True, help="Also write a file of generated events, on which all five queries run.")
 @JSON
 def init(folder: Path, example: bool, as_json: bool) -> None:
-    """Make a project skeleton: landing folder and one commented query file per kind."""
+    """Make a project folder: one query file per kind, landing folders."""
     from latecomer.jobs import skeleton
 
     lines = skeleton.make(folder, example)

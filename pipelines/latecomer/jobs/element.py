@@ -31,8 +31,8 @@ def typed(lake: Lake, spec: MembershipSpec, text: str) -> pa.Scalar:
     try:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        where, problem = "--element", f"no {kind}, which {column} of stream {spec.streams[0][1]} is"
-        raise InputError(where, text, problem, "write it as the column has it") from None
+        problem = f"cannot be read as {kind}, the type of column {column} of stream {spec.streams[0][1]}"
+        raise InputError("--element", text, problem, "write it as it stands in that column") from None
 
 
 def windows_of(lake: Lake, spec: Any, element: pa.Scalar) -> list[str]:

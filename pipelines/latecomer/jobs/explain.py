@@ -63,7 +63,7 @@ class Explained:
             for p in self.points
         ]
         lines = [
-            f"{self.query}: target {self.target:g} in {self.confidence:g} of periods",
+            f"{self.query}: target {self.target:g}, to be met in {self.confidence:.4g} of all periods",
             "",
             text.table((self.knob, self.share, "periods met", "rows held"), rows),
             "",
@@ -73,6 +73,9 @@ class Explained:
                 lines.append(
                     f"{name}: {self.knob} {point.retention_us / 1e6:,.3f} s, {self.share} {point.recall:.4f}, periods met {point.periods_met:.2f}, rows held {point.rows_held:,.0f}"
                 )
+        lines.append(
+            f"(clairvoyant: the shortest constant {self.knob} that would have met the target in enough periods)"
+        )
         return "\n".join(lines)
 
 

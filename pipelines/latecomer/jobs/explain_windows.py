@@ -162,9 +162,9 @@ def _filters(lake: Lake, spec: Any, plot: Path | None) -> Text:
     rate = (values["candidates"] - values["confirmed"]) / absent if absent else 0.0
     values_all: dict[str, Any] = values | {"false_positive_rate": rate, "bound": spec.false_positive_rate}
     lines = [
-        f"{values['tested']:,} elements tested, {values['candidates']:,} candidates, {values['confirmed']:,} confirmed",
-        f"false-positive rate {rate:.2g}, asked for {spec.false_positive_rate:g}",
-        f"bytes moved {values['moved_bytes']:,}, of an exact semi-join {values['exact_bytes']:,}",
+        f"{values['tested']:,} elements tested, {values['candidates']:,} passed the filters, {values['confirmed']:,} are in every stream",
+        f"false-positive rate of the filters {rate:.2g}, bound {spec.false_positive_rate:g}",
+        f"{values['moved_bytes']:,} bytes moved between streams; an exact semi-join would move {values['exact_bytes']:,}",
     ]
     return Text(spec.name, lines, values_all)
 

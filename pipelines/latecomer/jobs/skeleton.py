@@ -19,19 +19,19 @@ keys: [session]                            # columns that must be equal; {view: 
 window: 10 min                             # |view.event_ts - click.event_ts| <= 10 min
 # where: click.event_ts >= view.event_ts   # any condition over both sides; a null never matches
 # select: [view.page, click.target]        # default: every column of both
-quality: {recall: 0.95, period: 1 h}       # in 95% of hours, at least 95% of the pairs the moment they are complete
+quality: {recall: 0.95, period: 1 h}       # in 95% of hours, at least 95% of the pairs are published on time
 # strategy: {name: qjoin, estimator: calibrated}
-#   others: exact (keep everything), k_slack (slack: 5 s), mp_k_slack, aq_k_slack
+#   others: exact (keeps every row), k_slack (slack: 5 s), mp_k_slack, aq_k_slack
 # schedule: {repair: "@hourly", adapt: "@daily"}
 """
 
 AGGREGATE = """\
-# Sums, counts and quantiles over sliding windows, published when they are close enough, exact after repair.
+# Sums, counts and quantiles over sliding windows: published when they are likely close enough, exact after repair.
 name: views_per_page
 kind: aggregate
 streams: {v: views}
 group_by: [page]                           # optional
-window: {size: 1 h, slide: 10 min}         # or just a size: tumbling
+window: {size: 1 h, slide: 10 min}         # or just a size: windows then do not overlap
 select: {views: count(), seconds: sum(seconds), typical: median(seconds), p90: quantile(seconds, 0.9)}
 #   count() sum avg min max median quantile(x, q); each over any expression
 # where: seconds > 0
@@ -40,7 +40,7 @@ quality: {error: 0.05, probability: 0.95, period: 1 d}   # 95% of a day's answer
 """
 
 TOPK = """\
-# The k best rows by a score in every window (and group), answered when enough of them are known.
+# The k best rows by a score in every window (and group): published when enough of them are likely known.
 name: longest_views
 kind: topk
 streams: {v: views}
@@ -60,26 +60,26 @@ kind: theta_join
 streams: {short: views, long: views}
 window: {size: 1 h, slide: 1 h}
 conditions: [short.seconds < long.seconds, short.page = long.page]
-emit: count                                # rows | count | ranges (factorised, lossless, linear in the input)
+emit: count                                # rows | count | ranges (all rows, compressed to about the size of the input)
 # select: [short.session, long.session]    # with emit: rows
-# strategy: {name: fast_theta_join, slack: 10 min}   # how long a window waits for late rows; 0 by itself
+# strategy: {name: fast_theta_join, slack: 10 min}   # slack: how long a window waits for late rows; default 0
 # schedule: {interval: "@daily"}           # a DAG that `airflow backfill create` can run for any past range
 """
 
 MEMBERSHIP = """\
-# Elements seen in every stream within a window. Only filters travel; the answer is exact.
+# Elements seen in every stream within a window. Filters save moving most rows; the answer is exact.
 name: viewed_and_clicked
 kind: membership
 streams: {a: views, b: clicks}
 element: session                           # or {a: session, b: sid}
 window: {size: 10 min, slide: 10 min}
-quality: {false_positive_rate: 0.001}      # work done in vain, never a wrong answer
+quality: {false_positive_rate: 0.001}      # of the filters; answers are exact whatever it is
 # strategy: {name: mcf, fingerprint_bits: 12, bucket: 4, slack: 10 min}   # others: one_filter, bloom, exact
 """
 
 READ_ME = """\
 landing/<stream>/       put files of one stream here (.csv, .parquet, .json lines); every row needs event_ts
-landing/_by_<column>/   or files of many streams, whose column names each row's: ingest --by <column>
+landing/_by_<column>/   or files of many streams, whose <column> names each row's stream: ingest --by <column>
 queries/                one file per query
 
 latecomer ingest --lake lake --stream views  landing/views

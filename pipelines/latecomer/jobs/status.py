@@ -66,7 +66,7 @@ def render(found: dict[str, Any]) -> str:
     """One screen of text."""
     lines = [f"lake {found['lake']}: {found['next_seq']:,} rows ingested"]
     if not found["next_seq"] and not found["queries"]:
-        lines[0] += " (the first ingestion makes the lake: is this the right place?)"
+        lines[0] += " (nothing was ingested here yet; is this the right place?)"
     streams = [
         (name, *(f"{totals.get(key, 0):,}" for key in ("rows", "quarantined")))
         for name, totals in sorted(found["streams"].items())
