@@ -156,10 +156,10 @@ def _select(reader: Reader, alias: str, group_by: tuple[str, ...]) -> tuple[Aggr
     for name, text in inner.items():
         result_name(inner, name, name, (*group_by, *FIXED, *(other.name for other in found)))
         if not isinstance(text, str):
-            raise inner.fail(name, text, "is not an aggregate", "write one such as count() or avg(column)")
+            raise inner.fail(name, text, "is not an aggregate", "write, for example, count() or avg(column)")
         found.append(_aggregate(inner, name, text, alias))
     if not found:
-        raise reader.fail("select", None, "names no aggregate", "write, for example, {rows_seen: count()}")
+        raise reader.fail("select", None, "has no aggregate", "write, for example, {rows_seen: count()}")
     return tuple(found)
 
 
@@ -169,14 +169,17 @@ def _aggregate(inner: Reader, name: str, text: str, alias: str) -> Aggregate:
         raise inner.fail(name, text, f"{function}() is not an aggregate", f"use one of {', '.join(FUNCTIONS)}")
     least, most = FUNCTIONS[function]
     if not least <= len(args) <= most:
-        wanted = f"{least}" if least == most else f"{least} or {most}"
-        raise inner.fail(name, text, f"{function}() takes {wanted} arguments, not {len(args)}", "mend the call")
+        problem = f"{function}() takes {ex.arguments(least, most)}, not {len(args)}"
+        raise inner.fail(name, text, problem, "correct the call")
     q = None
     if function == "quantile":
         given = args[1].value if isinstance(args[1], ex.Literal) else None
         if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
             raise inner.fail(
-                name, text, "the quantile is not a number from 0 to 1", "write, for example, quantile(x, 0.9)"
+                name,
+                text,
+                "the second argument of quantile() is not a number from 0 to 1",
+                "write, for example, quantile(x, 0.9)",
             )
         q = float(given)
     return Aggregate(name, function, args[0] if args else None, q)

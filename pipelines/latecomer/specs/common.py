@@ -116,6 +116,12 @@ def parse_duration(value: object, *, source: str, key: str, zero: bool = False) 
     return int(exact)
 
 
+def shown(duration_us: int) -> str:
+    """Whole microseconds as a duration of a query file, in the largest unit that keeps them whole."""
+    unit = max((each for each in UNITS_US if duration_us % UNITS_US[each] == 0), key=UNITS_US.__getitem__)
+    return f"{duration_us // UNITS_US[unit]} {unit}"
+
+
 _OFTEN_WRITTEN = {
     **dict.fromkeys(("on", "key", "using", "by"), ("keys", "group_by", "element")),
     **dict.fromkeys(("filter", "condition", "having"), ("where", "conditions")),
@@ -133,7 +139,13 @@ class Reader:
     def __init__(self, data: Any, source: str, path: str = "") -> None:
         self.source, self.path = source, path
         if not isinstance(data, Mapping):
-            raise SpecError(source, path, data, "must be a mapping of keys to values", "see the example of this kind")
+            raise SpecError(
+                source,
+                path,
+                data,
+                "must be a mapping of keys to values",
+                "see the examples that `latecomer init` writes",
+            )
         self._left: dict[str, Any] = {}
         for key, value in data.items():
             if not isinstance(key, str):
@@ -163,7 +175,7 @@ class Reader:
             return default if value is None and default is not _MISSING else value
         if default is _MISSING:
             close = difflib.get_close_matches(name, list(self._left), n=1, cutoff=0.7)
-            remedy = f"did {close[0]!r} mean it?" if close else "add it"
+            remedy = f"is {close[0]!r} a typo for it?" if close else "add it"
             raise SpecError(self.source, self.key(name), _MISSING, "is missing", remedy)
         return default
 
@@ -173,7 +185,7 @@ class Reader:
         if value is default and default is not _MISSING:
             return value
         if not isinstance(value, str) or not value.strip():
-            raise self.fail(name, value, "must be text", "write a word, quoted where YAML needs it")
+            raise self.fail(name, value, "must be text", "write text, in quotes where YAML needs them")
         if len(value) > limit:
             raise self.fail(name, value, f"is longer than {limit} characters", "shorten it")
         return value
@@ -183,7 +195,7 @@ class Reader:
         options = list(options)
         value = self.take(name, default)
         if not isinstance(value, str) or value not in options:
-            raise self.fail(name, value, f"is not one of {', '.join(options)}", did_you_mean(str(value), options))
+            raise self.fail(name, value, "is unknown here", did_you_mean(str(value), options))
         return value
 
     def duration(self, name: str, default: Any = _MISSING) -> Any:
@@ -212,7 +224,7 @@ class Reader:
                 name, value, f"must be a {'whole ' if whole else ''}number", f"choose one from {low:g} to {high:g}"
             )
         if value < low or value > high or (open_low and value == low):
-            bound = f"{'above' if open_low else 'from'} {low:g} to {high:g}"
+            bound = f"above {low:g}, at most {high:g}" if open_low else f"from {low:g} to {high:g}"
             raise self.fail(name, value, f"must be {bound}", "choose a number in that range")
         return value if whole else float(value)
 
@@ -246,7 +258,7 @@ def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:
         raise reader.fail(name, value, "must be a list of texts", "write [first, second]")
     for place, item in enumerate(value):
         if not isinstance(item, str) or not item.strip():
-            raise reader.fail(f"{name}[{place}]", item, "must be text", "write a word, quoted where YAML needs it")
+            raise reader.fail(f"{name}[{place}]", item, "must be text", "write text, in quotes where YAML needs them")
     return tuple(value)
 
 
@@ -261,9 +273,9 @@ def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], 
     found: list[tuple[str, str]] = []
     for alias, stream in inner.items():
         if not ALIAS.fullmatch(alias):
-            raise inner.fail(alias, alias, "is not an alias", "use letters, digits and _, not a digit first")
+            raise inner.fail(alias, alias, "is not a valid alias", "use letters, digits and _, not a digit first")
         if alias.lower() in RESERVED:
-            raise inner.fail(alias, alias, "is a word of expressions", "choose another alias")
+            raise inner.fail(alias, alias, "is a reserved word", "choose another alias")
         if any(alias.lower() == other.lower() for other, _ in found):
             raise inner.fail(alias, alias, "differs from another alias in case only", "choose another alias")
         if not isinstance(stream, str) or not STREAM.fullmatch(stream):
@@ -274,6 +286,6 @@ def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], 
     if not least <= len(found) <= most:
         wanted = f"{least}" if least == most else f"at least {least}"
         raise reader.fail(
-            "streams", dict(found), f"names {len(found)} streams, this kind takes {wanted}", "add or remove streams"
+            "streams", dict(found), f"names {len(found)} streams, but this kind takes {wanted}", "add or remove streams"
         )
     return tuple(found)

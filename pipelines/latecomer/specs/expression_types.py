@@ -47,10 +47,10 @@ def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: s
                 source,
                 key,
                 f"{column.alias}.{column.name}",
-                "no such column in its stream",
+                "its stream has no such column",
                 f"did you mean one of these columns: {some}"
                 if close
-                else f"use one of {some}; text is in quotes: '{column.name}'",
+                else f"use one of {some}; if it is text, write it in quotes: '{column.name}'",
             )
 
 
@@ -60,9 +60,9 @@ _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d
 def _check_instant(expr: Binary, place: int, fail: Callable[[str, str], SpecError]) -> None:
     """A timestamp may be compared with text that is an instant: Spark casts it, and it cannot fail."""
     text = (expr.left, expr.right)[place]
-    remedy = "write it as '2013-01-31T12:00:00Z', with its zone"
+    remedy = "write it as '2013-01-31T12:00:00Z', with a time zone"
     if not isinstance(text, Literal) or not isinstance(text.value, str) or not _INSTANT.fullmatch(text.value):
-        raise fail("compares a timestamp with text that is no instant", remedy)
+        raise fail("compares a timestamp with text that is not a timestamp", remedy)
     try:
         datetime.fromisoformat(text.value)
     except ValueError:
@@ -96,15 +96,15 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
             )
         case Binary(op, _, _) if op in ("and", "or"):
             if any(kind not in ("bool", None) for kind in kinds):
-                raise fail(f"`{op}` needs two conditions", "compare the columns with something")
+                raise fail(f"`{op}` needs two conditions", "compare the columns with other values")
             return "bool"
         case Binary(op, _, _) if op in COMPARISONS:
             if "timestamp" in kinds and "string" in kinds:
                 _check_instant(expr, kinds.index("string"), fail)
             elif None not in kinds and kinds[0] != kinds[1]:
-                raise fail(f"compares a {kinds[0]} with a {kinds[1]}", "compare like with like")
+                raise fail(f"compares a {kinds[0]} with a {kinds[1]}", "compare values of the same type")
             elif any(kind is not None and kind.startswith("map<") for kind in kinds):
-                raise fail("compares maps, which have no order and no equality", "compare columns of plain values")
+                raise fail("compares maps, which cannot be compared", "compare columns of single values")
             return "bool"
         case Binary(op, _, _):
             if any(kind not in ("number", None) for kind in kinds):
@@ -113,7 +113,7 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
         case Unary(op, _):
             wanted = "bool" if op == "not" else "number"
             if kinds[0] not in (wanted, None):
-                raise fail(f"`{op}` needs a {wanted}", "mend the operand")
+                raise fail(f"`{op}` needs a {'condition' if wanted == 'bool' else wanted}", "use one here")
             return wanted
         case InList(values=values):
             for item in values:
@@ -140,7 +140,7 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
             if name == "substr" and any(kind not in ("number", None) for kind in kinds[1:]):
                 raise fail("substr() needs numbers after its text", "write substr(text, 1, 3)")
             if name in ("least", "greatest", "coalesce") and len({kind for kind in kinds if kind}) > 1:
-                raise fail(f"{name}() mixes kinds", "give it values of one kind")
+                raise fail(f"{name}() mixes types", "give it values of one type")
             if name in _NUMBER_FUNCTIONS:
                 return "number"
             return "string" if name in _TEXT_FUNCTIONS else next((kind for kind in kinds if kind), None)

@@ -43,7 +43,7 @@ from latecomer.specs.expression_values import evaluate
 
 __all__ = [
     "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList", "IsNull",
-    "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children", "columns", "conjuncts",
+    "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "arguments", "check_columns", "check_types", "children", "columns", "conjuncts",
     "evaluate", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
 ]  # fmt: skip
 LONGEST, DEEPEST = 4_000, 40
@@ -73,7 +73,7 @@ def parse(text: str, *, source: str, key: str, aliases: Sequence[str], default_a
     """
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
-        raise SpecError(source, key, text, "names itself with `as`", "remove the `as`")
+        raise SpecError(source, key, text, "gives a name with `as`, which has no meaning here", "remove the `as`")
     return item.expr
 
 
@@ -105,10 +105,10 @@ def parse_call(text: str, *, source: str, key: str, aliases: Sequence[str]) -> t
         from sqlglot import exp
 
         if not isinstance(node, (exp.Func, exp.Anonymous)) or isinstance(node, (exp.Cast, exp.Case, exp.If)):
-            raise _Refused("is not a call", "write one such as avg(column)")
+            raise _Refused("is not a function call", "write, for example, avg(column)")
         name, given = _call_name(node)
         if any(isinstance(child, (exp.Star, exp.Distinct)) for child in given):
-            raise _Refused("uses * or distinct", "write count() to count rows")
+            raise _Refused("uses * or distinct, which are not supported", "write count() to count rows")
         return name, tuple(_translate(child, tuple(aliases), sole, 1) for child in given)
 
     return _guarded(text, source, key, read)  # type: ignore[no-any-return]
@@ -136,7 +136,7 @@ def _guarded(text: str, source: str, key: str, read: Callable[[Any], Any]) -> An
     import sqlglot
 
     if not isinstance(text, str) or not text.strip():
-        raise SpecError(source, key, text, "must be an expression", "write one over the streams' columns")
+        raise SpecError(source, key, text, "must be an expression", "write one that uses the streams' columns")
     if len(text) > LONGEST:
         raise SpecError(source, key, text, f"is longer than {LONGEST} characters", "shorten it")
     parts = _QUOTED.split(text)
@@ -156,7 +156,7 @@ def _guarded(text: str, source: str, key: str, read: Callable[[Any], Any]) -> An
         raise SpecError(source, key, text, refused.problem, refused.remedy) from None
     except Exception:  # whatever a foreign parser makes of arbitrary text is the text's fault
         raise SpecError(
-            source, key, text, "is not an expression", "write one such as left.port = 53 and right.port < 1024"
+            source, key, text, "is not an expression", "write, for example, left.port = 53 and right.port < 1024"
         ) from None
     finally:
         quiet.disabled = before
@@ -166,7 +166,7 @@ _NEVER_THERE = (
     (";", "a semicolon"),
     ("--", "a comment"),
     ("/*", "a comment"),
-    ("\x00", "a NUL"),
+    ("\x00", "a NUL character"),
     ("`", "a back-tick"),
     ("===", "==="),
     ("$", "a dollar sign"),
@@ -226,7 +226,7 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
     if isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
         values = tuple(inner(child) for child in node.expressions)
         if not all(isinstance(value, Literal) and value.value is not None for value in values):
-            raise _Refused("lists something else than literals after `in`", "write numbers or quoted text")
+            raise _Refused("lists something other than literals after `in`", "write numbers or quoted text")
         return InList(inner(node.this), values, False)  # type: ignore[arg-type]
     if isinstance(node, exp.Like) and isinstance(node.expression, exp.Literal) and node.expression.is_string:
         return Like(inner(node.this), node.expression.this, False)
@@ -254,10 +254,11 @@ def _column(node: Any, aliases: tuple[str, ...], default: str | None) -> Column:
     alias, name = node.table or default, node.name
     if alias is None:
         raise _Refused(
-            f"column {name!r} names no stream", f"write {aliases[0]}.{name}" if aliases else "write alias.column"
+            f"column {name!r} does not say which stream it is from",
+            f"write {aliases[0]}.{name}" if aliases else "write alias.column",
         )
     if alias not in aliases:
-        raise _Refused(f"{alias!r} is not one of the query's streams", did_you_mean(alias, aliases))
+        raise _Refused(f"{alias!r} is not an alias of the query's streams", did_you_mean(alias, aliases))
     return Column(alias, name)
 
 
@@ -297,19 +298,25 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
             )
         radius = values[4].value if isinstance(values[4], Literal) else None
         if isinstance(radius, bool) or not isinstance(radius, (int, float)) or radius <= 0:
-            raise _Refused("within_distance's radius is not a positive number", "write a literal such as 5.0")
+            raise _Refused("has a radius that is not a positive number", "write a number such as 5.0")
         return WithinDistance(values[0], values[1], values[2], values[3], float(radius))
     if name not in FUNCTIONS:
         raise _Refused(
-            f"calls {name}(), which is not a function here", did_you_mean(name, [*FUNCTIONS, "within_distance"])
+            f"calls {name}(), which is not a known function", did_you_mean(name, [*FUNCTIONS, "within_distance"])
         )
     least, most = FUNCTIONS[name]
     if not least <= len(children) <= most:
-        raise _Refused(f"{name}() takes {least} to {most} arguments, not {len(children)}", "mend the call")
+        raise _Refused(f"{name}() takes {arguments(least, most)}, not {len(children)}", "correct the call")
     args = tuple(inner(child) for child in children)
     if name == "round" and len(args) == 2 and not (isinstance(args[1], Literal) and type(args[1].value) is int):
-        raise _Refused("rounds to something else than a whole number of digits", "write, for example, round(x, 2)")
+        raise _Refused("has a number of digits that is not a whole number", "write, for example, round(x, 2)")
     return Call(name, args)
+
+
+def arguments(least: int, most: int) -> str:
+    """How many arguments a function takes, in words."""
+    wanted = f"{least}" if least == most else f"{least} or {most}" if most == least + 1 else f"{least} to {most}"
+    return f"{wanted} argument{'' if most == 1 else 's'}"
 
 
 def _arguments(node: Any) -> list[Any]:

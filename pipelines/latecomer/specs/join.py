@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, streams_of
+from latecomer.specs.common import Reader, shown, streams_of
 from latecomer.specs.spec import Spec, rest_of, rows_held_of
 from latecomer.specs.windows import STORED, fixed_columns_of, select_of
 
@@ -135,7 +135,7 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
             sides.append(listed)
         inner.done()
         if len(sides[0]) != len(sides[1]):
-            raise reader.fail("keys", value, "gives the two sides unequal numbers of columns", "pair them up")
+            raise reader.fail("keys", value, "has more columns for one stream than for the other", "pair them up")
         return tuple(zip(sides[0], sides[1], strict=True))
     if value == ():
         return ()
@@ -150,7 +150,7 @@ def _quality(reader: Reader, strategy: str) -> tuple[float, int, int | None]:
     inner = reader.mapping("quality", None)
     if inner is None:
         if strategy in _ADAPTIVE:
-            raise reader.fail("quality", None, f"is missing, and {strategy} adapts to it", _EXAMPLE)
+            raise reader.fail("quality", None, f"is missing, but strategy {strategy} needs it", _EXAMPLE)
         return 0.95, 60_000_000, None
     target = inner.number("recall", low=0.0, high=1.0, open_low=True)
     period_us = inner.duration("period")
@@ -170,11 +170,11 @@ def _strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinS
         granularity_us = inner.duration("granularity", granularity_us)
         if adapt_every_us > period_us:
             raise inner.fail(
-                "adapt_every", adapt_every_us, "is longer than the quality period", "adapt at least once a period"
+                "adapt_every", shown(adapt_every_us), "is longer than the quality period", "choose a shorter time"
             )
         if max(period_us, window_us) // granularity_us > 10_000_000:
             raise inner.fail(
-                "granularity", granularity_us, "is too fine for this period and window", "choose a coarser one"
+                "granularity", shown(granularity_us), "is too fine for this period or window", "choose a longer time"
             )
     if name == "k_slack":
         slack_us = inner.duration("slack")

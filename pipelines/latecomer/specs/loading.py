@@ -35,7 +35,7 @@ def load_query(path: str | Path) -> Any:
             raw = handle.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise SpecError(source, "", None, f"cannot be read ({reason})", "name a query file") from None
+        raise SpecError(source, "", None, f"cannot be read ({reason})", "give the path of a query file") from None
     if len(raw) > LARGEST_BYTES:
         raise _too_large(source)
     try:
@@ -61,19 +61,21 @@ def parse_query(text: str, source: str = "<string>") -> Any:
 
 
 def _too_large(source: str) -> SpecError:
-    return SpecError(source, "", None, f"is larger than {LARGEST_BYTES} bytes", "a query file is short: is this one?")
+    return SpecError(source, "", None, f"is larger than {LARGEST_BYTES} bytes", "is this a query file?")
 
 
 def _spec(data: Any, source: str) -> Any:
     if data is None:
-        raise SpecError(source, "", None, "is empty", "start from one of `latecomer init`'s files")
+        raise SpecError(source, "", None, "is empty", "start from a file that `latecomer init` writes")
     reader = Reader(data, source)
     kind = reader.take("kind")
     if kind not in KINDS:
-        raise reader.fail("kind", kind, f"is not one of {', '.join(KINDS)}", did_you_mean(str(kind), KINDS))
+        raise reader.fail("kind", kind, "is not a query kind", did_you_mean(str(kind), KINDS))
     name = reader.text("name")
     if not NAME.fullmatch(name):
-        raise reader.fail("name", name, "is not a query name", "use a-z, 0-9 and _, a letter first, at most 63")
+        raise reader.fail(
+            "name", name, "is not a query name", "use a-z, 0-9 and _, a letter first, at most 63 characters"
+        )
     return import_module(f"latecomer.specs.{kind}").parse(reader, name)
 
 
@@ -106,10 +108,10 @@ def _read(text: str, source: str) -> tuple[Any, dict[str, int]]:
         mark = error.problem_mark or error.context_mark
         problem = " ".join((error.problem or "cannot be read").split())
         line = None if mark is None else mark.line + 1
-        raise SpecError(source, "", None, f"is not valid YAML: {problem}", "mend that line", line) from None
+        raise SpecError(source, "", None, f"is not valid YAML: {problem}", "correct that line", line) from None
     except Exception as error:  # whatever a foreign parser makes of arbitrary bytes is the file's fault
         problem = (str(error).splitlines() or ["cannot be read"])[0]
-        raise SpecError(source, "", None, f"is not valid YAML: {problem}", "mend the file") from None
+        raise SpecError(source, "", None, f"is not valid YAML: {problem}", "correct the file") from None
 
 
 @dataclass(slots=True)
@@ -146,7 +148,9 @@ def _bounded(loader: Any, text: str, source: str) -> tuple[list[Any], dict[str, 
         if isinstance(event, CollectionStartEvent):
             stack.append(_Open(path, "Mapping" in type(event).__name__))
             if len(stack) > DEEPEST:
-                raise SpecError(source, "", None, f"is nested deeper than {DEEPEST}", "a query file is flat", line)
+                raise SpecError(
+                    source, "", None, f"is nested more than {DEEPEST} levels deep", "write fewer levels", line
+                )
     return events, lines
 
 
@@ -155,16 +159,16 @@ def _refused(event: Any, count: int, documents: int) -> tuple[str, str] | None:
     from ruamel.yaml.events import AliasEvent, DocumentStartEvent, NodeEvent
 
     if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
-        return "uses an anchor or alias", "write the value out"
+        return "uses a YAML anchor or alias", "write the value itself"
     if isinstance(event, DocumentStartEvent) and (event.tags or event.version not in (None, (1, 2))):
-        return "has a directive", "remove the line that starts with %"
+        return "has a YAML directive", "remove the line that starts with %"
     if isinstance(event, NodeEvent) and getattr(event, "ctag", None):
-        return "uses a tag (!)", "write the plain value, quoted where it starts with !"
+        return "uses a YAML tag (!)", "write the plain value, in quotes if it starts with !"
     if count > MOST_NODES or documents > 1:
-        return "holds more than one query or too many values", "one query a file"
+        return "holds more than one query, or too many values", "write one query per file"
     value = getattr(event, "value", None) or ""
     if any("\ud800" <= char <= "\udfff" or char == "\x00" for char in value):
-        return "holds a character that is no text", "write the character itself"
+        return "holds a NUL or half of a surrogate pair", "remove that character"
     return None
 
 
@@ -182,6 +186,6 @@ def _place(event: Any, stack: list[_Open], source: str, line: int) -> str:
         return path
     key = getattr(event, "value", None)
     if key is None or (key == "<<" and event.style is None):
-        raise SpecError(source, inner.path, key, "is not a key", "write keys as plain words", line)
+        raise SpecError(source, inner.path, key, "is not a valid key", "write keys as plain words", line)
     inner.key = key
     return f"{inner.path}.{key}" if inner.path else key

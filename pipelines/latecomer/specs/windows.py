@@ -43,17 +43,22 @@ def window_of(reader: Reader, name: str = "window") -> Window:
         size_us = parse_duration(value, source=reader.source, key=reader.key(name))
         return Window(size_us, size_us)
     if not isinstance(value, Mapping):
-        raise reader.fail(name, value, "is not a window", "write {size: 1 h, slide: 10 min}")
+        raise reader.fail(name, value, "is not a window", "write, for example, {size: 1 h, slide: 10 min}")
     inner = Reader(value, reader.source, reader.key(name))
     size_us = inner.duration("size")
     slide_us = inner.duration("slide", size_us)
     inner.done()
     if slide_us > size_us:
         raise inner.fail(
-            "slide", value["slide"], "is longer than the size", "rows would fall between windows: shorten it"
+            "slide",
+            value["slide"],
+            "is longer than the size, so rows would fall between windows",
+            "choose a shorter slide",
         )
     if size_us > slide_us * MOST_SLIDES:
-        raise inner.fail("slide", value["slide"], f"puts a row into more than {MOST_SLIDES} windows", "lengthen it")
+        raise inner.fail(
+            "slide", value["slide"], f"puts each row into more than {MOST_SLIDES:,} windows", "choose a longer slide"
+        )
     return Window(size_us, slide_us)
 
 
@@ -69,7 +74,9 @@ def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, 
         if column.name in found:
             raise reader.fail(key, text, "is named twice", "remove one")
         if column.name.lower() in taken or _NUMBERED.fullmatch(column.name.lower()):
-            raise reader.fail(key, text, "is the name of a result column", "rename the stream's column at ingestion")
+            raise reader.fail(
+                key, text, "is the name of another result column", "rename the column in the source files"
+            )
         found.append(column.name)
     return tuple(found)
 
@@ -113,14 +120,14 @@ def where_of(reader: Reader, aliases: tuple[str, ...]) -> ex.Expr | None:
         or (isinstance(found, ex.Unary) and found.op == "-")
         or (isinstance(found, ex.Call) and found.name not in ("coalesce", "least", "greatest"))
     ):
-        raise reader.fail("where", text, "is a value, not a condition", "compare it with something")
+        raise reader.fail("where", text, "is a value, not a condition", "compare it with another value")
     return found
 
 
 def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> str:
     """A result column's name, checked."""
     if not ALIAS.fullmatch(name):
-        raise reader.fail(key, name, "is not a column name", "use letters, digits and _, not a digit first")
+        raise reader.fail(key, name, "is not a valid column name", "use letters, digits and _, not a digit first")
     if name.lower() in {other.lower() for other in (*taken, *ENVELOPE, *INNER)} or _NUMBERED.fullmatch(name.lower()):
         raise reader.fail(key, name, _why_not(name, (*taken, *ENVELOPE)), "choose another name")
     return name
@@ -128,7 +135,7 @@ def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> st
 
 def _why_not(name: str, shown: Iterable[str]) -> str:
     results = name.lower() in {other.lower() for other in shown}
-    return "is the name of another result column" if results else "is a name kept for the product's own columns"
+    return "is the name of another result column" if results else "is reserved for a column of Latecomer itself"
 
 
 def strategy_of(
@@ -160,7 +167,7 @@ def quality_of(reader: Reader, strategy: str, needs: tuple[str, ...], example: s
             raise reader.fail(
                 "quality",
                 None,
-                f"is missing, and {strategy} adapts to it",
+                f"is missing, but strategy {strategy} needs it",
                 f"write, for example, quality: {{{example}}}",
             )
         return Reader({}, reader.source, reader.key("quality"))
