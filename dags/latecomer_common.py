@@ -84,7 +84,7 @@ def usable() -> Usable:
     """All query files, in name order. Never raises for what a file holds: one bad file must not cost another its DAGs.
 
     Besides what no command accepts, Airflow refuses names that would clash among DAG ids (``__``, ``latecomer_ingest``),
-    a name that two files share, and cron expressions that name no moment.
+    a name that two files share, and cron expressions that are not valid.
     """
     found = Usable()
     owners: dict[str, Path] = {}
@@ -109,13 +109,13 @@ def usable() -> Usable:
 def _problem(spec: Any, owners: dict[str, Path]) -> str | None:
     """Why a valid query cannot have DAGs."""
     if "__" in spec.name or spec.name == INGEST:
-        return f"name {spec.name!r} is reserved for DAG ids; choose a name without __ other than {INGEST}"
+        return f"name {spec.name!r} is reserved for DAG ids; choose another name, without __"
     if spec.name in owners:
-        return f"name {spec.name!r} is taken by {owners[spec.name].name}; name each query once"
+        return f"name {spec.name!r} is taken by {owners[spec.name].name}; give each query a name of its own"
     schedule = spec.schedule
     for key, value in (("repair", schedule.repair), ("adapt", schedule.adapt), ("interval", schedule.interval)):
         if value is None or (value == "@once" and key != "interval"):
             continue
         if not croniter.is_valid(value):
-            return f"schedule.{key} {value!r} names no moment; write a cron expression, or @hourly, @daily, @weekly"
+            return f"schedule.{key} {value!r} is not a valid cron expression; write five fields, or @hourly, @daily, @weekly"
     return None

@@ -32,7 +32,12 @@ from latecomer_common import (
     usable,
 )
 
-FLUSH = Param(None, type=["null", "boolean"], title="Flush", description="Unset: yes, unless started by a run")
+FLUSH = Param(
+    None,
+    type=["null", "boolean"],
+    title="Flush",
+    description="Repair everything that is pending. Not set: yes, unless a run of the query started this repair",
+)
 # an argument cannot be templated away, and --json changes nothing but the line in the log
 FLUSH_OR_NOT = (
     "{{ '--flush' if (dag_run.run_type != 'asset_triggered' if params.flush is none else params.flush) else '--json' }}"
@@ -67,7 +72,11 @@ def unless_never_run(query: str) -> Callable[[Any], None]:
 
 def build(path: Path, spec: Any) -> list[DAG]:
     """The DAGs of one query."""
-    about = f"{spec.description or spec.name}\n\nTarget {spec.target:g}.\n\n```yaml\n{path.read_text(encoding='utf-8')}\n```"
+    target = f"Target on time: {spec.target:g}. " if spec.kind in ADAPTING else ""
+    about = (
+        f"{spec.description or spec.name}\n\n{target}Exact after repair.\n\n"
+        f"```yaml\n{path.read_text(encoding='utf-8')}\n```"
+    )
     common = SETTINGS | {"tags": ["latecomer", spec.kind], "doc_md": about}
     schedule, ready = spec.schedule, unless_never_run(spec.name)
     query = (str(path), "--lake", LAKE)

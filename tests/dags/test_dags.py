@@ -103,8 +103,16 @@ BROKEN = {
     "suffix": ("name: suffix", "name: near__repair", "'near__repair' is reserved for DAG ids"),
     "ingest": ("name: ingest", "name: latecomer_ingest", "'latecomer_ingest' is reserved for DAG ids"),
     "twice": ("name: twice", "name: near", "'near' is taken by near.yaml"),
-    "cron": ("quality:", 'schedule: {repair: "99 * * * *"}\nquality:', "schedule.repair '99 * * * *' names no moment"),
-    "once": ("quality:", 'schedule: {interval: "@once"}\nquality:', "schedule.interval '@once' names no moment"),
+    "cron": (
+        "quality:",
+        'schedule: {repair: "99 * * * *"}\nquality:',
+        "schedule.repair '99 * * * *' is not a valid cron expression",
+    ),
+    "once": (
+        "quality:",
+        'schedule: {interval: "@once"}\nquality:',
+        "schedule.interval '@once' is not a valid cron expression",
+    ),
     "yaml": ("kind: join", "kind: [join", "not valid YAML"),
 }
 

@@ -32,7 +32,7 @@ class InputError(LatecomerError):
 
 
 class LeaseHeld(LatecomerError):
-    """Something else holds the lake for this purpose."""
+    """Another process is at work on the same tables."""
 
     exit_code = 3
 
@@ -43,7 +43,7 @@ class LeaseHeld(LatecomerError):
     def __str__(self) -> str:
         return (
             f"lease {self.name!r}: held by {self.holder} for {self.age_s:.0f} s; "
-            "wait until it ends (a dead holder's lease is taken over by itself)"
+            "wait until it ends (the lease of a process that died is released automatically)"
         )
 
 

@@ -83,7 +83,7 @@ class Lease:
             if (row is None or row["holder"] == _FREE) and not isinstance(self._refused, CommitFailedError):
                 problem = f"cannot be written to ({self._refused})"
                 raise InputError("--lake", self._lake.uri, problem, "choose a place that this user may write to")
-            raise LeaseHeld(self._name, "several starting at once", 0.0)
+            raise LeaseHeld(self._name, "another process that has just started", 0.0)
         self._renewer = threading.Thread(target=self._renew, name=f"lease-{self._name}", daemon=True)
         self._renewer.start()
         return self

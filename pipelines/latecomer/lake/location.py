@@ -59,22 +59,25 @@ class Lake:
         if scheme in ("s3", "s3a"):
             self.uri = "s3://" + text.split("://", 1)[1].rstrip("/")
             if not urlsplit(self.uri).netloc:
-                raise InputError("--lake", text, "names no bucket", "write s3://BUCKET/PREFIX")
+                raise InputError("--lake", text, "has no bucket name", "write s3://BUCKET/PREFIX")
             self.is_local = False
         elif scheme in ("", "file"):
             path = Path(text[len("file://") :] if scheme else text).expanduser()
             if path.exists() and not path.is_dir():
-                raise InputError("--lake", text, "is a file", "name a directory")
+                raise InputError("--lake", text, "is a file", "give a directory")
             self.uri = str(path.resolve())
             unusable = _UNUSABLE.search(self.uri)
             if unusable:
                 raise InputError(
-                    "--lake", self.uri, f"holds {unusable[0]!r}, which Delta tables cannot", "name another directory"
+                    "--lake",
+                    self.uri,
+                    f"holds {unusable[0]!r}, which the path of a Delta table cannot",
+                    "choose another directory",
                 )
             self.is_local = True
         else:
             raise InputError(
-                "--lake", text, f"scheme {scheme!r} is not known", "use a local path or s3://BUCKET/PREFIX"
+                "--lake", text, f"the scheme {scheme!r} is not supported", "use a local path or s3://BUCKET/PREFIX"
             )
 
     def __repr__(self) -> str:

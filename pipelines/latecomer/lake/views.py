@@ -267,7 +267,7 @@ def write_file(rows: pa.Table, path: Path) -> None:
         The suffix is neither ``.parquet`` nor ``.csv``, or the folder cannot be written.
     """
     if path.suffix not in (".parquet", ".csv"):
-        raise InputError("--to", str(path), "the format follows from the suffix", "end it in .parquet or .csv")
+        raise InputError("--to", str(path), "is neither a .parquet nor a .csv file", "end the name in .parquet or .csv")
     rows = rows.cast(pa.schema([field.with_type(_utc(field.type)) for field in rows.schema]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

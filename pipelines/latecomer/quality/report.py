@@ -85,7 +85,7 @@ def _expectations(results: list[dict[str, Any]]) -> str:
 def _chart(ledger: pd.DataFrame, target: float, share: str) -> str:
     known = ledger[ledger["achieved_on_time"].notna()].tail(400)
     if not len(known):
-        return "<p>No period is known yet: repair what is pending.</p>"
+        return "<p>Nothing to show yet: late rows of every period are still to be repaired.</p>"
     width, height, margin = 1000, 180, 90
     low = max(min(float(known["achieved_on_time"].min()), target) - 0.02, 0.0)
     step = (width - margin) / max(len(known), 1)
@@ -101,7 +101,7 @@ def _chart(ledger: pd.DataFrame, target: float, share: str) -> str:
     line = f"<line x1='{margin}' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}' stroke='#222' stroke-dasharray='4 3'/>"
     marks = {f"{low:.3f}": height - 5, "1": y(1.0) + 8, f"target {target:g}": y(target) + 4}
     texts = "".join(f"<text x='0' y='{at:.1f}' font-size='12'>{_e(name)}</text>" for name, at in marks.items())
-    note = "" if low == 0 else f"<p>Bars begin at {low:.3f}, not at 0; red ones are below the target.</p>"
+    note = "" if low == 0 else f"<p>Bars start at {low:.3f}, not at 0; red bars are below the target.</p>"
     return f"<svg viewBox='0 0 {width} {height}' role='img' aria-label='{_e(share)} per period'>{texts}{bars}{line}</svg>{note}"
 
 

@@ -97,5 +97,8 @@ def refuse_twice(query: str, names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(
-            f"query {query}: select", twice[0], "two result columns would have this name", "rename with `as`"
+            f"query {query}: select",
+            twice[0],
+            "two result columns would have this name",
+            "rename one of them with `as`",
         )

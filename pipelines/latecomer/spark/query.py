@@ -33,8 +33,8 @@ def open_streams(spec: Any, spark: SparkSession, lake: Lake) -> dict[str, DataFr
             raise InputError(
                 f"query {spec.name}: streams",
                 stream,
-                f"no such stream in {lake.uri}",
-                f"ingest it first (has: {known})",
+                f"is not a stream of {lake.uri}",
+                f"ingest it first, or use one of its streams: {known}",
             )
         found[stream] = tables.shape(spark, lake, stream)
     return found
@@ -63,11 +63,12 @@ def check_expressions(
         kind = ex.check_types(expression, kinds, source=spec.source, key=key)
         if wanted == "plain":
             if kind is not None and "<" in kind:
-                remedy = "give it a column of plain values"
-                raise SpecError(spec.source, key, ex.to_text(expression), f"is a {kind}, not one value", remedy)
+                remedy = "use a column of single values"
+                raise SpecError(spec.source, key, ex.to_text(expression), f"is a {kind}, not a single value", remedy)
         elif wanted is not None and kind not in (wanted, None):
+            wanted = "condition" if wanted == "bool" else wanted
             raise SpecError(
-                spec.source, key, ex.to_text(expression), f"is a {kind}, not a {wanted}", f"give it a {wanted} column"
+                spec.source, key, ex.to_text(expression), f"is a {kind}, not a {wanted}", f"use a {wanted} here"
             )
 
 

@@ -36,7 +36,7 @@ def jars() -> list[Path]:
     place = Path(folder) if folder else _ROOT / ".jvm" / "jars"
     found = sorted(place.glob("*.jar"))
     if not found:
-        raise InputError("LATECOMER_JARS", str(place), "holds no jar", "run `make setup` once")
+        raise InputError("LATECOMER_JARS", str(place), "holds no jar files", "run `make setup` once")
     return found
 
 
