@@ -100,7 +100,9 @@ def parse_duration(value: object, *, source: str, key: str, zero: bool = False) 
     if match is None:
         raise SpecError(source, key, value, "is not a duration", remedy)
     if match[2] not in UNITS_US:
-        meant = next((unit for word, unit in _UNIT_WORDS.items() if match[2].lower().startswith(word)), None)
+        written = match[2].lower()
+        meant = next((unit for word, unit in _UNIT_WORDS.items() if written.startswith(word)), None)
+        meant = written if written in UNITS_US else meant
         hint = f"did you mean {meant!r}?" if meant else did_you_mean(match[2], UNITS_US)
         raise SpecError(source, key, value, f"has the unknown unit {match[2]!r}", hint)
     try:
@@ -220,9 +222,8 @@ class Reader:
         if value is default and default is not _MISSING:
             return value
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or value != value:
-            raise self.fail(
-                name, value, f"must be a {'whole ' if whole else ''}number", f"choose one from {low:g} to {high:g}"
-            )
+            remedy = f"write one from {low:g} to {high:g}{', without quotes' if isinstance(value, str) else ''}"
+            raise self.fail(name, value, f"must be a {'whole ' if whole else ''}number", remedy)
         if value < low or value > high or (open_low and value == low):
             bound = f"above {low:g}, at most {high:g}" if open_low else f"from {low:g} to {high:g}"
             raise self.fail(name, value, f"must be {bound}", "choose a number in that range")
@@ -255,7 +256,7 @@ def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:
     if value is default:
         return tuple(value)
     if not isinstance(value, (list, tuple)) or not value:
-        raise reader.fail(name, value, "must be a list of texts", "write [first, second]")
+        raise reader.fail(name, value, "must be a list with an entry or more", "write [first, second]")
     for place, item in enumerate(value):
         if not isinstance(item, str) or not item.strip():
             raise reader.fail(f"{name}[{place}]", item, "must be text", "write text, in quotes where YAML needs them")

@@ -73,7 +73,9 @@ def parse(text: str, *, source: str, key: str, aliases: Sequence[str], default_a
     """
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
-        raise SpecError(source, key, text, "gives a name with `as`, which has no meaning here", "remove the `as`")
+        raise SpecError(
+            source, key, text, "gives the expression a name, which has no meaning here", "write the expression alone"
+        )
     return item.expr
 
 
@@ -104,7 +106,9 @@ def parse_call(text: str, *, source: str, key: str, aliases: Sequence[str]) -> t
     def read(node: Any) -> tuple[str, tuple[Expr, ...]]:
         from sqlglot import exp
 
-        if not isinstance(node, (exp.Func, exp.Anonymous)) or isinstance(node, (exp.Cast, exp.Case, exp.If)):
+        if not isinstance(node, (exp.Func, exp.Anonymous)) or isinstance(
+            node, (exp.Cast, exp.Case, exp.If, exp.And, exp.Or)
+        ):
             raise _Refused("is not a function call", "write, for example, avg(column)")
         name, given = _call_name(node)
         if any(isinstance(child, (exp.Star, exp.Distinct)) for child in given):
@@ -270,7 +274,7 @@ def _number(text: str) -> int | float:
     except ValueError:
         value = float(text)
     if value != value or value in (float("inf"), float("-inf")):
-        raise _Refused(f"number {text} is not finite", "use a smaller one")
+        raise _Refused(f"number {text} is too large", "use a smaller one")
     return value
 
 
@@ -302,7 +306,7 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
         return WithinDistance(values[0], values[1], values[2], values[3], float(radius))
     if name not in FUNCTIONS:
         raise _Refused(
-            f"calls {name}(), which is not a known function", did_you_mean(name, [*FUNCTIONS, "within_distance"])
+            f"calls {name}(), which cannot be used here", did_you_mean(name, [*FUNCTIONS, "within_distance"])
         )
     least, most = FUNCTIONS[name]
     if not least <= len(children) <= most:

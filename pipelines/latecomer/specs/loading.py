@@ -41,7 +41,7 @@ def load_query(path: str | Path) -> Any:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(source, "", None, f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
+        raise SpecError(source, "", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
     return parse_query(text, source)
 
 
