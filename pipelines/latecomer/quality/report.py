@@ -26,6 +26,8 @@ SHARES = {
     "membership": "share of results on time",
 }
 """What ``achieved_on_time`` is, by kind."""
+PROMISING = ("join", "aggregate", "topk")
+"""Kinds that promise something about answers on time."""
 
 
 def write(folder: Path, spec: Any, counts: dict[str, int], ledger: pd.DataFrame, results: list[dict[str, Any]]) -> Path:
@@ -35,12 +37,14 @@ def write(folder: Path, spec: Any, counts: dict[str, int], ledger: pd.DataFrame,
     body = [
         f"<p><a href='index.html'>All queries</a> · <a href='data_docs/index.html'>Data Docs</a></p><h1>{_e(spec.name)}</h1>"
     ]
-    body.append(f"<p>{_e(spec.kind)} · target {spec.target:g} · strategy {_e(spec.strategy.name)}</p>")
+    target = spec.target if spec.kind in PROMISING else None
+    promise = "exact after repair" if target is None else f"target {target:g}"
+    body.append(f"<p>{_e(spec.kind)} · {promise} · strategy {_e(spec.strategy.name)}</p>")
     body.append(_tiles(counts, ledger, SHARES[spec.kind]))
     body.append("<h2>Expectations</h2>" + _expectations(results))
     if len(ledger):
         share = SHARES[spec.kind]
-        body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, spec.target, share) + _ledger(ledger))
+        body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger))
     page.write_text(_page(spec.name, "".join(body)), encoding="utf-8")
     _index(folder)
     return page
@@ -61,7 +65,7 @@ def _tiles(counts: dict[str, int], ledger: pd.DataFrame, share: str) -> str:
         "rows read": f"{counts['rows_read']:,}",
         "results on time": f"{counts['on_time']:,}",
         "late rows": f"{counts['late']:,}",
-        f"{share}, first answers": f"{(known['achieved_on_time'] * weight).sum() / expected:.4f}"
+        f"{share}, before repair": f"{(known['achieved_on_time'] * weight).sum() / expected:.4f}"
         if expected
         else "not known yet",
         "after repair": f"{(known['achieved_final'] * weight).sum() / expected:.4f}" if expected else "not known yet",
@@ -82,12 +86,13 @@ def _expectations(results: list[dict[str, Any]]) -> str:
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 
-def _chart(ledger: pd.DataFrame, target: float, share: str) -> str:
+def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
     known = ledger[ledger["achieved_on_time"].notna()].tail(400)
     if not len(known):
         return "<p>Nothing to show yet: late rows of every period are still to be repaired.</p>"
     width, height, margin = 1000, 180, 90
-    low = max(min(float(known["achieved_on_time"].min()), target) - 0.02, 0.0)
+    least = 0.0 if target is None else target
+    low = max(min(float(known["achieved_on_time"].min()), 1.0 if target is None else target) - 0.02, 0.0)
     step = (width - margin) / max(len(known), 1)
 
     def y(value: float) -> float:
@@ -95,13 +100,17 @@ def _chart(ledger: pd.DataFrame, target: float, share: str) -> str:
 
     bars = "".join(
         f"<rect x='{margin + i * step:.1f}' y='{y(v):.1f}' width='{max(step - 1, 0.5):.1f}' height='{height - y(v):.1f}' "
-        f"fill='{'#5b8def' if v >= target else '#d9534f'}'><title>{start}: {v:.4f}</title></rect>"
+        f"fill='{'#5b8def' if v >= least else '#d9534f'}'><title>{start}: {v:.4f}</title></rect>"
         for i, (start, v) in enumerate(zip(known["period_start"], known["achieved_on_time"], strict=True))
     )
-    line = f"<line x1='{margin}' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}' stroke='#222' stroke-dasharray='4 3'/>"
-    marks = {f"{low:.3f}": height - 5, "1": y(1.0) + 8, f"target {target:g}": y(target) + 4}
+    marks = {f"{low:.3f}": height - 5, "1": y(1.0) + 8}
+    line = ""
+    if target is not None:
+        marks[f"target {target:g}"] = y(target) + 4
+        line = f"<line x1='{margin}' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}' stroke='#222' stroke-dasharray='4 3'/>"
     texts = "".join(f"<text x='0' y='{at:.1f}' font-size='12'>{_e(name)}</text>" for name, at in marks.items())
-    note = "" if low == 0 else f"<p>Bars start at {low:.3f}, not at 0; red bars are below the target.</p>"
+    red = "" if target is None else "Red bars are below the target."
+    note = f"<p>{'' if low == 0 else f'Bars start at {low:.3f}, not at 0. '}{red}</p>"
     return f"<svg viewBox='0 0 {width} {height}' role='img' aria-label='{_e(share)} per period'>{texts}{bars}{line}</svg>{note}"
 
 
