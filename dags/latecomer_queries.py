@@ -72,7 +72,7 @@ def unless_never_run(query: str) -> Callable[[Any], None]:
 
 def build(path: Path, spec: Any) -> list[DAG]:
     """The DAGs of one query."""
-    target = f"Target on time: {spec.target:g}. " if spec.kind in ADAPTING else ""
+    target = f"Target on time: {spec.target:g}. " if spec.promises else ""
     about = (
         f"{spec.description or spec.name}\n\n{target}Exact after repair.\n\n"
         f"```yaml\n{path.read_text(encoding='utf-8')}\n```"
