@@ -26,8 +26,6 @@ SHARES = {
     "membership": "share of results on time",
 }
 """What ``achieved_on_time`` is, by kind."""
-PROMISING = ("join", "aggregate", "topk")
-"""Kinds that promise something about answers on time."""
 
 
 def write(folder: Path, spec: Any, counts: dict[str, int], ledger: pd.DataFrame, results: list[dict[str, Any]]) -> Path:
@@ -37,7 +35,7 @@ def write(folder: Path, spec: Any, counts: dict[str, int], ledger: pd.DataFrame,
     body = [
         f"<p><a href='index.html'>All queries</a> · <a href='data_docs/index.html'>Data Docs</a></p><h1>{_e(spec.name)}</h1>"
     ]
-    target = spec.target if spec.kind in PROMISING else None
+    target = spec.target if spec.promises else None
     promise = "exact after repair" if target is None else f"target {target:g}"
     body.append(f"<p>{_e(spec.kind)} · {promise} · strategy {_e(spec.strategy.name)}</p>")
     body.append(_tiles(counts, ledger, SHARES[spec.kind]))
