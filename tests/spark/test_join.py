@@ -4,6 +4,8 @@ Oracle family: on time = reference, on time + repaired = brute force. Differenti
 the same tables, byte for byte.
 """
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.lake import views
@@ -148,6 +150,44 @@ def test_slack_family_loses_what_comes_behind_and_repairs_it(tmp_path, spark, st
     if strategy == "k_slack":
         arrivals = events.arrivals(table, "a", "b")
         assert sorted(pairs(found[0]["on_time"])) == sorted(k_slack(arrivals, 2_000_000, 1_000_000, matches))
+
+
+def test_points_within_a_distance_meet_wherever_they_are(lake, tmp_path):
+    """The grid only thins candidates: on time and after repair, near, far, beyond its last cell, null, NaN and infinite."""
+    rng, rows = np.random.default_rng(12), 240
+    table = events.disordered(12, rows=rows)
+    odd = [2.5e16, 2.5e16 + 4, 2.5e16, -7e15, -7e15 + 3, float("inf"), float("nan"), None, 1e300]
+    points = {}
+    for axis in "xy":
+        near = rng.normal(0, 4, rows).tolist()
+        points[axis] = [odd[int(rng.integers(len(odd)))] if rng.random() < 0.5 else value for value in near]
+    level = rng.random(rows) < 0.8
+    points["y"] = [0.0 if plain else value for plain, value in zip(level, points["y"], strict=True)]
+    for axis, values in points.items():
+        table = table.append_column(axis, pa.array(values, pa.float64()))
+    radius = 5.0
+    text = QUERY.replace("keys: [k]\n", "").format(
+        left="a", right="b", where="within_distance(left.x, left.y, right.x, right.y, 5)", recall=0.6, strategy="k_slack",
+        more=", slack: 500 ms",
+    )  # fmt: skip
+    spec = parse_query(text, "test.yaml")
+
+    def close(left, right):
+        ends = [row.row[axis] for row in (left, right) for axis in "xy"]
+        if None in ends:
+            return False
+        over, up = ends[0] - ends[2], ends[1] - ends[3]
+        return over * over + up * up <= radius * radius
+
+    load(lake, table, tmp_path)
+    run(lake, spec, rows_per_batch=70, flush=True)
+    repair(lake, spec, flush=True)
+    tables = exported(lake, spec)
+    exact = exact_join(events.arrivals(table, "a", "b"), 2_000_000, close)
+    assert sorted(pairs(tables["results"])) == sorted(exact)
+    assert tables["corrections"].num_rows
+    far = {i for i, value in enumerate(points["x"]) if value is not None and 4e15 < abs(value) < 1e17}
+    assert any(pair[0] in far for pair in exact)
 
 
 def test_a_hot_key_does_not_make_one_task_carry_the_join(spark):

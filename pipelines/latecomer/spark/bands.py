@@ -16,6 +16,9 @@ from latecomer.spark.columns import floor_div
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_FAR = "1e15"
+"""Cells from here on are one: their numbers would no longer be exact."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -71,12 +74,10 @@ def band_join(
         cells = {"l": grid.left, "r": grid.right}
         for axis in (0, 1):
             for side in "lr":
-                cell = f"floor(cast({cells[side][axis]} as double) / {grid.radius!r}D)"
-                sides[side] = (
-                    sides[side]
-                    .withColumn(f"{side}_cell{axis}", F.expr(cell))
-                    .where(f"abs(cast({cells[side][axis]} as double) / {grid.radius!r}D) < 1e15D")
-                )
+                at = f"cast({cells[side][axis]} as double) / {grid.radius!r}D"
+                cell = f"floor(greatest(least({at}, {_FAR}D), -{_FAR}D))"
+                rows = sides[side].where(f"{at} is not null and not isnan({at})")
+                sides[side] = rows.withColumn(f"{side}_cell{axis}", F.expr(cell))
             around = F.sequence(F.col(f"{copied}_cell{axis}") - 1, F.col(f"{copied}_cell{axis}") + 1)
             sides[copied] = sides[copied].withColumn(f"{copied}_cell{axis}", F.explode(around))
             names.append((f"l_cell{axis}", f"r_cell{axis}"))
