@@ -23,8 +23,3 @@ def running_max(values: NDArray[np.int64], carry: int = NEVER) -> NDArray[np.int
 def stream_time(max_ts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """`T`: the least of the streams' running maxima; `NEVER` until each stream has spoken (section 0)."""
     return np.minimum.reduce(max_ts)
-
-
-def periods_of(times: NDArray[np.int64], length_us: int) -> NDArray[np.int64]:
-    """Start of the half-open, epoch-aligned period that holds each time."""
-    return np.floor_divide(times, length_us) * length_us

@@ -62,7 +62,8 @@ class ExactSum:
         found[f"{self.column}_r0"] = F.expr(value)
         for place, name in enumerate(names):
             found[name] = F.expr(f"cast({self.column}_r{place} as bigint)")
-            found[f"{self.column}_r{place + 1}"] = F.expr(f"({self.column}_r{place} - {name}) * {_STEP}D")
+            if name != names[-1]:  # what the last leaves is below every value's last bit
+                found[f"{self.column}_r{place + 1}"] = F.expr(f"({self.column}_r{place} - {name}) * {_STEP}D")
         return found
 
     def partial(self) -> dict[str, Column]:

@@ -20,9 +20,6 @@ from latecomer.lake.location import Lake
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMAT = 1
-"""Version of the state's layout. A lake written with another one is refused, never misread."""
-
 
 @dataclass(frozen=True)
 class Batch:
