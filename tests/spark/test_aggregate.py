@@ -262,3 +262,19 @@ def test_a_sum_of_integers_that_fits_is_found(spark):
     sums = [sum(v for v in each if v is not None) if any(v is not None for v in each) else None for each in cases]
     wanted = [v if v is not None and -(2**63) <= v < 2**63 else None for v in sums]
     assert [found[i] for i in range(len(cases))] == wanted
+
+
+def test_sixty_sums_are_planned_as_one(lake, tmp_path):
+    """A plan as deep for sixty columns as for one: nested, it overflowed the JVM's stack."""
+    rows, columns = 40, [f"c{i}" for i in range(60)]
+    times = pa.array([1_700_000_000_000_000 + at * 1_000_000 for at in range(rows)], pa.int64())
+    values = {name: [float(place)] * rows for place, name in enumerate(columns)}
+    load(lake, pa.table({"stream": ["a"] * rows, "event_ts": times} | values), tmp_path)
+    select = ", ".join(f"s_{name}: sum({name})" for name in columns)
+    spec = parse_query(
+        f"name: q\nkind: aggregate\nstreams: {{s: a}}\nwindow: 10 s\nselect: {{{select}}}\n"
+        "quality: {error: 0.05, probability: 0.9, period: 20 s}\n"
+    )
+    run(lake, spec, flush=True)
+    for row in views.results(lake, spec).to_pylist():
+        assert [row[f"s_{name}"] for name in columns] == [10.0 * place for place in range(60)]

@@ -11,7 +11,7 @@ number and makes sums and means NaN, as in Spark. Controllers: :mod:`latecomer.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +147,8 @@ class AggregateStage(WindowedStage):
         from pyspark.sql import functions as F
 
         counts: dict[str, Column] = {"n": F.count("*")}
-        reduced: list[tuple[ExactSum, ExactSum]] = []
+        reduced: list[ExactSum] = []
+        prepared: dict[str, Column] = {}
         for i, kind in enumerate(self.kinds):
             if not any(f.column == i and f.name in ("sum", "avg", "min", "max") for f in self.functions):
                 counts |= {f"c{i}": F.count(f"v{i}")}
@@ -155,16 +156,18 @@ class AggregateStage(WindowedStage):
             value = f"cast(v{i} as double)" if _numeric(kind) else "0D"
             clamped = f"case when v{i} is null then null when isnan({value}) then 0D else greatest(least({value}, {_CLAMP}D), -{_CLAMP}D) end"
             pair = (ExactSum(f"z{i}", "double"), ExactSum(f"q{i}", "double"))
-            rows = rows.withColumn(f"z{i}", F.expr(clamped)).withColumn(
-                f"q{i}", F.expr(f"least(z{i} * z{i}, {_CLAMP}D)")
-            )
+            prepared |= {f"z{i}": F.expr(clamped), f"q{i}": F.expr(f"least(z{i} * z{i}, {_CLAMP}D)")}
             for each in pair:
-                rows = _with(rows, each)
+                prepared |= each.prepare()
                 counts |= each.partial()
             counts |= {f"c{i}": F.count(f"v{i}"), f"lo{i}": F.min(f"z{i}"), f"hi{i}": F.max(f"z{i}")}
-            reduced.append(pair)
-        table = rows.groupBy("shard", "grp", "pane", "bucket").agg(*(v.alias(k) for k, v in counts.items()))
-        extra = [F.expr(s.tame_total()).alias(s.column) for pair in reduced for s in pair]
+            reduced += pair
+        table = (
+            _with(rows, prepared)
+            .groupBy("shard", "grp", "pane", "bucket")
+            .agg(*(v.alias(k) for k, v in counts.items()))
+        )
+        extra = [F.expr(s.tame_total()).alias(s.column) for s in reduced]
         counted = [k for k in counts if k[:1] == "c" or k[:2] in ("lo", "hi")]
         kept = ["shard", "grp", "pane", "bucket", "n", *counted]
         return self._as_cells(table.select(*kept, *extra).toArrow())
@@ -212,10 +215,8 @@ class AggregateStage(WindowedStage):
         from pyspark.sql import functions as F
 
         sums = [ExactSum(f"v{i}", kind) for i, kind in enumerate(self.kinds) if self._reads(i, ("sum", "avg"))]
-        prepared, keys = rows, list(inner)
-        for each in sums:
-            prepared = _with(prepared, each)
-            keys += [each.wild] if each.floating else []
+        keys = [*inner, *(each.wild for each in sums if each.floating)]
+        prepared = _with(rows, {name: value for each in sums for name, value in each.prepare().items()})
         partial: dict[str, Column] = {"rows": F.count("*")}
         merge: dict[str, Column] = {"rows": F.sum("rows")}
         for i in range(len(self.kinds)):
@@ -431,9 +432,9 @@ def _relative(answer: Column, truth: Column) -> Column:
     return F.when(answer.eqNullSafe(truth), F.lit(0.0)).otherwise(F.coalesce(off, F.lit(float("inf"))))
 
 
-def _with(rows: DataFrame, each: ExactSum) -> DataFrame:
-    """Rows with the columns of an exact sum. Each may read those before it in the same select: one analysis, not ten."""
-    return rows.select("*", *(value.alias(name) for name, value in each.prepare().items()))
+def _with(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    """Rows with more columns, each of which may read those before it: one select, so that a plan is as deep for sixty sums as for one."""
+    return rows.select("*", *(value.alias(name) for name, value in columns.items())) if columns else rows
 
 
 def _numeric(kind: str) -> bool:

@@ -16,6 +16,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 STREAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_UNSTORABLE = re.compile(r"[ ,;{}()\n\t=]")
 LONGEST_US = 3650 * UNITS_US["d"]
 _UNIT_WORDS = {"micro": "us", "milli": "ms", "msec": "ms", "sec": "s", "min": "min", "ho": "h", "hr": "h", "day": "d"}
 RESERVED = frozenset(
@@ -248,6 +249,11 @@ class Reader:
             meant = next((known for known in _OFTEN_WRITTEN.get(name.lower(), ()) if known in self._known), None)
             remedy = f"did you mean {meant!r}?" if meant else did_you_mean(name, self._known)
             raise self.fail(name, value, "is not a key here", remedy)
+
+
+def stored_name(column: str) -> str:
+    """The name under which a lake has a column: a character that Delta tables take in no name is ``_``, in query files as at ingestion."""
+    return _UNSTORABLE.sub("_", column)
 
 
 def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from latecomer.specs.common import ALIAS, SpecError, did_you_mean, shorten
+from latecomer.specs.common import ALIAS, SpecError, did_you_mean, shorten, stored_name
 from latecomer.specs.expression_sql import to_spark_sql
 from latecomer.specs.expression_tree import (
     ALWAYS_THERE,
@@ -263,7 +263,7 @@ def _column(node: Any, aliases: tuple[str, ...], default: str | None) -> Column:
         )
     if alias not in aliases:
         raise _Refused(f"{alias!r} is not an alias of the query's streams", did_you_mean(alias, aliases))
-    return Column(alias, name)
+    return Column(alias, stored_name(name))
 
 
 def _number(text: str) -> int | float:

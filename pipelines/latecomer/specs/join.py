@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, shown, streams_of
+from latecomer.specs.common import Reader, shown, stored_name, streams_of
 from latecomer.specs.spec import Spec, rest_of, rows_held_of
 from latecomer.specs.windows import STORED, fixed_columns_of, select_of
 
@@ -136,14 +136,14 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
         inner.done()
         if len(sides[0]) != len(sides[1]):
             raise reader.fail("keys", value, "has more columns for one stream than for the other", "pair them up")
-        return tuple(zip(sides[0], sides[1], strict=True))
+        return tuple((stored_name(a), stored_name(b)) for a, b in zip(sides[0], sides[1], strict=True))
     if value == ():
         return ()
     if not isinstance(value, list) or not value or not all(isinstance(column, str) and column for column in value):
         raise reader.fail(
             "keys", value, "must be a list of columns", f"write [column] or {{{aliases[0]}: a, {aliases[1]}: b}}"
         )
-    return tuple((column, column) for column in value)
+    return tuple((stored_name(column), stored_name(column)) for column in value)
 
 
 def _quality(reader: Reader, strategy: str) -> tuple[float, int, int | None]:
