@@ -16,15 +16,16 @@ from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
+from latecomer.specs.common import STREAM
 from latecomer_common import INGEST, LAKE, LANDING, SETTINGS, spark_task, status, stream_asset, usable
 
-FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # what may name a stream
+BY = re.compile(r"_by_([A-Za-z0-9_.-]{1,96})")
 
 
 def folders() -> list[Path]:
-    """Sub-folders of the landing folder whose names say what they hold; others (``.git``, ``lost+found``) are left alone."""
+    """Sub-folders of the landing folder whose names say what they hold; others (``.git``, ``_tmp``) are left alone."""
     inside = LANDING.iterdir() if LANDING.is_dir() else ()
-    return sorted(p for p in inside if p.is_dir() and FOLDER.fullmatch(p.name))
+    return sorted(p for p in inside if p.is_dir() and (STREAM.fullmatch(p.name) or BY.fullmatch(p.name)))
 
 
 def marker(folder: Path) -> dict[str, Any]:
@@ -63,8 +64,8 @@ with DAG(
 ) as dag:
     _before = None
     for _folder in folders():
-        _by = _folder.name.removeprefix("_by_") if _folder.name.startswith("_by_") else None
-        _how = ["--by", _by] if _by else ["--stream", _folder.name]
+        _by = BY.fullmatch(_folder.name)
+        _how = ["--by", _by[1]] if _by else ["--stream", _folder.name]
         _assets: list[Asset] = [stream_asset(s) for s in (_named if _by else [_folder.name])]
         _id = f"ingest_{_folder.name}"
         _more: dict[str, Any] = {"outlets": _assets, "trigger_rule": "all_done", **hooks(_folder, _id)}

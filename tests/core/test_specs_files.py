@@ -201,7 +201,7 @@ BAD = [
     *(("join", "where", v) for v in NOT_AN_EXPRESSION if v != "left.x"),
     *((kind, "name", v) for kind in KINDS for v in ["", "A", "1a", "a-b", "a b", "a" * 64, "é", 5, [], "a\n"]),
     *((kind, "kind", v) for kind in KINDS for v in ["", "jion", None, 5, ["join"], {"a": 1}]),
-    *((kind, "streams", v) for kind in KINDS for v in [[], {}, "dns", None, {"a": ".x", "b": "y"}, {"a": "x/y"}, {1: "x"}, {"a-b": "x"}]),
+    *((kind, "streams", v) for kind in KINDS for v in [[], {}, "dns", None, {"a": ".x", "b": "y"}, {"a": "x/y"}, {"a": "_tmp", "b": "y"}, {1: "x"}, {"a-b": "x"}]),
     *((kind, "surprise", v) for kind in KINDS for v in [1, None, {"a": 1}]),
     *((kind, "strategy.surprise", 1) for kind in KINDS),
     *((kind, "strategy", v) for kind in KINDS for v in ["best", 5, [], {"name": "best"}, {"name": 5}]),

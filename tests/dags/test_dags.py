@@ -53,7 +53,7 @@ def project(tmp_path):
 
 
 def test_every_kind_has_its_dags(project):
-    for name in ("clicks", "_by_kind", ".git", "lost+found", "not a stream"):
+    for name in ("clicks", "_by_kind", ".git", "lost+found", "not a stream", "_tmp", "_archive", "_by_", "_unknown"):
         (project.landing / name).mkdir()
     found = project.python(PARSE)
     assert found["errors"] == {}

@@ -14,7 +14,10 @@ from typing import Any
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-STREAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""A stream's name is a folder of the lake and part of Airflow's identifiers, so it is made of what both take: letters, digits, ``_``,
+``-`` and ``.``, at most 100. Not ``.`` first (no hidden and no parent folder), nor ``_``, which the product's own names begin with."""
+STREAM_REMEDY = "use letters, digits, '_', '-' and '.', a letter or digit first"
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _UNSTORABLE = re.compile(r"[ ,;{}()\n\t=]")
 LONGEST_US = 3650 * UNITS_US["d"]
@@ -270,11 +273,7 @@ def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:
 
 
 def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], ...]:
-    """``streams: {alias: stream}`` in the file's order.
-
-    A stream's name is a folder of the lake and part of Airflow's identifiers, so it is made of what both take:
-    letters, digits, ``_``, ``-`` and ``.``, not ``.`` first (no hidden and no parent folder), at most 100.
-    """
+    """``streams: {alias: stream}`` in the file's order."""
     inner = reader.mapping("streams")
     assert inner is not None
     found: list[tuple[str, str]] = []
@@ -286,9 +285,7 @@ def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], 
         if any(alias.lower() == other.lower() for other, _ in found):
             raise inner.fail(alias, alias, "differs from another alias in case only", "choose another alias")
         if not isinstance(stream, str) or not STREAM.fullmatch(stream):
-            raise inner.fail(
-                alias, stream, "is not a stream name", "use letters, digits, '_', '-' and '.', not '.' first"
-            )
+            raise inner.fail(alias, stream, "is not a stream name", STREAM_REMEDY)
         found.append((alias, stream))
     if not least <= len(found) <= most:
         wanted = f"{least}" if least == most else f"at least {least}"
