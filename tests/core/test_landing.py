@@ -1,15 +1,20 @@
 """Text files as spreadsheets and file systems leave them."""
 
+import csv
 import gzip
+import io
 
+import numpy as np
 import pytest
-from latecomer.core.landing import FileProblem, read_csv
+from latecomer.core.landing import FileProblem, read_csv, read_json
+from latecomer.lake.errors import InputError
+from latecomer.lake.landing import content, find
 
 LINES = "event_ts,v\n1,a\n2,b\n"
 
 
 @pytest.mark.parametrize(
-    "content",
+    "raw",
     [
         LINES.encode(),
         LINES.replace("\n", "\r\n").encode(),
@@ -20,24 +25,91 @@ LINES = "event_ts,v\n1,a\n2,b\n"
     ],
     ids=["plain", "crlf", "cr", "bom", "utf-16", "gzip without its suffix"],
 )
-def test_the_same_rows_however_they_were_saved(tmp_path, content):
-    (tmp_path / "a.csv").write_bytes(content)
-    (block,) = read_csv(tmp_path / "a.csv")
-    assert block.rows.to_pydict() == {"event_ts": ["1", "2"], "v": ["a", "b"]}
-    assert block.lines.to_pylist() == [2, 3] and not block.bad
+def test_the_same_rows_however_they_were_saved(tmp_path, raw):
+    (tmp_path / "a.csv").write_bytes(raw)
+    text = read_csv(content(tmp_path / "a.csv"))
+    assert text.rows.to_pydict() == {"event_ts": ["1", "2"], "v": ["a", "b"]}
+    assert text.lines.to_pylist() == [2, 3] and not text.bad
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("raw", "says"),
     [
         (b"event_ts;v\n1;a\n", "separates its fields by ';'"),
         (b"event_ts\tv\n1\ta\n", r"separates its fields by '\\t'"),
         (b"\x00\x05\x16\x07\x00\x02\n\x00", "is not text"),
         (b"\x1f\x8bnothing", "cannot be read"),
         (b"a,,b\n1,2,3\n", "without a name"),
+        (b'a,"b\n1,2\n3,4\n', "is not readable CSV"),
+        (b'a,b\n1,2\n3,"4', None),
     ],
 )
-def test_what_cannot_be_read_says_why(tmp_path, content, says):
-    (tmp_path / "a.csv").write_bytes(content)
+def test_what_cannot_be_read_says_why(tmp_path, raw, says):
+    (tmp_path / "a.csv").write_bytes(raw)
+    if says is None:
+        assert len(read_csv(raw).rows) + len(read_csv(raw).bad) == 2
+        return
     with pytest.raises(FileProblem, match=says):
-        list(read_csv(tmp_path / "a.csv"))
+        read_csv(content(tmp_path / "a.csv"))
+
+
+def test_a_header_cell_may_hold_a_line_break():
+    text = read_csv(b'event_ts,"Amount\n(EUR)"\n1,2\n3,4,5\n')
+    assert text.rows.to_pydict() == {"event_ts": ["1"], "Amount\n(EUR)": ["2"]}
+    assert text.lines.to_pylist() == [3] and [line for line, _, _ in text.bad] == [4]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_are_counted_as_an_editor_does(end):
+    """Blank lines before the header, below it, between rows and at the end; cells with line breaks; rows of empty cells are rows."""
+    lines = [
+        "", "", "event_ts,v", "", "1,one", '2,"two', "", 'and a half"', "", "3,three,3", '4,"four', '",four', "", "", ",", "5,five", "", "",
+    ]  # fmt: skip
+    text = read_csv(end.join(lines).encode())
+    assert text.rows["event_ts"].to_pylist() == ["1", "2", None, "5"]
+    assert text.rows["v"].to_pylist() == ["one", "two\n\nand a half", None, "five"]
+    assert text.lines.to_pylist() == [5, 6, 15, 16] and [line for line, _, _ in text.bad] == [10, 11]
+
+
+def test_blank_lines_of_one_column_are_told_from_empty_values():
+    text = read_csv(b'event_ts\n1\n\n""\n\n2')
+    assert text.rows["event_ts"].to_pylist() == ["1", None, "2"] and text.lines.to_pylist() == [2, 4, 6]
+
+
+def test_every_line_of_generated_files_is_the_line_it_stands_on():
+    """Differential: Python's own CSV reader, which knows on which line it is."""
+    rng = np.random.default_rng(5)
+    cells = ["1", "", '"a\nb"', '"\n"', '"x,y"', '"say ""no"""']
+    for _ in range(200):
+        rows = [[cells[i] for i in rng.integers(0, len(cells), rng.choice([2, 2, 2, 3]))] for _ in range(12)]
+        texts = ["" if rng.random() < 0.3 else ",".join(row) for row in rows]
+        raw = "\n" * int(rng.integers(0, 3)) + 'k,"w\nx"\n' + "\n".join(texts) + "\n" * int(rng.integers(0, 3))
+        reader, begins, wanted = csv.reader(io.StringIO(raw)), 1, {}
+        for record in reader:
+            wanted[begins] = record
+            begins = reader.line_num + 1
+        wanted = {line: record for line, record in wanted.items() if record and record != ["k", "w\nx"]}
+        text = read_csv(raw.encode())
+        good = {
+            line: [v or "" for v in row.values()]
+            for line, row in zip(text.lines.to_pylist(), text.rows.to_pylist(), strict=True)
+        }
+        assert good == {line: record for line, record in wanted.items() if len(record) == 2}
+        assert {line for line, _, _ in text.bad} == {line for line, record in wanted.items() if len(record) == 3}
+
+
+def test_lines_of_json():
+    text = read_json(b'\n{"a": 1}\r\n\n  \n{"a": 2}')
+    assert text.rows["line"].to_pylist() == ['{"a": 1}', '{"a": 2}'] and text.lines.to_pylist() == [2, 5]
+
+
+def test_a_forced_format_counts_for_every_visible_file_of_a_folder(tmp_path):
+    for name in ("a.log", "b.parquet", "c", ".hidden.json"):
+        (tmp_path / name).write_text("{}")
+    found, others = find([str(tmp_path)], "json")
+    assert [path.name for path in found] == ["a.log", "b.parquet", "c"] and others == []
+    found, others = find([str(tmp_path)], None)
+    assert [path.name for path in found] == ["b.parquet"] and [path.name for path in others] == ["a.log", "c"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="holds no file"):
+        find([str(tmp_path / "empty")], "json")

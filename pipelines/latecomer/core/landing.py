@@ -1,4 +1,4 @@
-"""Text files as Arrow tables of strings: every readable row, and every unreadable one with its line and its reason.
+"""Text as Arrow tables of strings: every readable row, and every unreadable one with its line and its reason.
 
 Vectorised: pyarrow reads. Types are decided over all files of a call from counts of values that match a pattern
 (:func:`guess`), sums that do not depend on the order of files.
@@ -6,11 +6,10 @@ Vectorised: pyarrow reads. Types are decided over all files of a call from count
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -27,43 +26,49 @@ class FileProblem(Exception):
 
 
 @dataclass(frozen=True)
-class Block:
-    """Part of one file: string columns, the physical line of each row, and rows that could not be read."""
+class TextRows:
+    """The rows of one file: string columns, the physical line on which each row begins, and what could not be read.
+
+    `bad` has the line, the text and the reason of each.
+    """
 
     rows: pa.Table
     lines: pa.Array
     bad: list[tuple[int, str, str]] = field(default_factory=list)
 
 
-def read_csv(path: Path) -> Iterator[Block]:
-    """Blocks of a CSV file with a header line; all columns as strings, empty fields null.
+NOTHING = TextRows(pa.table({}), pa.array([], pa.int64()))
+
+
+def read_csv(raw: bytes) -> TextRows:
+    """The rows of CSV with a header line; all columns as strings, empty fields null. Blank lines are no rows.
 
     Raises
     ------
     FileProblem
-        No header, or header names that are empty or not unique.
+        It is not CSV, or has header names that are empty or not unique.
     """
-    data, broken = _utf8(path)
-    if not data.strip():
-        return
-    bad: list[tuple[int, str, str]] = []
+    text, broken = _utf8(raw)
+    text = text.replace(b"\r", b"\n")
+    body = text.lstrip(b"\n")
+    if not body.strip():
+        return NOTHING
+    above = len(text) - len(body)
+    if b"\n" not in body:
+        body += b"\n"  # else there is no header to pyarrow
+    skipped: list[tuple[int, str, str]] = []
 
-    def skipped(row: pacsv.InvalidRow) -> str:
+    def skip(row: pacsv.InvalidRow) -> str:
         problem = f"has {row.actual_columns} fields, the header {row.expected_columns}"
-        bad.append((int(row.number or 0), row.text or "", problem))
+        skipped.append((int(row.number or 0), row.text or "", problem))
         return "skip"
 
-    header_end = data.find(b"\n")
-    names = _header(data[: header_end + 1] if header_end >= 0 else data)
-    _check_names(names)
-    if header_end < 0 or not data[header_end + 1 :].strip():
-        yield Block(pa.table({name: pa.array([], pa.string()) for name in names}), pa.array([], pa.int64()))
-        return
     try:
+        names = _header(body)
         table = pacsv.read_csv(
-            pa.BufferReader(data),
-            read_options=pacsv.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, 1 << 20)),
-            parse_options=pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skipped),
+            pa.BufferReader(body),
+            read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+            parse_options=_parsed(skip),
             convert_options=pacsv.ConvertOptions(
                 column_types={name: pa.string() for name in names},
                 strings_can_be_null=True,
@@ -71,84 +76,47 @@ def read_csv(path: Path) -> Iterator[Block]:
                 quoted_strings_can_be_null=True,
             ),
         )
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise FileProblem(
             f"is not readable CSV ({' '.join(str(error).split())[:160]})", "mend or split the file"
         ) from None
-    bad.sort()
-    lines, places = _lines(table, [number for number, _, _ in bad])
-    bad = [(line, text, problem) for line, (_, text, problem) in zip(places, bad, strict=True)]
-    rows, more = _drop_broken(table, lines, broken)
-    yield Block(rows[0], rows[1], bad + more)
+    skipped.sort()
+    begins, places = _lines(table, names, skipped)
+    bad = [(above + int(line), record, problem) for line, (_, record, problem) in zip(places, skipped, strict=True)]
+    keep = pa.array(~_blank(table, begins, body))
+    return _without_broken(table.filter(keep), pa.array(above + begins).filter(keep), bad, broken)
 
 
-def read_json(path: Path) -> Iterator[Block]:
+def read_json(raw: bytes) -> TextRows:
     """One column ``line`` with the text of each line that is not blank, for the engine to parse.
 
     Raises
     ------
     FileProblem
-        The file is one JSON array.
+        It is one JSON array.
     """
-    data, broken = _utf8(path)
-    if data.lstrip()[:1] == b"[":
+    text, broken = _utf8(raw)
+    if b"\n" not in text:
+        text = text.replace(b"\r", b"\n")
+    if text.lstrip()[:1] == b"[":
         raise FileProblem("is one JSON array", "write one object a line")
-    if not data.strip():
-        return
-    texts = pc.split_pattern(pa.scalar(data.decode("utf-8")), "\n")
+    if not text.strip():
+        return NOTHING
+    texts = pc.split_pattern(pa.scalar(text.decode("utf-8")), "\n")
     column = pc.utf8_trim_whitespace(pa.array(texts.values if hasattr(texts, "values") else texts.as_py(), pa.string()))
     numbers = pa.array(range(1, len(column) + 1), pa.int64())
     keep = pc.greater(pc.utf8_length(column), 0)
-    table = pa.table({"line": column.filter(keep)})
-    rows, more = _drop_broken(table, numbers.filter(keep), broken)
-    yield Block(rows[0], rows[1], more)
+    return _without_broken(pa.table({"line": column.filter(keep)}), numbers.filter(keep), [], broken)
 
 
-GZIP = b"\x1f\x8b"
+def check_names(names: Sequence[str]) -> None:
+    """Refuse columns without a name, and names that only case tells apart: no table can hold them.
 
-
-def _utf8(path: Path) -> tuple[bytes, bool]:
-    """File content (decompressed, lines end in newlines) as valid UTF-8; broken bytes become U+FFFD and are reported by the flag.
-
-    Spreadsheets write UTF-16 with a byte order mark, and lines that end in carriage returns alone.
+    Raises
+    ------
+    FileProblem
+        With the name.
     """
-    import gzip
-    import zlib
-
-    try:
-        raw = path.read_bytes()
-        if raw.startswith(GZIP) or path.suffix.lower() == ".gz":
-            raw = gzip.decompress(raw)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileProblem(f"cannot be read ({error})", "check the file") from None
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raw = raw.decode("utf-16", errors="replace").encode("utf-8")
-    raw = raw.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
-    if b"\n" not in raw:
-        raw = raw.replace(b"\r", b"\n")
-    try:
-        raw.decode("utf-8")
-        return raw, False
-    except UnicodeDecodeError:
-        return raw.decode("utf-8", errors="replace").encode("utf-8"), True
-
-
-def _header(line: bytes) -> list[str]:
-    import csv
-
-    try:
-        names = next(csv.reader([line.decode("utf-8").rstrip("\n")]), [])
-    except csv.Error as error:
-        raise FileProblem(f"is not readable CSV ({error})", "check the file") from None
-    if any("\0" in name for name in names):
-        raise FileProblem("is not text", "check the file")
-    other = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
-    if other is not None:
-        raise FileProblem(f"separates its fields by {other!r}: {names[0][:60]!r}", "write it with commas")
-    return names
-
-
-def _check_names(names: list[str]) -> None:
     if any(not name.strip() for name in names):
         raise FileProblem("has a column without a name", "name every column in the header line")
     folded = [name.lower() for name in names]
@@ -157,36 +125,87 @@ def _check_names(names: list[str]) -> None:
         raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
 
 
-def _lines(table: pa.Table, skipped: list[int]) -> tuple[pa.Array, list[int]]:
-    """Physical line of each row, and of each skipped record (given by record number, the header being 1).
+def _utf8(raw: bytes) -> tuple[bytes, bool]:
+    """Text as valid UTF-8 whose lines end in newlines; broken bytes become U+FFFD and are reported by the flag.
 
-    A record begins one line after the one before it, plus the newlines inside that one's values.
+    Spreadsheets write UTF-16 with a byte order mark.
     """
-    import numpy as np
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raw = raw.decode("utf-16", errors="replace").encode("utf-8")
+    raw = raw.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
+    try:
+        raw.decode("utf-8")
+        return raw, False
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", errors="replace").encode("utf-8"), True
 
-    extra = np.zeros(table.num_rows, np.int64)
+
+def _parsed(invalid_row_handler: object) -> pacsv.ParseOptions:
+    """Blank lines are kept, as rows of nulls: they count as lines."""
+    return pacsv.ParseOptions(
+        newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=invalid_row_handler
+    )
+
+
+def _header(body: bytes) -> list[str]:
+    """The names that pyarrow finds, which may hold line breaks."""
+    with pacsv.open_csv(pa.BufferReader(body), parse_options=_parsed(lambda row: "skip")) as reader:
+        names: list[str] = reader.schema.names
+    if any("\0" in name for name in names):
+        raise FileProblem("is not text", "check the file")
+    other = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
+    if other is not None:
+        raise FileProblem(f"separates its fields by {other!r}: {names[0][:60]!r}", "write it with commas")
+    check_names(names)
+    return names
+
+
+def _lines(
+    table: pa.Table, names: Sequence[str], skipped: Sequence[tuple[int, str, str]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Line on which each row, and each skipped record, begins (int64, the header's being 1).
+
+    A record begins one line after the one before it, plus the line breaks inside that one. `skipped` begin with the number of
+    the record, the header being 1.
+    """
+    numbers = np.array([number for number, _, _ in skipped], np.int64)
+    is_row = np.ones(2 + table.num_rows + len(skipped), bool)
+    is_row[:2] = is_row[numbers] = False
+    breaks = np.zeros(len(is_row), np.int64)
+    breaks[1] = sum(name.count("\n") for name in names)
+    breaks[numbers] = [record.count("\n") for _, record, _ in skipped]
     for column in table.columns:
-        extra += pc.fill_null(pc.count_substring(column, "\n"), 0).to_numpy().astype(np.int64)
-    record = np.arange(table.num_rows, dtype=np.int64) + 2
-    for number in skipped:
-        record[record >= number] += 1
-    until = np.concatenate([[0], np.cumsum(extra)])
-    return pa.array(record + until[:-1]), [n + int(until[np.searchsorted(record, n)]) for n in skipped]
+        breaks[is_row] += pc.fill_null(pc.count_substring(column, "\n"), 0).to_numpy()
+    begins = np.arange(len(is_row)) + np.cumsum(breaks) - breaks
+    return begins[is_row], begins[numbers]
 
 
-def _drop_broken(
-    table: pa.Table, lines: pa.Array, broken: bool
-) -> tuple[tuple[pa.Table, pa.Array], list[tuple[int, str, str]]]:
+def _blank(table: pa.Table, begins: np.ndarray, body: bytes) -> np.ndarray:
+    """Which rows (bool[n]) are blank lines of `body`; a row of empty fields (``,,``) is none."""
+    blank = np.ones(table.num_rows, bool)
+    for column in sorted(table.columns, key=lambda column: column.null_count):
+        if column.null_count < table.num_rows:
+            blank &= column.is_null().to_numpy()
+        if not blank.any():
+            return blank
+    ends = np.append(np.flatnonzero(np.frombuffer(body, np.uint8) == ord("\n")), len(body))
+    length = np.diff(ends, prepend=-1) - 1
+    blank[blank] = length[begins[blank] - 1] == 0
+    return blank
+
+
+def _without_broken(table: pa.Table, lines: pa.Array, bad: list[tuple[int, str, str]], broken: bool) -> TextRows:
+    """Rows with broken bytes become bad ones, where there are any."""
     if not broken:
-        return (table, lines), []
+        return TextRows(table, lines, bad)
     wrong = pa.array([False] * table.num_rows, pa.bool_())
     for column in table.columns:
         wrong = pc.or_(wrong, pc.fill_null(pc.match_substring(column, "\ufffd"), False).combine_chunks())
     rows = table.filter(wrong)
     raw = [",".join("" if v is None else v for v in row.values()) for row in rows.to_pylist()]
-    bad = [(line, text, "is not valid UTF-8") for line, text in zip(lines.filter(wrong).to_pylist(), raw, strict=True)]
+    more = [(line, text, "is not valid UTF-8") for line, text in zip(lines.filter(wrong).to_pylist(), raw, strict=True)]
     keep = pc.invert(wrong)
-    return (table.filter(keep), lines.filter(keep)), bad
+    return TextRows(table.filter(keep), lines.filter(keep), bad + more)
 
 
 LEADING_ZERO = r"^[+-]?0[0-9]"
@@ -209,8 +228,3 @@ def guess(values: int, counts: dict[str, int]) -> str | None:
     if counts["zero"] == 0 and counts["number"] == values:
         return "double"
     return next((name for name in ("boolean", "timestamp") if counts[name] == values), "string")
-
-
-def valid_stream(name: str) -> bool:
-    """May a stream have this name? It becomes a folder."""
-    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name) is not None

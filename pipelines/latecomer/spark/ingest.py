@@ -22,15 +22,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.core.landing import valid_stream
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
+from latecomer.lake.landing import digest, find
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
-from latecomer.spark import landing, tables
+from latecomer.spark import landing, landing_rows, tables
 from latecomer.spark.columns import quoted
 from latecomer.spark.session import session
+from latecomer.specs.common import STREAM, STREAM_REMEDY
 from latecomer.specs.expressions import ALWAYS_THERE
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 DAY_US = 86_400_000_000
 EARLIEST_US = -2_208_988_800_000_000
 ROWS_PER_FILE = 1_000_000
-UNKNOWN = "_unknown"
 _WRITERS = 4
 
 
@@ -123,9 +123,9 @@ def ingest(
     started = time.monotonic()
     say = progress or (lambda line: None)
     _check_options(options)
-    files, others = landing.find(paths, options.format)
+    files, others = find(paths, options.format)
     left_out = [str(path) for path in others]
-    digests = {path: landing.digest(path, _what_matters(options)) for path in files}
+    digests = {path: digest(path, _what_matters(options)) for path in files}
     with Lease(lake, "ingest"):
         known = _known_digests(lake)
         fresh: list[Path] = []
@@ -168,7 +168,11 @@ class _Ingestion:
         self.unfinished = self._unfinished()
         self.landed = landing.read(self.spark, lake, files, options)
         self.event_times_us: tuple[int, int] | None = None
-        self.types = self._agree_types()
+        try:
+            self.types = self._agree_types()
+        except BaseException:
+            self.landed.close()
+            raise
 
     def __enter__(self) -> _Ingestion:
         return self
@@ -178,12 +182,12 @@ class _Ingestion:
 
     def _agree_types(self) -> dict[str, str]:
         """Column -> Spark type for the whole call, agreed with the tables that exist."""
-        streams = [self.options.stream] if self.options.stream else self.lake.names("events")
-        existing: dict[str, dict[str, str]] = {}
-        for stream in streams:
-            if stream and self.lake.exists("events", stream):
-                existing[stream] = dict(tables.read(self.spark, self.lake, "events", stream).dtypes)
-        return landing.agree(self.landed, existing, self.options, self.files)
+        if self.options.stream is None:
+            found = landing_rows.streams(self.landed, self.options, self.lake.names("events"))
+        else:
+            found = [self.options.stream] if self.lake.exists("events", self.options.stream) else []
+        existing = {name: dict(tables.read(self.spark, self.lake, "events", name).dtypes) for name in found}
+        return landing_rows.agree(self.landed, existing, self.options, self.files)
 
     def _unfinished(self) -> tuple[int, int] | None:
         """(number, clock in us) of an interrupted ingestion of the same files; one of other files is taken back.
@@ -226,7 +230,7 @@ class _Ingestion:
         """Write every table and commit; rows and quarantined rows per stream."""
         number, clock = self._plan()
         crash.point("ingest:planned")
-        judged = landing.judge(self.landed, self.types, self.options, clock).persist()
+        judged = landing_rows.judge(self.landed, self.types, self.options, clock).persist()
         try:
             return self._write(judged, number, say)
         finally:
@@ -274,9 +278,9 @@ class _Ingestion:
     def _write_few(self, ordered: DataFrame, judged: DataFrame, counts: dict[str, dict[str, int]], number: int) -> None:
         """Write every table from the driver: with few rows Spark's own commits would take all the time."""
         events = ordered.toArrow()
-        payload = [c for c in events.column_names if not c.startswith("_") and c not in ALWAYS_THERE]
+        columns = [*ALWAYS_THERE, *map(landing_rows.stored, self.types)]
         for stream in sorted(stream for stream, c in counts.items() if c["rows"]):
-            own = events.filter(pc.equal(events["_stream"], stream)).select([*ALWAYS_THERE, *payload]).sort_by("seq")
+            own = events.filter(pc.equal(events["_stream"], stream)).select(columns).sort_by("seq")
             small.append(self.lake, "events", stream, own, "ingest", number)
             crash.point("ingest:events")
         if any(c["quarantined"] for c in counts.values()):
@@ -325,8 +329,8 @@ class _Ingestion:
     def _event_rows(self, ordered: DataFrame, stream: str) -> DataFrame:
         from pyspark.sql import functions as F
 
-        payload = [c for c in ordered.columns if not c.startswith("_") and c not in ("seq", "event_ts", "arrival_ts")]
-        return ordered.where(F.col("_stream") == stream).select("seq", "event_ts", "arrival_ts", *map(quoted, payload))
+        payload = map(quoted, map(landing_rows.stored, self.types))
+        return ordered.where(F.col("_stream") == stream).select(*ALWAYS_THERE, *payload)
 
     def _bad_rows(self, judged: DataFrame, stream: str | None, number: int) -> DataFrame:
         """Quarantined rows of a stream; None: of all, with ``_stream``."""
@@ -352,8 +356,8 @@ def _check_options(options: IngestOptions) -> None:
         raise InputError(
             "ingest", None, "needs --stream NAME or --by COLUMN, one of them", "say which stream the rows are"
         )
-    if options.stream is not None and (not valid_stream(options.stream) or options.stream.startswith("_")):
-        raise InputError("--stream", options.stream, "is not a stream name", "use letters, digits, '_', '-' and '.'")
+    if options.stream is not None and not STREAM.fullmatch(options.stream):
+        raise InputError("--stream", options.stream, "is not a stream name", STREAM_REMEDY)
     try:
         ZoneInfo(options.timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):

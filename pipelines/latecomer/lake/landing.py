@@ -1,0 +1,83 @@
+"""Landing files: found, told apart by their content, read whole."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from latecomer.core.landing import FileProblem
+from latecomer.lake.errors import InputError
+
+SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+GZIP = b"\x1f\x8b"
+
+
+def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Path]]:
+    """Files in the order given, a folder's in name order; and a folder's files whose format is not known, which are left out.
+
+    Hidden files (names with a dot in front) are no data: file systems and editors keep notes in them. With a `forced` format a
+    folder's other files all count.
+
+    Raises
+    ------
+    InputError
+        A path that does not exist, or a file given by name whose format is not known.
+    """
+    found: list[Path] = []
+    others: list[Path] = []
+    for text in paths:
+        path = Path(text)
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".")
+            found += [p for p in inside if format_of(p, forced)]
+            others += [p for p in inside if not format_of(p, forced)]
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise InputError(text, None, "no such file or folder", "check the path")
+    for path in found:
+        if format_of(path, forced) is None:
+            raise InputError(
+                str(path),
+                path.suffix,
+                "the format does not follow from the suffix",
+                "say --format csv, json or parquet",
+            )
+    if not found:
+        raise InputError(
+            " ".join(paths), None, "holds no file that can be ingested", "expected .csv, .json(l) or .parquet"
+        )
+    return found, others
+
+
+def format_of(path: Path, forced: str | None) -> str | None:
+    """csv, json or parquet: the `forced` one, else by the suffix; None where that does not say."""
+    suffixes = [suffix for suffix in map(str.lower, path.suffixes) if suffix != ".gz"]
+    return forced or (SUFFIXES.get(suffixes[-1]) if suffixes else None)
+
+
+def digest(path: Path, options: str) -> str:
+    """SHA-256 of a file's content and of the options that change what it means."""
+    hasher = hashlib.sha256(options.encode())
+    with open(path, "rb") as handle:
+        while block := handle.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def content(path: Path) -> bytes:
+    """The whole file; gzip is taken apart, also where the suffix does not say so.
+
+    Raises
+    ------
+    FileProblem
+        It cannot be read.
+    """
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if raw.startswith(GZIP) or path.suffix.lower() == ".gz" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileProblem(f"cannot be read ({error})", "check the file") from None

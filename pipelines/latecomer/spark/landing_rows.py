@@ -1,0 +1,272 @@
+"""The rows of a call judged: its columns' types agreed with the tables they go to, every row typed, placed or quarantined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latecomer.core.landing import PATTERNS, guess
+from latecomer.lake.errors import InputError
+from latecomer.spark.columns import quoted
+from latecomer.spark.landing import RESERVED, Landed
+from latecomer.specs.common import STREAM
+from latecomer.specs.expressions import ALWAYS_THERE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from latecomer.spark.ingest import IngestOptions
+
+
+def stored(name: str) -> str:
+    """What a payload column of a file is called in the table."""
+    return "source_seq" if name == "seq" else name
+
+
+def streams(landed: Landed, options: IngestOptions, known: Sequence[str]) -> list[str]:
+    """Which of the `known` streams the rows are of."""
+    from pyspark.sql import functions as F
+
+    if not known:
+        return []
+    found = landed.rows.select(_stream(options).alias("_stream")).where(F.col("_stream").isin(list(known))).distinct()
+    return sorted(row["_stream"] for row in found.collect())
+
+
+def _stream(options: IngestOptions) -> Column:
+    """The stream that a row says it is of; null where it names none."""
+    from pyspark.sql import functions as F
+
+    return F.lit(options.stream) if options.by is None else F.col(quoted(options.by)).cast("string")
+
+
+def agree(
+    landed: Landed, existing: dict[str, dict[str, str]], options: IngestOptions, files: list[Path]
+) -> dict[str, str]:
+    """Payload column -> Spark type, for the whole call, which reads `files`; `existing` has the tables of the streams it is of.
+
+    Text columns get the narrowest type that holds them, or the type their stream's table has, where some value fits it.
+
+    Raises
+    ------
+    InputError
+        A column has changed its type: no value fits the one its table has. Or no table can hold its name beside those it has.
+    """
+    where = str(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    skip = {*RESERVED, options.event_column, options.arrival_column, options.by}
+    types = {name: kind for name, kind in landed.rows.dtypes if name not in skip}
+    _agree_names(landed, types, existing)
+    texts = [name for name in types if name in landed.text and types[name] == "string"]
+    before: dict[str, str] = {}
+    owner: dict[str, str] = {}
+    for stream, columns in existing.items():
+        for name in types:
+            kind = columns.get(stored(name))
+            if kind is None:
+                continue
+            if before.setdefault(name, kind) != kind:
+                # streams of one call that disagree about a column keep their own types only if fed one by one
+                raise InputError(
+                    f"{landed.origin[name]}: column {name}",
+                    None,
+                    f"is {kind} in stream {stream} and {before[name]} in stream {owner[name]}",
+                    "ingest the streams apart with --stream",
+                )
+            owner.setdefault(name, stream)
+    counted = _count_text(landed.rows, texts, before, options.timezone) if texts else {}
+    for name in texts:
+        values, matches, fits, odd = counted[name]
+        guessed = guess(values, matches)
+        if name in before:
+            if values and not fits:
+                raise InputError(
+                    f"{where}: column {name}",
+                    odd,
+                    f"has changed its type: the table's is {before[name]}, the file's {guessed}",
+                    "rename the column, or mend the file",
+                )
+            types[name] = before[name]
+        elif guessed is None:
+            del types[name]
+        else:
+            types[name] = guessed
+    for name, kind in types.items():
+        if name in before and name not in texts and kind != before[name]:
+            if (kind, before[name]) not in _WIDENS:
+                raise InputError(
+                    f"{where}: column {name}",
+                    kind,
+                    f"has changed its type: the table's is {before[name]}, the file's {kind}",
+                    "rename the column, or mend the file",
+                )
+            types[name] = before[name]
+        elif name not in texts and kind == "void":
+            types[name] = before.get(name, "string")
+    return types
+
+
+def _agree_names(landed: Landed, names: Iterable[str], existing: dict[str, dict[str, str]]) -> None:
+    """Refuse names that no table can hold beside those it has: tables do not tell columns apart by case.
+
+    That is known before anything is planned, so nothing is half written.
+    """
+    taken: dict[str, str] = {}
+    for name in names:
+        clash = _clash(stored(name), taken, existing)
+        if clash is not None:
+            raise InputError(f"{landed.origin[name]}: column {name}", None, *clash)
+        taken[stored(name).lower()] = name
+
+
+def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]) -> tuple[str, str] | None:
+    """What is wrong with a stored column's name, and what to do; None: nothing."""
+    folded = name.lower()
+    if folded in ALWAYS_THERE:
+        return (
+            f"is the name of {folded}, which every table has",
+            "rename it, or say with --event-column or --arrival-column what it is",
+        )
+    if folded in taken:
+        return f"is stored as {name}, and so is column {taken[folded]}", "rename one of them"
+    for stream, columns in existing.items():
+        other = next((column for column in columns if column.lower() == folded), name)
+        if other != name:
+            return f"differs from column {other!r} of stream {stream} in case only", f"name it {other}"
+    return None
+
+
+_INTS = ("tinyint", "smallint", "int", "bigint")
+_WIDENS = {(a, b) for i, a in enumerate(_INTS) for b in _INTS[i + 1 :]} | {
+    ("float", "double"), ("int", "double"), ("smallint", "double"), ("tinyint", "double"), ("void", "string"), ("timestamp_ntz", "timestamp"),
+} | {("void", kind) for kind in (*_INTS, "double", "boolean", "timestamp")}  # fmt: skip
+
+
+def _count_text(
+    rows: DataFrame, names: list[str], before: dict[str, str], zone: str
+) -> dict[str, tuple[int, dict[str, int], int, str | None]]:
+    """Per text column: values, how many match each pattern, how many fit the type before, one that does not."""
+    from pyspark.sql import functions as F
+
+    wanted: list[Column] = []
+    for i, name in enumerate(names):
+        column = F.col(quoted(name))
+        wanted.append(F.count(column).alias(f"n{i}"))
+        wanted += [F.count_if(column.rlike(pattern)).alias(f"{key}{i}") for key, pattern in PATTERNS.items()]
+        fits = _typed(column, "string", before.get(name, "string"), zone)
+        wanted.append(F.count(fits).alias(f"fit{i}"))
+        wanted.append(F.min(F.when(fits.isNull(), column)).alias(f"odd{i}"))
+    found = rows.agg(*wanted).collect()[0]
+    return {
+        name: (found[f"n{i}"], {key: found[f"{key}{i}"] for key in PATTERNS}, found[f"fit{i}"], found[f"odd{i}"])
+        for i, name in enumerate(names)
+    }
+
+
+def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_us: int) -> DataFrame:
+    """Typed rows with ``_stream``, ``_order``, and ``_problem`` where a row cannot be used.
+
+    ``_order`` is the source's ``seq`` where every file has one, else the arrival in us, null where there is neither.
+    """
+    from pyspark.sql import functions as F
+
+    rows = landed.rows
+    kinds = dict(rows.dtypes)
+    event = _moment(options.event_column, kinds[options.event_column], options.timezone)
+    has_arrival = options.arrival_column in kinds
+    arrival = (
+        _moment(options.arrival_column, kinds[options.arrival_column], options.timezone)
+        if has_arrival
+        else F.lit(None).cast("bigint")
+    )
+    given_event = F.col(quoted(options.event_column)).isNotNull()
+    given_arrival = F.col(quoted(options.arrival_column)).isNotNull() if has_arrival else F.lit(False)
+    named = _stream(options)
+    valid = F.coalesce(named.rlike(rf"^(?:{STREAM.pattern})\z"), F.lit(False))
+    unnamed = F.concat(F.lit(f"column {options.by} names no stream: "), F.coalesce(named, F.lit("null")))
+    bound = F.try_add(F.coalesce(arrival, F.lit(clock_us)), F.lit(options.max_future_us))
+    problems = [
+        F.col("_problem"),
+        F.when(~valid, unnamed),
+        F.when(~given_event, F.lit("has no event time")),
+        F.when(
+            event.isNull(),
+            F.concat(F.lit("event time cannot be read: "), F.col(quoted(options.event_column)).cast("string")),
+        ),
+        F.when(given_arrival & arrival.isNull(), F.lit("arrival time cannot be read")),
+        F.when(event > bound, F.lit("event time is too far in the future")),
+        F.when(
+            (event < options.earliest_us) | (arrival < options.earliest_us),
+            F.lit("time is before the earliest allowed"),
+        ),
+        F.when(arrival > F.lit(_LATEST_US), F.lit("arrival time is beyond the year 9999")),
+    ]
+    columns = []
+    for name, kind in types.items():
+        value = F.col(quoted(name))
+        cast = _typed(value, kinds[name], kind, options.timezone)
+        columns.append(cast.alias(stored(name)))
+        if kinds[name] != kind:
+            problems.append(
+                F.when(
+                    value.isNotNull() & cast.isNull(),
+                    F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string")),
+                )
+            )
+    order = F.col("seq").try_cast("bigint") if "seq" in types else arrival
+    return rows.select(
+        F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= _LATEST_US), event)).alias("event_ts"),
+        F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= _LATEST_US), arrival)).alias("arrival_ts"),
+        *columns, "_file", "_row", "_line", "_raw",
+        F.coalesce(*problems).alias("_problem"), F.when(valid, named).otherwise(F.lit(UNKNOWN)).alias("_stream"), order.alias("_order"),
+    )  # fmt: skip
+
+
+_LATEST_US = 253_402_300_799_000_000
+UNKNOWN = "_unknown"
+"""In place of a stream, for rows that name none."""
+
+
+def _moment(name: str, kind: str, zone: str) -> Column:
+    """A time column as bigint microseconds; null where it cannot be read."""
+    from pyspark.sql import functions as F
+
+    value = F.col(quoted(name))
+    if kind in _INTS:
+        return value.cast("bigint")
+    if kind == "string":
+        text = F.trim(value)
+        number = F.when(text.rlike("^[+-]?[0-9]{1,18}$"), text.try_cast("bigint"))
+        return F.coalesce(number, F.unix_micros(_instant(value, kind, zone)))
+    if kind in ("timestamp", "timestamp_ntz", "date"):
+        return F.unix_micros(_instant(value, kind, zone))
+    return F.lit(None).cast("bigint")
+
+
+def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
+    """Values of one type as another; null where one does not fit. Times are UTC in tables, also where their type has no zone."""
+    if target in _TIMES and kind in ("string", "timestamp_ntz"):
+        return _instant(value, kind, zone).cast(target)
+    return value if kind == target else value.try_cast(target)
+
+
+_TIMES = ("timestamp", "timestamp_ntz")
+_LOCAL = "^[0-9]{4}-[0-9-]+([ T][0-9:.]*)?$"
+"""A date, or a date and a time, with nothing after it: a zone has a sign or a letter."""
+
+
+def _instant(value: Column, kind: str, zone: str) -> Column:
+    """A time as timestamp; what names no zone is in `zone`. Null where it cannot be read.
+
+    Spark reads most of ISO 8601, and names of zones; it wants seconds before a zone, and a capital Z.
+    """
+    from pyspark.sql import functions as F
+
+    if kind == "timestamp":
+        return value
+    if kind != "string":
+        return F.to_utc_timestamp(value.cast("timestamp"), zone)
+    text = F.regexp_replace(F.trim(value), "([0-9] ?)z$", "$1Z")
+    text = F.regexp_replace(text, "^([0-9-]+[ T][0-9]{1,2}:[0-9]{2})( ?[A-Za-z+-])", "$1:00$2")
+    stamp = F.when(text.rlike("^[0-9]{4}-"), text.try_cast("timestamp"))
+    return F.when(text.rlike(_LOCAL), F.to_utc_timestamp(stamp, zone)).otherwise(stamp)

@@ -1,0 +1,206 @@
+"""Landing files in all shapes: names, zones, types and columns that fit their stream, or are refused before anything is written."""
+
+import gzip
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from latecomer.lake import small
+from latecomer.lake.errors import InputError
+from latecomer.spark import tables
+from latecomer.spark.ingest import IngestOptions, committed_seq, ingest
+
+
+@pytest.fixture(params=["few rows", "many rows"])
+def either_way(request, monkeypatch):
+    """Both ways in which rows are written: from the driver, and by Spark."""
+    if request.param == "many rows":
+        monkeypatch.setattr(tables, "FEW_ROWS", 0)
+
+
+def put(lake, path, content, **options):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return ingest(lake, [str(path)], IngestOptions(**({"stream": "s"} | options)))
+
+
+def rows_of(lake, stream="s"):
+    return small.read(lake, "events", stream).sort_by("seq").to_pylist()
+
+
+def type_of(lake, stream, column):
+    return str(small.shape(lake, "events", stream).field(column).type)
+
+
+def test_a_header_over_two_lines_after_blank_ones(lake, tmp_path):
+    done = put(lake, tmp_path / "a.csv", '\n\nevent_ts,"Amount\n(EUR)"\n\n1,2\nx,3\n')
+    assert done.rows_ingested == {"s": 1} and rows_of(lake)[0]["Amount\n(EUR)"] == 2
+    assert [row["line"] for row in small.read(lake, "quarantine", "s").to_pylist()] == [7]
+
+
+@pytest.mark.parametrize("other", ["text", "number"])
+def test_streams_that_are_not_in_the_call_have_no_say_in_its_types(lake, tmp_path, other):
+    put(lake, tmp_path / "text.csv", "event_ts,value\n1,abc\n", stream="text")
+    if other == "number":
+        put(lake, tmp_path / "number.csv", "event_ts,value\n2,1\n", stream="number")
+    done = put(lake, tmp_path / "by.csv", "event_ts,kind,value\n3,a,0.5\n4,b,2\n", stream=None, by="kind")
+    assert done.rows_ingested == {"a": 1, "b": 1} and type_of(lake, "a", "value") == "double"
+    (tmp_path / "more").mkdir()
+    put(lake, tmp_path / "more" / "by.csv", "event_ts,kind,value\n5,a,3\n", stream=None, by="kind")
+    assert type_of(lake, "a", "value") == "double" and [row["value"] for row in rows_of(lake, "a")] == [0.5, 3.0]
+
+
+def test_streams_of_one_call_that_disagree_are_named(lake, tmp_path):
+    put(lake, tmp_path / "text.csv", "event_ts,value\n1,abc\n", stream="text")
+    put(lake, tmp_path / "number.csv", "event_ts,value\n2,1\n", stream="number")
+    with pytest.raises(InputError, match=r"by.csv: column value: is string in stream text and bigint in stream number"):
+        put(lake, tmp_path / "by.csv", "event_ts,kind,value\n3,text,1\n4,number,1\n", stream=None, by="kind")
+    assert committed_seq(lake) == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ("event_ts,temp", r"b\.csv: column temp: differs from column 'Temp' of stream s in case only; name it Temp"),
+        ("event_ts,SEQ", r"column SEQ: is the name of seq"),
+        ("event_ts,Event_TS", r"has more than one column 'Event_TS'"),
+        ("event_ts,ARRIVAL_TS", r"column ARRIVAL_TS: is the name of arrival_ts"),
+        ("event_ts,Source_SEQ", r"column Source_SEQ: differs from column 'source_seq' of stream s in case only"),
+        ("event_ts,seq,source_seq", r"column source_seq: is stored as source_seq, and so is column seq"),
+    ],
+)
+def test_columns_that_only_case_tells_apart_are_refused_before_anything_is_written(
+    lake, tmp_path, either_way, header, says
+):
+    put(lake, tmp_path / "a.csv", "event_ts,seq,Temp\n1,1,1\n")
+    for _ in range(2):
+        with pytest.raises(InputError, match=says):
+            put(lake, tmp_path / "b.csv", f"{header}\n2,3{',4' * (header.count(',') - 1)}\n")
+        assert small.last_version(lake, "ingest", "journal", "ingest") == 0 and committed_seq(lake) == 1
+    assert put(lake, tmp_path / "c.csv", "event_ts,Temp\n2,3\n").rows_ingested == {"s": 1}
+    assert [row["Temp"] for row in rows_of(lake)] == [1, 3]
+
+
+def test_a_call_that_is_refused_leaves_nothing_staged(lake, tmp_path):
+    put(lake, tmp_path / "a.csv", "event_ts,v\n1,1\n")
+    for content in ("event_ts,V\n2,2\n", "event_ts,v\n2,abc\n", "when,v\n2,2\n"):
+        with pytest.raises(InputError):
+            put(lake, tmp_path / "b.csv", content)
+    assert list((tmp_path / "lake" / "_staging").iterdir()) == []
+
+
+TIMES = {
+    "2024-01-01 10:00:00": "09:00:00",
+    "2024-01-01T10:00": "09:00:00",
+    "2024-01-01 10:00:00.5": "09:00:00.500000",
+    "2024-01-01 10:00:00+05": "05:00:00",
+    "2024-01-01 10:00:00 +05:30": "04:30:00",
+    "2024-01-01T10:00+02:00": "08:00:00",
+    "2024-01-01T10:00:00-0130": "11:30:00",
+    "2024-01-01T10:00:00Z": "10:00:00",
+    "2024-01-01T10:00:00z": "10:00:00",
+    "2024-01-01 10:00 UTC": "10:00:00",
+    "2024-01-01 10:00:00 Asia/Tokyo": "01:00:00",
+    "2024-01-01 10:00:00 America/La_Paz": "14:00:00",
+    "2023-07-01 10:00:00": "08:00:00",
+    "1704103200000000": "10:00:00",
+}
+
+
+def test_the_time_zone_is_that_of_times_that_name_none(lake, tmp_path):
+    lines = "\n".join(f"{text},2024-01-02 00:00:00,{i}" for i, text in enumerate(TIMES))
+    put(
+        lake,
+        tmp_path / "a.csv",
+        f"event_ts,arrival_ts,seq\n{lines}\n2024-01-01,2024-01-02 00:00:00,99",
+        timezone="Europe/Berlin",
+    )
+    rows = rows_of(lake)
+    assert [row["event_ts"].time().isoformat() for row in rows] == [*TIMES.values(), "23:00:00"]
+    assert {row["arrival_ts"] for row in rows} == {datetime(2024, 1, 1, 23, tzinfo=UTC)}
+
+
+def test_the_time_zone_holds_for_every_column(lake, tmp_path, either_way):
+    content = "event_ts,scheduled\n2024-01-01 10:00:00,2024-01-01 10:30:00\n2024-01-01T10:00:00Z,2024-01-01T10:30:00Z\n"
+    put(lake, tmp_path / "a.csv", content, timezone="Europe/Berlin")
+    put(
+        lake, tmp_path / "b.csv", content.replace("10:30:00", "10:40:00"), timezone="Europe/Berlin"
+    )  # by the table's type
+    naive = pa.table(
+        {"event_ts": pa.array([datetime(2024, 1, 1, 10)] * 2), "planned": [datetime(2024, 1, 1, 10, 30), None]}
+    )
+    for name, stream in (("c", "n"), ("d", "n"), ("e", "s")):
+        rows = naive.rename_columns(["event_ts", "scheduled"]) if stream == "s" else naive
+        pq.write_table(rows.slice(0, 1 if name == "d" else 2), tmp_path / f"{name}.parquet")
+        ingest(lake, [str(tmp_path / f"{name}.parquet")], IngestOptions(stream=stream, timezone="Europe/Berlin"))
+    minutes = [(row["scheduled"] - row["event_ts"]).total_seconds() / 60 for row in rows_of(lake) if row["scheduled"]]
+    assert minutes == [30, 30, 40, 40, 30]
+    planned = [row["planned"] for row in rows_of(lake, "n")]
+    assert [p and p.replace(tzinfo=None) for p in planned] == [
+        datetime(2024, 1, 1, 9, 30),
+        None,
+        datetime(2024, 1, 1, 9, 30),
+    ]
+
+
+def test_a_time_without_its_date_is_no_timestamp(lake, tmp_path):
+    """Spark would take today's."""
+    put(lake, tmp_path / "a.csv", "event_ts,t\n1,2024-01-01 10:00:00\n")
+    assert put(lake, tmp_path / "b.csv", "event_ts,t\n2,2024-01-01 11:00:00\n3,12:30\n").rows_quarantined == {"s": 1}
+
+
+NAMES = ["data[1]", "{a}", "x*", "q?", "back\\slash", "10:30", "_under", "100%20", "plain"]
+
+
+def test_columns_that_begin_with_an_underscore_are_stored(lake, tmp_path, either_way):
+    put(lake, tmp_path / "a.csv", "event_ts,_id\n1,x\n")
+    assert [row["_id"] for row in rows_of(lake)] == ["x"]
+
+
+@pytest.mark.parametrize("format_", ["csv", "json", "parquet"])
+def test_names_are_taken_by_the_letter(lake, tmp_path, format_):
+    """Also where a folder's name looks like a pattern, and where another file matches it."""
+    folder = tmp_path / "in [a-z]{1,2}*"
+    folder.mkdir()
+    for number, name in enumerate(NAMES):
+        path = folder / f"{name}.{format_}"
+        if format_ == "parquet":
+            pq.write_table(pa.table({"event_ts": [number], "name": [name]}), path)
+        elif format_ == "json":
+            path.write_text(json.dumps({"event_ts": number, "name": name, "key": {"of": number}}))
+        else:
+            path.write_text(f"event_ts,name\n{number},{name}\n")
+    pq.write_table(pa.table({"event_ts": [77], "name": ["decoy"]}), tmp_path / "data1.parquet")
+    done = ingest(lake, [str(folder)], IngestOptions(stream="s"))
+    assert done.rows_ingested == {"s": len(NAMES)}
+    assert {row["name"]: row["event_ts"].microsecond for row in rows_of(lake)} == {
+        name: i for i, name in enumerate(NAMES)
+    }
+
+
+@pytest.mark.parametrize("encode", [lambda text: text.encode("utf-16"), lambda text: gzip.compress(text.encode())])
+def test_keys_of_json_are_those_of_the_text_that_was_decoded(lake, tmp_path, encode):
+    done = put(
+        lake,
+        tmp_path / "a.json",
+        encode('{"event_ts": 1, "späť": 2}\n{"event_ts": 2, "_corrupt_record": "x"}\n{broken\n'),
+    )
+    assert done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 1}
+    assert [(row["späť"], row["_corrupt_record"]) for row in rows_of(lake)] == [(2, None), (None, "x")]
+
+
+def test_keys_of_json_that_only_case_tells_apart_are_refused(lake, tmp_path):
+    with pytest.raises(InputError, match="case does not tell columns apart"):
+        put(lake, tmp_path / "a.json", '{"event_ts": 1, "a": 1}\n{"event_ts": 2, "A": 2}\n')
+    with pytest.raises(InputError, match="kept for the product"):
+        put(lake, tmp_path / "a.json", '{"event_ts": 1, "_row": 1}\n')
+
+
+@pytest.mark.parametrize("name", ["_tmp", ".x", "a/b", "", "a b", "é", "x" * 101, "a\n"])
+def test_one_rule_for_names_of_streams(lake, tmp_path, name):
+    with pytest.raises(InputError, match="is not a stream name"):
+        put(lake, tmp_path / "a.csv", "event_ts\n1\n", stream=name)
+    quoted = '"' + name + '"'
+    done = put(lake, tmp_path / "b.csv", f"event_ts,kind,v\n1,{quoted},1\n2,a.B-c_9,2\n", stream=None, by="kind")
+    assert done.rows_ingested == {"a.B-c_9": 1} and done.rows_quarantined == {"_unknown": 1}
