@@ -25,6 +25,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.landing import content, format_of
 from latecomer.lake.location import Lake
 from latecomer.spark.columns import quoted
+from latecomer.spark.tables import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,11 +134,6 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
         union = union.withColumn(name, F.lit(None).cast("string"))
         text.add(name)
     return Landed(union, text, origin, staging)
-
-
-def literal(path: str) -> str:
-    """A path as Spark takes it by the letter, where it may look like a pattern (``data[1].json``)."""
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
 
 
 _NOT_IN_PLACE = re.compile(r"[_.].*|.*:.*|.*\._COPYING_", re.DOTALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,11 @@ MOST_FILES = 32
 """Files that Spark is told by name: what it looks up by itself, without a job of its own."""
 FEW_ROWS = 200_000
 """Rows that are brought to the driver and committed from there: Spark's own commit takes seconds, whatever it writes."""
+
+
+def literal(path: str) -> str:
+    """A path as Spark takes it by the letter, where it may look like a pattern (``data[1].json``)."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
 
 
 def read(spark: SparkSession, lake: Lake, area: str, name: str) -> DataFrame:
@@ -193,9 +199,7 @@ def _of_files(
     files = [fragment.path for fragment in table.to_pyarrow_dataset().get_fragments(filter=inside)]
     if not 0 < len(files) <= MOST_FILES:
         return None
-    place = lake.spark_path("events", stream)
-    if any(sign in place for sign in "*?[]{}\\"):
-        return None  # Spark would take the path for a pattern
+    place = literal(lake.spark_path("events", stream))
     return spark.read.schema(_schema(table)).parquet(*(f"{place}/{name}" for name in files))
 
 
