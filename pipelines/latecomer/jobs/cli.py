@@ -129,7 +129,9 @@ def main() -> None:
     show_default=True,
     help="Column that says when the row arrived; it may be missing.",
 )
-@click.option("--timezone", default="UTC", show_default=True, help="Time zone of times that name none, in every column.")
+@click.option(
+    "--timezone", default="UTC", show_default=True, help="Time zone of times that name none, in every column."
+)
 @click.option(
     "--max-future",
     default="1 d",
