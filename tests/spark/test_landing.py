@@ -7,11 +7,14 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from latecomer.lake import small
+from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
+from latecomer.spark.backfill import backfill
 from latecomer.spark.ingest import IngestOptions, committed_seq, ingest
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
 
 
 @pytest.fixture(params=["few rows", "many rows"])
@@ -36,7 +39,7 @@ def type_of(lake, stream, column):
 
 def test_a_header_over_two_lines_after_blank_ones(lake, tmp_path):
     done = put(lake, tmp_path / "a.csv", '\n\nevent_ts,"Amount\n(EUR)"\n\n1,2\nx,3\n')
-    assert done.rows_ingested == {"s": 1} and rows_of(lake)[0]["Amount\n(EUR)"] == 2
+    assert done.rows_ingested == {"s": 1} and rows_of(lake)[0]["Amount__EUR_"] == 2
     assert [row["line"] for row in small.read(lake, "quarantine", "s").to_pylist()] == [7]
 
 
@@ -205,3 +208,67 @@ def test_one_rule_for_names_of_streams(lake, tmp_path, name):
     quoted = '"' + name + '"'
     done = put(lake, tmp_path / "b.csv", f"event_ts,kind,v\n1,{quoted},1\n2,a.B-c_9,2\n", stream=None, by="kind")
     assert done.rows_ingested == {"a.B-c_9": 1} and done.rows_quarantined == {"_unknown": 1}
+
+
+def test_names_that_delta_cannot_hold_are_stored_with_underscores(lake, tmp_path, either_way):
+    """In query files both spellings are the column; two columns of one stored name are refused."""
+    said = []
+    (tmp_path / "a.csv").write_text(
+        "event_ts,Departure Delay,a=b;{}\n" + "".join(f"{i},{i % 3},x\n" for i in range(40))
+    )
+    ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"), said.append)
+    assert "ingest: column 'Departure Delay' is stored as Departure_Delay" in said
+    assert set(rows_of(lake)[0]) == {"seq", "event_ts", "arrival_ts", "Departure_Delay", "a_b___"}
+    text = "name: q\nkind: theta_join\nstreams: {r: s, t: s}\nwindow: 10 us\nconditions: ['r.\"Departure Delay\" < t.Departure_Delay']\n"
+    spec = parse_query(text)
+    run(lake, spec, flush=True)
+    backfill(lake, spec, 0, 1000)
+    answers = views.results(lake, spec).to_pylist()
+    assert answers and all(row["r_Departure_Delay"] < row["t_Departure_Delay"] for row in answers)
+    with pytest.raises(InputError, match="is stored as a_b, and so is column"):
+        put(lake, tmp_path / "b.csv", "event_ts,a b,a_b\n1,2,3\n", stream="other")
+
+
+VALUES = {
+    "text": pa.array(["a", "b"]),
+    "double": pa.array([1.5, 2.5]),
+    "moment": pa.array([1, 2], pa.timestamp("us", "UTC")),
+    "flag": pa.array([True, False]),
+    "list": pa.array([[1], [2]]),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_parquet_column_without_a_value_goes_with_every_type(spark, tmp_path, kind):
+    """pandas writes it with the type null; before, after, and in one call with a file that has values."""
+    none, some = tmp_path / "none.parquet", tmp_path / "some.parquet"
+    for number, (path, values) in enumerate(((none, pa.nulls(2)), (some, VALUES[kind]))):
+        pq.write_table(pa.table({"event_ts": [2 * number, 2 * number + 1], "v": values}), path)
+    for name, calls in {"first": [[none], [some]], "then": [[some], [none]], "at once": [[none, some]]}.items():
+        lake = Lake(tmp_path / name.replace(" ", "_"))
+        for files in calls:
+            ingest(lake, [str(path) for path in files], IngestOptions(stream="s"))
+        found = {row["event_ts"].microsecond: row["v"] for row in rows_of(lake)}
+        assert found == dict(enumerate([None, None, *VALUES[kind].to_pylist()])), name
+
+
+def test_parquet_files_of_one_call_that_disagree_are_both_named(lake, tmp_path):
+    for name, values in (("a", [1, 2]), ("b", [1.5, 2.5]), ("c", ["x", "y"])):
+        pq.write_table(pa.table({"event_ts": [1, 2], "v": values, "name": [name] * 2}), tmp_path / f"{name}.parquet")
+    with pytest.raises(InputError, match=r"c\.parquet: column v: is string, and .* in .*[ab]\.parquet"):
+        ingest(lake, [str(tmp_path / f"{name}.parquet") for name in "abc"], IngestOptions(stream="s"))
+    assert not lake.exists("ingest", "committed")
+
+
+def test_nanoseconds_before_1970_are_rounded_down(lake, tmp_path):
+    moments = pa.array([-1, -1000, -1001, 1999], pa.timestamp("ns"))
+    pq.write_table(pa.table({"event_ts": moments, "at": moments}), tmp_path / "a.parquet")
+    ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
+    rows = small.read(lake, "events", "s").sort_by("seq")
+    assert rows["event_ts"].cast(pa.int64()).to_pylist() == [-1, -1, -2, 1]
+
+
+def test_a_name_that_spark_keeps_for_itself_is_refused(lake, tmp_path):
+    pq.write_table(pa.table({"event_ts": [1, 2], "_metadata": ["x", "y"]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="has a column '_metadata', a name kept for the product; rename it"):
+        ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))

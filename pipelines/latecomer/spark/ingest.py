@@ -230,6 +230,9 @@ class _Ingestion:
         """Write every table and commit; rows and quarantined rows per stream."""
         number, clock = self._plan()
         crash.point("ingest:planned")
+        for name in self.types:
+            if landing_rows.stored(name) != name:
+                say(f"ingest: column {name!r} is stored as {landing_rows.stored(name)}")
         judged = landing_rows.judge(self.landed, self.types, self.options, clock).persist()
         try:
             return self._write(judged, number, say)

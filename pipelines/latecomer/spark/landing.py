@@ -24,7 +24,7 @@ from latecomer.core.landing import FileProblem, TextRows, check_names, read_csv,
 from latecomer.lake.errors import InputError
 from latecomer.lake.landing import content, format_of
 from latecomer.lake.location import Lake
-from latecomer.spark.columns import quoted
+from latecomer.spark.columns import floor_div, quoted
 from latecomer.spark.tables import literal
 
 if TYPE_CHECKING:
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
     from latecomer.spark.ingest import IngestOptions
 
-RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place")
+RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place", "_metadata")
+INTS = ("tinyint", "smallint", "int", "bigint")
+WIDENS = {(a, b) for i, a in enumerate(INTS) for b in INTS[i + 1 :]} | {
+    ("float", "double"), ("int", "double"), ("smallint", "double"), ("tinyint", "double"), ("timestamp_ntz", "timestamp"),
+}  # fmt: skip
+"""Types, and those that hold their values too. A column without a value has the type ``void``, and goes with all."""
 
 
 class Staging:
@@ -100,6 +105,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
     typed: set[str] = set()
     origin: dict[str, Path] = {}
     folded: dict[str, str] = {}
+    kinds: dict[str, tuple[str, Path]] = {}
     for index, path in enumerate(files):
         kind = format_of(path, options.format)
         try:
@@ -118,6 +124,8 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
                     f"differs from column {other!r} of {origin[other]} in case only",
                     "name it the same everywhere",
                 )
+        if kind == "parquet":
+            _agree(kinds, dict(part.select(*map(quoted, names)).dtypes), path)
         parts.append(part.withColumn("_file", F.lit(index)))
     both = text & typed
     union = _cast_text(parts[0], both)
@@ -134,6 +142,22 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
         union = union.withColumn(name, F.lit(None).cast("string"))
         text.add(name)
     return Landed(union, text, origin, staging)
+
+
+def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) -> None:
+    """Add the column types of a file to those known, with their files; refuse what is neither the same, nor numbers, nor moments."""
+    for name, kind in own.items():
+        known, other = kinds.get(name, ("void", path))
+        alike = kind == known or {(known, kind), (kind, known)} & WIDENS or all(map(_is_number, (known, kind)))
+        if not alike and "void" not in (kind, known):
+            problem = f"is {kind}, and {known} in {other}"
+            raise InputError(f"{path}: column {name}", None, problem, "rename one of them, or mend the file")
+        if known == "void" or (known, kind) in WIDENS:
+            kinds[name] = kind, path
+
+
+def _is_number(kind: str) -> bool:
+    return kind in (*INTS, "float", "double") or kind.startswith("decimal")
 
 
 _NOT_IN_PLACE = re.compile(r"[_.].*|.*:.*|.*\._COPYING_", re.DOTALL)
@@ -159,7 +183,7 @@ def _parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame:
             destination_filesystem=filesystem,
         )
     try:
-        rows = _without_nanoseconds(spark.read.parquet(place), schema)
+        rows = _as_written(spark.read.parquet(place), schema)
         everything = F.to_json(F.struct(*(F.col(quoted(c)) for c in rows.columns)))
         position = F.col("_row")
         return rows.select(
@@ -189,16 +213,18 @@ def _cast_text(part: DataFrame, names: set[str]) -> DataFrame:
     return part
 
 
-def _without_nanoseconds(rows: DataFrame, schema: pa.Schema) -> DataFrame:
-    """Nanosecond timestamps (pandas writes them) as microseconds: Spark reads them as plain numbers."""
+def _as_written(rows: DataFrame, schema: pa.Schema) -> DataFrame:
+    """What pandas writes and Spark takes for numbers: timestamps in nanoseconds (as microseconds), columns without a value (as ``void``)."""
     from pyspark.sql import functions as F
 
     columns = []
     for item in schema:
         column = F.col(quoted(item.name))
         if pa.types.is_timestamp(item.type) and item.type.unit == "ns":
-            column = F.timestamp_micros(F.expr(f"{quoted(item.name)} div 1000"))
+            column = F.timestamp_micros(floor_div(column, 1000))
             column = column if item.type.tz else column.cast("timestamp_ntz")
+        if pa.types.is_null(item.type):
+            column = F.lit(None)
         columns.append(column.alias(item.name))
     return rows.select(*columns, F.col("_metadata.row_index").alias("_row"))
 

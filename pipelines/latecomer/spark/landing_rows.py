@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import quoted
-from latecomer.spark.landing import RESERVED, Landed
-from latecomer.specs.common import STREAM
+from latecomer.spark.landing import INTS, RESERVED, WIDENS, Landed
+from latecomer.specs.common import STREAM, stored_name
 from latecomer.specs.expressions import ALWAYS_THERE
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def stored(name: str) -> str:
     """What a payload column of a file is called in the table."""
-    return "source_seq" if name == "seq" else name
+    return "source_seq" if name == "seq" else stored_name(name)
 
 
 def streams(landed: Landed, options: IngestOptions, known: Sequence[str]) -> list[str]:
@@ -46,7 +46,8 @@ def agree(
 ) -> dict[str, str]:
     """Payload column -> Spark type, for the whole call, which reads `files`; `existing` has the tables of the streams it is of.
 
-    Text columns get the narrowest type that holds them, or the type their stream's table has, where some value fits it.
+    Text columns get the narrowest type that holds them, or the type their stream's table has, where some value fits it. A column
+    without a value has none yet.
 
     Raises
     ------
@@ -91,9 +92,11 @@ def agree(
             del types[name]
         else:
             types[name] = guessed
-    for name, kind in types.items():
-        if name in before and name not in texts and kind != before[name]:
-            if (kind, before[name]) not in _WIDENS:
+    for name, kind in list(types.items()):
+        if name in texts:
+            continue
+        if name in before and kind != before[name]:
+            if kind != "void" and (kind, before[name]) not in WIDENS:
                 raise InputError(
                     f"{where}: column {name}",
                     kind,
@@ -101,8 +104,8 @@ def agree(
                     "rename the column, or mend the file",
                 )
             types[name] = before[name]
-        elif name not in texts and kind == "void":
-            types[name] = before.get(name, "string")
+        elif kind == "void":
+            del types[name]
     return types
 
 
@@ -134,12 +137,6 @@ def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]
         if other != name:
             return f"differs from column {other!r} of stream {stream} in case only", f"name it {other}"
     return None
-
-
-_INTS = ("tinyint", "smallint", "int", "bigint")
-_WIDENS = {(a, b) for i, a in enumerate(_INTS) for b in _INTS[i + 1 :]} | {
-    ("float", "double"), ("int", "double"), ("smallint", "double"), ("tinyint", "double"), ("void", "string"), ("timestamp_ntz", "timestamp"),
-} | {("void", kind) for kind in (*_INTS, "double", "boolean", "timestamp")}  # fmt: skip
 
 
 def _count_text(
@@ -232,7 +229,7 @@ def _moment(name: str, kind: str, zone: str) -> Column:
     from pyspark.sql import functions as F
 
     value = F.col(quoted(name))
-    if kind in _INTS:
+    if kind in INTS:
         return value.cast("bigint")
     if kind == "string":
         text = F.trim(value)
