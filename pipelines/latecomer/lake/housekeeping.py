@@ -1,7 +1,7 @@
 """Housekeeping: many small files become few, and files no version needs any more are removed.
 
-`ingest`, `run` and `repair` each tend, after their work, tables of rows that they alone write, so a table never has two
-writers. Compaction changes no row and no transaction version; killed anywhere, it leaves the table as it was. Files are kept
+Each writer tends, after its work, the tables that it alone writes (what checks found is tended by whichever check was first), so a table
+never has two writers. Compaction changes no row and no transaction version; killed anywhere, it leaves the table as it was. Files are kept
 for a week after they were replaced: longer than any reader takes, and repairs read the newest version anyway, since nothing is
 ever removed from a table but by compaction.
 

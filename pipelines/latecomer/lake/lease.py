@@ -99,8 +99,8 @@ class Lease:
             table = self._open()
             row = self._row(table)
             if row is not None and row["holder"] == _me():
-                tend(self._lake, [("lease", self._name)], self._commits)
-                self._commit(self._open(), _FREE)
+                tended = tend(self._lake, [("lease", self._name)], self._commits)
+                self._commit(self._open() if tended else table, _FREE)
 
     def _open(self) -> DeltaTable | None:
         if not self._lake.exists("lease", self._name):

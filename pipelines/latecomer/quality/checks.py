@@ -38,29 +38,33 @@ class CheckOutcome:
 
     Attributes
     ----------
-    success
-        Every expectation held.
     results
         Per expectation what :func:`latecomer.quality.words.describe` says of it.
-    failures
-        One line per broken expectation: what it says, the observed value, the periods or rows, what was expected, its name.
     report
         The page, where one was written.
     """
 
-    success: bool
     results: list[dict[str, Any]]
-    failures: list[str]
-    report: Path | None
+    report: Path | None = None
+
+    @property
+    def success(self) -> bool:
+        """Every expectation held."""
+        return not self.failures
+
+    @property
+    def failures(self) -> list[str]:
+        """One line per broken expectation: what it says, the observed value, the periods or rows, what was expected, its name."""
+        return [each["message"] for each in self.results if not each["success"]]
 
     @property
     def broken(self) -> list[str]:
         """The failures that no promise is about: rows that are gone, stand twice, or are still missing after repair."""
-        failed = [each for each in self.results if not each["success"]]
         return [
-            line
-            for each, line in zip(failed, self.failures, strict=True)
-            if each["subject"] != "ledger" or each["expectation"] == "expect_complete_after_repair"
+            each["message"]
+            for each in self.results
+            if not each["success"]
+            and (each["subject"] != "ledger" or each["expectation"] == "expect_complete_after_repair")
         ]
 
 
@@ -91,7 +95,7 @@ def check(lake: Lake, spec: Any, *, report_dir: Path | None = None) -> CheckOutc
     outcome = _validate(spec, frames, keys, report_dir)
     if report_dir is not None:
         page = pages.write(report_dir, spec, state.counts, ledger, outcome.results)
-        outcome = CheckOutcome(outcome.success, outcome.results, outcome.failures, page)
+        outcome = CheckOutcome(outcome.results, page)
     _remember(lake, spec, state.seq_to, outcome)
     return outcome
 
@@ -202,7 +206,7 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
                     ),
                 )
             )
-        results, failures = [], []
+        results: list[dict[str, Any]] = []
         for name, definition in definitions:
             actions: list[Any] = [gx.checkpoint.UpdateDataDocsAction(name="docs")] if site is not None else []
             checkpoint = context.checkpoints.add(
@@ -215,12 +219,8 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
             )
             run = checkpoint.run(batch_parameters={"dataframe": batches[name]})
             for validation in run.run_results.values():
-                for each in validation.results:
-                    line = words.describe(spec, name, each, batches[name], allowed)
-                    results.append(line)
-                    if not line["success"]:
-                        failures.append(line["message"])
-    return CheckOutcome(not failures, results, failures, None)
+                results += [words.describe(spec, name, each, batches[name], allowed) for each in validation.results]
+    return CheckOutcome(results)
 
 
 def _promises(spec: Any, ours: Any, mostly: float) -> list[Any]:

@@ -104,11 +104,8 @@ def _late(lake: Lake, spec: Any) -> pd.DataFrame:
 def _answers(lake: Lake, spec: Any, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """On-time rows and corrections: ``answer`` (a number per group and window), ``period`` in us, `columns`."""
     keys = [*getattr(spec, "group_by", ()), "window_start"]
-    found = []
-    for area in ("on_time", "corrections"):
-        there = small.shape(lake, area, spec.name).names
-        wanted = [name for name in dict.fromkeys((*keys, "period_start", *columns)) if name in there]
-        found.append(small.read(lake, area, spec.name, wanted))
+    wanted = (*keys, "period_start", *columns)
+    found = [small.read_known(lake, area, spec.name, wanted) for area in ("on_time", "corrections")]
     written = [rows for rows in found if rows is not None]
     numbers = iter(identities.codes(written, keys) if written else ())
     frames = []

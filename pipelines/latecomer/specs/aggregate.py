@@ -93,7 +93,7 @@ class AggregateSpec(Spec):
     @property
     def adapts(self) -> bool:
         """The slack follows what was seen."""
-        return self.strategy.name in ("hpm", "aq_k_slack", "calibrated")
+        return self.strategy.name in _STEERED
 
     @property
     def target(self) -> float:

@@ -19,7 +19,6 @@ STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 ``-`` and ``.``, at most 100. Not ``.`` first (no hidden and no parent folder), nor ``_``, which the product's own names begin with."""
 STREAM_REMEDY = "use letters, digits, '_', '-' and '.', a letter or digit first"
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-_UNSTORABLE = re.compile(r"[ ,;{}()\n\t=]")
 LONGEST_US = 3650 * UNITS_US["d"]
 _UNIT_WORDS = {"micro": "us", "milli": "ms", "msec": "ms", "sec": "s", "min": "min", "ho": "h", "hr": "h", "day": "d"}
 RESERVED = frozenset(
@@ -252,6 +251,9 @@ class Reader:
             meant = next((known for known in _OFTEN_WRITTEN.get(name.lower(), ()) if known in self._known), None)
             remedy = f"did you mean {meant!r}?" if meant else did_you_mean(name, self._known)
             raise self.fail(name, value, "is not a key here", remedy)
+
+
+_UNSTORABLE = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def stored_name(column: str) -> str:

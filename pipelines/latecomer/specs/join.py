@@ -94,12 +94,8 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     keys = _keys(reader, aliases)
     where = reader.text("where", None)
     condition = None if where is None else ex.parse(where, source=reader.source, key="where", aliases=aliases)
-    select = select_of(reader, aliases, (), STORED)
-    own = {f"{alias}_{column}": ex.Column(alias, column) for alias in aliases for column in ("seq", "event_ts")}
-    for place, item in enumerate(select or ()):
-        if item.name.lower() in {name.lower() for name in own} and own.get(item.name) != item.expr:
-            problem = "is the name of another result column"
-            raise reader.fail(f"select[{place}]", item.name, problem, "rename it with `as`")
+    carried = {f"{alias}_{column}": ex.Column(alias, column) for alias in aliases for column in ("seq", "event_ts")}
+    select = select_of(reader, aliases, (), STORED, carried)
     strategy_value = reader.take("strategy", "qjoin")
     inner = Reader(
         {"name": strategy_value} if isinstance(strategy_value, str) else strategy_value, reader.source, "strategy"

@@ -21,7 +21,6 @@ STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_produc
 EMITS = ("rows", "count", "ranges")
 OPERATORS = ("<", "<=", ">", ">=", "=")
 _USES = {"partitions": ("fast_theta_join", "cfs", "one_bucket")}
-MOST_PARTITIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     rows_held = rows_held_of(quality)
     strategy = ThetaJoinStrategy(
         strategy_name,
-        inner.number("partitions", None, low=1, high=MOST_PARTITIONS, whole=True),
+        inner.number("partitions", None, low=1, high=256, whole=True),
         inner.duration("gamma", period_us),
         inner.duration("slack", 0),
     )

@@ -82,18 +82,27 @@ def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, 
 
 
 def select_of(
-    reader: Reader, aliases: tuple[str, ...], fixed: Iterable[str], inner: Iterable[str] = INNER
+    reader: Reader,
+    aliases: tuple[str, ...],
+    fixed: Iterable[str],
+    inner: Iterable[str] = INNER,
+    carried: Mapping[str, ex.Expr] | None = None,
 ) -> tuple[ex.SelectItem, ...] | None:
-    """``select: [alias.column, expression as name]``; None: every column."""
-    taken = {*fixed, *ENVELOPE, *inner}
+    """``select: [alias.column, expression as name]``; None: every column.
+
+    `fixed` are the names of result columns that are there anyway, `carried` those of them that may be selected all the same: as what they are.
+    """
+    carried = carried or {}
+    taken = {name.lower() for name in (*fixed, *carried, *ENVELOPE, *inner)}
     found: list[ex.SelectItem] = []
     for place, text in enumerate(texts(reader, "select", ())):
         key = f"select[{place}]"
         item = ex.parse_item(text, source=reader.source, key=key, aliases=aliases)
         if item.name.lower() in {other.name.lower() for other in found}:
             raise reader.fail(key, item.name, "is selected twice", "remove one, or rename it with `as`")
-        if item.name.lower() in {name.lower() for name in taken}:
-            raise reader.fail(key, item.name, _why_not(item.name, (*fixed, *ENVELOPE)), "rename it with `as`")
+        if item.name.lower() in taken and carried.get(item.name) != item.expr:
+            why = _why_not(item.name, (*fixed, *carried, *ENVELOPE))
+            raise reader.fail(key, item.name, why, "rename it with `as`")
         found.append(item)
     return tuple(found) or None
 

@@ -1,0 +1,43 @@
+"""What a query file says of its strategy is what the controllers are: `adapt` and the DAGs ask the file. Starts no Spark."""
+
+from __future__ import annotations
+
+import pytest
+from latecomer.core.policies import RetentionParameters, restore_policy
+from latecomer.core.retention import CalibratedRetention, QJoinRetention
+from latecomer.core.windows import Grid
+from latecomer.spark import aggregate, topk
+from latecomer.specs import aggregate as aggregates
+from latecomer.specs import join as joins
+from latecomer.specs import topk as topks
+from latecomer.specs.loading import parse_query
+
+WINDOWED = {
+    "aggregate": ("streams: {s: a}\nwindow: 1 s\nselect: {n: count()}\nquality: {error: 0.1, probability: 0.9, period: 1 s}", aggregates, aggregate),
+    "topk": ("streams: {s: a}\nwindow: 1 s\nscore: v\nk: 2\nquality: {hit_rate: 0.9, period: 1 s}", topks, topk),
+}  # fmt: skip
+
+
+def strategy_of(name: str) -> str:
+    return f"{{name: {name}, slack: 1 s}}" if name == "k_slack" else name
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, (_, specs, _) in WINDOWED.items() for name in specs.STRATEGIES]
+)
+def test_windowed_strategies_adapt_that_observe(kind: str, name: str) -> None:
+    text, _, stages = WINDOWED[kind]
+    spec = parse_query(f"name: q\nkind: {kind}\n{text}\nstrategy: {strategy_of(name)}\n")
+    policies = stages.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
+    assert {policy.needs_observation for policy in policies} == {spec.adapts}
+
+
+@pytest.mark.parametrize("recall", [0.9, 1])
+@pytest.mark.parametrize(
+    "name", [*joins.STRATEGIES, *(f"{{name: qjoin, estimator: {each}}}" for each in joins.ESTIMATORS)]
+)
+def test_joins_adapt_whose_policy_can_be_learnt(name: str, recall: float) -> None:
+    text = f"name: q\nkind: join\nstreams: {{l: a, r: b}}\nwindow: 1 s\nquality: {{recall: {recall}, period: 1 s}}"
+    spec = parse_query(f"{text}\nstrategy: {strategy_of(name)}\n")
+    policy = restore_policy(RetentionParameters.of(spec), None, None)
+    assert isinstance(policy, (CalibratedRetention, QJoinRetention)) == spec.adapts
