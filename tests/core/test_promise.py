@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from latecomer.core.aggregate import Function, needed_coverage
 from latecomer.core.aggregate_pass import clairvoyant_slack, lost_answers, place, required_in_hindsight, run_pass
-from latecomer.core.slack import REACH, CalibratedSlack, LargestDelay, Proportional
+from latecomer.core.slack import MARGIN, REACH, CalibratedSlack, LargestDelay, Proportional
 from latecomer.core.windows import Grid, Observed
 
 SECOND = 1_000_000
@@ -218,14 +218,16 @@ def test_the_slack_follows_a_change_both_ways():
     """Up: at once when windows of the new regime are seen. Down: as windows are forgotten, within four memories, to what the worst
     remembered period may add; then, as periods are, to the new regime."""
     up = dict(steps(600, 1.0, 10.0))
-    assert 1.0 * SECOND <= up[599] <= 1.1 * SECOND
+    assert 1.0 * SECOND <= up[599] <= 1.1 * MARGIN * SECOND
     assert up[600 + 20] >= 10 * SECOND, "followed upwards within 20 windows"
     down = dict(steps(600, 10.0, 1.0, seconds=2_600))
     assert down[599] >= 10 * SECOND
     memory = 80 * GRID.size_us // GRID.slide_us
-    assert down[600 + 4 * memory] <= 1.1 * REACH * SECOND, "followed downwards within 640 windows"
+    assert down[600 + 4 * memory] <= 1.1 * REACH * MARGIN * SECOND, "followed downwards within 640 windows"
     remembered = 20 * PERIOD_US // (GRID.slide_us)
-    assert down[600 + remembered + 4 * memory] <= 1.1 * SECOND, "and all the way when the periods are forgotten"
+    assert down[600 + remembered + 4 * memory] <= 1.1 * MARGIN * SECOND, (
+        "and all the way when the periods are forgotten"
+    )
 
 
 def bad_days(policy, seed, days=300, windows=20, bad=0.1, mild=1.0, severe=1.4):
@@ -261,8 +263,10 @@ def test_days_that_are_bad_as_a_whole_are_remembered():
         forgetful._worst_period = lambda: 0
         without.append(bad_days(forgetful, seed))
     kept, waits = np.mean(with_rule, axis=0)
-    assert kept >= 0.96 > np.mean(without, axis=0)[0]
-    assert waits <= REACH * np.mean(without, axis=0)[1]
+    kept_without, waits_without = np.mean(without, axis=0)
+    assert kept >= 0.98
+    assert 1 - kept <= 0.6 * (1 - kept_without), "of the days that were lost, most are kept"
+    assert waits <= waits_without, "as it is not the losses that raise the slack"
 
 
 def test_one_absurd_period_is_remembered_no_further_than_it_may_reach():
@@ -276,7 +280,7 @@ def test_one_absurd_period_is_remembered_no_further_than_it_may_reach():
         chosen[window] = policy.choose(window)
         policy.observe(seen, chosen[window], window)
     usual = chosen[20 * per_period - 1]
-    assert usual == pytest.approx(SECOND, rel=0.05)
+    assert usual == pytest.approx(MARGIN * SECOND, rel=0.05)
     later = [chosen[period * per_period] for period in range(30, 37)]
     assert all(slack == pytest.approx(REACH * usual, rel=0.05) for slack in later), "within reach, not a thousandfold"
     assert chosen[42 * per_period - 1] == pytest.approx(usual, rel=0.05), "forgotten after nineteen periods"
