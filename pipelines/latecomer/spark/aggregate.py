@@ -23,9 +23,11 @@ from latecomer.core import quantiles
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Observed, SlackPolicy
+from latecomer.spark import tables
 from latecomer.spark.columns import join_null_safe, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.session import expects_few
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import AggregateSpec
@@ -302,7 +304,7 @@ class AggregateStage(WindowedStage):
         from pyspark.sql import functions as F
 
         wide = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
-        missed = self.keep(wide.select(*self.groups, "_m", "repaired_in").distinct())
+        missed = self.settled(wide.select(*self.groups, "_m", "repaired_in").distinct())
         number = F.row_number().over(Window.orderBy("_m", *self.groups))
         windows = missed.select(*self.groups, "_m").distinct().withColumn("w", number.cast("bigint"))
         touched = join_null_safe(missed, windows, [*self.groups, "_m"])
@@ -388,7 +390,12 @@ def _ranked(values: DataFrame, due: DataFrame, batch: str, shares: list[float]) 
     from pyspark.sql import functions as F
 
     asked = due.select("w", batch, F.lit(0.0).alias("value"), F.lit(0).cast("bigint").alias("often"))
-    rows = values.unionByName(asked).repartition("w").sortWithinPartitions("w", batch, F.desc("often"))
+    rows = values.unionByName(asked)
+    here = tables.brought(rows) if expects_few(rows.sparkSession) else None
+    if here is not None:
+        own = here.sort_by([("w", "ascending"), (batch, "ascending"), ("often", "descending")])
+        return tables.handed(rows.sparkSession, _quantiles_of(own, shares))
+    rows = rows.repartition("w").sortWithinPartitions("w", batch, F.desc("often"))
     return rows.mapInArrow(partial(_quantiles, shares=shares), f"w bigint, {batch} bigint, r array<double>")
 
 
@@ -402,19 +409,19 @@ def _quantiles(batches: Iterator[pa.RecordBatch], shares: list[float]) -> Iterat
         if batch[0][-1] != waiting[0][0][0]:
             rows = pa.Table.from_batches(waiting).combine_chunks()
             whole = int(np.searchsorted(rows["w"].to_numpy(), batch[0][-1].as_py()))
-            yield from _quantiles_of(rows.slice(0, whole), shares)
+            yield from _quantiles_of(rows.slice(0, whole), shares).to_batches()
             waiting = rows.slice(whole).to_batches()
     if waiting:
-        yield from _quantiles_of(pa.Table.from_batches(waiting), shares)
+        yield from _quantiles_of(pa.Table.from_batches(waiting), shares).to_batches()
 
 
-def _quantiles_of(rows: pa.Table, shares: list[float]) -> list[pa.RecordBatch]:
+def _quantiles_of(rows: pa.Table, shares: list[float]) -> pa.Table:
     window, batch, value, often = (rows.column(i).to_numpy() for i in range(4))
     place, found = quantiles.after_batches(window, value, often, np.array(shares))
     ends = np.arange(0, found.size + 1, len(shares), dtype=np.int32)
     lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(found.ravel()))
     names = [rows.column_names[0], rows.column_names[1], "r"]
-    return pa.table([window[place], batch[place], lists], names=names).to_batches()
+    return pa.table([window[place], batch[place], lists], names=names)
 
 
 def _so_far(keys: list[str]) -> WindowSpec:

@@ -38,7 +38,7 @@ class JoinRepair(Stage):
         from pyspark.sql import functions as F
 
         chosen = tables.handed(self.spark, repaired_in)
-        due = self.keep(late.join(F.broadcast(chosen), "seq"))
+        due = self.settled(late.join(F.broadcast(chosen), "seq"))
         bounds = due.agg(
             F.min("seq"), F.max("seq"), F.unix_micros(F.min("partners_from")), F.unix_micros(F.max("partners_to"))
         ).collect()[0]

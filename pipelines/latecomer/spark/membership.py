@@ -404,7 +404,7 @@ class MembershipStage(WindowedStage):
         keys = late[0].select("_m", "element")
         for part in late[1:]:
             keys = keys.unionByName(part.select("_m", "element"))
-        keys = self.keep(keys.distinct())
+        keys = self.settled(keys.distinct())
         stored = self.stored_in(due)
         found = None
         for place in places:

@@ -129,7 +129,7 @@ def _commit(
         spark = session(lake)
         tune(spark, len(seq) * REPAIR_WEIGHT)
         stage = stage_of(spec, spark, lake)
-        late = tables.read(spark, lake, "late", spec.name).where(f"seq between {seq.min()} and {seq.max()}")
+        late = tables.between(spark, lake, "late", spec.name, "seq", int(seq.min()), int(seq.max()))
         try:
             corrections = stage.repair(late, pa.table({"seq": seq, "repaired_in": batch}))
             tables.append(corrections, lake, "corrections", spec.name, "repair", number)

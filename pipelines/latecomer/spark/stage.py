@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from latecomer.lake import small
 from latecomer.lake.location import Lake
+from latecomer.spark import tables
+from latecomer.spark.session import expects_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,6 +122,11 @@ class Stage:
         """Cache rows that are read more than once, until `release`."""
         self._kept.append(rows.persist())
         return self._kept[-1]
+
+    def settled(self, rows: DataFrame) -> DataFrame:
+        """Rows that are read more than once, computed now: here where few are expected and found, else kept."""
+        found = tables.brought(rows) if expects_few(self.spark) else None
+        return self.keep(rows) if found is None else tables.handed(self.spark, found)
 
     def release(self) -> None:
         """Free what was kept."""

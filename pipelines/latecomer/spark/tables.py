@@ -38,6 +38,33 @@ def read(spark: SparkSession, lake: Lake, area: str, name: str) -> DataFrame:
     return spark.read.format("delta").load(lake.spark_path(area, name))
 
 
+def between(spark: SparkSession, lake: Lake, area: str, name: str, column: str, low: int, high: int) -> DataFrame:
+    """Rows of a table with ``low <= column <= high``: whole numbers, of a column of times microseconds.
+
+    As `events`, these are read here where few are expected and found: Spark's own way to a Delta table takes seconds the first time.
+    """
+    from pyspark.sql import functions as F
+
+    table = small.open_table(lake, area, name)
+    if table is None:
+        raise FileNotFoundError(lake.table(area, name))
+    dataset = table.to_pyarrow_dataset()
+    kind = dataset.schema.field(column).type
+    if expects_few(spark):
+        least, most = pa.scalar(low, pa.int64()).cast(kind), pa.scalar(high, pa.int64()).cast(kind)
+        found = _few(table, None, (pc.field(column) >= least) & (pc.field(column) <= most))
+        if found is not None:
+            return handed(spark, found)
+    bounds = [F.timestamp_micros(F.lit(each)) if pa.types.is_timestamp(kind) else F.lit(each) for each in (low, high)]
+    return read(spark, lake, area, name).where(F.col(column).between(*bounds))
+
+
+def brought(rows: DataFrame) -> pa.Table | None:
+    """Rows of Spark, here; None where they are more than `FEW_ROWS`."""
+    found = rows.limit(FEW_ROWS + 1).toArrow()
+    return found if found.num_rows <= FEW_ROWS else None
+
+
 def shape(spark: SparkSession, lake: Lake, stream: str) -> DataFrame:
     """No events, with the columns of a stored stream."""
     table = small.open_table(lake, "events", stream)
@@ -219,8 +246,7 @@ def append(
     """
     here = rows if isinstance(rows, pa.Table) else None
     if here is None and (few or expects_few(rows.sparkSession)):
-        found = rows.limit(FEW_ROWS + 1).toArrow()
-        here = found if found.num_rows <= FEW_ROWS else None
+        here = brought(rows)
     if here is not None:
         small.append(lake, area, name, here, app_id, version)
         return

@@ -40,6 +40,7 @@ from latecomer.spark import scan, tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, as_column, floor_div, floor_to, join_null_safe, quoted
 from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import open_streams
+from latecomer.spark.session import expects_few
 from latecomer.spark.stage import Batch, Outcome, Settled, Stage
 from latecomer.spark.window_books import WindowBooks
 
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 PIECE_ROWS = 1 << 22
 """Arrivals that are looked at together when history is read again."""
+FEW_BATCHES = 100
+"""Gamma batches that a row's own is looked for one by one."""
 BROADCAST_ROWS = 1 << 20
 """Entries of a list of arrivals up to which every task gets a copy."""
 
@@ -580,7 +583,7 @@ class WindowedStage(Stage):
         )
         bounds = repaired_in["seq"].to_numpy()
         near = self._stored(seq_from=int(bounds.min()), seq_to=int(bounds.max()) + 1)
-        rows = self.keep(near.join(F.broadcast(spans), "seq"))
+        rows = self.settled(near.join(F.broadcast(spans), "seq"))
         closes = np.unique(repaired_in["repaired_in"].to_numpy())
         first, last = rows.agg(F.min("m_from"), F.max("m_to")).collect()[0]
         due = Due(rows, first, last, closes)
@@ -598,6 +601,9 @@ class WindowedStage(Stage):
         rows, closes = self.paned(self.stored_in(due)), due.closes
         if len(closes) == 1:
             return rows.withColumn("repaired_in", F.lit(due.seq).cast("bigint"))
+        if len(closes) <= FEW_BATCHES and expects_few(self.spark):  # Python's processes would take seconds to start
+            listed = ", ".join(f"{close}L" for close in closes.tolist())
+            return rows.withColumn("repaired_in", F.expr(f"array_min(filter(array({listed}), x -> x >= seq))"))
 
         @F.pandas_udf("bigint")  # type: ignore[call-overload]
         def first_close(seq):  # type: ignore[no-untyped-def]
@@ -612,9 +618,8 @@ class WindowedStage(Stage):
         from pyspark.sql import functions as F
 
         m = floor_div(F.unix_micros("window_start"), self.grid.slide_us)
-        rows = tables.read(self.spark, self.lake, area, self.spec.name)
-        starts = (F.timestamp_micros(F.lit(number * self.grid.slide_us)) for number in (due.first, due.last))
-        return rows.where(F.col("window_start").between(*starts)).withColumn("_m", m)
+        starts = (number * self.grid.slide_us for number in (due.first, due.last))
+        return tables.between(self.spark, self.lake, area, self.spec.name, "window_start", *starts).withColumn("_m", m)
 
     def numbered(self, rows: DataFrame, keys: list[str], due: Due) -> DataFrame:
         """Rows with ``revision``: the answers of a window count up, by ``repaired_in``, from the last one written before.
