@@ -13,9 +13,9 @@ from latecomer.core.estimators import SeparableRecall, empirical
 from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
 from latecomer.core.join import IntervalSummary
 from latecomer.core.policies import (
-    AdaptiveSlack,
     Constant,
     KeepAll,
+    KSlackRetention,
     RetentionParameters,
     adapted_parameters,
     restore_policy,
@@ -100,7 +100,7 @@ def test_parameters_of_a_spec() -> None:
     ("settings", "kind", "pairs", "candidates"),
     zip(
         EVERY,
-        [KeepAll, Constant, AdaptiveSlack, AdaptiveSlack, *[QJoinRetention] * 3, CalibratedRetention],
+        [KeepAll, Constant, KSlackRetention, KSlackRetention, *[QJoinRetention] * 3, CalibratedRetention],
         [False] * 4 + [True] * 4,
         [False] * 4 + [True, True, False, False],
         strict=True,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.baselines.topk import METHODS
 from latecomer.core.min_topk import MinTopK, TopRows, pane_length_us, top_rows
-from latecomer.core.slack import MARGIN, AdaptiveSlack, CalibratedSlack
+from latecomer.core.slack import MARGIN, AdaptiveWaitSlack, CalibratedSlack
 from latecomer.core.time import FOREVER
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.windows import Grid, Observed
@@ -509,7 +509,7 @@ TOPK_GRID = Grid(60 * SECOND, 5 * SECOND)
 
 def policy_of(name: str):
     if name == "adaptive_wait":
-        return AdaptiveSlack(AdaptiveWait(0.9, 7, 13, slide_us=TOPK_GRID.slide_us))
+        return AdaptiveWaitSlack(AdaptiveWait(0.9, 7, 13, slide_us=TOPK_GRID.slide_us))
     return CalibratedSlack(0.9, TOPK_GRID, 60 * SECOND, 0.95)
 
 

@@ -84,7 +84,7 @@ class Constant:
         return {"retention": list(self.retention)}
 
 
-class AdaptiveSlack:
+class KSlackRetention:
     """Slack of the K-slack family as a retention: a buffer behind a watermark ``T - K`` holds what ``d = K`` holds.
 
     ``mp_k_slack`` takes the largest delay so far (in whole granules, for the books only: the join itself follows each
@@ -140,7 +140,7 @@ def restore_policy(
     if settings.strategy == "k_slack":
         return Constant(settings.slack_us or 0, settings.slack_us or 0)
     if settings.strategy in ("mp_k_slack", "aq_k_slack"):
-        return AdaptiveSlack(settings, state)
+        return KSlackRetention(settings, state)
     kept = parameters["policy"] if parameters else state
     if settings.estimator == "calibrated":
         if kept is not None:

@@ -7,7 +7,7 @@ Fixed              a constant (``k_slack``; 0 for ``none``; never: ``exact``)  K
 LargestDelay       the largest delay so far (``mp_k_slack``)                   Mutschler and Philippsen 2013
 Proportional       ``alpha`` times that, PD-controlled (``hpm``,               Yang, Xu, Lv and Li 2019;
                    ``aq_k_slack``: in `run` the same)                          Ji et al. 2016
-AdaptiveSlack      the adaptive wait of top-k (``adaptive_wait``)              Wu and Fang 2021, :mod:`latecomer.core.topk`
+AdaptiveWaitSlack  the adaptive wait of top-k (``adaptive_wait``)              Wu and Fang 2021, :mod:`latecomer.core.topk`
 CalibratedSlack    quantile of what answers required, at an aim steered by    here
                    the losses so far; and what the worst period required
 =================  ==========================================================  ======================================
@@ -340,7 +340,7 @@ class CalibratedSlack:
             self._now_lost += float(lost)
 
 
-class AdaptiveSlack:
+class AdaptiveWaitSlack:
     """The paper's adaptive wait as a slack policy; contributions are members of final top-k answers."""
 
     needs_observation = True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from latecomer.core.slack import AdaptiveSlack, CalibratedSlack, Fixed
+from latecomer.core.slack import AdaptiveWaitSlack, CalibratedSlack, Fixed
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
@@ -49,7 +49,7 @@ def policies_of(spec: TopKSpec, grid: Grid) -> list[SlackPolicy]:
             strategy.min_step_us,
             slide_us=grid.slide_us,
         )
-        return [AdaptiveSlack(wait)]
+        return [AdaptiveWaitSlack(wait)]
     if strategy.name == "calibrated":
         return [CalibratedSlack(min(spec.hit_rate, 0.9999), grid, spec.period_us, strategy.confidence)]
     return [Fixed(0)]

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from latecomer.baselines.topk import METHODS
 from latecomer.core.aggregate_pass import place
 from latecomer.core.min_topk import MinTopK, TopRows, top_rows
-from latecomer.core.slack import AdaptiveSlack, CalibratedSlack
+from latecomer.core.slack import AdaptiveWaitSlack, CalibratedSlack
 from latecomer.core.time import FOREVER, running_max
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
@@ -195,7 +195,7 @@ def _measure(event: Int64, score: Float64) -> tuple[dict[str, Any], dict[str, An
     first_us = -(-(int(arrival[0]) + SIZE_US) // SLIDE_US) * SLIDE_US
     ends = np.arange(first_us, int(arrival[-1]) + 1, SLIDE_US)
     policies: dict[str, SlackPolicy] = {
-        "adaptive_wait": AdaptiveSlack(AdaptiveWait(TARGET, slide_us=SLIDE_US)),
+        "adaptive_wait": AdaptiveWaitSlack(AdaptiveWait(TARGET, slide_us=SLIDE_US)),
         "calibrated": CalibratedSlack(TARGET, GRID, PERIOD_US, SHARE),
     }
     steered = {name: _Steered(_closes(event, arrival, score, each, ends), ends) for name, each in policies.items()}
