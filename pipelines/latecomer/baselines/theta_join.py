@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from latecomer.core.theta_edges import Comparison, Query, Step, Streams
 from latecomer.core.theta_kernels import stable_order
-from latecomer.core.theta_plan import check, rounds_of
+from latecomer.core.theta_plan import PARTITIONS, check, rounds_of
 from latecomer.core.theta_ranks import Side, Stats
 
 Int64 = NDArray[np.int64]
@@ -39,7 +39,7 @@ def cross_product(
     streams: Streams,
     conditions: Sequence[Comparison],
     *,
-    partitions: int = 10,
+    partitions: int = PARTITIONS,
     boundaries: str = "equal_depth",
     stats: Stats | None = None,
 ) -> list[Int64]:
@@ -60,7 +60,7 @@ def one_bucket(
     streams: Streams,
     conditions: Sequence[Comparison],
     *,
-    partitions: int = 10,
+    partitions: int = PARTITIONS,
     boundaries: str = "equal_depth",
     stats: Stats | None = None,
     seed: int = 0,
@@ -92,7 +92,7 @@ def cfs(
     streams: Streams,
     conditions: Sequence[Comparison],
     *,
-    partitions: int = 10,
+    partitions: int = PARTITIONS,
     boundaries: str = "equal_depth",
     stats: Stats | None = None,
     ordered: bool = True,

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from latecomer.core import theta_kernels as kernels
 from latecomer.core.theta_edges import Comparison, Edge, Query, Residuals, Step, Streams
 from latecomer.core.theta_encode import encode
-from latecomer.core.theta_plan import Plan, check, partitioned_edge, plan
+from latecomer.core.theta_plan import PARTITIONS, Plan, check, partitioned_edge, plan
 from latecomer.core.theta_ranks import Stats
 from latecomer.core.theta_sums import Sums
 
@@ -183,7 +183,7 @@ def rows(
     streams: Streams,
     conditions: Sequence[Comparison],
     *,
-    partitions: int = 10,
+    partitions: int = PARTITIONS,
     boundaries: str = "equal_depth",
     stats: Stats | None = None,
 ) -> list[Int64]:

@@ -39,6 +39,8 @@ SAMPLE = 100_000
 PIECE_ROWS = 1 << 20
 """Rows of a window above which it is more than one task, and about how many make a partition then."""
 MOST_PARTITIONS = 16
+PARTITIONS = 10
+"""Partitions of a window where the caller does not say: the number that the source measures with."""
 NONE, DIAGONAL, WHOLE = 0, 1, 2
 
 
@@ -150,7 +152,7 @@ def plan(
     streams, conditions
         As for `latecomer.core.theta_join.rows`.
     partitions
-        1 or more; None: 10, and as many as its rows need where the window is shipped.
+        1 or more; None: `PARTITIONS`, and as many as its rows need where the window is shipped.
     boundaries
         ``equal_depth`` or ``equal_width``.
 
@@ -159,7 +161,7 @@ def plan(
     ValueError
         For a number of partitions below 1 or unknown boundaries, and as `Query` does.
     """
-    many = 10 if partitions is None else partitions
+    many = PARTITIONS if partitions is None else partitions
     check(many, boundaries)
     query = Query(streams, conditions)
     kept = query.coarse()

@@ -3,7 +3,8 @@
 Nothing is estimated, so the target is 1: a window is answered once, ``slack`` (0) after its end in stream time, and repair adds what
 came later. ``quality`` may name a ledger period only; without one it is 60 s or a window, whichever is longer, and ``gamma`` is one
 period. ``partitions`` is for speed alone and may be changed at any time: into how many a window that is too large for one task
-(:data:`latecomer.core.theta_plan.PIECE_ROWS`) is cut, by its rows where it is not given; for rivals, 10 of any window.
+(:data:`latecomer.core.theta_plan.PIECE_ROWS`) is cut, by its rows where it is not given; for rivals, any window, into
+:data:`latecomer.core.theta_plan.PARTITIONS` where it is not given.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_join as theta
 from latecomer.core.theta_join import Comparison, Stats
+from latecomer.core.theta_plan import PARTITIONS
 from latecomer.jobs.bench import plots
 from latecomer.jobs.bench.goals import Goals
 from latecomer.jobs.bench.theta_engines import LIMIT_S, engine, engines
@@ -78,7 +79,7 @@ def measure(
     conditions: list[Comparison],
     methods: Sequence[str],
     repeats: int,
-    partitions: int = 10,
+    partitions: int = PARTITIONS,
 ) -> dict[str, dict[str, Any]]:
     """Every method on one window, methods taking turns; median time in ms and the counts.
 
@@ -242,7 +243,7 @@ def _two_streams(out: Path, quick: bool) -> dict[str, Any]:
         "time (ms)",
         list(range(1, repeats + 1)),
         series,
-        title="Two streams, window of 1,000 rows, 10 partitions",
+        title=f"Two streams, window of 1,000 rows, {PARTITIONS} partitions",
         log=True,
     )
     return {"methods": seen, "spark_sql": spark, "faster_than_cfs_percent": _saved(seen)}
