@@ -6,6 +6,7 @@ import copy
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from latecomer.specs.join import JoinSpec, JoinStrategy
 from latecomer.specs.loading import KINDS, LARGEST_BYTES, load_query, parse_query
 from latecomer.specs.membership import MembershipSpec, MembershipStrategy
 from latecomer.specs.schedule import Schedule
+from latecomer.specs.spec import Answers
 from latecomer.specs.theta_join import Condition, ThetaJoinSpec, ThetaJoinStrategy
 from latecomer.specs.topk import TopKSpec, TopKStrategy
 from latecomer.specs.windows import Window
@@ -149,7 +151,8 @@ EXPECTED = {
         name="in_every_log",
         streams=(("a", "dns"), ("b", "ssl"), ("c", "weird")),
         elements=(column("a", "orig_h"), column("b", "orig_h"), column("c", "orig_h")),
-        windows=(Window(MIN, MIN),) * 3,
+        window=Window(MIN, MIN),
+        other_windows=(Window(MIN, MIN),) * 2,
         false_positive_rate=0.001,
         period_us=MIN,
         strategy=MembershipStrategy("mcf", 12, 4, MIN),
@@ -419,6 +422,29 @@ def test_choices_and_defaults():
     assert (counted.emit, counted.select, counted.target) == ("count", None, 1.0)
     with pytest.raises(SpecError, match="not connected"):
         spec("theta_join", streams={"r": "a", "s": "b", "t": "c"})
+
+
+def test_every_kind_says_what_its_result_rows_are():
+    window = ("window_start", "window_end")
+    shapes = {
+        "join": (Answers.ADDED, ("left_seq", "right_seq")),
+        "aggregate": (Answers.REVISED, ("origin", *window)),
+        "topk": (Answers.RANKED, ("origin", *window, "rank")),
+        "theta_join": (Answers.ADDED, (*window, "r_seq", "s_seq")),
+        "membership": (Answers.ADDED, (*window, "element")),
+    }
+    for kind, (answers, keys) in shapes.items():
+        assert (EXPECTED[kind].answers, EXPECTED[kind].result_keys) == (answers, keys)
+        assert not EXPECTED[kind].selects_all and EXPECTED[kind].everything({}) == []
+    count, ranges = (replace(EXPECTED["theta_join"], emit=emit, select=None) for emit in ("count", "ranges"))
+    assert (count.answers, count.result_keys, count.selects_all) == (Answers.REVISED, window, False)
+    assert ranges.answers is Answers.REPLACED and ranges.result_keys[:2] == window
+    everything = replace(EXPECTED["join"], select=None)
+    assert everything.selects_all and everything.everything({"dns": ["port"], "ssl": ["seq"]})[2] == (
+        "left_port",
+        "left",
+        "port",
+    )
 
 
 def test_fingerprints_follow_what_changes_results():

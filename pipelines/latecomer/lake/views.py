@@ -11,7 +11,6 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,31 +23,15 @@ from latecomer.core.repair import assign
 from latecomer.lake import identities, journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
-from latecomer.specs.windows import ENVELOPE, STORED
+from latecomer.specs.spec import Answers, Spec
+from latecomer.specs.windows import ENVELOPE, STORED, WINDOW
 
 VIEWS = ("results", "on_time", "corrections", "late", "ledger", "quarantine")
 _ANSWERS = ["on_time", "corrections", "backfill"]
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
-def identity(spec: Any) -> list[str]:
-    """Columns that name a result row of the query (``contract.md``, result tables)."""
-    aliases = [alias for alias, _ in spec.streams]
-    groups = list(getattr(spec, "group_by", ()) or ())
-    window = ["window_start", "window_end"]
-    emit = getattr(spec, "emit", "rows")
-    if emit != "rows":
-        return window if emit == "count" else [*window, "edge", "part", "position", "seq", "first"]
-    return {
-        "join": [f"{alias}_seq" for alias in aliases],
-        "aggregate": groups + window,
-        "topk": groups + window + ["rank"],
-        "theta_join": window + [f"{alias}_seq" for alias in aliases],
-        "membership": [*window, "element"],
-    }[spec.kind]
-
-
-def view(lake: Lake, spec: Any, name: str) -> pa.Table:
+def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
     """One of `VIEWS` as a table.
 
     Raises
@@ -68,20 +51,20 @@ def view(lake: Lake, spec: Any, name: str) -> pa.Table:
     }[name](lake, spec)
 
 
-def results(lake: Lake, spec: Any) -> pa.Table:
+def results(lake: Lake, spec: Spec) -> pa.Table:
     """On-time rows, corrections and backfills, no duplicates: the newest answer, or the first where answers only grow."""
     return _sorted_rows(lake, spec, _ANSWERS, latest=True)
 
 
-def identities_of_results(lake: Lake, spec: Any, within: Mapping[str, pc.Expression]) -> pa.Table:
+def identities_of_results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> pa.Table:
     """The same rows without payload: what names them, ``published_seq`` and ``revision``; of each table those that are `within`."""
-    columns = [*identity(spec), "published_seq", "revision"]
+    columns = [*spec.result_keys, "published_seq", "revision"]
     return _sorted_rows(lake, spec, _ANSWERS, latest=True, columns=columns, within=within)
 
 
 def _sorted_rows(
     lake: Lake,
-    spec: Any,
+    spec: Spec,
     areas: list[str],
     *,
     latest: bool,
@@ -98,10 +81,10 @@ def _sorted_rows(
         return pa.table({})
     rows = pa.concat_tables(parts, promote_options="default")
     rows = _with_all_columns(lake, spec, rows) if columns is None else rows
-    keys = [name for name in identity(spec) if name in rows.column_names]
-    if latest and getattr(spec, "emit", "") == "ranges":
+    keys = [name for name in spec.result_keys if name in rows.column_names]
+    if latest and spec.answers is Answers.REPLACED:
         rows = _newest_windows(rows)
-    grows = spec.kind in ("join", "membership") or getattr(spec, "emit", "") == "rows"
+    grows = spec.answers is Answers.ADDED
     newest = [("published_seq", "descending" if grows else "ascending"), ("revision", "ascending")]
     rows = rows.take(pc.sort_indices(rows, sort_keys=[*((name, "ascending") for name in keys), *newest]))
     if latest and rows.num_rows > 1:
@@ -111,17 +94,17 @@ def _sorted_rows(
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
 
 
-def _with_all_columns(lake: Lake, spec: Any, rows: pa.Table) -> pa.Table:
+def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
     """Rows of a query without `select`, with the columns that its streams have by now, in their order.
 
     A column that came later stands last in the table, or is not there, as the cut into micro-batches had it.
     """
-    if getattr(spec, "select", ()) is not None:
+    if not spec.selects_all:
         return rows
     streams = dict(spec.streams)
     shapes = {stream: small.shape(lake, "events", stream) for stream in streams.values()}
     # a column of such a name may have come since: `run` refuses it
-    fixed = {*ENVELOPE, *STORED, "window_start", "window_end"}
+    fixed = {*ENVELOPE, *STORED, *WINDOW}
     columns = {stream: shape.names for stream, shape in shapes.items()}
     carried = [each for each in spec.everything(columns) if each[0] not in fixed]
     for name, alias, column in carried:
@@ -142,7 +125,7 @@ def _newest_windows(rows: pa.Table) -> pa.Table:
     return kept.select(rows.column_names)
 
 
-def _with_coverage(lake: Lake, spec: Any, rows: pa.Table, keys: list[str]) -> pa.Table:
+def _with_coverage(lake: Lake, spec: Spec, rows: pa.Table, keys: list[str]) -> pa.Table:
     """``coverage``: rows of the first answer, as a share of those the window is known to have by now; 0 without a first."""
     fixed = small.read(lake, "corrections", spec.name, columns=[*keys, "rows"])
     if fixed is None or not fixed.num_rows or not rows.num_rows:
@@ -161,7 +144,7 @@ def _with_coverage(lake: Lake, spec: Any, rows: pa.Table, keys: list[str]) -> pa
     return rows.set_column(place, "coverage", pa.array(share, pa.float64()))
 
 
-def late(lake: Lake, spec: Any) -> pa.Table:
+def late(lake: Lake, spec: Spec) -> pa.Table:
     """Registered late rows with the arrival that closed their repair batch, null while pending."""
     rows = small.read(lake, "late", spec.name)
     if rows is None:
@@ -202,7 +185,7 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
     return np.minimum(stored, booked).astype(float) / np.maximum(booked, 1) + (booked == 0)
 
 
-def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None = None) -> pa.Table:
+def ledger(lake: Lake, spec: Spec, open_periods: pa.Table | None = None) -> pa.Table:
     """One row per period: what was published, missed and repaired.
 
     ``expected`` (and with it ``missed``, ``repaired``, both ``achieved``) is null until every late row registered in

@@ -30,6 +30,11 @@ from latecomer.lake.location import Lake
 from latecomer.quality import conservation, words
 from latecomer.quality import ledger as books
 from latecomer.quality import report as pages
+from latecomer.specs.aggregate import AggregateSpec
+from latecomer.specs.join import JoinSpec
+from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.spec import Answers, Spec
+from latecomer.specs.topk import TopKSpec
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class CheckOutcome:
         ]
 
 
-def check(lake: Lake, spec: Any, *, report_dir: Path | None = None) -> CheckOutcome:
+def check(lake: Lake, spec: Spec, *, report_dir: Path | None = None) -> CheckOutcome:
     """Run the query's expectation suite over its ledger, results and books. Starts no Spark.
 
     Raises
@@ -81,7 +86,7 @@ def check(lake: Lake, spec: Any, *, report_dir: Path | None = None) -> CheckOutc
     reach = conservation.Reach.of(lake, spec.name, state)
     kept = conservation.kept(lake, spec.name, reach)
     results = views.identities_of_results(lake, spec, reach.filters())
-    keys = [name for name in views.identity(spec) if name in results.column_names]
+    keys = [name for name in spec.result_keys if name in results.column_names]
     frames = {
         "ledger": _margins(spec, _known(ledger)),
         "books": pd.DataFrame(
@@ -100,7 +105,7 @@ def check(lake: Lake, spec: Any, *, report_dir: Path | None = None) -> CheckOutc
     return outcome
 
 
-def _remember(lake: Lake, spec: Any, seq_to: int, outcome: CheckOutcome) -> None:
+def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> None:
     """Keep the outcome for `status`; what the last check found does not depend on who looks."""
     last = small.last_version(lake, "checks", spec.name, "check")
     row = {"checked": time.time(), "seq_to": seq_to, "success": outcome.success, "failures": len(outcome.failures)}
@@ -118,15 +123,15 @@ def _known(ledger: pd.DataFrame) -> pd.DataFrame:
     return known
 
 
-def _margins(spec: Any, known: pd.DataFrame) -> pd.DataFrame:
+def _margins(spec: Spec, known: pd.DataFrame) -> pd.DataFrame:
     """Add ``least``: what a period has to reach, less what chance alone takes from a small number of answers."""
     if not len(known):
         return known
     known["least"] = known["target"]
-    if spec.kind == "aggregate":
+    if isinstance(spec, AggregateSpec):
         allowed = [allowed_misses(int(n), spec.probability) for n in known["windows"]]
         known["least"] = 1.0 - pd.Series(allowed, index=known.index) / known["windows"].clip(lower=1)
-    if spec.kind == "membership":
+    if isinstance(spec, MembershipSpec):
         absent = (known["tested"] - known["confirmed"]).clip(lower=0)
         margin = [allowed_misses(int(n), 1.0 - spec.false_positive_rate) for n in absent]
         known["most_passed"] = pd.Series(margin, index=known.index)
@@ -134,15 +139,15 @@ def _margins(spec: Any, known: pd.DataFrame) -> pd.DataFrame:
     return known
 
 
-def _results_law(lake: Lake, spec: Any, written: int, results: Any) -> list[dict[str, Any]]:
+def _results_law(lake: Lake, spec: Spec, written: int, results: Any) -> list[dict[str, Any]]:
     """What the number of result rows must be, where that is known, of `written` on time and as corrections."""
-    if lake.exists("backfill", spec.name) or getattr(spec, "emit", "") == "ranges":
+    if lake.exists("backfill", spec.name) or spec.answers is Answers.REPLACED:
         return []
-    if spec.kind == "aggregate" or getattr(spec, "emit", "") == "count":
+    if spec.answers is Answers.REVISED:
         answers = int(pc.sum(pc.add(results["revision"], 1)).as_py() or 0) if results.num_rows else 0
         return [{"law": "revisions of all answers = on time + corrections", "left": answers, "right": written}]
-    if spec.kind == "topk":
-        keys = [name for name in views.identity(spec) if name != "rank"]
+    if spec.answers is Answers.RANKED:
+        keys = [name for name in spec.result_keys if name != "rank"]
         ranks = results.group_by(keys).aggregate([("rank", "max")])["rank_max"] if results.num_rows else None
         expected = 0 if ranks is None else int(pc.sum(ranks).as_py() or 0)
         return [{"law": "ranks of an answer count up from 1", "left": results.num_rows, "right": expected}]
@@ -159,7 +164,7 @@ def allowed_misses(periods: int, confidence: float, level: float = 0.05) -> int:
     return int(binom.ppf(1 - level, periods, 1 - confidence)) if periods else 0
 
 
-def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], report_dir: Path | None) -> CheckOutcome:
+def _validate(spec: Spec, frames: dict[str, pd.DataFrame], keys: list[str], report_dir: Path | None) -> CheckOutcome:
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
@@ -177,7 +182,7 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
         definitions: list[tuple[str, Any]] = []
         batches: dict[str, pd.DataFrame] = {}
         periods = len(frames["ledger"])
-        allowed = allowed_misses(periods, getattr(spec.strategy, "confidence", 0.95))
+        allowed = allowed_misses(periods, spec.confidence)
         suites: dict[str, list[Any]] = {
             "ledger": [
                 *_promises(spec, ours, 1.0 if not periods else 1.0 - allowed / periods),
@@ -223,14 +228,14 @@ def _validate(spec: Any, frames: dict[str, pd.DataFrame], keys: list[str], repor
     return CheckOutcome(results)
 
 
-def _promises(spec: Any, ours: Any, mostly: float) -> list[Any]:
+def _promises(spec: Spec, ours: Any, mostly: float) -> list[Any]:
     """What the query promises about its periods; a theta join and a membership promise nothing before repair."""
     pair = {"column_A": "achieved_on_time", "column_B": "least", "or_equal": True, "mostly": mostly}
-    if spec.kind in ("join", "topk"):
+    if isinstance(spec, (JoinSpec, TopKSpec)):
         return [ours.ExpectRecallToMeetTarget(**pair)]
-    if spec.kind == "aggregate":
+    if isinstance(spec, AggregateSpec):
         return [ours.ExpectErrorWithinPromise(**pair)]
-    if spec.kind == "membership":
+    if isinstance(spec, MembershipSpec):
         return [ours.ExpectFalsePositivesBounded(column_A="most_passed", column_B="passed", or_equal=True)]
     return []
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from latecomer.lake import journal, small, views
 from latecomer.lake.location import Lake
+from latecomer.specs.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def kept(lake: Lake, query: str, reach: Reach) -> dict[str, int]:
 
 
 def laws(
-    lake: Lake, spec: Any, state: journal.RunState, reach: Reach, results: Mapping[str, int]
+    lake: Lake, spec: Spec, state: journal.RunState, reach: Reach, results: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """``law``, ``left`` and ``right``, which must be equal; `results` as :func:`kept` counts them."""
     seq = pc.field("seq")

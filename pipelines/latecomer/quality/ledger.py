@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from latecomer.lake import journal, views
 from latecomer.lake.location import Lake
 from latecomer.quality import windowed
 from latecomer.spark.kinds import open_ledger
+from latecomer.specs.spec import Spec
+from latecomer.specs.windows import WindowedSpec
 
 
-def ledger(lake: Lake, spec: Any) -> pa.Table:
+def ledger(lake: Lake, spec: Spec) -> pa.Table:
     """One row per period, closed and open. Starts no Spark.
 
     Raises
@@ -22,4 +22,6 @@ def ledger(lake: Lake, spec: Any) -> pa.Table:
     """
     state = journal.run_state(lake, spec.name)
     still_open = open_ledger(spec, state.stage)
-    return views.ledger(lake, spec, still_open) if spec.kind == "join" else windowed.ledger(lake, spec, still_open)
+    if isinstance(spec, WindowedSpec):
+        return windowed.ledger(lake, spec, still_open)
+    return views.ledger(lake, spec, still_open)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from latecomer.specs.spec import Spec
+
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2430}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
@@ -28,7 +30,9 @@ SHARES = {
 """What ``achieved_on_time`` is, by kind."""
 
 
-def write(folder: Path, spec: Any, counts: dict[str, int], ledger: pd.DataFrame, results: list[dict[str, Any]]) -> Path:
+def write(
+    folder: Path, spec: Spec, counts: dict[str, int], ledger: pd.DataFrame, results: list[dict[str, Any]]
+) -> Path:
     """Write ``<folder>/<query>.html`` and refresh ``<folder>/index.html``; returns the query's page."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")

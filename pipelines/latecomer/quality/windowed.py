@@ -26,11 +26,15 @@ import pyarrow as pa
 from latecomer.core.windows import every_number
 from latecomer.lake import identities, small, views
 from latecomer.lake.location import Lake
+from latecomer.specs.aggregate import AggregateSpec
+from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.spec import Answers
+from latecomer.specs.windows import WindowedSpec
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
-def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None) -> pa.Table:
+def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table | None) -> pa.Table:
     """One row per period that has arrivals, answers or corrections."""
     parts = [part for part in (small.read(lake, "ledger", spec.name), open_periods) if part is not None]
     if not parts:
@@ -39,7 +43,7 @@ def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None) -> pa.Table:
     rows["period"] = _us(rows["period_start"])
     rows = rows.sort_values(["period", "emission"]).drop_duplicates("period", keep="last").set_index("period")
     late = _late(lake, spec)
-    truth = {"aggregate": _aggregate, "topk": _topk}.get(spec.kind, _counted)(lake, spec)
+    truth = _truth(lake, spec)
     fixed = views.repaired(lake, spec.name)
     index = rows.index.union(late.index).union(truth.index).union(pd.Index(sorted(fixed), dtype=np.int64))
     rows, late, truth = rows.reindex(index), late.reindex(index).fillna(0), truth.reindex(index)
@@ -67,7 +71,7 @@ def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None) -> pa.Table:
         "wait_mean_us": pa.array(rows["wait_mean_us"].fillna(0.0).to_numpy(float)),
         "slack_mean_us": pa.array(rows["slack_mean_us"].to_numpy(float), from_pandas=True),
     }
-    if spec.kind == "membership":
+    if isinstance(spec, MembershipSpec):
         for name in ("tested", "candidates", "confirmed", "filter_bytes", "moved_bytes", "exact_bytes"):
             columns[name] = pa.array(rows[name].fillna(0).to_numpy().astype(np.int64))
         absent = (rows["tested"].fillna(0) - rows["confirmed"].fillna(0)).to_numpy(float)
@@ -84,11 +88,18 @@ def ledger(lake: Lake, spec: Any, open_periods: pa.Table | None) -> pa.Table:
     return pa.table(columns)
 
 
+def _truth(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+    """Per period (us): ``expected``, ``on_time``, ``achieved``, and what else the kind counts."""
+    if isinstance(spec, AggregateSpec):
+        return _aggregate(lake, spec)
+    return _topk(lake, spec) if spec.answers is Answers.RANKED else _counted(lake, spec)
+
+
 def _us(times: Any) -> np.ndarray:
     return np.asarray(times.to_numpy("datetime64[us]").astype(np.int64))
 
 
-def _late(lake: Lake, spec: Any) -> pd.DataFrame:
+def _late(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     """Per period (us): late rows that concern one of its windows, and those still pending."""
     rows = small.read(lake, "late", spec.name, columns=["seq", "windows_from", "windows_to"])
     if rows is None or rows.num_rows == 0:
@@ -101,9 +112,9 @@ def _late(lake: Lake, spec: Any) -> pd.DataFrame:
     return frame.groupby("period").sum()
 
 
-def _answers(lake: Lake, spec: Any, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """On-time rows and corrections: ``answer`` (a number per group and window), ``period`` in us, `columns`."""
-    keys = [*getattr(spec, "group_by", ()), "window_start"]
+    keys = [*spec.group_by, "window_start"]
     wanted = (*keys, "period_start", *columns)
     found = [small.read_known(lake, area, spec.name, wanted) for area in ("on_time", "corrections")]
     written = [rows for rows in found if rows is not None]
@@ -118,7 +129,7 @@ def _answers(lake: Lake, spec: Any, columns: list[str]) -> tuple[pd.DataFrame, p
     return frames[0], frames[1]
 
 
-def _aggregate(lake: Lake, spec: Any) -> pd.DataFrame:
+def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
     first, fixed = _answers(lake, spec, ["rows", "revision", "error"])
     # an error that is NaN is none that could be bounded: answer or truth is no number, and hides the other functions' errors
     last = fixed.sort_values("revision").drop_duplicates("answer", keep="last").fillna({"error": np.inf})
@@ -145,7 +156,7 @@ def _aggregate(lake: Lake, spec: Any) -> pd.DataFrame:
     return sums
 
 
-def _topk(lake: Lake, spec: Any) -> pd.DataFrame:
+def _topk(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     first, fixed = _answers(lake, spec, ["seq", "revision"])
     newest = fixed.groupby("answer")["revision"].transform("max")
     last = fixed[fixed["revision"] == newest]
@@ -163,8 +174,8 @@ def _topk(lake: Lake, spec: Any) -> pd.DataFrame:
     return sums
 
 
-def _counted(lake: Lake, spec: Any) -> pd.DataFrame:
-    if getattr(spec, "emit", "") == "count":
+def _counted(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+    if spec.answers is Answers.REVISED:
         first, fixed = _answers(lake, spec, ["matches", "revision"])
         last = fixed.sort_values("revision").drop_duplicates("answer", keep="last")
         both = first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
@@ -176,7 +187,7 @@ def _counted(lake: Lake, spec: Any) -> pd.DataFrame:
             }
         )
         sums = frame.groupby("period").sum()
-    elif getattr(spec, "emit", "") == "ranges":
+    elif spec.answers is Answers.REPLACED:
         sums = _final_at_first(lake, spec)
     else:
         counts = [small.count_by(lake, area, spec.name, "period_start") for area in ("on_time", "corrections")]
@@ -190,7 +201,7 @@ def _counted(lake: Lake, spec: Any) -> pd.DataFrame:
     return sums
 
 
-def _final_at_first(lake: Lake, spec: Any) -> pd.DataFrame:
+def _final_at_first(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     """Per period: windows that have an answer, and those whose first one stood; an answer is many rows, which a later one replaces."""
     first, fixed = (rows.drop_duplicates() for rows in _answers(lake, spec, []))
     both = pd.concat([first, fixed]).drop_duplicates()

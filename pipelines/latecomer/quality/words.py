@@ -6,16 +6,20 @@ as that takes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+
+from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.spec import Spec
 
 SHOWN = 3
 """Most periods, counts or results that a message lists."""
 _SHARES = {"join": "recall on time", "aggregate": "answers within the error", "topk": "hit rate"}
 
 
-def describe(spec: Any, subject: str, each: Any, frame: pd.DataFrame, allowed: int) -> dict[str, Any]:
+def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: int) -> dict[str, Any]:
     """One expectation's outcome.
 
     Parameters
@@ -52,7 +56,7 @@ def describe(spec: Any, subject: str, each: Any, frame: pd.DataFrame, allowed: i
     }
 
 
-def _promise(spec: Any, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _promise(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     rows = list(zip(broken["period_start"], broken["achieved_on_time"], broken["least"], strict=True))
     if spec.kind == "aggregate":  # every period has a bound of its own
         lines = [(start, f"{_beside(value, least)}, at least {least:.4g}") for start, value, least in rows]
@@ -65,34 +69,34 @@ def _promise(spec: Any, frame: Any, broken: Any, how: Any, allowed: int) -> tupl
     return _SHARES[spec.kind], _periods(frame, lines, below, enough), f"{enough} {periods}"
 
 
-def _passed(spec: Any, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _passed(spec: MembershipSpec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     rows = zip(broken["period_start"], broken["passed"], broken["most_passed"], strict=True)
     lines = [(start, f"{int(passed):,}, at most {int(most):,}") for start, passed, most in rows]
     bound = f"a rate of {spec.false_positive_rate:g}, and what chance adds"
     return "false positives", _periods(frame, lines, f"above {bound}", f"at most {bound},"), f"at most {bound}"
 
 
-def _complete(spec: Any, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _complete(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     rows = zip(broken["period_start"], broken["achieved_final"], strict=True)
     lines = [(start, _beside(value, 1.0)) for start, value in rows]
     return "complete after repair", _periods(frame, lines, "below 1", "everything"), "everything in every period"
 
 
-def _held(spec: Any, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _held(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     most = f"{int(how['max_value']):,}"
     lines = [(start, f"{int(n):,}") for start, n in zip(broken["period_start"], broken["rows_held_max"], strict=True)]
     source = "quality.rows_held" if spec.rows_held else "twice the rows read"
     return "rows held", _periods(frame, lines, f"above {most}", f"at most {most}"), f"at most {most} ({source})"
 
 
-def _equal(spec: Any, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _equal(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     rows = zip(broken["law"], broken["left"], broken["right"], strict=True)
     lines = [(law, f"{int(left):,} against {int(right):,}") for law, left, right in rows]
     observed = f"{len(lines)} of {len(frame)} counts differ{_some(lines)}" if lines else "all counts agree"
     return "every row accounted for", observed, "both sides of every count are equal"
 
 
-def _once(spec: Any, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _once(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     rows = broken.drop_duplicates().iterrows()
     lines = [(", ".join(f"{key} {_moment(value)}" for key, value in row.items()), "") for _, row in rows]
     broken_rows = f"{len(broken):,} of {len(frame):,} rows are not unique"
@@ -100,7 +104,7 @@ def _once(spec: Any, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[s
     return "no result twice", observed, f"every {', '.join(frame.columns)} once"
 
 
-_WORDS = {
+_WORDS: dict[str, Callable[..., tuple[str, str, str]]] = {
     "expect_recall_to_meet_target": _promise,
     "expect_error_within_promise": _promise,
     "expect_false_positives_bounded": _passed,

@@ -59,8 +59,7 @@ BROADCAST_ROWS = 1 << 20
 def controls_of(spec: Any, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[WindowControl]:
     """One control plane per shard, as a micro-batch's state left them."""
     grid = Grid(spec.window.size_us, spec.window.slide_us)
-    observe = getattr(spec.strategy, "observe_us", None)
-    found = [WindowControl(grid, spec.period_us, policy, observe) for policy in policies]
+    found = [WindowControl(grid, spec.period_us, policy, spec.observe_us) for policy in policies]
     if state is not None:
         for control, each in zip(found, state["controls"], strict=True):
             control.restore(each)
@@ -131,7 +130,7 @@ class WindowedStage(Stage):
         self.events = open_streams(spec, spark, lake)
         self.sources = list(self.events)
         self.extras: dict[int, dict[str, int]] = {}
-        self.shards: int = getattr(spec.strategy, "shards", 1)
+        self.shards: int = spec.shards
         self.groups_seen: int | None = None  # in the windows that were observed last
         self.check()
 
@@ -490,7 +489,7 @@ class WindowedStage(Stage):
     @cached_property
     def leading(self) -> tuple[str, ...]:
         """Result columns that stand before ``window_start``: the groups."""
-        return tuple(getattr(self.spec, "group_by", ()))
+        return self.spec.group_by
 
     def history(self, seq_to: int) -> list[list[Observed]]:
         """Per shard, every window of the arrivals before `seq_to` as it is known now, in order; nothing is left out as too late."""

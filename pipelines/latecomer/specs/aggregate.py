@@ -16,9 +16,11 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import Spec, rest_of, rows_held_of
+from latecomer.specs.spec import CONFIDENCE, Answers, rest_of, rows_held_of
 from latecomer.specs.windows import (
+    WINDOW,
     Window,
+    WindowedSpec,
     group_by_of,
     jsonable,
     quality_of,
@@ -39,7 +41,7 @@ FUNCTIONS = {
     "quantile": (2, 2),
 }
 """Function to the least and most arguments it takes."""
-FIXED = ("window_start", "window_end", "rows", "coverage")
+FIXED = (*WINDOW, "rows", "coverage")
 _STEERED = ("hpm", "calibrated", "aq_k_slack")
 _USES = {
     "kp": ("hpm", "aq_k_slack"),
@@ -78,12 +80,10 @@ class AggregateStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateSpec(Spec):
+class AggregateSpec(WindowedSpec):
     """An aggregate query: ``P(error >= error) <= 1 - probability`` per period of `period_us`."""
 
     kind: ClassVar[str] = "aggregate"
-    group_by: tuple[str, ...]
-    window: Window
     select: tuple[Aggregate, ...]
     where: ex.Expr | None
     error: float
@@ -99,6 +99,31 @@ class AggregateSpec(Spec):
     def target(self) -> float:
         """Least share of windows that are within the error."""
         return self.probability
+
+    @property
+    def confidence(self) -> float:
+        """Share of periods that the slack is chosen to keep."""
+        return self.strategy.confidence
+
+    @property
+    def answers(self) -> Answers:
+        """One row per group and window."""
+        return Answers.REVISED
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Group and window."""
+        return (*self.group_by, *WINDOW)
+
+    @property
+    def shards(self) -> int:
+        """As many as the strategy says."""
+        return self.strategy.shards
+
+    @property
+    def observe_us(self) -> int | None:
+        """As long as the strategy says."""
+        return self.strategy.observe_us
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
@@ -195,7 +220,7 @@ def _strategy(inner: Reader, name: str, window: Window) -> AggregateStrategy:
         observe_us=inner.duration("observe", None if name == "calibrated" else window.size_us),
         slack_us=inner.duration("slack") if name == "k_slack" else None,
         shards=inner.number("shards", 1, low=1, high=10_000, whole=True),
-        confidence=inner.number("confidence", 0.95, low=0.5, high=0.9999),
+        confidence=inner.number("confidence", CONFIDENCE, low=0.5, high=0.9999),
     )
     inner.done()
     return found

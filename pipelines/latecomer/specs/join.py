@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, shown, stored_name, streams_of
-from latecomer.specs.spec import Spec, rest_of, rows_held_of
+from latecomer.specs.spec import CONFIDENCE, Spec, rest_of, rows_held_of
 from latecomer.specs.windows import STORED, fixed_columns_of, select_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
@@ -59,9 +59,24 @@ class JoinSpec(Spec):
         """Least share of a period's pairs that are produced on time."""
         return self.recall
 
+    @property
+    def confidence(self) -> float:
+        """Share of periods that retention is chosen to keep."""
+        return self.strategy.confidence
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """The two rows of a pair."""
+        return tuple(f"{alias}_seq" for alias, _ in self.streams)
+
+    @property
+    def selects_all(self) -> bool:
+        """Nothing is selected."""
+        return self.select is None
+
     def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
         """All columns of both streams, ``seq`` and ``event_ts`` first."""
-        if self.select is not None:
+        if not self.selects_all:
             return []
         first = ("seq", "event_ts")
         named = [(alias, (*first, *(n for n in columns[stream] if n not in first))) for alias, stream in self.streams]
@@ -156,7 +171,7 @@ def _quality(reader: Reader, strategy: str) -> tuple[float, int, int | None]:
 def _strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinStrategy:
     estimator, adapt_every_us = "calibrated", max(period_us // 60, 1)
     granularity_us = basic_window_us = max(window_us // 200, 1_000)
-    slack_us, confidence = None, 0.95
+    slack_us, confidence = None, CONFIDENCE
     if name == "qjoin":
         estimator = inner.choice("estimator", ESTIMATORS, estimator)
         basic_window_us = inner.duration("basic_window", basic_window_us)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import Spec, rest_of, rows_held_of
-from latecomer.specs.windows import Window, jsonable, quality_of, strategy_of, window_of
+from latecomer.specs.spec import rest_of, rows_held_of
+from latecomer.specs.windows import WINDOW, Window, WindowedSpec, jsonable, quality_of, strategy_of, window_of
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
 _CUCKOO = ("mcf", "one_filter")
@@ -33,25 +33,30 @@ class MembershipStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipSpec(Spec):
-    """A membership query; `elements` and `windows` are in the order of `streams`, whose first gives the elements."""
+class MembershipSpec(WindowedSpec):
+    """A membership query; `elements` and `windows` are in the order of `streams`, whose first gives the elements and the window of a result row."""
 
     kind: ClassVar[str] = "membership"
     promises: ClassVar[bool] = False
     elements: tuple[ex.Column, ...]
-    windows: tuple[Window, ...]
+    other_windows: tuple[Window, ...]
     false_positive_rate: float
     strategy: MembershipStrategy
 
     @property
-    def window(self) -> Window:
-        """The first stream's window: the one a result row names."""
-        return self.windows[0]
+    def windows(self) -> tuple[Window, ...]:
+        """Every stream's window."""
+        return (self.window, *self.other_windows)
 
     @property
     def target(self) -> float:
         """Always 1: no element is ever lost."""
         return 1.0
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Window and element."""
+        return (*WINDOW, "element")
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
@@ -91,7 +96,8 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         name=name,
         streams=streams,
         elements=elements,
-        windows=windows,
+        window=windows[0],
+        other_windows=windows[1:],
         false_positive_rate=rate,
         period_us=period_us,
         rows_held=rows_held,

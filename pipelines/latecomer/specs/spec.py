@@ -6,10 +6,23 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, ClassVar
 
 from latecomer.specs.common import Reader
 from latecomer.specs.schedule import DEFAULT, Schedule, schedule_of
+
+CONFIDENCE = 0.95
+"""Share of periods that have to keep a promise, where the query does not say."""
+
+
+class Answers(Enum):
+    """How result rows make up answers, and so what a correction does to an answer that was published."""
+
+    ADDED = "each row is an answer, and stays; corrections are the rows that were missed"
+    REVISED = "one row is an answer; a correction is its next revision"
+    RANKED = "an answer is rows ranked from 1; a correction is the next revision of its ranks"
+    REPLACED = "an answer is all rows of a window; a correction is all of them anew, in whatever number"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +57,27 @@ class Spec:
     description: str = field(default="", compare=False)
     schedule: Schedule = field(default=DEFAULT, compare=False)
 
-    def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
-        """Result columns that are there because the query selects none: name, alias, and column of `columns`, which each stream has."""
-        return []
-
     promises: ClassVar[bool] = True
     """Is `target` a promise about answers on time?"""
+
+    @property
+    def answers(self) -> Answers:
+        """What a result row is of an answer."""
+        return Answers.ADDED
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Columns that name a result row, whatever its revision."""
+        raise NotImplementedError
+
+    @property
+    def selects_all(self) -> bool:
+        """Are the streams' columns result columns because the query selects none?"""
+        return False
+
+    def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
+        """Result columns where `selects_all`, else none: name, alias, and column of `columns`, which has each stream's."""
+        return []
 
     @property
     def adapts(self) -> bool:
@@ -60,6 +88,11 @@ class Spec:
     def target(self) -> float:
         """What a period has to reach, from 0 to 1."""
         raise NotImplementedError
+
+    @property
+    def confidence(self) -> float:
+        """Share of periods that have to reach the target, from 0 to 1."""
+        return CONFIDENCE
 
     @property
     def gamma_us(self) -> int:

@@ -15,8 +15,17 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of, texts
-from latecomer.specs.spec import Spec, rest_of, rows_held_of
-from latecomer.specs.windows import Window, fixed_columns_of, jsonable, quality_of, select_of, strategy_of, window_of
+from latecomer.specs.spec import Answers, rest_of, rows_held_of
+from latecomer.specs.windows import (
+    WINDOW,
+    WindowedSpec,
+    fixed_columns_of,
+    jsonable,
+    quality_of,
+    select_of,
+    strategy_of,
+    window_of,
+)
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
 EMITS = ("rows", "count", "ranges")
@@ -49,12 +58,11 @@ class ThetaJoinStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThetaJoinSpec(Spec):
+class ThetaJoinSpec(WindowedSpec):
     """A theta join. `select` None means every column; it applies to ``emit: rows`` only."""
 
     kind: ClassVar[str] = "theta_join"
     promises: ClassVar[bool] = False
-    window: Window
     conditions: tuple[Condition, ...]
     emit: str
     select: tuple[ex.SelectItem, ...] | None
@@ -65,9 +73,29 @@ class ThetaJoinSpec(Spec):
         """Always 1: nothing is estimated."""
         return 1.0
 
+    @property
+    def answers(self) -> Answers:
+        """Rows are answers themselves; their number, and the ranges that stand for them, are one answer a window."""
+        return {"rows": Answers.ADDED, "count": Answers.REVISED, "ranges": Answers.REPLACED}[self.emit]
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """The window, and in it the row of each stream, or the place of a range."""
+        rest = {
+            "rows": tuple(f"{alias}_seq" for alias, _ in self.streams),
+            "count": (),
+            "ranges": ("edge", "part", "position", "seq", "first"),
+        }
+        return (*WINDOW, *rest[self.emit])
+
+    @property
+    def selects_all(self) -> bool:
+        """Rows are emitted, and nothing is selected."""
+        return self.select is None and self.emit == "rows"
+
     def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
         """All columns of every stream, ``seq`` apart: it stands before them."""
-        if self.select is not None or self.emit != "rows":
+        if not self.selects_all:
             return []
         return [
             (f"{alias}_{name}", alias, name)
@@ -101,7 +129,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     window = window_of(reader)
     conditions = _conditions(reader, aliases)
     emit = reader.choice("emit", EMITS, "rows")
-    fixed = ("window_start", "window_end", *fixed_columns_of(reader, aliases))
+    fixed = (*WINDOW, *fixed_columns_of(reader, aliases))
     if emit != "rows" and reader.has("select"):
         raise reader.fail(
             "select", reader.take("select", None), f"has no rows to apply to with emit: {emit}", "remove it"

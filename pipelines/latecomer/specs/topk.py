@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import Spec, rest_of, rows_held_of
+from latecomer.specs.spec import CONFIDENCE, Answers, rest_of, rows_held_of
 from latecomer.specs.windows import (
-    Window,
+    WINDOW,
+    WindowedSpec,
     group_by_of,
     jsonable,
     quality_of,
@@ -28,7 +29,7 @@ from latecomer.specs.windows import (
 )
 
 STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
-FIXED = ("window_start", "window_end", "rank", "score", "seq", "event_ts")
+FIXED = (*WINDOW, "rank", "score", "seq", "event_ts")
 _STEERED = ("adaptive_wait", "calibrated")
 _USES = {
     "candidates": ("adaptive_wait",),
@@ -53,14 +54,12 @@ class TopKStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopKSpec(Spec):
+class TopKSpec(WindowedSpec):
     """A top-k query. `select` None means every column of the stream."""
 
     kind: ClassVar[str] = "topk"
-    group_by: tuple[str, ...]
     score: ex.Expr
     k: int
-    window: Window
     select: tuple[ex.SelectItem, ...] | None
     where: ex.Expr | None
     hit_rate: float
@@ -76,11 +75,31 @@ class TopKSpec(Spec):
         """Least hit rate, ``|answer and final answer| / k``."""
         return self.hit_rate
 
+    @property
+    def confidence(self) -> float:
+        """Share of periods that the wait is chosen to keep."""
+        return self.strategy.confidence
+
+    @property
+    def answers(self) -> Answers:
+        """The ranks of a group and window."""
+        return Answers.RANKED
+
+    @property
+    def result_keys(self) -> tuple[str, ...]:
+        """Group, window and rank."""
+        return (*self.group_by, *WINDOW, "rank")
+
+    @property
+    def selects_all(self) -> bool:
+        """Nothing is selected."""
+        return self.select is None
+
     def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
         """All columns of the stream that no fixed result column names."""
         (alias, stream) = self.streams[0]
         fixed = {"seq", "event_ts", "score", "rank", *self.group_by}
-        return [] if self.select is not None else [(n, alias, n) for n in columns[stream] if n not in fixed]
+        return [] if not self.selects_all else [(n, alias, n) for n in columns[stream] if n not in fixed]
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
@@ -143,6 +162,6 @@ def _strategy(inner: Reader, name: str, period_us: int) -> TopKStrategy:
     initial_wait_us = inner.duration("initial_wait", 2_000_000)
     min_step_us = inner.duration("min_step", max(initial_wait_us // candidates // 10, 1_000))
     gamma_us = inner.duration("gamma", period_us)
-    confidence = inner.number("confidence", 0.95, low=0.5, high=0.9999)
+    confidence = inner.number("confidence", CONFIDENCE, low=0.5, high=0.9999)
     inner.done()
     return TopKStrategy(name, candidates, windows, initial_wait_us, min_step_us, gamma_us, confidence)

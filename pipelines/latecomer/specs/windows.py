@@ -9,6 +9,7 @@ from typing import Any
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import ALIAS, Reader, parse_duration, shorten, texts
+from latecomer.specs.spec import Spec
 
 ENVELOPE = ("provenance", "revision", "published_seq")
 """Columns every result table has; no query may name its own so."""
@@ -28,6 +29,36 @@ class Window:
 
     size_us: int
     slide_us: int
+
+
+WINDOW = ("window_start", "window_end")
+"""Columns by which a result row names its window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowedSpec(Spec):
+    """Base of the kinds whose answers are of windows.
+
+    Attributes
+    ----------
+    window : Window
+        The one that a result row names.
+    group_by : tuple of str
+        Columns by whose values a window has several answers; results begin with them.
+    """
+
+    window: Window
+    group_by: tuple[str, ...] = ()
+
+    @property
+    def shards(self) -> int:
+        """Parts of the groups that have a slack of their own."""
+        return 1
+
+    @property
+    def observe_us(self) -> int | None:
+        """How long after its end a window's stragglers are counted, microseconds; None: as the delays have it."""
+        return None
 
 
 def window_of(reader: Reader, name: str = "window") -> Window:
