@@ -1,8 +1,11 @@
 """Arrows point down only, and what Airflow parses stays light."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -62,6 +65,10 @@ def imports(tree):
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module == "latecomer")
+
+
+def canonical(distribution):
+    return distribution.lower().replace("_", "-")
 
 
 def called(tree):
@@ -155,3 +162,23 @@ def test_no_registry_host_is_named():
     for name in listed:
         content = (ROOT / name).read_bytes()
         assert not any(host.encode() in content for host in hosts), name
+
+
+def test_what_is_imported_is_declared():
+    """A package that another one brings today is missing the day that one no longer needs it."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    product = declared["dependencies"]
+    folders = {"pipelines": product, "dags": product, "plugins": product}
+    everything = [*product, *declared["optional-dependencies"]["dev"]]
+    folders |= {"tests": everything, "infra": everything}
+    brings = metadata.packages_distributions()
+    missing = set()
+    for folder, packages in folders.items():
+        names = {canonical(re.split(r"[^\w.-]", package, maxsplit=1)[0]) for package in packages}
+        for path in (ROOT / folder).rglob("*.py"):
+            tops = {name.split(".")[0] for name in imports(ast.parse(path.read_text(encoding="utf-8")))}
+            foreign = tops - {"latecomer", "latecomer_common", "tests"} - sys.stdlib_module_names
+            missing |= {
+                f"{path.name}: {top}" for top in foreign if not names & set(map(canonical, brings.get(top, [top])))
+            }
+    assert not missing

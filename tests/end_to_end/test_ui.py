@@ -1,6 +1,6 @@
 """`make up` as its user meets it: a headless browser logs in, sees the DAGs, opens the quality report inside Airflow.
 
-The browser is driven by its own remote debugging; nothing but ``websockets`` (Airflow's server brings it) is needed for that.
+The browser is driven by its own remote debugging; nothing but ``websockets`` is needed for that.
 """
 
 import base64
