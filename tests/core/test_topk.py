@@ -322,7 +322,7 @@ def test_nan_never_ranks_and_mistakes_are_named():
         method.answer(11)
     with pytest.raises(ValueError, match="wait_us"):
         method.answer(10, -1)
-    with pytest.raises(ValueError, match="start from history"):
+    with pytest.raises(ValueError, match="another version"):
         MinTopK.from_dict({**method.to_dict(), "version": 1})
     with pytest.raises(ValueError, match="least_wait_us"):
         MinTopK(1, 10, 10, -1)

@@ -82,6 +82,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from latecomer.core.state import check_version
 from latecomer.core.time import FOREVER
 
 Int64Array = NDArray[np.int64]
@@ -292,8 +293,7 @@ class Calibrated:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Calibrated:
         """Inverse of ``to_dict``."""
-        if data["version"] != STATE_VERSION:
-            raise ValueError(f"state of version {data['version']}, this is version {STATE_VERSION}: adapt from history")
+        check_version("state of the calibrated retention", data, STATE_VERSION)
         self = cls(
             data["target"],
             data["period_us"],

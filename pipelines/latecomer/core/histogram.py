@@ -310,6 +310,7 @@ class TailEstimator:
     """A tuple's missed partners are spread over this many points of their span."""
     PRIOR = 1.0
     """What the model is worth, in sampled results: per period against the sample, and once against its own scale."""
+    _PARAMETERS = ("window_us", "granularity_us", "interval_us", "period_us", "sample_fraction", "memory")
 
     def __init__(
         self,
@@ -358,14 +359,14 @@ class TailEstimator:
 
     def to_dict(self) -> dict[str, Any]:
         """Parameters and state, JSON-able and exact."""
-        plain = ("window_us", "granularity_us", "interval_us", "period_us", "sample_fraction", "memory", "last")
-        return {name: getattr(self, name) for name in plain} | {"sums": {k: list(v) for k, v in self.sums.items()}}
+        plain = {name: getattr(self, name) for name in self._PARAMETERS}
+        return plain | {"last": self.last, "sums": {k: list(v) for k, v in self.sums.items()}}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TailEstimator:
         """Inverse of ``to_dict``."""
-        self = cls(**{k: v for k, v in data.items() if k not in ("last", "sums")})
-        self.last, self.sums = data["last"], {k: [float(each) for each in v] for k, v in data["sums"].items()}
+        self = cls(**{name: data[name] for name in cls._PARAMETERS})
+        self.last, self.sums = data["last"], {k: [float(each) for each in data["sums"][k]] for k in self.sums}
         return self
 
 

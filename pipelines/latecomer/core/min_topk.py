@@ -52,6 +52,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from latecomer.core.state import check_version
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.topk_pool import (
     ABSENT,
@@ -309,8 +310,7 @@ class MinTopK:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MinTopK:
         """Inverse of ``to_dict``."""
-        if data["version"] != STATE_VERSION:
-            raise ValueError(f"state of version {data['version']}, this is version {STATE_VERSION}: start from history")
+        check_version("state of MinTopK", data, STATE_VERSION)
         self = cls(data["k"], data["size_us"], data["slide_us"], data["least_wait_us"])
         self._base, self._pane = data["base"], data["pane"]
         self._expired, self._arrival = data["expired"], data["arrival"]

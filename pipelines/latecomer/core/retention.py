@@ -268,4 +268,5 @@ class QJoinRetention:
         left, right = data["retention"]
         account = [(int(a), float(b), float(c)) for a, b, c in data["account"]]
         recent = [from_dict(s) for s in data["recent"]]
-        return cls(**{**data, "retention": (int(left), int(right)), "account": account, "recent": recent})
+        plain = {f.name: data[f.name] for f in fields(cls)}
+        return cls(**{**plain, "retention": (int(left), int(right)), "account": account, "recent": recent})

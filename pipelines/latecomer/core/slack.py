@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.calibrated import CELLS, cell_edges
+from latecomer.core.state import check_version
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.windows import Grid, Observed
 
@@ -318,10 +319,7 @@ class CalibratedSlack:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `to_dict`'s value; version 2, which remembered no periods, begins to remember them now."""
-        if state.get("version") not in (2, STATE_VERSION):
-            raise ValueError(
-                f"state of version {state.get('version')}, this is version {STATE_VERSION}: adapt from history"
-            )
+        check_version("state of the calibrated slack", state, 2, STATE_VERSION)
         self.largest_us = int(state["largest_us"])
         cells, counts, lost = state["past"]
         self._past, self._past_lost = np.zeros(CELLS), float(lost)

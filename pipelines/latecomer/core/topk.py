@@ -91,6 +91,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from latecomer.core.state import check_version
 from latecomer.core.time import FOREVER
 
 Int64Array = NDArray[np.int64]
@@ -226,7 +227,7 @@ class AdaptiveWait:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> AdaptiveWait:
         """Inverse of ``to_dict``; version 1, which did not account for answers, begins to do so now."""
-        _check_version(data)
+        check_version("state of the adaptive wait", data, 1, STATE_VERSION)
         self = cls(
             data["hit_rate"],
             data["candidates"],
@@ -289,8 +290,3 @@ def _check(hit_rate: float, initial_wait_us: int, slide_us: int) -> None:
         raise ValueError(f"hit_rate is {hit_rate}: give a share above 0, at most 1")
     if initial_wait_us < 1 or slide_us < 1:
         raise ValueError(f"initial_wait_us {initial_wait_us}, slide_us {slide_us}: give positive microseconds")
-
-
-def _check_version(data: dict[str, Any]) -> None:
-    if data["version"] not in (1, STATE_VERSION):
-        raise ValueError(f"state of version {data['version']}, this is version {STATE_VERSION}: adapt from history")

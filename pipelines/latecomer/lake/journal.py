@@ -17,12 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import small
+from latecomer.core.state import OtherVersion
+from latecomer.lake import small, stored
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 
 STATE_FORMAT = 1
-"""Layout of the state; a lake written with another one is refused, never misread."""
+"""Layout of states and plans; what was written with another one is refused, never misread. Without a number it is 1."""
 
 _PLAN = pa.schema([("number", pa.int64()), ("plan", pa.string())])
 _PLANS = {"run": "journal", "repair": "repair_journal"}
@@ -50,20 +51,17 @@ def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunSta
 
     Raises
     ------
+    OtherVersion
+        The state was written by a version with another layout; so does the state where it lacks what this version asks of it.
     InputError
-        The state was written by a version with another layout, or (with `fingerprint`) by a query that computed something else.
+        With `fingerprint`: it was written by a query that computed something else.
     """
     table = small.read(lake, "state", query)
     if table is None or table.num_rows == 0:
         return None
-    row = table.to_pylist()[0]
-    if row["format"] != STATE_FORMAT:
-        raise InputError(
-            f"state of {query}",
-            row["format"],
-            f"has another layout than this version's {STATE_FORMAT}",
-            "run it with the version that wrote it, or use a new query name",
-        )
+    where = f"state of {query}"
+    row = stored.Stored(table.to_pylist()[0], where)
+    _check_format(row.get("format", 1), where)
     if fingerprint is not None and row["fingerprint"] != fingerprint:
         raise InputError(
             f"query {query}",
@@ -76,8 +74,8 @@ def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunSta
         row["seq_to"],
         row["flushed"],
         row["fingerprint"],
-        json.loads(row["stage"]),
-        json.loads(row["counts"]),
+        stored.loads(row["stage"], where),
+        stored.loads(row["counts"], where),
         # absent where an earlier version wrote it
         {int(period): (rows, wait) for period, (rows, wait) in json.loads(row.get("released") or "{}").items()},
     )
@@ -111,7 +109,7 @@ def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any])
     found = planned(lake, query, writer, number)
     if found is not None:
         return found
-    row = {"number": number, "plan": json.dumps(what)}
+    row = {"number": number, "plan": json.dumps({"format": STATE_FORMAT, **what})}
     small.append(lake, _PLANS[writer], query, pa.Table.from_pylist([row], schema=_PLAN), writer, number)
     return what
 
@@ -122,4 +120,14 @@ def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] 
     if done is None or done < number:
         return None
     rows = small.read(lake, _PLANS[writer], query, filter=pc.field("number") == number)
-    return None if rows is None or rows.num_rows == 0 else json.loads(rows["plan"][0].as_py())
+    if rows is None or rows.num_rows == 0:
+        return None
+    where = f"plan of {query}"
+    found: dict[str, Any] = stored.loads(rows["plan"][0].as_py(), where)
+    _check_format(found.pop("format", 1), where)
+    return found
+
+
+def _check_format(found: int, where: str) -> None:
+    if found != STATE_FORMAT:
+        raise OtherVersion(where, f"has format {found}, this program reads {STATE_FORMAT}")

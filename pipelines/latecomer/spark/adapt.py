@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.policies import adapted_parameters
-from latecomer.lake import crash, journal, small
+from latecomer.lake import crash, journal, small, stored
 from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
@@ -60,7 +60,11 @@ def effective(lake: Lake, query: str, seq: int) -> int | None:
 def parameters(lake: Lake, query: str, number: int | None) -> dict[str, Any] | None:
     """What `adapt` wrote under that number."""
     rows = None if number is None else small.read(lake, "parameters", query, filter=pc.field("number") == number)
-    return None if rows is None else {"number": number, **json.loads(rows["parameters"][0].as_py())}
+    if rows is None:
+        return None
+    found: dict[str, Any] = stored.loads(rows["parameters"][0].as_py(), f"parameters of {query}")
+    found["number"] = number
+    return found
 
 
 def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class PeriodBooks:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `to_dict`'s value."""
         self.periods = {int(start): Counts(*values) for start, values in state["periods"].items()}
-        self.totals = dict(state["totals"])
+        self.totals = {name: state["totals"][name] for name in self.totals}
 
 
 def ledger_schema(aliases: tuple[str, ...]) -> pa.Schema:

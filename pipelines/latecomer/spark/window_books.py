@@ -124,7 +124,7 @@ class WindowBooks:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `to_dict`'s value."""
         self.periods = {int(start): Published(*values) for start, values in state["periods"].items()}
-        self.totals = dict(state["totals"])
+        self.totals = {name: state["totals"][name] for name in self.totals}
 
 
 def _mean(account: SlackAccount) -> float:

@@ -1,0 +1,148 @@
+"""States and plans of another version of the program: told from ours in one line, never misread and never a fault of the program."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from latecomer.core.state import REMEDY, OtherVersion
+from latecomer.core.windows import Grid
+from latecomer.lake import journal, small, stored
+from latecomer.lake.location import Lake
+from latecomer.spark import join, windowed
+from latecomer.spark.aggregate import AggregateStage
+from latecomer.spark.kinds import open_ledger
+from latecomer.spark.membership import MembershipStage
+from latecomer.spark.theta_join import ThetaJoinStage
+from latecomer.spark.topk import TopKStage
+from latecomer.specs.loading import load_query, parse_query
+
+from tests.support.commands import call
+
+STAGES = {
+    "aggregate": AggregateStage,
+    "topk": TopKStage,
+    "theta_join": ThetaJoinStage,
+    "membership": MembershipStage,
+}
+QUERIES = {
+    "join": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n",
+    "join by the paper": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n"
+    "strategy: {name: qjoin, estimator: paper}\n",
+    "join behind a watermark": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n"
+    "strategy: aq_k_slack\n",
+    "aggregate": "kind: aggregate\nstreams: {s: a}\nwindow: 1 s\nselect: {n: count()}\n"
+    "quality: {error: 0.1, probability: 0.9, period: 10 s}\n",
+    "topk": "kind: topk\nstreams: {s: a}\nscore: v\nk: 2\nwindow: 1 s\nquality: {hit_rate: 0.9, period: 10 s}\n"
+    "strategy: adaptive_wait\n",
+    "theta_join": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: 1 s\nconditions: [r.v < s.v]\n",
+    "membership": "kind: membership\nstreams: {r: a, s: b}\nelement: v\nwindow: 1 s\n",
+}
+
+
+def state_of(spec):
+    """What a query's first micro-batch leaves to the ledger."""
+    if spec.kind == "join":
+        control, books = join.restore(spec, None)
+        return {"control": control.to_dict(), "books": books.to_dict()}
+    policies = STAGES[spec.kind].policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
+    controls = windowed.controls_of(spec, policies, None)
+    return {"controls": [each.to_dict() for each in controls], "books": windowed.books_of(spec, None).to_dict()}
+
+
+def places(document, at=()):
+    """Every key of every object in a document."""
+    inside = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in inside:
+        if isinstance(document, dict):
+            yield (*at, key)
+        if isinstance(value, (dict, list)):
+            yield from places(value, (*at, key))
+
+
+def changed(document, place, **more):
+    """The document without the key at a place, or with `more` keys beside it; as the lake gives it back."""
+    copy = json.loads(json.dumps(document))
+    inner = copy
+    for key in place[:-1]:
+        inner = inner[key]
+    if more:
+        inner.update(more)
+    else:
+        del inner[place[-1]]
+    return stored.loads(json.dumps(copy), "state of q")
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+def test_a_state_that_lacks_a_key_is_another_versions(kind):
+    spec = parse_query("name: q\n" + QUERIES[kind])
+    state = state_of(spec)
+    told = 0
+    for place in places(state):
+        try:
+            open_ledger(spec, changed(state, place))
+        except OtherVersion as error:
+            told += 1
+            assert repr(place[-1]) in str(error) and REMEDY in str(error) and "\n" not in str(error)
+        open_ledger(spec, changed(state, place, of_a_later_version=1))
+    assert told > 5
+
+
+def test_a_version_that_is_not_read_says_what_to_do():
+    for kind, at in (("aggregate", ("controls", 0)), ("topk", ("controls", 0)), ("join", ("control",))):
+        spec = parse_query("name: q\n" + QUERIES[kind])
+        place = (*at, "policy", "controller", "version") if kind == "join" else (*at, "policy", "version")
+        with pytest.raises(OtherVersion, match="version 99") as caught:
+            open_ledger(spec, changed(state_of(spec), place, version=99))
+        assert caught.value.exit_code == 2 and REMEDY in str(caught.value)
+
+
+def saved(tmp_path, **columns):
+    """A lake with the state of a join's first micro-batch, in which columns were changed; None: it has no such column."""
+    lake, path = Lake(tmp_path / "lake"), tmp_path / "q.yaml"
+    path.write_text("name: q\n" + QUERIES["join"])
+    spec = load_query(path)
+    counts = {"rows_read": 1, "on_time": 0, "late": 0}
+    state = journal.RunState(0, 1, False, spec.fingerprint(), state_of(spec), counts)
+    journal.save_state(lake, "q", state)
+    row = small.read(lake, "state", "q").to_pylist()[0] | columns
+    row = {name: value for name, value in row.items() if value is not None}
+    small.append(lake, "state", "q", pa.Table.from_pylist([row]), "run", 1, replace=True)
+    return lake, path, state
+
+
+def test_a_state_without_a_format_is_of_the_first(tmp_path):
+    lake, _, state = saved(tmp_path, format=None)
+    assert journal.STATE_FORMAT == 1 and journal.load_state(lake, "q") == state
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"format": 2}, "has format 2"),
+        ({"fingerprint": None}, "'fingerprint'"),
+        ({"stage": '{"control": {}, "books": {}}'}, "'policy'"),
+        ({"counts": "{}", "stage": '{"kontrol": {}}'}, "'control'"),
+    ],
+)
+def test_the_command_says_so_in_one_line(tmp_path, columns, says):
+    lake, path, _ = saved(tmp_path, **columns)
+    done = call("check", path, "--lake", lake.uri)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr and REMEDY in done.stderr
+
+
+def test_a_plan_of_another_format_is_not_carried_out(tmp_path, monkeypatch):
+    lake = Lake(tmp_path / "lake")
+    journal.plan(lake, "q", "run", 0, {"seq_to": 7})
+    assert journal.planned(lake, "q", "run", 0) == {"seq_to": 7}
+    with pytest.raises(OtherVersion, match="'seq_from'"):
+        journal.planned(lake, "q", "run", 0)["seq_from"]
+    monkeypatch.setattr(journal, "STATE_FORMAT", 2)
+    with pytest.raises(OtherVersion, match="plan of q: has format 1, this program reads 2"):
+        journal.planned(lake, "q", "run", 0)
+
+
+def test_plans_without_a_format_are_of_the_first(tmp_path):
+    lake = Lake(tmp_path / "lake")
+    small.append(lake, "journal", "q", pa.table({"number": [0], "plan": ['{"seq_to": 7}']}), "run", 0)
+    assert journal.planned(lake, "q", "run", 0) == {"seq_to": 7}
