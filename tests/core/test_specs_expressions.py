@@ -146,6 +146,38 @@ def test_a_quoted_name_or_text_is_taken_as_it_stands():
             parse(bad)
 
 
+def test_a_column_that_is_named_like_a_word_of_sql_is_to_be_quoted():
+    for text, aliases, word, quoted in (
+        ("l.select = 1", ALIASES, "select", 'l."select"'),
+        ("l.a = '==' and 1 == r.Select and l.b > 2", ALIASES, "Select", 'r."Select"'),
+        ("from > 3 and from < 5", ("t",), "from", 't."from"'),
+        ("not case", ("t",), "case", 't."case"'),
+        ("not t.not", ("t",), "not", 't."not"'),
+        ("desc = 1", ("t",), "desc", 't."desc"'),
+        ("if", ("t",), "if", 't."if"'),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse(text, aliases)
+        assert str(caught.value).endswith(f"; if {word} is a column, write it in double quotes: {quoted}")
+        assert isinstance(parse(quoted, aliases), ex.Column)
+    with pytest.raises(SpecError, match=r't."where"'):
+        ex.parse_call("avg(where)", source="q.yaml", key="select.x", aliases=("t",))
+    with pytest.raises(SpecError, match=r't."from"'):
+        ex.parse_item("from as a", aliases=("t",), **KNOWN)
+    for text in (
+        "l.a = 1 or",
+        "l.a in (select 1)",
+        "case when l.a = 1 then 2 end",
+        "distinct l.a",
+        "m.a",
+        "l.a desc",
+        "x",
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse(text)
+        assert "double quotes" not in str(caught.value), caught.value
+
+
 def test_columns_and_types():
     schemas = {"l": ["depart", "origin", "note"], "r": ["depart"]}
     types = {("l", "depart"): "number", ("l", "origin"): "string", ("r", "depart"): "number", ("l", "flag"): "bool"}

@@ -7,6 +7,7 @@ escaped. A null operand gives null, and a null never matches; arithmetic that ov
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -47,11 +48,16 @@ __all__ = [
     "evaluate", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
 ]  # fmt: skip
 LONGEST, DEEPEST = 4_000, 40
+MOST_WORDS = 30
+"""Words of a refused text that are tried in quotes."""
 
 
 class _Refused(Exception):
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem, self.remedy = problem, remedy
+
+
+_NO_EXPRESSION = _Refused("is not an expression", "write, for example, left.port = 53 and right.port < 1024")
 
 
 def parse(text: str, *, source: str, key: str, aliases: Sequence[str], default_alias: str | None = None) -> Expr:
@@ -150,22 +156,43 @@ def _guarded(text: str, source: str, key: str, read: Callable[[Any], Any]) -> An
     for piece, name in _NEVER_THERE:
         if piece in outside:
             raise SpecError(source, key, text, f"contains {name}", "write one plain expression")
-    plain = "".join(part if i % 2 else part.replace("==", "=") for i, part in enumerate(parts))
-    quiet = logging.getLogger("sqlglot")
-    before, quiet.disabled = quiet.disabled, True
-    try:
-        trees = sqlglot.parse(plain, read="duckdb")
+    parts[::2] = [part.replace("==", "=") for part in parts[::2]]
+
+    def parsed(sql: str) -> Any:
+        trees = sqlglot.parse(sql, read="duckdb")
         if len(trees) != 1 or trees[0] is None:
             raise _Refused("is not one expression", "write one plain expression")
         return read(trees[0])
-    except _Refused as refused:
-        raise SpecError(source, key, text, refused.problem, refused.remedy) from None
-    except Exception:  # whatever a foreign parser makes of arbitrary text is the text's fault
-        raise SpecError(
-            source, key, text, "is not an expression", "write, for example, left.port = 53 and right.port < 1024"
-        ) from None
+
+    quiet = logging.getLogger("sqlglot")
+    before, quiet.disabled = quiet.disabled, True
+    try:
+        return parsed("".join(parts))
+    except Exception as error:  # whatever a foreign parser makes of arbitrary text is the text's fault
+        known = error if isinstance(error, _Refused) else _NO_EXPRESSION
+        raise SpecError(source, key, text, known.problem, _in_quotes(parts, parsed) or known.remedy) from None
     finally:
         quiet.disabled = before
+
+
+def _in_quotes(parts: Sequence[str], parsed: Callable[[str], Any]) -> str | None:
+    """What to write if a refused text is an expression once one of its words, a name to its author and SQL's own to the parser, is quoted."""
+    words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", " ".join(parts[::2])))
+    named = "as" in map(str.lower, words)
+    for word in itertools.islice(words, MOST_WORDS):
+        for name in (rf"(?<=\.){word}\b", rf"\b{word}\b"):
+            quoted = [part if i % 2 else re.sub(name, f'"{word}"', part) for i, part in enumerate(parts)]
+            try:
+                found = parsed("".join(quoted))
+            except Exception:  # as little an expression as before
+                continue
+            if isinstance(found, SelectItem) and found.name and not named:
+                continue  # the word, or what follows it, would be a name of the result
+            read = found.expr if isinstance(found, SelectItem) else Call(*found)
+            alias = next((column.alias for column in columns(read) if column.name == word), None)
+            if alias is not None:
+                return f'if {word} is a column, write it in double quotes: {alias}."{word}"'
+    return None
 
 
 _NEVER_THERE = (
