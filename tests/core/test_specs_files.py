@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec, AggregateStrategy
-from latecomer.specs.common import SpecError, parse_duration
+from latecomer.specs.common import SpecError, folded, parse_duration, repeated
 from latecomer.specs.flow_calls import quote_calls
 from latecomer.specs.join import JoinSpec, JoinStrategy
 from latecomer.specs.loading import KINDS, LARGEST_BYTES, load_query, parse_query
@@ -361,6 +361,13 @@ def test_messages_say_line_and_remedy():
         parse_query(EXAMPLES["aggregate"].replace("gamma: 5 s", "slack: 5 s"), "q.yaml")
     with pytest.raises(SpecError, match="unknown unit 'sec'; did you mean"):
         parse_query(EXAMPLES["join"].replace("window: 10 s", "window: 10 sec"))
+
+
+def test_names_are_compared_as_the_jvm_does():
+    for one, other in (("Temp", "tEMP"), ("ς", "Σ"), ("ſeq", "SEQ"), ("İd", "id"), ("ß", "ẞ")):
+        assert folded(one) == folded(other) and repeated([one, "x", other]) == sorted([one, other])
+    for one, other in (("ß", "ss"), ("é", "e\u0301"), ("ﬁ", "fi")):
+        assert folded(one) != folded(other) and repeated([one, other]) == []
 
 
 def test_durations():

@@ -69,6 +69,8 @@ def test_streams_of_one_call_that_disagree_are_named(lake, tmp_path):
         ("event_ts,temp", r"b\.csv: column temp: differs from column 'Temp' of stream s in case only; name it Temp"),
         ("event_ts,SEQ", r"column SEQ: is the name of seq"),
         ("event_ts,Event_TS", r"has more than one column 'Event_TS'"),
+        ("event_ts,Σ,ς", r"has more than one column 'Σ'"),
+        ("event_ts,ſeq", r"column ſeq: is the name of seq"),
         ("event_ts,ARRIVAL_TS", r"column ARRIVAL_TS: is the name of arrival_ts"),
         ("event_ts,Source_SEQ", r"column Source_SEQ: differs from column 'source_seq' of stream s in case only"),
         ("event_ts,seq,source_seq", r"column source_seq: is stored as source_seq, and so is column seq"),
@@ -199,6 +201,20 @@ def test_keys_of_json_that_only_case_tells_apart_are_refused(lake, tmp_path):
         put(lake, tmp_path / "a.json", '{"event_ts": 1, "a": 1}\n{"event_ts": 2, "A": 2}\n')
     with pytest.raises(InputError, match="kept for the product"):
         put(lake, tmp_path / "a.json", '{"event_ts": 1, "_row": 1}\n')
+
+
+def test_parquet_columns_that_only_the_jvm_takes_for_one_are_refused(lake, tmp_path):
+    """The two small sigmas: neither is the other in lower case, but both are capital sigma in upper case."""
+
+    def put_columns(file, *columns):
+        pq.write_table(pa.table({name: [1] for name in ("event_ts", *columns)}), tmp_path / file)
+        return ingest(lake, [str(tmp_path / file)], IngestOptions(stream="s"))
+
+    with pytest.raises(InputError, match=r"a\.parquet: has more than one column 'Σ'"):
+        put_columns("a.parquet", "ς", "Σ")
+    put_columns("b.parquet", "ς")
+    with pytest.raises(InputError, match=r"column σ: differs from column 'ς' of stream s in case only"):
+        put_columns("c.parquet", "σ")
 
 
 @pytest.mark.parametrize("name", ["_tmp", ".x", "a/b", "", "a b", "é", "x" * 101, "a\n"])

@@ -46,7 +46,7 @@ def read_csv(raw: bytes) -> TextRows:
     Raises
     ------
     FileProblem
-        It is not CSV, or has header names that are empty or not unique.
+        It is not CSV, or a name in its header is empty.
     """
     text, broken = _utf8(raw)
     text = text.replace(b"\r", b"\n")
@@ -110,19 +110,15 @@ def read_json(raw: bytes) -> TextRows:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse columns without a name, and names that only case tells apart: no table can hold them.
+    """Refuse columns without a name.
 
     Raises
     ------
     FileProblem
-        With the name.
+        There is one.
     """
     if any(not name.strip() for name in names):
         raise FileProblem("has a column without a name", "name every column in the header line")
-    folded = [name.lower() for name in names]
-    twice = sorted({name for name, low in zip(names, folded, strict=True) if folded.count(low) > 1})
-    if twice:
-        raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
 
 
 def _utf8(raw: bytes) -> tuple[bytes, bool]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from latecomer.lake.errors import InputError
+from latecomer.specs.common import repeated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,11 +95,11 @@ def refuse_twice(query: str, names: Sequence[str]) -> None:
     InputError
         With the name.
     """
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise InputError(
             f"query {query}: select",
             twice[0],
-            "two result columns would have this name",
+            "two result columns would have this name (case does not tell columns apart)",
             "rename one of them with `as`",
         )

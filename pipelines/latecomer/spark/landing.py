@@ -26,6 +26,7 @@ from latecomer.lake.landing import content, format_of
 from latecomer.lake.location import Lake
 from latecomer.spark.columns import floor_div, quoted
 from latecomer.spark.tables import literal
+from latecomer.specs.common import folded, repeated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +105,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
     text: set[str] = set()
     typed: set[str] = set()
     origin: dict[str, Path] = {}
-    folded: dict[str, str] = {}
+    kept: dict[str, str] = {}
     kinds: dict[str, tuple[str, Path]] = {}
     for index, path in enumerate(files):
         kind = format_of(path, options.format)
@@ -116,7 +117,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
         (typed if kind == "parquet" else text).update(names)
         for name in names:
             origin.setdefault(name, path)
-            other = folded.setdefault(name.lower(), name)
+            other = kept.setdefault(folded(name), name)
             if other != name:
                 raise InputError(
                     f"{path}: column {name}",
@@ -199,8 +200,12 @@ def _unreadable(error: Exception) -> FileProblem:
 
 
 def _check_columns(names: Sequence[str]) -> None:
+    """Refuse columns without a name, of a name that only case tells apart from another's, and of one of the product's own."""
     check_names(names)
-    clash = [name for name in names if name.lower() in RESERVED]
+    twice = repeated(names)
+    if twice:
+        raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
+    clash = [name for name in names if folded(name) in RESERVED]
     if clash:
         raise FileProblem(f"has a column {clash[0]!r}, a name kept for the product", "rename it")
 

@@ -10,7 +10,7 @@ from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import quoted
 from latecomer.spark.landing import INTS, RESERVED, WIDENS, Landed
-from latecomer.specs.common import STREAM, stored_name
+from latecomer.specs.common import STREAM, folded, stored_name
 from latecomer.specs.expressions import ALWAYS_THERE
 
 if TYPE_CHECKING:
@@ -119,21 +119,21 @@ def _agree_names(landed: Landed, names: Iterable[str], existing: dict[str, dict[
         clash = _clash(stored(name), taken, existing)
         if clash is not None:
             raise InputError(f"{landed.origin[name]}: column {name}", None, *clash)
-        taken[stored(name).lower()] = name
+        taken[folded(stored(name))] = name
 
 
 def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]) -> tuple[str, str] | None:
     """What is wrong with a stored column's name, and what to do; None: nothing."""
-    folded = name.lower()
-    if folded in ALWAYS_THERE:
+    same = folded(name)
+    if same in ALWAYS_THERE:
         return (
-            f"is the name of {folded}, which every table has",
+            f"is the name of {same}, which every table has",
             "rename it, or say with --event-column or --arrival-column what it is",
         )
-    if folded in taken:
-        return f"is stored as {name}, and so is column {taken[folded]}", "rename one of them"
+    if same in taken:
+        return f"is stored as {name}, and so is column {taken[same]}", "rename one of them"
     for stream, columns in existing.items():
-        other = next((column for column in columns if column.lower() == folded), name)
+        other = next((column for column in columns if folded(column) == same), name)
         if other != name:
             return f"differs from column {other!r} of stream {stream} in case only", f"name it {other}"
     return None

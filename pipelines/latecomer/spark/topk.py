@@ -25,6 +25,7 @@ from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.session import expects_few
 from latecomer.spark.windowed import BROADCAST_ROWS, Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
+from latecomer.specs.common import folded
 from latecomer.specs.topk import TopKSpec
 from latecomer.specs.windows import ENVELOPE, INNER
 
@@ -78,7 +79,7 @@ class TopKStage(WindowedStage):
         check_expressions(self.spec, self.events, wanted)
         fixed = {*ENVELOPE, *INNER, "window_start", "window_end"}
         for name, _ in self.selected:
-            if name.lower() in fixed:
+            if folded(name) in fixed:
                 remedy = "list the columns you want with `select`, this one with another name: `... as name`"
                 problem = "a column of the stream has the name of a fixed result column"
                 raise InputError(f"query {self.spec.name}: select", name, problem, remedy)

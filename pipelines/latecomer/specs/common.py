@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -259,6 +260,21 @@ _UNSTORABLE = re.compile(r"[ ,;{}()\n\t=]")
 def stored_name(column: str) -> str:
     """The name under which a lake has a column: a character that Delta tables take in no name is ``_``, in query files as at ingestion."""
     return _UNSTORABLE.sub("_", column)
+
+
+def folded(name: str) -> str:
+    """The same for names that tables do not tell apart: each character in upper and then in lower case, as the JVM compares them.
+
+    `str.lower` is not that (``ς`` and ``Σ`` are one name there), nor `str.casefold` (``ß`` and ``ss`` are two).
+    """
+    upper = (char.upper() if len(char.upper()) == 1 else char for char in name)
+    return "".join(char.lower()[0] for char in upper)
+
+
+def repeated(names: Sequence[str]) -> list[str]:
+    """Those of which there is more than one, case apart, sorted."""
+    alike = Counter(map(folded, names))
+    return sorted({name for name in names if alike[folded(name)] > 1})
 
 
 def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import ALIAS, Reader, parse_duration, shorten, texts
+from latecomer.specs.common import ALIAS, Reader, folded, parse_duration, shorten, texts
 from latecomer.specs.spec import Spec
 
 ENVELOPE = ("provenance", "revision", "published_seq")
@@ -104,7 +104,7 @@ def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, 
             raise reader.fail(key, text, "is not a column", "group by a column of the stream")
         if column.name in found:
             raise reader.fail(key, text, "is named twice", "remove one")
-        if column.name.lower() in taken or _NUMBERED.fullmatch(column.name.lower()):
+        if folded(column.name) in taken or _NUMBERED.fullmatch(folded(column.name)):
             raise reader.fail(
                 key, text, "is the name of another result column", "rename the column in the source files"
             )
@@ -124,14 +124,14 @@ def select_of(
     `fixed` are the names of result columns that are there anyway, `carried` those of them that may be selected all the same: as what they are.
     """
     carried = carried or {}
-    taken = {name.lower() for name in (*fixed, *carried, *ENVELOPE, *inner)}
+    taken = {folded(name) for name in (*fixed, *carried, *ENVELOPE, *inner)}
     found: list[ex.SelectItem] = []
     for place, text in enumerate(texts(reader, "select", ())):
         key = f"select[{place}]"
         item = ex.parse_item(text, source=reader.source, key=key, aliases=aliases)
-        if item.name.lower() in {other.name.lower() for other in found}:
+        if folded(item.name) in {folded(other.name) for other in found}:
             raise reader.fail(key, item.name, "is selected twice", "remove one, or rename it with `as`")
-        if item.name.lower() in taken and carried.get(item.name) != item.expr:
+        if folded(item.name) in taken and carried.get(item.name) != item.expr:
             why = _why_not(item.name, (*fixed, *carried, *ENVELOPE))
             raise reader.fail(key, item.name, why, "rename it with `as`")
         found.append(item)
@@ -142,7 +142,7 @@ def fixed_columns_of(reader: Reader, aliases: tuple[str, ...]) -> list[str]:
     """``<alias>_seq`` of each alias; one that would be a name of the product's own is refused."""
     names = [f"{alias}_seq" for alias in aliases]
     for alias, name in zip(aliases, names, strict=True):
-        if name.lower() in (*ENVELOPE, *INNER):
+        if folded(name) in (*ENVELOPE, *INNER):
             problem = f"is an alias whose column {name} would have the name of another result column"
             raise reader.fail(f"streams.{alias}", alias, problem, "choose another alias")
     return names
@@ -168,13 +168,13 @@ def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> st
     """A result column's name, checked."""
     if not ALIAS.fullmatch(name):
         raise reader.fail(key, name, "is not a valid column name", "use letters, digits and _, not a digit first")
-    if name.lower() in {other.lower() for other in (*taken, *ENVELOPE, *INNER)} or _NUMBERED.fullmatch(name.lower()):
+    if folded(name) in map(folded, (*taken, *ENVELOPE, *INNER)) or _NUMBERED.fullmatch(folded(name)):
         raise reader.fail(key, name, _why_not(name, (*taken, *ENVELOPE)), "choose another name")
     return name
 
 
 def _why_not(name: str, shown: Iterable[str]) -> str:
-    results = name.lower() in {other.lower() for other in shown}
+    results = folded(name) in map(folded, shown)
     return "is the name of another result column" if results else "is reserved for a column of Latecomer itself"
 
 
