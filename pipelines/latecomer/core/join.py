@@ -1,6 +1,6 @@
 """Join, control plane: QJoin's retention, decided interval by interval of stream time.
 
-What is computed (``algorithms.md`` section 1; Wei, Li, Xu, Lv and Yang, "QJoin", Guangxi Sciences 27(3), 2020).
+What is computed (Wei, Li, Xu, Lv and Yang, "QJoin", Guangxi Sciences 27(3), 2020).
 Buffer X keeps a tuple until its event time falls behind the horizon ``H_X(a) = running max of (T(a) - w - d_X(a))``.
 For a pair whose later arrival is `y` and whose earlier arrival is `x`, on stream X::
 

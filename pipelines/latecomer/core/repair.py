@@ -1,7 +1,7 @@
 """When registered late rows become a repair batch: the Gamma rule of HPM, for every query kind.
 
 Late rows are taken in arrival order; the batch that is being gathered closes at the first row that makes the span of
-its event times exceed Gamma (``algorithms.md`` section 2), that row included. So the batches are a function of the
+its event times exceed Gamma, that row included. So the batches are a function of the
 arrival order alone, however often repair is called. What is still open at the end is closed by a flush, at its last row.
 
 Yang, Xu, Lv and Li, "distributed aggregate queries over out-of-order streams based on a hybrid processing

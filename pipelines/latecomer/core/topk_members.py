@@ -2,7 +2,7 @@
 
 A row that belongs to the final top-k and has arrived is in the answer of every wait that saw it arrive: everything that beats
 it is in the final top-k too. So the hit rate of a wait is the share of final members that arrived in time, for all waits at
-once (``algorithms.md`` sections 3 and 6). Ordering: higher score, then earlier event time, then earlier arrival.
+once. Ordering: higher score, then earlier event time, then earlier arrival.
 Cost: O(n log n) for n candidates.
 """
 

@@ -6,7 +6,7 @@ first arrival enters it, from what came strictly before. So the data plane can p
 of (interval, base, slack), and nothing depends on where micro-batches were cut.
 
 What a slack would have given is known without choosing it: a contribution needs the wait ``r = T(seq) - end``, and is on time
-if and only if ``K > r`` (``algorithms.md`` section 6). A window's contributions are *observed* some time after its end, when most of
+if and only if ``K > r``. A window's contributions are *observed* some time after its end, when most of
 its stragglers are in; policies learn from observed windows only, in the order of their ends.
 
 *Provisional observation.* What is learnt late is learnt too late, what is learnt early is not the whole truth. So a policy that says

@@ -70,7 +70,7 @@ class Group(click.Group):
             raise _misuse(error, "latecomer") from None
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; see ``contract.md`` for the exit codes."""
+        """Run the command; ``--help`` says what the exit codes mean."""
         try:
             return super().invoke(context)
         except click.UsageError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class LatecomerError(Exception):
-    """Base of every error a user may see. ``exit_code`` is what the command returns."""
+    """Base of this module's errors. ``exit_code`` is what the command returns."""
 
     exit_code = 2
 

@@ -1,10 +1,10 @@
 """``kind: aggregate``: sums, counts and quantiles over sliding windows, with a bound on their error.
 
-Defaults, with their source: ``kp`` 0.2, ``kd`` 4, ``gamma`` 5 s, ``error`` 0.05 and ``probability`` 0.95 are the paper's (HPM,
-its evaluation; `algorithms.md` section 2). Ours: the strategy ``calibrated``, which
-kept the promise where ``hpm`` did not (see the benchmark); ``alpha`` starts at 1, the whole of the largest delay, so the first windows
-wait longest; ``observe``, how long after its end a window's stragglers are counted before the controller learns from it, is one window
-size for ``hpm`` and as long as the largest delay so far, at most 16 windows, for ``calibrated``; the quality period of a query without one is 60 s or a window, whichever is longer.
+Defaults, with their source: ``kp`` 0.2, ``kd`` 4, ``gamma`` 5 s, ``error`` 0.05 and ``probability`` 0.95 are the paper's (HPM, its
+evaluation; :mod:`latecomer.core.slack`). Ours: the strategy ``calibrated``, which kept the promise where ``hpm`` did not (see the
+benchmark); ``alpha`` starts at 1, the whole of the largest delay, so the first windows wait longest; ``observe``, how long after its end
+a window's stragglers are counted before the controller learns from it, is one window size for ``hpm`` and as long as the largest delay so
+far, at most 16 windows, for ``calibrated``; the quality period of a query without one is 60 s or a window, whichever is longer.
 
 `target` is the probability: the share of a period's windows whose error must stay below `error`.
 """

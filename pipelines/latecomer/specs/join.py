@@ -2,7 +2,7 @@
 
 Defaults, with their source: ``adapt_every`` P/60 and ``granularity``, ``basic_window`` w/200 scale the paper's L 1 s,
 g 10 ms and b 10 ms (P 60 s, w 2 s; QJoin, section 2.1) to other periods and windows. ``estimator: calibrated`` and
-``confidence: 0.95`` are ours (``algorithms.md`` section 1). ``gamma``, the span of late rows that makes a repair batch,
+``confidence: 0.95`` are ours (:mod:`latecomer.core.calibrated`). ``gamma``, the span of late rows that makes a repair batch,
 is one period.
 """
 

@@ -1,6 +1,6 @@
 """``kind: membership``: elements seen in every stream within a window.
 
-Defaults, with their source: ``fingerprint_bits`` 12 and ``bucket`` 4 are the thesis's (chapter 2; `algorithms.md` section 5). Answers are
+Defaults, with their source: ``fingerprint_bits`` 12 and ``bucket`` 4 are the thesis's (chapter 2). Answers are
 confirmed exactly, so the target is 1 and ``false_positive_rate`` (default 0.001) bounds the work done in vain, not the answer. ``period``
 is 60 s or the longest window, whichever is longer, and ``gamma`` is one period. A window is answered ``slack`` (0) after its end in stream time.
 """

@@ -1,7 +1,7 @@
 """``kind: topk``: the k best rows by a score over sliding windows, with a least hit rate.
 
 Defaults, with their source: ``candidates`` 10, ``windows`` 30, ``initial_wait`` 2 s, ``hit_rate`` 0.95 and ``k`` 5 in the examples are
-the paper's (`algorithms.md` section 3). Ours: the strategy ``calibrated``, which keeps the hit rate in
+the paper's (:mod:`latecomer.core.topk`). Ours: the strategy ``calibrated``, which keeps the hit rate in
 95% of periods where ``adaptive_wait`` keeps it on average; ``min_step``, the finest difference between candidate waits, is a tenth of the
 first step (``initial_wait / candidates / 10``, at least 1 ms); ``gamma`` is one period; the period of a query without one is 60 s
 or a window, whichever is longer.
