@@ -54,7 +54,7 @@ def explain(lake: Lake, spec: Any, state: RunState, plot: Path | None) -> Explai
     if spec.kind == "aggregate":
         stage.by_answer = True
     history = [each for shard in stage.history(state.seq_to) for each in shard]
-    confidence = spec.strategy.confidence
+    confidence = spec.confidence
     rows = books.ledger(lake, spec).to_pandas()
     grid = stage.grid
     seconds = max((len(rows) * spec.period_us), 1)

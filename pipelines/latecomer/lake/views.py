@@ -26,13 +26,12 @@ from latecomer.lake.location import Lake
 from latecomer.specs.spec import Answers, Spec
 from latecomer.specs.windows import ENVELOPE, STORED, WINDOW
 
-VIEWS = ("results", "on_time", "corrections", "late", "ledger", "quarantine")
 _ANSWERS = ["on_time", "corrections", "backfill"]
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
-    """One of `VIEWS` as a table.
+    """``results``, ``on_time``, ``corrections``, ``late``, ``ledger`` (closed periods) or ``quarantine`` as a table.
 
     Raises
     ------
