@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyspark
 from latecomer.lake.location import Lake
-from latecomer.spark.session import settings
+from latecomer.spark.session import QUICK_ROWS, java_options, settings
 
 PRINTED = """
 import json
@@ -39,3 +39,12 @@ def test_spark_defaults_win(tmp_path, monkeypatch):
     )
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert not NAMES & set(settings(Lake("lake")))
+
+
+def test_the_quick_compiler_is_for_jobs_known_to_be_small(monkeypatch):
+    monkeypatch.setenv("LATECOMER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=4")
+    quick = "-XX:TieredStopAtLevel=1"
+    assert quick in java_options(QUICK_ROWS)
+    assert quick not in java_options(QUICK_ROWS + 1) and quick not in java_options()
+    assert java_options(1).endswith("-XX:TieredStopAtLevel=4"), "what the user says wins, as the JVM takes the last one"
+    assert quick in settings(Lake("lake"), 1)["spark.driver.extraJavaOptions"]

@@ -97,7 +97,7 @@ def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
     from latecomer.spark.join import JoinStage
     from latecomer.spark.session import session
 
-    stage = JoinStage(spec, session(lake), lake)
+    stage = JoinStage(spec, session(lake, rows=state.seq_to), lake)
     history = stage.history(state.seq_to)
     settings = RetentionParameters.of(spec)
     confidence = settings.confidence

@@ -48,7 +48,7 @@ def explain(lake: Lake, spec: Any, state: RunState, plot: Path | None) -> Explai
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.session import session
 
-    stage: Any = stage_of(spec, session(lake), lake)
+    stage: Any = stage_of(spec, session(lake, rows=state.seq_to), lake)
     if spec.kind == "theta_join":
         return _plan(stage, state.seq_to, plot)
     if spec.kind == "aggregate":

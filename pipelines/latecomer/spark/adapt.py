@@ -72,12 +72,12 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
     if spec.kind == "join":
         from latecomer.spark.join import JoinStage
 
-        stage = JoinStage(spec, session(lake), lake)
+        stage = JoinStage(spec, session(lake, rows=state.seq_to), lake)
         return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.windowed import WindowedStage, controls_of
 
-    windows = stage_of(spec, session(lake), lake)
+    windows = stage_of(spec, session(lake, rows=state.seq_to), lake)
     assert isinstance(windows, WindowedStage)
     policies = windows.policies()
     known = controls_of(spec, windows.policies(), state.stage)

@@ -159,12 +159,16 @@ def ingest(
         )
 
 
+ROW_BYTES = 16
+"""Bytes of a landing file that may be a row; compressed ones have that few."""
+
+
 class _Ingestion:
     """One call's work, from read files to the committed row."""
 
     def __init__(self, lake: Lake, options: IngestOptions, files: list[Path], digests: list[str], start: int) -> None:
         self.lake, self.options, self.files, self.digests, self.start = lake, options, files, digests, start
-        self.spark = session(lake)
+        self.spark = session(lake, rows=sum(path.stat().st_size for path in files) // ROW_BYTES)
         self.unfinished = self._unfinished()
         self.landed = landing.read(self.spark, lake, files, options)
         self.event_times_us: tuple[int, int] | None = None

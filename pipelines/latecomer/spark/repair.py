@@ -84,7 +84,7 @@ def repair(
             unfinished = None
             batch = assign(seq, closes)
             due = batch >= 0
-            written = _commit(lake, spec, number, seq[due], batch[due], closes, done_to)
+            written = _commit(lake, spec, number, seq[due], batch[due], closes, done_to, state.seq_to)
             progress(
                 f"{spec.name}: repaired {int(due.sum())} late rows in {len(closes)} batches, {written} corrections"
             )
@@ -122,11 +122,18 @@ def _closes(seq: np.ndarray, event_time: np.ndarray, gamma_us: int, flush: bool)
 
 
 def _commit(
-    lake: Lake, spec: Spec, number: int, seq: np.ndarray, batch: np.ndarray, closes: np.ndarray, done_to: int
+    lake: Lake,
+    spec: Spec,
+    number: int,
+    seq: np.ndarray,
+    batch: np.ndarray,
+    closes: np.ndarray,
+    done_to: int,
+    arrivals: int,
 ) -> int:
     done = small.last_version(lake, "corrections", spec.name, "repair")
     if done is None or done < number:
-        spark = session(lake)
+        spark = session(lake, rows=arrivals)
         tune(spark, len(seq) * REPAIR_WEIGHT)
         stage = stage_of(spec, spark, lake)
         late = tables.between(spark, lake, "late", spec.name, "seq", int(seq.min()), int(seq.max()))

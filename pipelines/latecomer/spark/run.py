@@ -83,7 +83,7 @@ def run(
         before = dict(state.counts) if state else {}
         count = 0
         for batch in _batches(lake, spec.name, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush):
-            state = _process(lake, spec, batch, state)
+            state = _process(lake, spec, batch, state, end)
             count += 1
             what = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
             progress(f"{spec.name}: micro-batch {batch.number}, {what if batch.seq_to > batch.seq_from else 'flush'}")
@@ -113,9 +113,9 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
         number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
 
 
-def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None) -> journal.RunState:
+def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None, end: int) -> journal.RunState:
     batch = replace(batch, released=state.released if state else {})
-    spark = session(lake)
+    spark = session(lake, rows=end - batch.seq_from)
     tune(spark, batch.seq_to - batch.seq_from)
     stage = stage_of(spec, spark, lake, parameters(lake, spec.name, batch.parameters))
     try:
