@@ -225,7 +225,7 @@ BAD = [
     *(("topk", "score", v) for v in ["", 5, "1", "g.x", "x desc", REMOVE]),
     *(("topk", "select", v) for v in [[], ["a", "a"], ["rank"], ["a + 1"], "a", ["f.*"], ["a b"], ["period_start"]]),
     *(("theta_join", "conditions", v) for v in [
-        [], "r.x < s.x", ["r.x != s.x"], ["r.x < r.y"], ["r.x < 1"], ["r.x + s.x < s.y"], ["x < s.x"], ["r.x < s.x or r.y < s.y"], [5], REMOVE,
+        [], "r.x < s.x", ["r.x != s.x"], ["r.x < r.y"], ["r.x < 1"], ["r.x + s.x < s.y"], ["x < s.x"], ["r.x < s.x or r.y < s.y"], [5], None, REMOVE,
     ]),
     *(("theta_join", "emit", v) for v in ["row", 5, [], "count", "ranges"]),
     *(("theta_join", "strategy.partitions", v) for v in [0, 1.5, "10", 257]),

@@ -288,3 +288,31 @@ def test_a_name_that_spark_keeps_for_itself_is_refused(lake, tmp_path):
     pq.write_table(pa.table({"event_ts": [1, 2], "_metadata": ["x", "y"]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match="has a column '_metadata', a name kept for the product; rename it"):
         ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
+
+
+LONG = {
+    "bigint": ["1541815603606036480", "1541815603606036481", "-9223372036854775808", "9223372036854775807", "7"],
+    "decimal(38,0)": ["9223372036854775808", "18446744073709551615", "7", "-5", "9" * 38],
+    "string": ["9" * 39, "7", "8", "-5", "1.5"],
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_long_whole_numbers_are_kept_to_the_last_digit(lake, tmp_path, format, kind):
+    """Ids of 19 digits (snowflakes, hashes) were stored as doubles, and became equal."""
+    values = LONG[kind]
+    if format == "csv":
+        lines = ["event_ts,id", *(f"{i},{value}" for i, value in enumerate(values))]
+    else:
+        lines = [f'{{"event_ts": {i}, "id": {value}}}' for i, value in enumerate(values)]
+    put(lake, tmp_path / f"a.{format}", "\n".join(lines) + "\n")
+    found = type_of(lake, "s", "id")
+    assert {"int64": "bigint", "decimal128(38, 0)": "decimal(38,0)"}.get(found, found) == kind
+    assert [str(row["id"]) for row in rows_of(lake)] == values
+    more = "event_ts,id\n9,99999999999999999999999999999999999999999\n"
+    if kind == "string":
+        put(lake, tmp_path / "b.csv", more)
+    else:
+        with pytest.raises(InputError, match="has changed its type"):
+            put(lake, tmp_path / "b.csv", more)

@@ -205,22 +205,26 @@ def _without_broken(table: pa.Table, lines: pa.Array, bad: list[tuple[int, str, 
 
 
 LEADING_ZERO = r"^[+-]?0[0-9]"
-INTEGER = r"^[+-]?[0-9]{1,18}$"
+INTEGER = r"^[+-]?[0-9]{1,38}$"
 NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
+ENDLESS = r"^[+-]?[0-9]{39,}$"
 BOOLEAN = r"^(true|false|True|False|TRUE|FALSE)$"
 STAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?$"
-PATTERNS = {"zero": LEADING_ZERO, "integer": INTEGER, "number": NUMBER, "boolean": BOOLEAN, "timestamp": STAMP}
+PATTERNS = {
+    "zero": LEADING_ZERO, "integer": INTEGER, "number": NUMBER, "boolean": BOOLEAN, "timestamp": STAMP, "endless": ENDLESS
+}  # fmt: skip
 
 
 def guess(values: int, counts: dict[str, int]) -> str | None:
     """Narrowest Spark type of a text column, from how many of its `values` match each of `PATTERNS`; None: no value.
 
-    ``007`` is a name, not a number, so one leading zero keeps the column text.
+    ``bigint`` in `counts`: how many of the whole numbers fit it. Whole numbers are ids as often as amounts, so none is rounded:
+    where some have more digits, the column is a decimal, or text. ``007`` is a name, not a number, so one leading zero keeps the column text.
     """
     if values == 0:
         return None
     if counts["zero"] == 0 and counts["integer"] == values:
-        return "bigint"
-    if counts["zero"] == 0 and counts["number"] == values:
+        return "bigint" if counts["bigint"] == values else "decimal(38,0)"
+    if counts["zero"] == 0 and counts["number"] == values and counts["endless"] == 0:
         return "double"
     return next((name for name in ("boolean", "timestamp") if counts[name] == values), "string")

@@ -150,12 +150,19 @@ def _count_text(
         column = F.col(quoted(name))
         wanted.append(F.count(column).alias(f"n{i}"))
         wanted += [F.count_if(column.rlike(pattern)).alias(f"{key}{i}") for key, pattern in PATTERNS.items()]
+        whole = column.rlike(PATTERNS["integer"]) & column.try_cast("bigint").isNotNull()
+        wanted.append(F.count_if(whole).alias(f"bigint{i}"))
         fits = _typed(column, "string", before.get(name, "string"), zone)
         wanted.append(F.count(fits).alias(f"fit{i}"))
         wanted.append(F.min(F.when(fits.isNull(), column)).alias(f"odd{i}"))
     found = rows.agg(*wanted).collect()[0]
     return {
-        name: (found[f"n{i}"], {key: found[f"{key}{i}"] for key in PATTERNS}, found[f"fit{i}"], found[f"odd{i}"])
+        name: (
+            found[f"n{i}"],
+            {key: found[f"{key}{i}"] for key in (*PATTERNS, "bigint")},
+            found[f"fit{i}"],
+            found[f"odd{i}"],
+        )
         for i, name in enumerate(names)
     }
 

@@ -168,7 +168,7 @@ def _alias(side: ex.Expr) -> str:
 
 def _conditions(reader: Reader, aliases: tuple[str, ...]) -> tuple[Condition, ...]:
     found: list[Condition] = []
-    for place, text in enumerate(texts(reader, "conditions", None) if reader.has("conditions") else ()):
+    for place, text in enumerate(texts(reader, "conditions", ())):
         key = f"conditions[{place}]"
         parsed = ex.parse(text, source=reader.source, key=key, aliases=aliases)
         for part in ex.conjuncts(parsed):
