@@ -3,6 +3,7 @@
 import gzip
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -316,3 +317,18 @@ def test_long_whole_numbers_are_kept_to_the_last_digit(lake, tmp_path, format, k
     else:
         with pytest.raises(InputError, match="has changed its type"):
             put(lake, tmp_path / "b.csv", more)
+
+
+def test_whole_numbers_beside_doubles_of_another_file_are_not_rounded(lake, tmp_path):
+    """pandas writes a column of whole numbers as doubles where one is missing."""
+    for name, values in (("ids", [1541815603606036480, 1541815603606036481]), ("few", [7, 8]), ("gaps", [1.0, None])):
+        pq.write_table(pa.table({"event_ts": [1, 2], "id": values}), tmp_path / f"{name}.parquet")
+    pq.write_table(pa.table({"event_ts": [1], "id": [Decimal("1.10")]}), tmp_path / "exact.parquet")
+    files = {name: str(tmp_path / f"{name}.parquet") for name in ("ids", "few", "gaps", "exact")}
+    with pytest.raises(InputError, match=r"ids\.parquet: column id.*1541815603606036480.*would be rounded"):
+        ingest(lake, [files["gaps"], files["ids"]], IngestOptions(stream="s"))
+    with pytest.raises(InputError, match=r"column id: is decimal\(.*and double in|column id: is double, and decimal"):
+        ingest(lake, [files["gaps"], files["exact"]], IngestOptions(stream="s"))
+    assert not lake.exists("ingest", "committed")
+    ingest(lake, [files["few"], files["gaps"]], IngestOptions(stream="s"))
+    assert sorted(row["id"] or 0 for row in rows_of(lake)) == [0, 1, 7, 8]

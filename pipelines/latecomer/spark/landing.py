@@ -40,6 +40,8 @@ WIDENS = {(a, b) for i, a in enumerate(INTS) for b in INTS[i + 1 :]} | {
     ("float", "double"), ("int", "double"), ("smallint", "double"), ("tinyint", "double"), ("timestamp_ntz", "timestamp"),
 }  # fmt: skip
 """Types, and those that hold their values too. A column without a value has the type ``void``, and goes with all."""
+_EXACT_TO = {"float": 1 << 24, "double": 1 << 53}
+"""Up to where every whole number is one of these types' own."""
 
 
 class Staging:
@@ -132,6 +134,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
     union = _cast_text(parts[0], both)
     for part in parts[1:]:
         union = union.unionByName(_cast_text(part, both), allowMissingColumns=True)
+    _refuse_rounding(parts, files, union)
     for name in [options.event_column] + ([options.by] if options.by else []):
         if name in origin:
             continue
@@ -149,7 +152,9 @@ def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) 
     """Add the column types of a file to those known, with their files; refuse what is neither the same, nor numbers, nor moments."""
     for name, kind in own.items():
         known, other = kinds.get(name, ("void", path))
-        alike = kind == known or {(known, kind), (kind, known)} & WIDENS or all(map(_is_number, (known, kind)))
+        rounds = any(a.startswith("decimal") and b in _EXACT_TO for a, b in ((kind, known), (known, kind)))
+        numbers = all(map(_is_number, (known, kind))) and not rounds
+        alike = kind == known or {(known, kind), (kind, known)} & WIDENS or numbers
         if not alike and "void" not in (kind, known):
             problem = f"is {kind}, and {known} in {other}"
             raise InputError(f"{path}: column {name}", None, problem, "rename one of them, or mend the file")
@@ -158,7 +163,28 @@ def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) 
 
 
 def _is_number(kind: str) -> bool:
-    return kind in (*INTS, "float", "double") or kind.startswith("decimal")
+    return kind in (*INTS, *_EXACT_TO) or kind.startswith("decimal")
+
+
+def _refuse_rounding(parts: list[DataFrame], files: list[Path], union: DataFrame) -> None:
+    """Refuse whole numbers that the type of the same column in another file would round; pandas writes ids as doubles where one is missing."""
+    from pyspark.sql import functions as F
+
+    kinds = dict(union.dtypes)
+    for part, path in zip(parts, files, strict=True):
+        most = {n: _EXACT_TO[kinds[n]] for n, kind in part.dtypes if kind in INTS and kinds[n] in _EXACT_TO}
+        if not most:
+            continue
+        beyond = [
+            F.first(F.when(~F.col(quoted(n)).between(-bound, bound), F.col(quoted(n))), ignorenulls=True)
+            for n, bound in most.items()
+        ]
+        for name, value in zip(most, part.agg(*beyond).collect()[0], strict=True):
+            if value is not None:
+                problem = f"would be rounded: it is {kinds[name]} in another file"
+                raise InputError(
+                    f"{path}: column {name}", value, problem, "write one type, whole numbers, in all files"
+                )
 
 
 _NOT_IN_PLACE = re.compile(r"[_.].*|.*:.*|.*\._COPYING_", re.DOTALL)
