@@ -101,6 +101,7 @@ def _lake(folder: Path, kind: str, rows: int) -> Lake:
     }
     pq.write_table(pa.table(columns), folder / "events.parquet")
     lake = Lake(str(folder / "lake"))
+    session(lake)  # compiled for all rows to come, not for the few of the warm-up
     ingest(lake, [str(folder / "events.parquet")], IngestOptions(by="stream"))
     return lake
 

@@ -73,6 +73,7 @@ def hot_alone(emit: str, size: int, repeats: int) -> None:
     from latecomer.spark import theta_join as stage
     from latecomer.spark.ingest import IngestOptions, ingest
     from latecomer.spark.run import run as run_query
+    from latecomer.spark.session import session
     from latecomer.specs.loading import parse_query
 
     rng = np.random.default_rng([SEED, size])
@@ -91,6 +92,7 @@ def hot_alone(emit: str, size: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.table(rows), Path(folder) / "rows.parquet")
         lake = Lake(f"{folder}/lake")
+        session(lake)  # compiled as for many rows
         ingest(lake, [str(Path(folder) / "rows.parquet")], IngestOptions(by="stream"))
         for turn in range(repeats + 1):
             for name, bound in bounds.items():
