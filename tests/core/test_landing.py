@@ -113,3 +113,25 @@ def test_a_forced_format_counts_for_every_visible_file_of_a_folder(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no file"):
         find([str(tmp_path / "empty")], "json")
+
+
+def test_objects_of_one_line_are_taken_apart_and_nothing_beside_one_is_dropped():
+    text = read_json(
+        b'{"a": 1}{"a": "}{"} {"a": {"b": [1]}},{"a": 4}\n'
+        b'{"a": 5},\n{"a": 6} {broken\n{"a": 7}xyz\n{"a": "\\\\"}{"a": "\\"{"}\n[1]\nplain\n{"a":\n'
+    )
+    assert text.rows["line"].to_pylist() == [
+        '{"a": 1}', '{"a": "}{"}', '{"a": {"b": [1]}},', '{"a": 4}',
+        '{"a": 5},', '{"a": "\\\\"}', '{"a": "\\"{"}', "[1]", "plain", '{"a":',
+    ]  # fmt: skip
+    assert text.lines.to_pylist() == [1, 1, 1, 1, 2, 5, 5, 6, 7, 8]
+    assert [(line, raw) for line, raw, _ in text.bad] == [(3, '{"a": 6} {broken'), (4, '{"a": 7}xyz')]
+    assert read_json(b'{"a": 1}' * 1_000).rows.num_rows == 1_000
+
+
+def test_a_quote_that_is_never_closed_takes_no_rows_with_it():
+    text = read_csv(b'a,b\n1,x\n2,"y\n3,z\n4,w\n')
+    assert text.rows["b"].to_pylist() == ["x"]
+    assert text.bad == [(3, '2,"y\n3,z\n4,w\n', "has a quote that is never closed")]
+    whole = read_csv(b'a,b\n1,5" pipe\n2,"y\nz"\n')
+    assert whole.rows["b"].to_pylist() == ['5" pipe', "y\nz"] and not whole.bad

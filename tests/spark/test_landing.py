@@ -11,6 +11,7 @@ import pytest
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.spark import ingest as ingesting
 from latecomer.spark import tables
 from latecomer.spark.backfill import backfill
 from latecomer.spark.ingest import IngestOptions, committed_seq, ingest
@@ -332,3 +333,37 @@ def test_whole_numbers_beside_doubles_of_another_file_are_not_rounded(lake, tmp_
     assert not lake.exists("ingest", "committed")
     ingest(lake, [files["few"], files["gaps"]], IngestOptions(stream="s"))
     assert sorted(row["id"] or 0 for row in rows_of(lake)) == [0, 1, 7, 8]
+
+
+def test_objects_on_one_line_and_what_stands_beside_them(lake, tmp_path):
+    lines = '{"event_ts": 1, "v": 1}{"event_ts": 2, "v": 2}\n{"event_ts": 3, "v": 3} {"event_ts": 4\n{"event_ts": 5}x\n'
+    done = put(lake, tmp_path / "a.json", lines)
+    assert done.rows_read == 4 and [row["v"] for row in rows_of(lake)] == [1, 2]
+    kept_out = small.read(lake, "quarantine", "s").to_pylist()
+    assert sorted((row["line"], row["reason"]) for row in kept_out) == [
+        (2, "has something beside its object"),
+        (3, "has something beside its object"),
+    ]
+
+
+@pytest.mark.parametrize("after", ["grown", "gone"])
+def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake, tmp_path, monkeypatch, after):
+    path, read = tmp_path / "a.csv", ingesting.landing.read
+
+    def meanwhile(*args):
+        found = read(*args)
+        path.unlink() if after == "gone" else path.write_text("event_ts\n1\n2\n", encoding="utf-8")
+        return found
+
+    monkeypatch.setattr(ingesting.landing, "read", meanwhile)
+    with pytest.raises(InputError, match=r"a\.csv: was changed while it was read"):
+        put(lake, path, "event_ts\n1\n")
+    monkeypatch.undo()
+    assert not lake.exists("ingest", "committed")
+    assert put(lake, path, "event_ts\n1\n2\n").rows_ingested == {"s": 2}
+
+
+@pytest.mark.parametrize("zone", ["localtime", "posix/Europe/Berlin", "Mars/Olympus"])
+def test_zones_that_the_engine_does_not_know_are_refused(lake, tmp_path, zone):
+    with pytest.raises(InputError, match="is not a time zone"):
+        put(lake, tmp_path / "a.csv", "event_ts\n1\n", timezone=zone)

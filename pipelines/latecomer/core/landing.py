@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+from numba import njit
 
 BLOCK_BYTES = 16 << 20
 
@@ -83,12 +84,27 @@ def read_csv(raw: bytes) -> TextRows:
     skipped.sort()
     begins, places = _lines(table, names, skipped)
     bad = [(above + int(line), record, problem) for line, (_, record, problem) in zip(places, skipped, strict=True)]
-    keep = pa.array(~_blank(table, begins, body))
+    blank = _blank(table, begins, body)
+    if _never_closed(table, body):
+        blank[-1] = True
+        place = int(begins[-1])
+        rest = body.decode("utf-8", "replace").split("\n", place - 1)[-1]
+        bad.append((above + place, rest, "has a quote that is never closed"))
+    keep = pa.array(~blank)
     return _without_broken(table.filter(keep), pa.array(above + begins).filter(keep), bad, broken)
 
 
+def _never_closed(table: pa.Table, body: bytes) -> bool:
+    """Does the last row's last value hold the rest of the file, as its quote is not closed?"""
+    if not table.num_rows or body.count(b'"') % 2 == 0 or body.rstrip(b"\n").endswith(b'"'):
+        return False
+    return "\n" in (table.columns[-1][-1].as_py() or "")
+
+
 def read_json(raw: bytes) -> TextRows:
-    """One column ``line`` with the text of each line that is not blank, for the engine to parse.
+    """One column ``line`` with the text of each object, or of a line that holds no object whole, for the engine to parse.
+
+    Several objects may stand on a line, one after the other, as some services write them.
 
     Raises
     ------
@@ -102,11 +118,70 @@ def read_json(raw: bytes) -> TextRows:
         raise FileProblem("is one JSON array", "write one object a line")
     if not text.strip():
         return NOTHING
-    texts = pc.split_pattern(pa.scalar(text.decode("utf-8")), "\n")
+    given = np.frombuffer(text, np.uint8)
+    none = np.empty(0, np.int64)
+    cuts, more = (np.empty(count, np.int64) for count in _objects(given, none, none))
+    _objects(given, cuts, more)
+    apart = np.insert(given, cuts, ord("\n"))
+    ends = np.flatnonzero(apart == ord("\n"))
+    added = np.zeros(len(ends), bool)
+    added[np.searchsorted(ends, cuts + np.arange(len(cuts)))] = True
+    line_of = np.concatenate([[1], 1 + np.cumsum(~added)])
+    texts = pc.split_pattern(pa.scalar(apart.tobytes().decode("utf-8")), "\n")
     column = pc.utf8_trim_whitespace(pa.array(texts.values if hasattr(texts, "values") else texts.as_py(), pa.string()))
-    numbers = pa.array(range(1, len(column) + 1), pa.int64())
-    keep = pc.greater(pc.utf8_length(column), 0)
-    return _without_broken(pa.table({"line": column.filter(keep)}), numbers.filter(keep), [], broken)
+    numbers, beside = pa.array(line_of), pa.array(np.isin(line_of, more))
+    texts_beside, numbers_beside = column.filter(beside).to_pylist(), numbers.filter(beside).to_pylist()
+    bad = [
+        (line, each, "has something beside its object") for line, each in zip(numbers_beside, texts_beside, strict=True)
+    ]
+    keep = pc.and_(pc.greater(pc.utf8_length(column), 0), pc.invert(beside))
+    return _without_broken(pa.table({"line": column.filter(keep)}), numbers.filter(keep), bad, broken)
+
+
+@njit(cache=True)
+def _objects(text, cuts, more):  # type: ignore[no-untyped-def]
+    """Lines of JSON: places where another object begins on a line of objects alone, and lines (from 1) with an object and something else.
+
+    Commas and blanks may stand between objects. Written where there is room; how many there are of each.
+    """
+    found = others = 0
+    line, depth, objects, before = 1, 0, 0, 0
+    in_string = escaped = False
+    alone = True
+    for i in range(len(text) + 1):
+        sign = 10 if i == len(text) else text[i]
+        if sign == 10:
+            if objects > 0 and (not alone or depth > 0):
+                found = before
+                if others < len(more):
+                    more[others] = line
+                others += 1
+            line, depth, objects, before = line + 1, 0, 0, found
+            in_string, escaped, alone = False, False, True
+        elif in_string:
+            if escaped:
+                escaped = False
+            elif sign == 92:
+                escaped = True
+            elif sign == 34:
+                in_string = False
+        elif depth > 0:
+            if sign == 34:
+                in_string = True
+            elif sign == 123 or sign == 91:
+                depth += 1
+            elif sign == 125 or sign == 93:
+                depth -= 1
+                objects += depth == 0
+        elif sign == 123:
+            if objects > 0:
+                if found < len(cuts):
+                    cuts[found] = i
+                found += 1
+            depth = 1
+        elif not (sign == 32 or sign == 9 or sign == 13 or (sign == 44 and objects > 0)):
+            alone = False
+    return found, others
 
 
 def check_names(names: Sequence[str]) -> None:

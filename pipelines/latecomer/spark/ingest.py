@@ -141,6 +141,7 @@ def ingest(
             return IngestResult(0, {}, {}, skipped, left_out, start, start, None, time.monotonic() - started)
         job = _Ingestion(lake, options, fresh, [digests[path] for path in fresh], start)
         with job:
+            _check_unchanged(digests, fresh, options)
             say(f"ingest: {len(fresh)} files read")
             counts = job.write(say)
         ingested = {stream: c["rows"] for stream, c in counts.items() if c["rows"]}
@@ -357,7 +358,7 @@ class _Ingestion:
 
 
 def _check_options(options: IngestOptions) -> None:
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+    from zoneinfo import available_timezones
 
     if (options.stream is None) == (options.by is None):
         raise InputError(
@@ -365,12 +366,20 @@ def _check_options(options: IngestOptions) -> None:
         )
     if options.stream is not None and not STREAM.fullmatch(options.stream):
         raise InputError("--stream", options.stream, "is not a stream name", STREAM_REMEDY)
-    try:
-        ZoneInfo(options.timezone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InputError(
-            "--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin"
-        ) from None
+    if options.timezone not in available_timezones() - {"localtime", "Factory"}:  # these the JVM does not know
+        raise InputError("--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin")
+
+
+def _check_unchanged(digests: dict[Path, str], files: list[Path], options: IngestOptions) -> None:
+    """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
+    for path in files:
+        try:
+            same = digest(path, _what_matters(options)) == digests[path]
+        except OSError:
+            same = False
+        if not same:
+            remedy = "ingest it when it is complete: write elsewhere, then move it here"
+            raise InputError(str(path), None, "was changed while it was read; nothing was written", remedy)
 
 
 def _what_matters(options: IngestOptions) -> str:
