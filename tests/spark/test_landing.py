@@ -367,3 +367,10 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake,
 def test_zones_that_the_engine_does_not_know_are_refused(lake, tmp_path, zone):
     with pytest.raises(InputError, match="is not a time zone"):
         put(lake, tmp_path / "a.csv", "event_ts\n1\n", timezone=zone)
+
+
+def test_leading_zeros_are_not_taken_from_names_that_come_after_numbers(lake, tmp_path):
+    put(lake, tmp_path / "a.csv", "event_ts,zip\n1,10001\n")
+    with pytest.raises(InputError, match="column zip: has values with leading zeros, which the table's bigint"):
+        put(lake, tmp_path / "b.csv", "event_ts,zip\n2,01234\n")
+    assert [row["zip"] for row in rows_of(lake)] == [10001]

@@ -87,6 +87,13 @@ def agree(
                     f"has changed its type: the table's is {before[name]}, the file's {guessed}",
                     "rename the column, or mend the file",
                 )
+            if before[name] != "string" and matches["zero"]:
+                raise InputError(
+                    f"{where}: column {name}",
+                    None,
+                    f"has values with leading zeros, which the table's {before[name]} cannot keep",
+                    "rename the column, or write numbers without them",
+                )
             types[name] = before[name]
         elif guessed is None:
             del types[name]
