@@ -374,3 +374,11 @@ def test_leading_zeros_are_not_taken_from_names_that_come_after_numbers(lake, tm
     with pytest.raises(InputError, match="column zip: has values with leading zeros, which the table's bigint"):
         put(lake, tmp_path / "b.csv", "event_ts,zip\n2,01234\n")
     assert [row["zip"] for row in rows_of(lake)] == [10001]
+
+
+def test_a_sequence_that_only_some_files_have_orders_nothing(lake, tmp_path):
+    (tmp_path / "a.csv").write_text("event_ts,arrival_ts,seq\n1,1000000,7\n5,5000000,8\n", encoding="utf-8")
+    (tmp_path / "b.csv").write_text("event_ts,arrival_ts\n3,3000000\n", encoding="utf-8")
+    (tmp_path / "c.csv").write_text("", encoding="utf-8")
+    ingest(lake, [str(tmp_path / name) for name in ("a.csv", "b.csv", "c.csv")], IngestOptions(stream="s"))
+    assert [(row["event_ts"].microsecond, row["source_seq"]) for row in rows_of(lake)] == [(1, 7), (3, None), (5, 8)]

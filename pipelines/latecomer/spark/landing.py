@@ -71,12 +71,14 @@ class Staging:
 class Landed:
     """Rows of a call before any judgement.
 
-    `text` names columns that are strings only because the format is text; `origin` has the file that holds a column first.
+    `text` names columns that are strings only because the format is text; `origin` has the file that holds a column first;
+    `shared` names the columns of every file that has any.
     """
 
     rows: DataFrame
     text: set[str]
     origin: dict[str, Path]
+    shared: set[str]
     staging: Staging
 
     def close(self) -> None:
@@ -106,6 +108,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
     parts: list[DataFrame] = []
     text: set[str] = set()
     typed: set[str] = set()
+    named: list[set[str]] = []
     origin: dict[str, Path] = {}
     kept: dict[str, str] = {}
     kinds: dict[str, tuple[str, Path]] = {}
@@ -117,6 +120,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
             raise InputError(str(path), None, problem.problem, problem.remedy) from None
         names = [name for name in part.columns if name not in RESERVED]
         (typed if kind == "parquet" else text).update(names)
+        named += [set(names)] if names else []
         for name in names:
             origin.setdefault(name, path)
             other = kept.setdefault(folded(name), name)
@@ -145,7 +149,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
             )
         union = union.withColumn(name, F.lit(None).cast("string"))
         text.add(name)
-    return Landed(union, text, origin, staging)
+    return Landed(union, text, origin, set.intersection(*named) if named else set(), staging)
 
 
 def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) -> None:

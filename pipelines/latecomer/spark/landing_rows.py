@@ -224,7 +224,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
                     F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string")),
                 )
             )
-    order = F.col("seq").try_cast("bigint") if "seq" in types else arrival
+    order = F.col("seq").try_cast("bigint") if "seq" in types and "seq" in landed.shared else arrival
     return rows.select(
         F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= _LATEST_US), event)).alias("event_ts"),
         F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= _LATEST_US), arrival)).alias("arrival_ts"),
