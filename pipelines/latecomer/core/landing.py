@@ -118,16 +118,8 @@ def read_json(raw: bytes) -> TextRows:
         raise FileProblem("is one JSON array", "write one object a line")
     if not text.strip():
         return NOTHING
-    given = np.frombuffer(text, np.uint8)
-    none = np.empty(0, np.int64)
-    cuts, more = (np.empty(count, np.int64) for count in _objects(given, none, none))
-    _objects(given, cuts, more)
-    apart = np.insert(given, cuts, ord("\n"))
-    ends = np.flatnonzero(apart == ord("\n"))
-    added = np.zeros(len(ends), bool)
-    added[np.searchsorted(ends, cuts + np.arange(len(cuts)))] = True
-    line_of = np.concatenate([[1], 1 + np.cumsum(~added)])
-    texts = pc.split_pattern(pa.scalar(apart.tobytes().decode("utf-8")), "\n")
+    text, line_of, more = _taken_apart(text)
+    texts = pc.split_pattern(pa.scalar(text.decode("utf-8")), "\n")
     column = pc.utf8_trim_whitespace(pa.array(texts.values if hasattr(texts, "values") else texts.as_py(), pa.string()))
     numbers, beside = pa.array(line_of), pa.array(np.isin(line_of, more))
     texts_beside, numbers_beside = column.filter(beside).to_pylist(), numbers.filter(beside).to_pylist()
@@ -136,6 +128,19 @@ def read_json(raw: bytes) -> TextRows:
     ]
     keep = pc.and_(pc.greater(pc.utf8_length(column), 0), pc.invert(beside))
     return _without_broken(pa.table({"line": column.filter(keep)}), numbers.filter(keep), bad, broken)
+
+
+def _taken_apart(text: bytes) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """Objects that stand on one line on lines of their own; the line each line was (from 1), and lines with something beside an object."""
+    signs, none = np.frombuffer(text, np.uint8), np.empty(0, np.int64)
+    counts = _objects(signs, none, none)
+    cuts, more = (np.empty(count, np.int64) for count in counts)
+    if any(counts):
+        _objects(signs, cuts, more)
+    breaks = np.flatnonzero(signs == ord("\n"))
+    begins = np.sort(np.concatenate([[0], breaks + 1, cuts]))
+    apart = np.insert(signs, cuts, ord("\n")).tobytes() if len(cuts) else text
+    return apart, 1 + np.searchsorted(breaks, begins), more
 
 
 @njit(cache=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from latecomer.jobs import demo_data, text
+from latecomer.spark.session import QUICK
 
 ROOT = Path(__file__).resolve().parents[3]
 TOGETHER = 2
@@ -96,8 +97,7 @@ def environment(out: Path, only: list[str] | None) -> None:
         "LATECOMER_QUERIES": str(chosen),
         "LATECOMER_REPORTS": str(out / "report"),
         "LATECOMER_RETRIES": "0",
-        # the quick compiler only: a third less CPU for jobs this small
-        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {QUICK}",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     sys.path.insert(0, str(ROOT / "dags"))

@@ -138,7 +138,8 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
     union = _cast_text(parts[0], both)
     for part in parts[1:]:
         union = union.unionByName(_cast_text(part, both), allowMissingColumns=True)
-    _refuse_rounding(parts, files, union)
+    if len(parts) > 1 and typed:
+        _refuse_rounding(parts, files, union)
     for name in [options.event_column] + ([options.by] if options.by else []):
         if name in origin:
             continue

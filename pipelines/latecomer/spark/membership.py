@@ -52,7 +52,6 @@ from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quo
 from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
 from latecomer.spark.query import check_expressions
 from latecomer.spark.session import expects_few
-from latecomer.spark.tables import FEW_ROWS
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.membership import MembershipSpec
@@ -261,8 +260,7 @@ class MembershipStage(WindowedStage):
         """The rows with the bytes of their elements, where they are expected to be few and are."""
         if not expects_few(self.spark) or not (self.kind in _PLAIN or self.kind.startswith("decimal")):
             return None
-        table = rows.withColumn("width", self._width.cast("bigint")).limit(FEW_ROWS + 1).toArrow()
-        return table if table.num_rows <= FEW_ROWS else None
+        return tables.brought(rows.withColumn("width", self._width.cast("bigint")))
 
     def _confirmed_here(self, table: pa.Table) -> DataFrame:
         """As `_confirmed`, of rows that are here."""

@@ -42,7 +42,7 @@ def jars() -> list[Path]:
 
 QUICK_ROWS = 1_000_000
 """Rows up to which the JVM's best compiler costs a job more than it saves: `run` of so many took 25 CPU seconds without it, 40 with it."""
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """The quick compiler alone; by itself it would reserve 48 MB for code, which plans of many columns fill."""
 
 
@@ -57,7 +57,7 @@ def java_options(rows: int | None = None) -> str:
     )
     more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
     archived = f"-XX:SharedArchiveFile={archive} -Xshare:auto" if archive.is_file() else ""
-    quick = _QUICK if rows is not None and rows <= QUICK_ROWS else ""
+    quick = QUICK if rows is not None and rows <= QUICK_ROWS else ""
     return " ".join(each for each in (archived, quiet, quick, more) if each)
 
 

@@ -48,13 +48,10 @@ def between(spark: SparkSession, lake: Lake, area: str, name: str, column: str, 
     table = small.open_table(lake, area, name)
     if table is None:
         raise FileNotFoundError(lake.table(area, name))
-    dataset = table.to_pyarrow_dataset()
-    kind = dataset.schema.field(column).type
-    if expects_few(spark):
-        least, most = pa.scalar(low, pa.int64()).cast(kind), pa.scalar(high, pa.int64()).cast(kind)
-        found = _few(table, None, (pc.field(column) >= least) & (pc.field(column) <= most))
-        if found is not None:
-            return handed(spark, found)
+    kind = table.to_pyarrow_dataset().schema.field(column).type
+    found = _few(spark, table, None, _within(column, low, high, kind))
+    if found is not None:
+        return found
     bounds = [F.timestamp_micros(F.lit(each)) if pa.types.is_timestamp(kind) else F.lit(each) for each in (low, high)]
     return read(spark, lake, area, name).where(F.col(column).between(*bounds))
 
@@ -94,10 +91,9 @@ def events(
 
     table = small.open_table(lake, "events", stream)
     inside = _inside(seq_from, seq_to, low_us, high_us)
-    if table is not None and expects_few(spark):
-        found = _few(table, columns, inside)
-        if found is not None:
-            return handed(spark, found)
+    found = None if table is None else _few(spark, table, columns, inside)
+    if found is not None:
+        return found
     rows = None if table is None else _of_files(spark, lake, stream, table, inside)
     if rows is None:
         rows = read(spark, lake, "events", stream)
@@ -195,22 +191,27 @@ def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | No
 
 def _inside(seq_from: int | None, seq_to: int | None, low_us: int | None, high_us: int | None) -> pc.Expression:
     """The bounds of `events` for Arrow."""
+    arrived = _within("seq", seq_from, None if seq_to is None else seq_to - 1, pa.int64())
+    return arrived & _within("event_ts", low_us, high_us, pa.timestamp("us", tz="UTC"))
+
+
+def _within(column: str, low: int | None, high: int | None, kind: pa.DataType) -> pc.Expression:
+    """``low <= column <= high`` for Arrow, of a column of that type; None leaves a bound out."""
     kept = pc.scalar(True)
-    for name, bound, above in (("seq", seq_from, True), ("seq", None if seq_to is None else seq_to - 1, False)):
-        if bound is not None:
-            kept = kept & (pc.field(name) >= bound if above else pc.field(name) <= bound)
-    for bound, above in ((low_us, True), (high_us, False)):
-        if bound is not None:
-            moment = pa.scalar(bound, pa.timestamp("us", tz="UTC"))
-            kept = kept & (pc.field("event_ts") >= moment if above else pc.field("event_ts") <= moment)
+    if low is not None:
+        kept = kept & (pc.field(column) >= pa.scalar(low, kind))
+    if high is not None:
+        kept = kept & (pc.field(column) <= pa.scalar(high, kind))
     return kept
 
 
-def _few(table: DeltaTable, columns: list[str] | None, inside: pc.Expression) -> pa.Table | None:
-    """The rows as an Arrow table, None where they are more than `FEW_ROWS`."""
+def _few(spark: SparkSession, table: DeltaTable, columns: list[str] | None, inside: pc.Expression) -> DataFrame | None:
+    """The rows, read here; None where the session does not expect few, or they are more than `FEW_ROWS`."""
+    if not expects_few(spark):
+        return None
     scanner = table.to_pyarrow_dataset().scanner(columns=columns, filter=inside, use_threads=False)
     found = scanner.head(FEW_ROWS + 1)
-    return found if found.num_rows <= FEW_ROWS else None
+    return handed(spark, found) if found.num_rows <= FEW_ROWS else None
 
 
 def _of_files(

@@ -27,7 +27,7 @@ from latecomer.spark.windowed import BROADCAST_ROWS, Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import folded
 from latecomer.specs.topk import TopKSpec
-from latecomer.specs.windows import ENVELOPE, INNER
+from latecomer.specs.windows import ENVELOPE, INNER, WINDOW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,7 +77,7 @@ class TopKStage(WindowedStage):
         if self.spec.where is not None:
             wanted.append(("where", self.spec.where, "bool"))
         check_expressions(self.spec, self.events, wanted)
-        fixed = {*ENVELOPE, *INNER, "window_start", "window_end"}
+        fixed = {*ENVELOPE, *INNER, *WINDOW}
         for name, _ in self.selected:
             if folded(name) in fixed:
                 remedy = "list the columns you want with `select`, this one with another name: `... as name`"
