@@ -376,6 +376,12 @@ def test_leading_zeros_are_not_taken_from_names_that_come_after_numbers(lake, tm
     assert [row["zip"] for row in rows_of(lake)] == [10001]
 
 
+def test_a_year_may_begin_with_a_zero(lake, tmp_path):
+    put(lake, tmp_path / "a.csv", "event_ts,seen\n1,2024-05-01T10:00:00\n")
+    put(lake, tmp_path / "b.csv", "event_ts,seen\n2,0001-01-01T00:00:00\n")  # .NET's least
+    assert [row["seen"].year for row in rows_of(lake)] == [2024, 1]
+
+
 def test_a_sequence_that_only_some_files_have_orders_nothing(lake, tmp_path):
     (tmp_path / "a.csv").write_text("event_ts,arrival_ts,seq\n1,1000000,7\n5,5000000,8\n", encoding="utf-8")
     (tmp_path / "b.csv").write_text("event_ts,arrival_ts\n3,3000000\n", encoding="utf-8")

@@ -158,7 +158,7 @@ def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) 
     for name, kind in own.items():
         known, other = kinds.get(name, ("void", path))
         rounds = any(a.startswith("decimal") and b in _EXACT_TO for a, b in ((kind, known), (known, kind)))
-        numbers = all(map(_is_number, (known, kind))) and not rounds
+        numbers = all(map(is_number, (known, kind))) and not rounds
         alike = kind == known or {(known, kind), (kind, known)} & WIDENS or numbers
         if not alike and "void" not in (kind, known):
             problem = f"is {kind}, and {known} in {other}"
@@ -167,7 +167,8 @@ def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) 
             kinds[name] = kind, path
 
 
-def _is_number(kind: str) -> bool:
+def is_number(kind: str) -> bool:
+    """Is it a Spark type of numbers?"""
     return kind in (*INTS, *_EXACT_TO) or kind.startswith("decimal")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import quoted
-from latecomer.spark.landing import INTS, RESERVED, WIDENS, Landed
+from latecomer.spark.landing import INTS, RESERVED, WIDENS, Landed, is_number
 from latecomer.specs.common import STREAM, folded, stored_name
 from latecomer.specs.expressions import ALWAYS_THERE
 
@@ -87,7 +87,7 @@ def agree(
                     f"has changed its type: the table's is {before[name]}, the file's {guessed}",
                     "rename the column, or mend the file",
                 )
-            if before[name] != "string" and matches["zero"]:
+            if is_number(before[name]) and matches["zero"]:
                 raise InputError(
                     f"{where}: column {name}",
                     None,

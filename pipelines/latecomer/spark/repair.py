@@ -134,7 +134,7 @@ def _commit(
     done = small.last_version(lake, "corrections", spec.name, "repair")
     if done is None or done < number:
         spark = session(lake, rows=arrivals)
-        tune(spark, len(seq) * REPAIR_WEIGHT)
+        tune(spark, len(seq) * REPAIR_WEIGHT, arrivals)
         stage = stage_of(spec, spark, lake)
         late = tables.between(spark, lake, "late", spec.name, "seq", int(seq.min()), int(seq.max()))
         try:

@@ -116,7 +116,7 @@ def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-d
 def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None, end: int) -> journal.RunState:
     batch = replace(batch, released=state.released if state else {})
     spark = session(lake, rows=end - batch.seq_from)
-    tune(spark, batch.seq_to - batch.seq_from)
+    tune(spark, batch.seq_to - batch.seq_from, batch.seq_to)
     stage = stage_of(spec, spark, lake, parameters(lake, spec.name, batch.parameters))
     try:
         outcome = stage.process(batch, state.stage if state else None)

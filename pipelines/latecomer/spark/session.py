@@ -125,28 +125,34 @@ def is_gone() -> bool:
 
 
 SMALL_ROWS = 50_000
-"""Arrivals up to which a micro-batch is planned for latency: compiling code for it would take longer than reading it."""
+"""New rows up to which a micro-batch is planned for latency, and arrivals up to which code for it takes longer to compile than they to read."""
 
 
-_FEW = "spark.latecomer.few"
+_FEW, _COMPILED = "spark.latecomer.few", "spark.sql.codegen.wholeStage"
 
 
-def tune(spark: SparkSession, rows: int) -> None:
-    """Plan what follows for this many new rows. Results do not depend on it.
+def tune(spark: SparkSession, rows: int, arrived: int | None = None) -> None:
+    """Plan what follows for so many new `rows` of those that `arrived` so far (None: of none before). Results do not depend on it.
 
-    Small: no adaptive stages and no generated code, which is compiled anew for every micro-batch because plans hold its bounds.
-    Large: both, and with them the splitting of hot keys.
+    Few new rows are read, and written, here and not in Spark. Few that arrived: no adaptive stages and no generated code, which is compiled
+    anew where plans hold other bounds. That new rows are few says nothing of the code: open windows and late rows' windows are read
+    again, and may hold any of those before. (Windows of ten seconds, 20,000 rows each two: micro-batches took twice as long without.)
     """
-    large = rows > SMALL_ROWS
-    spark.conf.set(_FEW, str(not large).lower())
-    spark.conf.set("spark.sql.adaptive.enabled", str(large).lower())
-    spark.conf.set("spark.sql.codegen.wholeStage", str(large).lower())
-    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if large else "NO_CODEGEN")
+    compiled = (rows if arrived is None else arrived) > SMALL_ROWS
+    spark.conf.set(_FEW, str(rows <= SMALL_ROWS).lower())
+    spark.conf.set("spark.sql.adaptive.enabled", str(compiled).lower())
+    spark.conf.set(_COMPILED, str(compiled).lower())
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
 
 
 def expects_few(spark: SparkSession) -> bool:
     """Was the session last tuned for few rows?"""
     return spark.conf.get(_FEW, "false") == "true"
+
+
+def compiles(spark: SparkSession) -> bool:
+    """Does the session generate code for its plans?"""
+    return spark.conf.get(_COMPILED, "true") == "true"
 
 
 def usable_cores() -> int:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from latecomer.lake import small
 from latecomer.lake.location import Lake
 from latecomer.spark.columns import EARLIEST_US, LATEST_US
-from latecomer.spark.session import expects_few
+from latecomer.spark.session import compiles, expects_few
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,7 @@ def compiled_once(rows: DataFrame) -> DataFrame:
     interpreted for most of a micro-batch. Cut off from them, what is done with the rows is compiled once for all micro-batches.
     Nothing is moved: as many partitions come out as went in.
     """
-    return rows if expects_few(rows.sparkSession) else rows.coalesce(_ANY_NUMBER)
+    return rows.coalesce(_ANY_NUMBER) if compiles(rows.sparkSession) else rows
 
 
 def arrivals(
