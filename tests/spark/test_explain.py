@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from latecomer.jobs import skeleton
 from latecomer.jobs.explain import explain
+from latecomer.lake import views
+from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.quality.checks import check
 from latecomer.spark.ingest import IngestOptions, ingest
@@ -69,6 +71,21 @@ def test_a_bound_on_rows_held_is_checked_and_changes_no_result(shop):
     assert spec.rows_held == 10 and spec.fingerprint() == load_query(folder / "queries" / "join.yaml").fingerprint()
     (failure,) = [each for each in check(lake, spec).failures if "rows_held" in each]
     assert "above 10 (2024-01-0" in failure and "expected: at most 10" in failure and "np." not in failure
+
+
+@pytest.mark.parametrize("change", [("10 min", "20 min"), ("period: 1 h", "period: 2 h"), ("kind: join", "kind: topk")])
+def test_results_are_judged_by_another_target_but_not_by_another_question(shop, change):
+    folder, lake = shop
+    text = (folder / "queries" / "join.yaml").read_text()
+    assert text.count(change[0]) and "recall: 0.95" in text
+    check(lake, parse_query(text.replace("recall: 0.95", "recall: 0.5")))
+    if change[0] == "kind: join":
+        name = load_query(folder / "queries" / "join.yaml").name
+        text = f"name: {name}\nkind: join\nstreams: {{a: views}}\nscore: seq\nk: 2\nwindow: 10 min\nquality: {{hit_rate: 0.9, period: 1 h}}\n"
+    changed = parse_query(text.replace(*change))
+    for command in (check, explain, lambda lake, spec: views.view(lake, spec, "results")):
+        with pytest.raises(InputError, match=r"has changed: .* was .* when it ran, and is .* only its target"):
+            command(lake, changed)
 
 
 def test_a_report_of_a_query_named_index_is_not_the_index(shop, tmp_path):

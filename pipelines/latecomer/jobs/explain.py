@@ -85,9 +85,9 @@ def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
     Raises
     ------
     InputError
-        The query has not been run.
+        The query has not been run, or computed something else when it was run.
     """
-    state = journal.run_state(lake, spec.name)
+    state = journal.state_for(lake, spec.name, spec.computed())
     if plot is not None and plot.suffix != ".png":
         raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
     if spec.kind != "join":

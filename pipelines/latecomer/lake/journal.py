@@ -34,7 +34,8 @@ _PLANS = {"run": "journal", "repair": "repair_journal"}
 class RunState:
     """Where `run` of a query stands: its last committed batch, the next ``seq`` to process, and the stage's state.
 
-    `released` are the result rows that this batch's flush let go, and the sum of their waits (us), by period (us).
+    `released` are the result rows that this batch's flush let go, and the sum of their waits (us), by period (us). `computed` is what the
+    query that ran computes (:meth:`latecomer.specs.spec.Spec.computed`), None where an earlier version wrote the state.
     """
 
     number: int
@@ -44,6 +45,7 @@ class RunState:
     stage: dict[str, Any]
     counts: dict[str, int]
     released: dict[int, tuple[int, int]] = field(default_factory=dict)
+    computed: dict[str, Any] | None = None
 
 
 def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunState | None:
@@ -78,6 +80,7 @@ def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunSta
         stored.loads(row["counts"], where),
         # absent where an earlier version wrote it
         {int(period): (rows, wait) for period, (rows, wait) in json.loads(row.get("released") or "{}").items()},
+        json.loads(row.get("computed") or "null"),
     )
 
 
@@ -87,6 +90,39 @@ def run_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunStat
     if found is None:
         raise InputError(f"query {query}", None, f"has not been run in {lake.uri}", "run it first")
     return found
+
+
+def state_for(lake: Lake, query: str, computed: dict[str, Any]) -> RunState:
+    """As `run_state`, for commands that read what a query left: its file may state another target, and nothing else.
+
+    Raises
+    ------
+    InputError
+        Also where the query that ran computed something other than `computed` says.
+    """
+    found = run_state(lake, query)
+    if found.computed is not None and found.computed != computed:
+        before, now = _leaves(found.computed), _leaves(json.loads(json.dumps(computed)))
+        key = next(key for key in (*now, *before) if now.get(key) != before.get(key))
+        shown = f"{key} was {json.dumps(before.get(key))} when it ran, and is {json.dumps(now.get(key))} in the file"
+        raise InputError(
+            f"query {query}",
+            None,
+            f"has changed: {shown}",
+            "give the changed query a new name, or restore the file; only its target may be another",
+        )
+    return found
+
+
+def _leaves(value: Any, at: str = "") -> dict[str, Any]:
+    """Dotted paths to what is no object."""
+    if not isinstance(value, dict):
+        return {at: value}
+    return {
+        path: leaf
+        for key, inner in value.items()
+        for path, leaf in _leaves(inner, f"{at}.{key}" if at else key).items()
+    }
 
 
 def save_state(lake: Lake, query: str, state: RunState) -> None:
@@ -100,6 +136,7 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
         "stage": json.dumps(state.stage, separators=(",", ":")),
         "counts": json.dumps(state.counts),
         "released": json.dumps(state.released),
+        "computed": json.dumps(state.computed, separators=(",", ":")),
     }
     small.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number, replace=True)
 

@@ -36,11 +36,11 @@ def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
     Raises
     ------
     InputError
-        The query has not been run in this lake.
+        The query has not been run in this lake, or computed something else when it was run.
     """
     if name == "quarantine":
         return quarantine(lake, [stream for _, stream in spec.streams])
-    journal.run_state(lake, spec.name)
+    journal.state_for(lake, spec.name, spec.computed())
     return {
         "results": results,
         "on_time": lambda lake, spec: _sorted_rows(lake, spec, ["on_time"], latest=False),

@@ -79,9 +79,9 @@ def check(lake: Lake, spec: Spec, *, report_dir: Path | None = None) -> CheckOut
     Raises
     ------
     InputError
-        The query has not been run in this lake.
+        The query has not been run in this lake, or computed something else when it was run.
     """
-    state = journal.run_state(lake, spec.name)
+    state = journal.state_for(lake, spec.name, spec.computed())
     ledger = books.ledger(lake, spec).to_pandas()
     reach = conservation.Reach.of(lake, spec.name, state)
     kept = conservation.kept(lake, spec.name, reach)

@@ -18,9 +18,9 @@ def ledger(lake: Lake, spec: Spec) -> pa.Table:
     Raises
     ------
     InputError
-        The query has not been run in this lake.
+        The query has not been run in this lake, or computed something else when it was run.
     """
-    state = journal.run_state(lake, spec.name)
+    state = journal.state_for(lake, spec.name, spec.computed())
     still_open = open_ledger(spec, state.stage)
     if isinstance(spec, WindowedSpec):
         return windowed.ledger(lake, spec, still_open)

@@ -132,7 +132,14 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
     crash.point("run:ledger")
     released = batch.releases(lake, spec.name) if batch.flush else {}
     after = journal.RunState(
-        batch.number, batch.seq_to, batch.flush, spec.fingerprint(), settled.state, settled.counts, released
+        batch.number,
+        batch.seq_to,
+        batch.flush,
+        spec.fingerprint(),
+        settled.state,
+        settled.counts,
+        released,
+        spec.computed(),
     )
     journal.save_state(lake, spec.name, after)
     crash.point("run:state")

@@ -108,6 +108,13 @@ class Spec:
         streams = [list(pair) for pair in self.streams]
         return {"kind": self.kind, "name": self.name, "streams": streams, **self.question()}
 
+    def computed(self) -> dict[str, Any]:
+        """As :meth:`to_dict`, without what stored results can be judged by afterwards: the target, and the share of periods that have to reach it."""
+        found = self.to_dict()
+        found["quality"] = {key: value for key, value in found["quality"].items() if key == "period_us"}
+        found["strategy"] = {key: value for key, value in found["strategy"].items() if key != "confidence"}
+        return found
+
     def fingerprint(self) -> str:
         """Identity of what the query computes (SHA-256 of canonical JSON): comments, description, schedule and the bound on rows held do not count."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
