@@ -64,7 +64,7 @@ def test_adapt_refuses_a_strategy_that_learns_nothing(tmp_path, query):
     """Before anything is read or started, whether the query has been run or not."""
     (tmp_path / "q.yaml").write_text(f"name: q\n{query}\n")
     done = call("adapt", tmp_path / "q.yaml", "--lake", tmp_path / "lake")
-    assert done.returncode == 2 and "has nothing to adapt" in done.stderr, done.stderr
+    assert done.returncode == 2 and "takes nothing from adapt" in done.stderr, done.stderr
     assert not (tmp_path / "lake").exists()
 
 

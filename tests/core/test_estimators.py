@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.estimators import (
     ESTIMATORS,
+    FINE_STEPS,
     PaperRecall,
     SeparableRecall,
     aq_k_slack,
@@ -19,6 +20,7 @@ from latecomer.core.estimators import (
     empirical,
     interval_loss,
     interval_target,
+    knob_steps,
     paper,
 )
 from latecomer.core.histogram import (
@@ -209,7 +211,8 @@ def test_paper_sweep_finds_the_optimum_of_a_monotone_model(
     rng = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
     left, right = np.cumsum(rng.random(n)), np.cumsum(rng.random(m))
     ones = [np.full(k, 5, dtype=np.int64) for k in (n, m)]
-    recall = PaperRecall(G, (left, right), left[-1] + right[-1], (ones[0], ones[1]), (ones[0], ones[1]))
+    knobs = np.arange(n), np.arange(m)
+    recall = PaperRecall(G, knobs, (left, right), left[-1] + right[-1], (ones[0], ones[1]), (ones[0], ones[1]))
     chosen = choose_retention(recall, rate_l, rate_r, target)
     costs = [
         i * rate_l + j * rate_r
@@ -235,6 +238,31 @@ def test_sweep_is_fast_on_80_000_sparse_and_dense_buckets() -> None:
         assert model is not None
         choose_retention(model, 1.0, 1.0, 0.999)
     assert time.perf_counter() - begin < 0.5
+
+
+def test_the_models_take_one_clock_that_says_1970() -> None:
+    decades = 54 * 365 * 86_400 * SECOND // G
+    on_time = side({0: (900, 90, 9), 300: (90, 9, 1)}, {-5: (9, 0)})
+    one_late = side({0: (900, 90, 9), 300: (90, 9, 1), decades: (1, 0, 0)}, {-5: (9, 0)})
+    without, beside = (IntervalStats(0, each, each) for each in (on_time, one_late))
+    wanted = delay_aware(without, 2 * SECOND, G, SECOND)
+    found = delay_aware(beside, 2 * SECOND, G, SECOND)
+    assert wanted is not None and found is not None
+    for d in (-SECOND, 0, SECOND, 4 * SECOND):
+        assert found.at(d, d) == pytest.approx(wanted.at(d, d), abs=2e-3)
+    assert found.at(decades * G + SECOND, decades * G + SECOND) == pytest.approx(1)
+    assert choose_retention(found, 1.0, 1.0, 0.9)[0] < 10 * SECOND
+    model = paper(beside, 2 * SECOND, G, SECOND, G)
+    assert model is not None
+    # as printed it credits every tuple with all that is retained, so one clock decides: that is why it is no default
+    assert 0 < choose_retention(model, 1.0, 1.0, 0.9)[0] <= (decades + 1) * G
+
+
+@pytest.mark.parametrize("most", [0, 1, 300, FINE_STEPS, FINE_STEPS + 1, 3 * FINE_STEPS, 10**12])
+def test_knobs_rise_to_the_greatest_delay(most: int) -> None:
+    knob = knob_steps(most)
+    assert knob[0] == 0 and knob[-1] == most and (np.diff(knob) > 0).all()
+    assert len(knob) <= FINE_STEPS + 20_000
 
 
 # -- the estimators ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ double loop of QJoin's Algorithm 1. Without monotonicity the sweep would still e
 estimator       reads                          recall                           first published
 =============== ============================== ================================ =======================================
 ``paper``       last L: delays, candidates     (4) to (12), not separable       QJoin 2020
-``delay_aware`` last L: delays, results        separable, dense grid            here, after QJoin
+``delay_aware`` last L: delays, results        separable                        here, after QJoin
 ``empirical``   last P: required retention     separable, sparse                here
 =============== ============================== ================================ =======================================
 
@@ -23,6 +23,7 @@ need neither.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -48,6 +49,8 @@ Float64Array = NDArray[np.float64]
 
 ESTIMATORS = ("paper", "delay_aware", "empirical")
 _TOLERANCE = 1e-12
+FINE_STEPS = 1 << 20
+"""Up to so many granules, 3 hours of 10 ms, the models try every retention; beyond, where one clock is decades behind, they grow by 0.1%."""
 
 
 def interval_loss(
@@ -119,6 +122,8 @@ class PaperRecall:
 
     Attributes
     ----------
+    knobs : (int64[n], int64[m])
+        The `k` of the left and of the right buffer, strictly increasing from 0.
     cross : (float64[n], float64[m])
         Cross-join size ``N_x`` by the retention of the left and of the right buffer, non-decreasing.
     candidates, results : (int64[n], int64[m]) each
@@ -126,6 +131,7 @@ class PaperRecall:
     """
 
     granularity_us: int
+    knobs: tuple[Int64Array, Int64Array]
     cross: tuple[Float64Array, Float64Array]
     cross_ideal: float
     candidates: tuple[Int64Array, Int64Array]
@@ -133,15 +139,15 @@ class PaperRecall:
 
     def at(self, left_us: int, right_us: int) -> float:
         """Estimated recall in [0, 1] under retentions in microseconds."""
-        last = [c.size - 1 for c in self.cross]
-        i, j = (int(np.clip(d // self.granularity_us, 0, n)) for d, n in zip((left_us, right_us), last, strict=True))
+        steps = (max(us // self.granularity_us, 0) for us in (left_us, right_us))
+        i, j = (int(np.searchsorted(knob, k, "right")) - 1 for knob, k in zip(self.knobs, steps, strict=True))
         return float(_paper_at(i, j, *self._arrays()))
 
     def cheapest(self, left_rate: float, right_rate: float, target: float) -> tuple[int, int]:
         """One two-pointer sweep, O(n + m). Selectivity may fall as delays grow; where it does this is a heuristic."""
         rates = (left_rate, right_rate)
-        i, j = _paper_sweep(min(target, 1.0) - _TOLERANCE, *rates, *self._arrays())
-        return i * self.granularity_us, j * self.granularity_us
+        i, j = _paper_sweep(min(target, 1.0) - _TOLERANCE, *rates, *self.knobs, *self._arrays())
+        return int(self.knobs[0][i]) * self.granularity_us, int(self.knobs[1][j]) * self.granularity_us
 
     def _arrays(self) -> tuple[Any, ...]:
         return (*self.cross, self.cross_ideal, *self.candidates, *self.results)
@@ -220,28 +226,39 @@ def delay_aware(stats: IntervalStats, window_us: int, granularity_us: int, inter
 
         N_left(d) = V_left * integral from 0 to w + d of F_left(a) * C_right(a) da
 
-    and the same with sides exchanged; recall is their sum over its limit. Linear in the number of grid steps up to the
-    greatest delay. Assumes that age is counted from the tuple's own stream's progress and that keys are alike.
+    and the same with sides exchanged; recall is their sum over its limit. Both factors are step functions, so the
+    integral is known exactly from where they change. Assumes that age is counted from the tuple's own stream's progress
+    and that keys are alike.
     """
     sides = (stats.left, stats.right)
     if min(s.rows for s in sides) == 0:
         return None
     window = max(round(window_us / granularity_us), 1)
     steps = max(int(s.delay_bucket[-1]) for s in sides) + 1 + window
+    knob = knob_steps(steps)
     made = []
     for held, probing in (sides, sides[::-1]):
-        arrived = np.cumsum(_dense(held.delay_bucket, held.delay_rows, steps)) / held.rows
-        density = _dense(probing.delay_bucket, probing.delay_rows * _productivity(probing), steps)
-        sums = np.concatenate([[0.0], np.cumsum(density)])
-        age = np.arange(steps)
-        covering = sums[np.minimum(age + window + 1, steps)] - sums[np.clip(age - window, 0, steps)]
-        rate = held.rows / interval_us
-        made.append(np.concatenate([[0.0], np.cumsum(rate * arrived * covering)]))
+        made.append(held.rows / interval_us * _met(held, probing, window, knob))
     total = made[0][-1] + made[1][-1]
     if total <= 0:
         return None
-    knob = np.arange(steps + 1, dtype=np.int64) * granularity_us - window_us
-    return SeparableRecall(knob, made[0] / total, knob, made[1] / total)
+    retention = knob * granularity_us - window_us
+    return SeparableRecall(retention, made[0] / total, retention, made[1] / total)
+
+
+def _met(held: SideStats, probing: SideStats, window: int, upto: Int64Array) -> Float64Array:
+    """Integral over ages in ``[0, upto)``, in granules, of the share of `held` that has arrived times what looks for that age, float64[n]."""
+    weight = probing.delay_rows * _productivity(probing)
+    age = np.concatenate([held.delay_bucket, probing.delay_bucket - window, probing.delay_bucket + window + 1])
+    age = np.unique(np.append(np.clip(age, 0, upto[-1]), 0))
+    arrived = _up_to(held.delay_bucket, held.delay_rows / held.rows, age)
+    height = arrived * (
+        _up_to(probing.delay_bucket, weight, age + window) - _up_to(probing.delay_bucket, weight, age - window - 1)
+    )
+    area = np.concatenate([[0.0], np.cumsum(height[:-1] * np.diff(age))])
+    place = np.searchsorted(age, upto, "right") - 1
+    met: Float64Array = area[place] + height[place] * (upto - age[place])
+    return met
 
 
 def paper(
@@ -260,29 +277,41 @@ def paper(
     sides = (stats.left, stats.right)
     if min(s.rows for s in sides) == 0 or sum(int(s.delay_results.sum()) for s in sides) == 0:
         return None
-    most = [int(s.delay_bucket[-1]) + 1 for s in sides]
+    knobs: list[Int64Array] = []
     cross: list[Float64Array] = []
     candidates: list[Int64Array] = []
     results: list[Int64Array] = []
     ideal = 0.0
-    for x, (held, probing) in enumerate((sides, sides[::-1])):
-        knob = np.arange(most[x] + 1, dtype=np.int64)
+    for held, probing in (sides, sides[::-1]):
+        knob = knob_steps(int(held.delay_bucket[-1]) + 1)
         span = window_us + knob * granularity_us
         rate = held.rows / interval_us
         windows = -(-span // basic_window_us)
-        arrived = np.cumsum(_dense(held.delay_bucket, held.delay_rows, most[x] + 1)) / held.rows
-        share = arrived[np.minimum(np.arange(int(windows[-1])) * basic_window_us // granularity_us, most[x])]
-        whole = np.concatenate([[0.0], np.cumsum(share)])
-        last = (span - (windows - 1) * basic_window_us) * share[windows - 1]
-        cross.append(probing.rows * rate * (basic_window_us * whole[windows - 1] + last))
+        share = held.delay_rows / held.rows
+        # of the first n basic windows, those from `first` on begin at an age at which the delay bucket has arrived
+        first = -(-held.delay_bucket * granularity_us // basic_window_us)
+        whole = (windows - 1) * _up_to(first, share, windows - 2) - _up_to(first, share * first, windows - 2)
+        begin = (windows - 1) * basic_window_us
+        last = (span - begin) * _up_to(held.delay_bucket, share, begin // granularity_us)
+        knobs.append(knob)
+        cross.append(probing.rows * rate * (basic_window_us * whole + last))
         ideal += probing.rows * rate * float(span[-1])
         for column, weight in ((candidates, probing.delay_candidates), (results, probing.delay_results)):
-            column.append(np.cumsum(_dense(probing.delay_bucket, weight, most[x] + 1)).astype(np.int64))
+            column.append(_up_to(probing.delay_bucket, weight, knob))
     if ideal <= 0 or results[0][-1] + results[1][-1] == 0:
         return None
-    return PaperRecall(
-        granularity_us, (cross[0], cross[1]), ideal, (candidates[0], candidates[1]), (results[0], results[1])
-    )
+    pairs = (candidates[0], candidates[1]), (results[0], results[1])
+    return PaperRecall(granularity_us, (knobs[0], knobs[1]), (cross[0], cross[1]), ideal, *pairs)
+
+
+def knob_steps(most: int) -> Int64Array:
+    """Retentions to try, in granules, int64[n]: 0 to `most`, all of them up to `FINE_STEPS`."""
+    fine = np.arange(min(most, FINE_STEPS) + 1, dtype=np.int64)
+    if most <= FINE_STEPS:
+        return fine
+    more = math.ceil(math.log(most / FINE_STEPS) / math.log1p(0.001))
+    coarse = np.geomspace(FINE_STEPS, most, more + 1)[1:-1].astype(np.int64)
+    return np.concatenate([fine, coarse, [most]])
 
 
 def choose_retention(recall: Recall, left_rate: float, right_rate: float, target: float) -> tuple[int, int]:
@@ -338,11 +367,11 @@ def _step(knob: Int64Array, recall: Float64Array, value_us: int) -> float:
     return float(recall[at - 1]) if at else 0.0
 
 
-def _dense(bucket: Int64Array, weight: np.ndarray, size: int) -> Float64Array:
-    out = np.zeros(size)
-    inside = bucket < size
-    out[bucket[inside]] = weight[inside]
-    return out
+def _up_to(bucket: Int64Array, weight: np.ndarray, at: Int64Array) -> np.ndarray:
+    """Sum of the weights in buckets (strictly increasing or equal) up to and with each of `at`, of the weights' dtype."""
+    sums = np.concatenate([np.zeros(1, weight.dtype), np.cumsum(weight)])
+    found: np.ndarray = sums[np.searchsorted(bucket, at, "right")]
+    return found
 
 
 def _productivity(side: SideStats) -> Float64Array:
@@ -379,6 +408,8 @@ def _paper_sweep(
     target: float,
     left_rate: float,
     right_rate: float,
+    left_knob: Int64Array,
+    right_knob: Int64Array,
     left: Float64Array,
     right: Float64Array,
     ideal: float,
@@ -394,7 +425,7 @@ def _paper_sweep(
             continue
         while j > 0 and _paper_at(i, j - 1, left, right, ideal, cl, cr, rl, rr) >= target:
             j -= 1
-        cost = i * left_rate + j * right_rate
+        cost = left_knob[i] * left_rate + right_knob[j] * right_rate
         if cost < best_cost:
             best_i, best_j, best_cost = i, j, cost
     return best_i, best_j

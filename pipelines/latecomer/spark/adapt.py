@@ -34,7 +34,7 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
         The query has not been run or has changed since, or its strategy does not adapt.
     """
     if not spec.adapts:
-        problem = "has nothing to adapt: it learns nothing from the stream"
+        problem = "takes nothing from adapt: it learns as it runs, or not at all"
         raise InputError(f"query {spec.name}: strategy", spec.strategy.name, problem, "choose one that adapts")
     with Lease(lake, f"adapt-{spec.name}"):
         state = journal.run_state(lake, spec.name, spec.fingerprint())

@@ -39,8 +39,8 @@ SHARDS = (1, 2)
 WINDOW_US, SLIDE_US = 500_000, 100_000
 GAMES, GAME_ROWS = 16, 375_000
 """Games at once, and tuples of each: 6 M tuples, 60,000 answers."""
-TURNS = 3
-"""Times that each query runs over all events: the JVM compiles, beside the work, for most of the first two."""
+TURNS = 5
+"""Times that each query runs over all events: the JVM compiles, beside the work, for most of the first three."""
 BATCH_ROWS = GAMES * GAME_ROWS // 3
 """Arrivals per micro-batch, 125 s of stream time: what `run` takes by itself."""
 _QUERY = (
