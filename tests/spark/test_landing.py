@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -388,3 +389,41 @@ def test_a_sequence_that_only_some_files_have_orders_nothing(lake, tmp_path):
     (tmp_path / "c.csv").write_text("", encoding="utf-8")
     ingest(lake, [str(tmp_path / name) for name in ("a.csv", "b.csv", "c.csv")], IngestOptions(stream="s"))
     assert [(row["event_ts"].microsecond, row["source_seq"]) for row in rows_of(lake)] == [(1, 7), (3, None), (5, 8)]
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_not_a_number_is_one(lake, tmp_path, format):
+    values = ["1.5", "NaN", "Infinity", "-Infinity", "2"]
+    if format == "csv":
+        content = "event_ts,v,name\n" + "".join(f"{at},{value},NaN\n" for at, value in enumerate(values))
+    else:
+        content = "".join(f'{{"event_ts": {at}, "v": {value}, "name": "Nan"}}\n' for at, value in enumerate(values))
+    put(lake, tmp_path / f"a.{format}", content)
+    found = [row["v"] for row in rows_of(lake)]
+    assert type_of(lake, "s", "v") == "double"
+    assert found[0] == 1.5 and math.isnan(found[1]) and found[2:] == [math.inf, -math.inf, 2.0]
+    assert type_of(lake, "s", "name") == ("double" if format == "csv" else "string")
+
+
+def test_whole_numbers_beside_not_a_number_are_not_rounded(lake, tmp_path):
+    put(lake, tmp_path / "a.csv", "event_ts,id\n1,9007199254740993\n2,nan\n")
+    assert [row["id"] for row in rows_of(lake)] == ["9007199254740993", "nan"]
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.float64(), pa.decimal128(21, 2), pa.string()])
+def test_event_times_in_whole_microseconds_of_any_type(lake, tmp_path, kind):
+    times = [1_704_067_200_000_001, None, 1_704_067_200_000_002]
+    if kind == pa.string():
+        column = pa.array(["1704067200000001.0", None, "1704067200000002."])
+    else:
+        column = pa.array(times, pa.int64()).cast(kind)
+    pq.write_table(pa.table({"event_ts": column, "v": [1, 2, 3]}), tmp_path / "a.parquet")
+    done = ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
+    assert done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 1}
+    assert done.event_times_us == (times[0], times[2])
+
+
+def test_event_times_that_are_not_whole_are_not_rounded(lake, tmp_path):
+    pq.write_table(pa.table({"event_ts": [1_704_067_200.25, 5.0, float("nan"), 1e300]}), tmp_path / "a.parquet")
+    done = ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
+    assert done.rows_ingested == {"s": 1} and done.rows_quarantined == {"s": 3}

@@ -322,6 +322,9 @@ def _objects(spark: SparkSession, rows: DataFrame) -> DataFrame:
         nested = item.dataType.typeName() not in ("string", "void")
         if nested:  # as it is written, so that numbers in it stay numbers; a path cannot hold the sign that ends it
             value = F.to_json(value) if "'" in item.name else F.get_json_object("line", f"$['{item.name}']")
+        else:  # numbers that JSON does not have, and Python writes, come quoted
+            bare = F.replace(value, F.lit('"'), F.lit(""))
+            value = F.when(value.isin('"NaN"', '"Infinity"', '"-Infinity"'), bare).otherwise(value)
         columns.append(value.cast("string").alias(item.name))
     return parsed.select(
         *columns, "_row", "_line", F.coalesce("_raw", "line").alias("_raw"),

@@ -245,9 +245,12 @@ def _moment(name: str, kind: str, zone: str) -> Column:
     value = F.col(quoted(name))
     if kind in INTS:
         return value.cast("bigint")
+    if kind == "double" or kind.startswith("decimal"):  # whole numbers beside a missing one, or unsigned
+        return F.when(value == F.floor(value), value.try_cast("bigint"))
     if kind == "string":
         text = F.trim(value)
-        number = F.when(text.rlike("^[+-]?[0-9]{1,18}$"), text.try_cast("bigint"))
+        whole = F.regexp_extract(text, "^([+-]?[0-9]{1,18})([.]0*)?$", 1)
+        number = F.when(whole != "", whole.try_cast("bigint"))
         return F.coalesce(number, F.unix_micros(_instant(value, kind, zone)))
     if kind in ("timestamp", "timestamp_ntz", "date"):
         return F.unix_micros(_instant(value, kind, zone))
