@@ -53,6 +53,19 @@ def test_the_same_content_twice_is_one_ingestion(lake, tmp_path):
     again = ingest(lake, [str(tmp_path / "b.csv")], IngestOptions(stream="s"))
     assert (first.rows_read, len(first.skipped_files)) == (2, 1)
     assert (again.rows_read, len(again.skipped_files), committed_seq(lake)) == (0, 1, 2)
+    assert first.changed_files == again.changed_files == []
+
+
+def test_a_file_that_grew_comes_in_again_whole_and_is_named(lake, tmp_path):
+    file, other = tmp_path / "a.csv", tmp_path / "b.csv"
+    file.write_text("event_ts,v\n1,1\n")
+    ingest(lake, [str(file)], IngestOptions(stream="s"))
+    assert ingest(lake, [str(file)], IngestOptions(stream="t")).changed_files == []
+    file.write_text("event_ts,v\n1,1\n2,2\n")
+    other.write_text("event_ts,v\n3,3\n")
+    done = ingest(lake, [str(file), str(other)], IngestOptions(stream="s"))
+    assert (done.rows_read, done.changed_files) == (3, [str(file)])
+    assert [row["v"] for row in rows_of(lake, "s")] == [1, 1, 2, 3]
 
 
 def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):

@@ -155,8 +155,8 @@ def ingest(
     """Read files and store their rows in arrival order.
 
     The rows of one call are ordered by their `seq` column, if they have none by arrival time, else as they stand in the
-    files; they follow everything ingested before. A file whose content was ingested before is skipped. Rows that cannot
-    be used go to quarantine.
+    files; they follow everything ingested before. A file whose content was ingested before is skipped; one that has grown
+    since comes in again with all its rows, and is named. Rows that cannot be used go to quarantine.
     """
     from latecomer.lake.location import Lake
     from latecomer.spark import ingest as stage
@@ -182,6 +182,7 @@ def ingest(
             "streams": done.rows_ingested,
             "skipped_files": done.skipped_files,
             "left_out_files": done.left_out_files,
+            "changed_files": done.changed_files,
             "seq_from": done.seq_from,
             "seq_to": done.seq_to,
             "event_from": None if done.event_times_us is None else text.instant(done.event_times_us[0]),
@@ -191,7 +192,10 @@ def ingest(
         f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, put {quarantined:,} into "
         f"quarantine, skipped {len(done.skipped_files)} files ingested before ({done.seconds:.1f} s)"
         + _event_times(done.event_times_us)
-        + _left_out(done.left_out_files),
+        + _listed(done.left_out_files, "left out, of unknown type (to ingest them, name them and give --format)")
+        + _listed(
+            done.changed_files, "had been ingested before with other content or options: all their rows came again"
+        ),
     )
 
 
@@ -203,11 +207,11 @@ def _event_times(span: tuple[int, int] | None) -> str:
     return f"\n  event times {text.instant(span[0])} to {text.instant(span[1])}{doubt}"
 
 
-def _left_out(files: list[str]) -> str:
+def _listed(files: list[str], what: str) -> str:
     if not files:
         return ""
     some = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
-    return f"\n  {len(files)} files left out, of unknown type (to ingest them, name them and give --format): {some}"
+    return f"\n  {len(files)} files {what}: {some}"
 
 
 @main.command()

@@ -67,6 +67,8 @@ class IngestResult:
         Per stream.
     skipped_files, left_out_files
         Files whose content had been ingested before; a folder's files whose names do not say what they hold.
+    changed_files
+        Files that had been ingested into the same stream before, with other content or options: all their rows came again.
     seq_from, seq_to
         The places it gave, ``[seq_from, seq_to)``.
     event_times_us
@@ -78,6 +80,7 @@ class IngestResult:
     rows_quarantined: dict[str, int]
     skipped_files: list[str]
     left_out_files: list[str]
+    changed_files: list[str]
     seq_from: int
     seq_to: int
     event_times_us: tuple[int, int] | None
@@ -127,7 +130,7 @@ def ingest(
     left_out = [str(path) for path in others]
     digests = {path: digest(path, _what_matters(options)) for path in files}
     with Lease(lake, "ingest"):
-        known = _known_digests(lake)
+        known, streams_of = _ingested_before(lake)
         fresh: list[Path] = []
         skipped: list[str] = []
         for path in files:
@@ -138,7 +141,7 @@ def ingest(
                 fresh.append(path)
         start = committed_seq(lake)
         if not fresh:
-            return IngestResult(0, {}, {}, skipped, left_out, start, start, None, time.monotonic() - started)
+            return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, time.monotonic() - started)
         job = _Ingestion(lake, options, fresh, [digests[path] for path in fresh], start)
         with job:
             _check_unchanged(digests, fresh, options)
@@ -153,6 +156,7 @@ def ingest(
             kept_out,
             skipped,
             left_out,
+            [str(path) for path in fresh if streams_of.get(str(path), set()) & counts.keys()],
             start,
             start + total,
             job.event_times_us,
@@ -386,6 +390,13 @@ def _what_matters(options: IngestOptions) -> str:
     return json.dumps([options.stream, options.by, options.event_column, options.arrival_column, options.timezone])
 
 
-def _known_digests(lake: Lake) -> set[str]:
-    rows = small.read(lake, "ingest", "committed", columns=["digests"])
-    return set() if rows is None else {text for texts in rows["digests"].to_pylist() for text in texts}
+def _ingested_before(lake: Lake) -> tuple[set[str], dict[str, set[str]]]:
+    """Digests of what was ingested, and into which streams by path."""
+    rows = small.read(lake, "ingest", "committed", columns=["digests", "files", "counts"])
+    digests: set[str] = set()
+    streams: dict[str, set[str]] = {}
+    for row in [] if rows is None else rows.to_pylist():
+        digests.update(row["digests"])
+        for path in row["files"]:
+            streams.setdefault(path, set()).update(json.loads(row["counts"]))
+    return digests, streams
