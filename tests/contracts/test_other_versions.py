@@ -1,12 +1,14 @@
 """States and plans of another version of the program: told from ours in one line, never misread and never a fault of the program."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from latecomer.core.state import REMEDY, OtherVersion
 from latecomer.core.windows import Grid
 from latecomer.lake import journal, small, stored
+from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.spark import join, windowed
 from latecomer.spark.aggregate import AggregateStage
@@ -129,6 +131,29 @@ def test_the_command_says_so_in_one_line(tmp_path, columns, says):
     done = call("check", path, "--lake", lake.uri)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr and REMEDY in done.stderr
+
+
+def test_status_shows_the_other_queries(tmp_path):
+    lake, _, state = saved(tmp_path, format=2)
+    journal.save_state(lake, "other", state)
+    done = call("status", "--lake", lake.uri)
+    assert done.returncode == 0, done.stderr
+    assert "state of q: has format 2" in done.stdout and REMEDY in done.stdout
+    assert any(line.split()[:2] == ["other", "1"] for line in done.stdout.splitlines())
+
+
+def test_a_changed_query_is_refused_by_key_or_where_an_earlier_version_wrote_its_state_as_a_whole(tmp_path):
+    lake, path, state = saved(tmp_path)
+    changed = load_query(path)
+    path.write_text(path.read_text().replace("window: 1 s", "window: 2 s"))
+    spec = load_query(path)
+    assert spec.fingerprint() != changed.fingerprint()
+    with pytest.raises(InputError, match="has changed since it was first run"):
+        journal.load_state(lake, "q", spec)
+    journal.save_state(lake, "q", replace(state, number=2, asked=changed.to_dict()))
+    with pytest.raises(InputError, match="has changed: window_us was 1000000 when it ran, and is 2000000 in the file"):
+        journal.load_state(lake, "q", spec)
+    assert journal.load_state(lake, "q", changed) == replace(state, number=2, asked=changed.to_dict())
 
 
 def test_a_plan_of_another_format_is_not_carried_out(tmp_path, monkeypatch):

@@ -87,7 +87,7 @@ def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
     InputError
         The query has not been run, or computed something else when it was run.
     """
-    state = journal.state_for(lake, spec.name, spec.computed())
+    state = journal.state_for(lake, spec)
     if plot is not None and plot.suffix != ".png":
         raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
     if spec.kind != "join":

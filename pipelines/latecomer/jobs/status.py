@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from latecomer.core.state import OtherVersion
 from latecomer.jobs import text
 from latecomer.lake import journal, small, views
 from latecomer.lake.location import Lake
@@ -19,27 +20,35 @@ def status(lake: Lake) -> dict[str, Any]:
     available = committed_seq(lake)
     queries = []
     for name in lake.names("state"):
-        state = journal.load_state(lake, name)
-        if state is None:
-            continue
-        late, done_to = small.read(lake, "late", name, columns=["seq"]), views.closed_to(lake, name)
-        seqs = np.empty(0, np.int64) if late is None else np.unique(late["seq"].to_numpy())
-        pending = int(np.count_nonzero(seqs > done_to))
-        queries.append(
-            {
-                "query": name,
-                "processed_to": state.seq_to,
-                "backlog": available - state.seq_to,
-                "micro_batches": state.number + 1,
-                "flushed": state.flushed,
-                **state.counts,
-                "late_pending": pending,
-                "late_repaired": len(seqs) - pending,
-                "last_run": _written(lake, name),
-                "last_check": _checked(lake, name),
-            }
-        )
+        try:
+            found = _query(lake, name, available)
+        except OtherVersion as error:  # one query that this program cannot read hides no other
+            found = {"query": name, "problem": str(error)}
+        if found is not None:
+            queries.append(found)
     return {"lake": lake.uri, "next_seq": available, "streams": stream_totals(lake), "queries": queries}
+
+
+def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
+    """What is shown of one query; None where it was never run."""
+    state = journal.load_state(lake, name)
+    if state is None:
+        return None
+    late, done_to = small.read(lake, "late", name, columns=["seq"]), views.closed_to(lake, name)
+    seqs = np.empty(0, np.int64) if late is None else np.unique(late["seq"].to_numpy())
+    pending = int(np.count_nonzero(seqs > done_to))
+    return {
+        "query": name,
+        "processed_to": state.seq_to,
+        "backlog": available - state.seq_to,
+        "micro_batches": state.number + 1,
+        "flushed": state.flushed,
+        **state.counts,
+        "late_pending": pending,
+        "late_repaired": len(seqs) - pending,
+        "last_run": _written(lake, name),
+        "last_check": _checked(lake, name),
+    }
 
 
 def _written(lake: Lake, query: str) -> str | None:
@@ -84,8 +93,12 @@ def render(found: dict[str, Any]) -> str:
         "last_run",
         "last_check",
     )
-    rows = [(q["query"], *(_cell(q[key]) for key in header[1:])) for q in found["queries"]]
-    lines += ["", text.table(header, rows)] if rows else ["", "no query has been run yet"]
+    shown = [query for query in found["queries"] if "problem" not in query]
+    rows = [(q["query"], *(_cell(q.get(key)) for key in header[1:])) for q in shown]
+    lines += (
+        ["", text.table(header, rows)] if rows else ["", "no query has been run yet"] if not found["queries"] else []
+    )
+    lines += [f"{q['query']}: {q['problem']}" for q in found["queries"] if "problem" in q]
     return "\n".join(lines)
 
 

@@ -21,6 +21,7 @@ from latecomer.core.state import OtherVersion
 from latecomer.lake import small, stored
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.specs.spec import Spec
 
 STATE_FORMAT = 1
 """Layout of states and plans; what was written with another one is refused, never misread. Without a number it is 1."""
@@ -34,8 +35,8 @@ _PLANS = {"run": "journal", "repair": "repair_journal"}
 class RunState:
     """Where `run` of a query stands: its last committed batch, the next ``seq`` to process, and the stage's state.
 
-    `released` are the result rows that this batch's flush let go, and the sum of their waits (us), by period (us). `computed` is what the
-    query that ran computes (:meth:`latecomer.specs.spec.Spec.computed`), None where an earlier version wrote the state.
+    `released` are the result rows that this batch's flush let go, and the sum of their waits (us), by period (us). `asked` is what the
+    query that ran asks (:meth:`latecomer.specs.spec.Spec.to_dict`), None where an earlier version wrote the state.
     """
 
     number: int
@@ -45,10 +46,10 @@ class RunState:
     stage: dict[str, Any]
     counts: dict[str, int]
     released: dict[int, tuple[int, int]] = field(default_factory=dict)
-    computed: dict[str, Any] | None = None
+    asked: dict[str, Any] | None = None
 
 
-def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunState | None:
+def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | None:
     """State of the query's last committed micro-batch, None before the first.
 
     Raises
@@ -56,7 +57,7 @@ def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunSta
     OtherVersion
         The state was written by a version with another layout; so does the state where it lacks what this version asks of it.
     InputError
-        With `fingerprint`: it was written by a query that computed something else.
+        With `spec`: the query that wrote it asked something else.
     """
     table = small.read(lake, "state", query)
     if table is None or table.num_rows == 0:
@@ -64,13 +65,10 @@ def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunSta
     where = f"state of {query}"
     row = stored.Stored(table.to_pylist()[0], where)
     _check_format(row.get("format", 1), where)
-    if fingerprint is not None and row["fingerprint"] != fingerprint:
-        raise InputError(
-            f"query {query}",
-            None,
-            "has changed since it was first run in this lake, and its results would mix two questions",
-            "give the changed query a new name, or restore the file",
-        )
+    # absent where an earlier version wrote it
+    asked = json.loads(row.get("asked") or "null")
+    if spec is not None and row["fingerprint"] != spec.fingerprint():
+        raise _changed(query, asked, spec.to_dict(), "")
     return RunState(
         row["number"],
         row["seq_to"],
@@ -78,40 +76,52 @@ def load_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunSta
         row["fingerprint"],
         stored.loads(row["stage"], where),
         stored.loads(row["counts"], where),
-        # absent where an earlier version wrote it
         {int(period): (rows, wait) for period, (rows, wait) in json.loads(row.get("released") or "{}").items()},
-        json.loads(row.get("computed") or "null"),
+        asked,
     )
 
 
-def run_state(lake: Lake, query: str, fingerprint: str | None = None) -> RunState:
+def run_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState:
     """State of a query that has been run; errors as for `load_state`, and one where it has not."""
-    found = load_state(lake, query, fingerprint)
+    found = load_state(lake, query, spec)
     if found is None:
         raise InputError(f"query {query}", None, f"has not been run in {lake.uri}", "run it first")
     return found
 
 
-def state_for(lake: Lake, query: str, computed: dict[str, Any]) -> RunState:
+def state_for(lake: Lake, spec: Spec) -> RunState:
     """As `run_state`, for commands that read what a query left: its file may state another target, and nothing else.
 
     Raises
     ------
     InputError
-        Also where the query that ran computed something other than `computed` says.
+        Also where the query that ran computed something other than `spec` does.
     """
-    found = run_state(lake, query)
-    if found.computed is not None and found.computed != computed:
-        before, now = _leaves(found.computed), _leaves(json.loads(json.dumps(computed)))
-        key = next(key for key in (*now, *before) if now.get(key) != before.get(key))
-        shown = f"{key} was {json.dumps(before.get(key))} when it ran, and is {json.dumps(now.get(key))} in the file"
-        raise InputError(
-            f"query {query}",
-            None,
-            f"has changed: {shown}",
-            "give the changed query a new name, or restore the file; only its target may be another",
-        )
+    found = run_state(lake, spec.name)
+    if found.asked is not None:
+        before, now = spec.computed(found.asked), spec.computed(_as_stored(spec.to_dict()))
+        if before != now:
+            raise _changed(spec.name, before, now, "; only its target may be another")
     return found
+
+
+def _as_stored(asked: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(asked))
+    return found
+
+
+def _changed(query: str, before: dict[str, Any] | None, now: dict[str, Any], besides: str) -> InputError:
+    """The query asks something else than it did; `besides` ends the remedy."""
+    problem = "has changed since it was first run in this lake, and its results would mix two questions"
+    if before is not None:
+        old, new = _leaves(before), _leaves(_as_stored(now))
+        key = next((key for key in (*new, *old) if new.get(key) != old.get(key)), None)
+        if key is not None:
+            shown = (json.dumps(leaves.get(key), ensure_ascii=False) for leaves in (old, new))
+            problem = "has changed: {} was {} when it ran, and is {} in the file".format(key, *shown)
+    return InputError(
+        f"query {query}", None, problem, f"give the changed query a new name, or restore the file{besides}"
+    )
 
 
 def _leaves(value: Any, at: str = "") -> dict[str, Any]:
@@ -136,7 +146,7 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
         "stage": json.dumps(state.stage, separators=(",", ":")),
         "counts": json.dumps(state.counts),
         "released": json.dumps(state.released),
-        "computed": json.dumps(state.computed, separators=(",", ":")),
+        "asked": json.dumps(state.asked, separators=(",", ":")),
     }
     small.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number, replace=True)
 

@@ -40,7 +40,7 @@ def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
     """
     if name == "quarantine":
         return quarantine(lake, [stream for _, stream in spec.streams])
-    journal.state_for(lake, spec.name, spec.computed())
+    journal.state_for(lake, spec)
     return {
         "results": results,
         "on_time": lambda lake, spec: _sorted_rows(lake, spec, ["on_time"], latest=False),

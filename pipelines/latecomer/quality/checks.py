@@ -81,7 +81,7 @@ def check(lake: Lake, spec: Spec, *, report_dir: Path | None = None) -> CheckOut
     InputError
         The query has not been run in this lake, or computed something else when it was run.
     """
-    state = journal.state_for(lake, spec.name, spec.computed())
+    state = journal.state_for(lake, spec)
     ledger = books.ledger(lake, spec).to_pandas()
     reach = conservation.Reach.of(lake, spec.name, state)
     kept = conservation.kept(lake, spec.name, reach)

@@ -20,7 +20,7 @@ def ledger(lake: Lake, spec: Spec) -> pa.Table:
     InputError
         The query has not been run in this lake, or computed something else when it was run.
     """
-    state = journal.state_for(lake, spec.name, spec.computed())
+    state = journal.state_for(lake, spec)
     still_open = open_ledger(spec, state.stage)
     if isinstance(spec, WindowedSpec):
         return windowed.ledger(lake, spec, still_open)

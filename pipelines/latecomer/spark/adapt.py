@@ -37,7 +37,7 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
         problem = "takes nothing from adapt: it learns as it runs, or not at all"
         raise InputError(f"query {spec.name}: strategy", spec.strategy.name, problem, "choose one that adapts")
     with Lease(lake, f"adapt-{spec.name}"):
-        state = journal.run_state(lake, spec.name, spec.fingerprint())
+        state = journal.run_state(lake, spec.name, spec)
         learnt = _learnt(lake, spec, state)
         last = small.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1

@@ -49,7 +49,7 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
     if from_us >= to_us:
         raise InputError("--from", from_us, "is not before --to", "give a range of event time")
     with Lease(lake, f"backfill-{spec.name}"):
-        state = journal.run_state(lake, spec.name, spec.fingerprint())
+        state = journal.run_state(lake, spec.name, spec)
         spark = session(lake, rows=state.seq_to)
         stage: Any = stage_of(spec, spark, lake)
         rows = stage.recompute(from_us, to_us, state.seq_to, state.stage).persist()

@@ -63,7 +63,7 @@ def repair(
     """
     started = time.monotonic()
     with Lease(lake, f"repair-{spec.name}"):
-        state = journal.run_state(lake, spec.name, spec.fingerprint())
+        state = journal.run_state(lake, spec.name, spec)
         last = small.last_version(lake, "repairs", spec.name, "repair")
         number = 0 if last is None else last + 1
         done_to = views.closed_to(lake, spec.name)

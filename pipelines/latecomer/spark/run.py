@@ -75,7 +75,7 @@ def run(
     if not available and not lake.exists("ingest", "committed"):
         raise InputError("--lake", lake.uri, "has nothing ingested", "ingest first, or check the path")
     with Lease(lake, f"run-{spec.name}"):
-        state = journal.load_state(lake, spec.name, spec.fingerprint())
+        state = journal.load_state(lake, spec.name, spec)
         end = available if until_seq is None else min(available, until_seq + 1)
         last_flush = flush and end == available
         if flush and not last_flush:
@@ -139,7 +139,7 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
         settled.state,
         settled.counts,
         released,
-        spec.computed(),
+        spec.to_dict(),
     )
     journal.save_state(lake, spec.name, after)
     crash.point("run:state")

@@ -108,12 +108,12 @@ class Spec:
         streams = [list(pair) for pair in self.streams]
         return {"kind": self.kind, "name": self.name, "streams": streams, **self.question()}
 
-    def computed(self) -> dict[str, Any]:
-        """As :meth:`to_dict`, without what stored results can be judged by afterwards: the target, and the share of periods that have to reach it."""
-        found = self.to_dict()
-        found["quality"] = {key: value for key, value in found["quality"].items() if key == "period_us"}
-        found["strategy"] = {key: value for key, value in found["strategy"].items() if key != "confidence"}
-        return found
+    @staticmethod
+    def computed(asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a query's :meth:`to_dict`, all but what stored results can be judged by afterwards: the target, and the share of periods that have to reach it."""
+        quality = {key: value for key, value in asked["quality"].items() if key == "period_us"}
+        strategy = {key: value for key, value in asked["strategy"].items() if key != "confidence"}
+        return {**asked, "quality": quality, "strategy": strategy}
 
     def fingerprint(self) -> str:
         """Identity of what the query computes (SHA-256 of canonical JSON): comments, description, schedule and the bound on rows held do not count."""
