@@ -364,6 +364,36 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake,
     assert put(lake, path, "event_ts\n1\n2\n").rows_ingested == {"s": 2}
 
 
+@pytest.mark.parametrize("after", ["replaced", "gone"])
+@pytest.mark.parametrize("point", ["ingest:planned", "ingest:events"])
+def test_parquet_that_changes_while_it_is_written_is_refused_and_comes_in_once(
+    lake, tmp_path, monkeypatch, either_way, after, point
+):
+    path, other = tmp_path / "a.parquet", tmp_path / "new"
+    pq.write_table(pa.table({"event_ts": [1]}), path)
+    pq.write_table(pa.table({"event_ts": [1, 2]}), other)
+
+    def meanwhile(name):
+        if name == point and other.exists():
+            other.replace(path)
+            if after == "gone":
+                path.unlink()
+
+    monkeypatch.setattr(ingesting.crash, "point", meanwhile)
+    with pytest.raises(InputError, match=r"a\.parquet: was changed while it was read"):
+        ingest(lake, [str(path)], IngestOptions(stream="s"))
+    assert committed_seq(lake) == 0
+    pq.write_table(pa.table({"event_ts": [1, 2]}), path)
+    assert ingest(lake, [str(path)], IngestOptions(stream="s")).rows_ingested == {"s": 2}
+    assert len(rows_of(lake)) == 2
+
+
+def test_parquet_without_a_column_is_named(lake, tmp_path):
+    pq.write_table(pa.table({}), tmp_path / "none.parquet")
+    with pytest.raises(InputError, match=r"none\.parquet: has no column"):
+        ingest(lake, [str(tmp_path / "none.parquet")], IngestOptions(stream="s"))
+
+
 @pytest.mark.parametrize("zone", ["localtime", "posix/Europe/Berlin", "Mars/Olympus"])
 def test_zones_that_the_engine_does_not_know_are_refused(lake, tmp_path, zone):
     with pytest.raises(InputError, match="is not a time zone"):
@@ -427,3 +457,4 @@ def test_event_times_that_are_not_whole_are_not_rounded(lake, tmp_path):
     pq.write_table(pa.table({"event_ts": [1_704_067_200.25, 5.0, float("nan"), 1e300]}), tmp_path / "a.parquet")
     done = ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
     assert done.rows_ingested == {"s": 1} and done.rows_quarantined == {"s": 3}
+    assert small.read(lake, "quarantine", "s").sort_by("line")["raw"][0].as_py() == '{"event_ts":1.70406720025E9}'

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
-from latecomer.lake.landing import digest, find
+from latecomer.lake.landing import digest, find, format_of
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import landing, landing_rows, tables
@@ -144,9 +144,13 @@ def ingest(
             return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, time.monotonic() - started)
         job = _Ingestion(lake, options, fresh, [digests[path] for path in fresh], start)
         with job:
-            _check_unchanged(digests, fresh, options)
+            job.check_unchanged()
             say(f"ingest: {len(fresh)} files read")
-            counts = job.write(say)
+            try:
+                counts = job.write(say)
+            except Exception:
+                job.check_in_place()
+                raise
         ingested = {stream: c["rows"] for stream, c in counts.items() if c["rows"]}
         kept_out = {stream: c["quarantined"] for stream, c in counts.items() if c["quarantined"]}
         total = sum(ingested.values())
@@ -177,6 +181,7 @@ class _Ingestion:
         self.unfinished = self._unfinished()
         self.landed = landing.read(self.spark, lake, files, options)
         self.event_times_us: tuple[int, int] | None = None
+        self._stamps: dict[Path, tuple[int, int, int]] = {}
         try:
             self.types = self._agree_types()
         except BaseException:
@@ -188,6 +193,23 @@ class _Ingestion:
 
     def __exit__(self, *_: object) -> None:
         self.landed.close()
+
+    def check_unchanged(self) -> None:
+        """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
+        self._stamps = {path: _stamp(path) for path in self.files if format_of(path, self.options.format) == "parquet"}
+        for path, known in zip(self.files, self.digests, strict=True):
+            try:
+                same = digest(path, _what_matters(self.options)) == known
+            except OSError:
+                same = False
+            if not same:
+                raise _changed(path)
+
+    def check_in_place(self) -> None:
+        """The same of Parquet, which is read where it lies, again and again until its rows are written."""
+        for path, stamp in self._stamps.items():
+            if _stamp(path) != stamp:
+                raise _changed(path)
 
     def _agree_types(self) -> dict[str, str]:
         """Column -> Spark type for the whole call, agreed with the tables that exist."""
@@ -303,6 +325,7 @@ class _Ingestion:
                 crash.point("ingest:quarantine")
 
     def _commit(self, counts: dict[str, dict[str, int]], good: int, number: int) -> dict[str, dict[str, int]]:
+        self.check_in_place()
         row = {
             "number": number,
             "seq_from": self.start,
@@ -374,16 +397,18 @@ def _check_options(options: IngestOptions) -> None:
         raise InputError("--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin")
 
 
-def _check_unchanged(digests: dict[Path, str], files: list[Path], options: IngestOptions) -> None:
-    """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
-    for path in files:
-        try:
-            same = digest(path, _what_matters(options)) == digests[path]
-        except OSError:
-            same = False
-        if not same:
-            remedy = "ingest it when it is complete: write elsewhere, then move it here"
-            raise InputError(str(path), None, "was changed while it was read; nothing was written", remedy)
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """What differs once a file was written to or replaced; zeros where it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _changed(path: Path) -> InputError:
+    remedy = "ingest it when it is complete: write elsewhere, then move it here"
+    return InputError(str(path), None, "was changed while it was read; nothing was ingested", remedy)
 
 
 def _what_matters(options: IngestOptions) -> str:

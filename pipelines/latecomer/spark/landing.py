@@ -205,6 +205,8 @@ def _parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from None
+    if not schema.names:
+        raise FileProblem("has no column", "check the file")
     _check_columns(schema.names)
     place = literal(str(path.resolve()))
     if _NOT_IN_PLACE.fullmatch(path.resolve().name):
@@ -217,7 +219,7 @@ def _parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame:
         )
     try:
         rows = _as_written(spark.read.parquet(place), schema)
-        everything = F.to_json(F.struct(*(F.col(quoted(c)) for c in rows.columns)))
+        everything = F.to_json(F.struct(*(F.col(quoted(c)) for c in schema.names)))
         position = F.col("_row")
         return rows.select(
             "*", (position + 1).alias("_line"), everything.alias("_raw"),
