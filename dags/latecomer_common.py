@@ -55,6 +55,7 @@ def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
         application_args=list(arguments),
         name=f"latecomer-{task_id}",
         driver_memory=os.environ.get("LATECOMER_DRIVER_MEMORY"),
+        properties_file=os.environ.get("LATECOMER_SPARK_PROPERTIES"),
         verbose=False,
         **more,
     )

@@ -81,5 +81,5 @@ if [ ! -f .jvm/latecomer.jsa ]; then
   LATECOMER_ARCHIVE=$PWD/.jvm/latecomer.tmp .venv/bin/python infra/warm_up.py >>"$log" 2>&1 || true
   [ ! -f .jvm/latecomer.tmp ] || mv -f .jvm/latecomer.tmp .jvm/latecomer.jsa
 fi
-.venv/bin/python infra/spark_defaults.py .jvm/conf >>"$log" 2>&1 || stop "failed: spark defaults (see $log)"
+.venv/bin/python infra/spark_properties.py .jvm/spark.properties >>"$log" 2>&1 || stop "failed: properties of Spark (see $log)"
 say "ready"

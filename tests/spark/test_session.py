@@ -41,6 +41,33 @@ def test_spark_defaults_win(tmp_path, monkeypatch):
     assert not NAMES & set(settings(Lake("lake")))
 
 
+def test_tasks_of_airflow_start_from_the_class_archive(tmp_path):
+    script, root = tmp_path / "mapped.py", Path(__file__).parents[2]
+    script.write_text(
+        "from pathlib import Path\nfrom pyspark.sql import SparkSession\n"
+        "jvm = SparkSession.builder.getOrCreate()._jvm.java.lang.ProcessHandle.current().pid()\n"
+        "print('MAPPED', 'latecomer.jsa' in Path(f'/proc/{jvm}/maps').read_text())\n",
+        encoding="utf-8",
+    )
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    given = ["--master", "local[1]", "--properties-file", root / ".jvm" / "spark.properties"]
+    env = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+    ran = subprocess.run(
+        [submit, *given, script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=env | {"PYSPARK_PYTHON": sys.executable},
+        timeout=120,
+    )
+    assert "MAPPED True" in ran.stdout.splitlines()
+    lines = (root / "infra" / "airflow.env").read_text(encoding="utf-8").splitlines()
+    assert "LATECOMER_SPARK_PROPERTIES=$ROOT/.jvm/spark.properties" in lines
+    assert not any(line.startswith("SPARK_CONF_DIR") for line in lines), (
+        "a folder in the class path shuts the archive out"
+    )
+
+
 def test_the_quick_compiler_is_for_jobs_known_to_be_small(monkeypatch):
     monkeypatch.setenv("LATECOMER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=4")
     quick = "-XX:TieredStopAtLevel=1"
