@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from latecomer.core.policies import RetentionParameters, restore_policy
-from latecomer.lake import views
+from latecomer.lake import journal, views
+from latecomer.lake.errors import InputError
 from latecomer.quality import ledger as books
 from latecomer.reference.join import exact_join, k_slack, qjoin
 from latecomer.spark.repair import repair
@@ -121,12 +122,38 @@ def test_a_second_run_has_nothing_to_do(lake, tmp_path):
 
 
 def test_a_changed_query_is_refused(lake, tmp_path):
-    from latecomer.lake.errors import InputError
-
     load(lake, events.disordered(5, rows=60), tmp_path)
     run(lake, query())
     with pytest.raises(InputError, match="has changed"):
         run(lake, query(recall=0.5))
+
+
+def test_a_micro_batch_that_failed_may_be_planned_smaller_or_ask_something_else(lake, tmp_path, monkeypatch):
+    from latecomer.spark import run as running
+
+    table = events.disordered(5, rows=120)
+    load(lake, table, tmp_path)
+
+    def out_of_memory(*_, **__):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(running.tables, "append", out_of_memory)
+    for spec in (query(recall=0.5), query()):
+        with pytest.raises(RuntimeError):
+            run(lake, spec)
+    monkeypatch.undo()
+    report = run(lake, query(), rows_per_batch=30, flush=True)
+    assert report.micro_batches == 4
+    repair(lake, query(), flush=True)
+    assert sorted(pairs(views.results(lake, query()))) == sorted(expected(table, query())[1])
+
+
+def test_a_killed_micro_batch_is_finished_as_it_was_asked(lake, tmp_path):
+    load(lake, events.disordered(5, rows=60), tmp_path)
+    journal.plan(lake, "pairs", "run", 0, {"seq_from": 0, "seq_to": 60, "flush": False, "asked": query().to_dict()})
+    with pytest.raises(InputError, match=r"quality.recall was 0\.6 when it ran, and is 0\.5 in the file"):
+        run(lake, query(recall=0.5), rows_per_batch=20)
+    assert run(lake, query(), rows_per_batch=20).micro_batches == 1
 
 
 @pytest.mark.parametrize(("strategy", "more"), [("k_slack", ", slack: 1 s"), ("mp_k_slack", ""), ("aq_k_slack", "")])

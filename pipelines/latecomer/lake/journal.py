@@ -2,7 +2,8 @@
 
 A micro-batch is planned (which range of ``seq``) and the plan committed before anything is written; then its tables, in
 one fixed order, each with the batch's number as transaction version; the state last. Whoever finds a plan without its
-state runs that very plan again: tables that had it ignore the repeat, the others get it now.
+state runs that very plan again: tables that had it ignore the repeat, the others get it now. A writer that failed without being
+killed, and had written nothing, takes its plan back, so that a smaller one may follow where memory did not do.
 
 ``journal/<query>`` holds one row per plan of ``run``, ``repair_journal/<query>`` one per plan of ``repair``, since both may work at
 once and a table has one writer. ``state/<query>`` has one row, replaced at each commit (earlier ones stay in the table's history).
@@ -27,6 +28,7 @@ STATE_FORMAT = 1
 """Layout of states and plans; what was written with another one is refused, never misread. Without a number it is 1."""
 
 _PLAN = pa.schema([("number", pa.int64()), ("plan", pa.string())])
+_AGAIN = _PLAN.append(pa.field("again", pa.int64()))
 _PLANS = {"run": "journal", "repair": "repair_journal"}
 """Writer to the area of its plans."""
 
@@ -68,7 +70,7 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
     # absent where an earlier version wrote it
     asked = json.loads(row.get("asked") or "null")
     if spec is not None and row["fingerprint"] != spec.fingerprint():
-        raise _changed(query, asked, spec.to_dict(), "")
+        raise changed(query, asked, spec.to_dict())
     return RunState(
         row["number"],
         row["seq_to"],
@@ -99,22 +101,23 @@ def state_for(lake: Lake, spec: Spec) -> RunState:
     """
     found = run_state(lake, spec.name)
     if found.asked is not None:
-        before, now = spec.computed(found.asked), spec.computed(_as_stored(spec.to_dict()))
+        before, now = spec.computed(found.asked), spec.computed(as_stored(spec.to_dict()))
         if before != now:
-            raise _changed(spec.name, before, now, "; only its target may be another")
+            raise changed(spec.name, before, now, "; only its target may be another")
     return found
 
 
-def _as_stored(asked: dict[str, Any]) -> dict[str, Any]:
+def as_stored(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a query asks, as it comes back from a table."""
     found: dict[str, Any] = json.loads(json.dumps(asked))
     return found
 
 
-def _changed(query: str, before: dict[str, Any] | None, now: dict[str, Any], besides: str) -> InputError:
+def changed(query: str, before: dict[str, Any] | None, now: dict[str, Any], besides: str = "") -> InputError:
     """The query asks something else than it did; `besides` ends the remedy."""
     problem = "has changed since it was first run in this lake, and its results would mix two questions"
     if before is not None:
-        old, new = _leaves(before), _leaves(_as_stored(now))
+        old, new = _leaves(before), _leaves(as_stored(now))
         key = next((key for key in (*new, *old) if new.get(key) != old.get(key)), None)
         if key is not None:
             shown = (json.dumps(leaves.get(key), ensure_ascii=False) for leaves in (old, new))
@@ -151,28 +154,34 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
     small.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number, replace=True)
 
 
-def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> dict[str, Any]:
-    """Record plan `number` of a writer (``run``, ``repair``), or return the one recorded before under that number."""
-    found = planned(lake, query, writer, number)
-    if found is not None:
-        return found
-    row = {"number": number, "plan": json.dumps({"format": STATE_FORMAT, **what})}
-    small.append(lake, _PLANS[writer], query, pa.Table.from_pylist([row], schema=_PLAN), writer, number)
-    return what
+def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> None:
+    """Record plan `number` of a writer (``run``, ``repair``), of which there is none."""
+    area, again = _PLANS[writer], f"{writer}_again"
+    row: dict[str, Any] = {"number": number, "plan": json.dumps({"format": STATE_FORMAT, **what})}
+    if not small.append(lake, area, query, pa.Table.from_pylist([row], schema=_PLAN), writer, number):
+        last = small.last_version(lake, area, query, again)
+        version = 0 if last is None else last + 1
+        small.append(lake, area, query, pa.Table.from_pylist([row | {"again": version}], schema=_AGAIN), again, version)
+
+
+def take_back(lake: Lake, query: str, writer: str, number: int) -> None:
+    """Undo plan `number`, of which nothing was written nor can be any more."""
+    plan(lake, query, writer, number, {"taken_back": True})
 
 
 def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] | None:
-    """The plan of that number, if it was recorded."""
+    """The plan of that number, if one was recorded; the last of them."""
     done = small.last_version(lake, _PLANS[writer], query, writer)
     if done is None or done < number:
         return None
     rows = small.read(lake, _PLANS[writer], query, filter=pc.field("number") == number)
     if rows is None or rows.num_rows == 0:
         return None
+    last = max(rows.to_pylist(), key=lambda row: -1 if row.get("again") is None else row["again"])
     where = f"plan of {query}"
-    found: dict[str, Any] = stored.loads(rows["plan"][0].as_py(), where)
+    found: dict[str, Any] = stored.loads(last["plan"], where)
     _check_format(found.pop("format", 1), where)
-    return found
+    return None if found.get("taken_back") else found
 
 
 def _check_format(found: int, where: str) -> None:

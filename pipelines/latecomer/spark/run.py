@@ -6,13 +6,16 @@ module decides *when it counts*.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from deltalake.exceptions import DeltaError
+
 from latecomer.lake import crash, journal, small
-from latecomer.lake.errors import InputError
+from latecomer.lake.errors import InputError, LatecomerError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
@@ -82,8 +85,12 @@ def run(
             progress(f"{spec.name}: not flushed, {available - end} arrivals are left after --until-seq {until_seq}")
         before = dict(state.counts) if state else {}
         count = 0
-        for batch in _batches(lake, spec.name, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush):
-            state = _process(lake, spec, batch, state, end)
+        for batch in _batches(lake, spec, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush):
+            try:
+                state = _process(lake, spec, batch, state, end)
+            except Exception:
+                _take_back(lake, spec, batch)
+                raise
             count += 1
             what = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
             progress(f"{spec.name}: micro-batch {batch.number}, {what if batch.seq_to > batch.seq_from else 'flush'}")
@@ -96,21 +103,47 @@ def run(
         )
 
 
-def _batches(lake, query, state, end, size, flush):  # type: ignore[no-untyped-def]
+def _batches(lake, spec, state, end, size, flush):  # type: ignore[no-untyped-def]
     """Plans still to be done: an unfinished one first, then new ones up to `end`."""
     number = state.number + 1 if state else 0
     seq = state.seq_to if state else 0
     flushed = state.flushed if state else False
-    unfinished = journal.planned(lake, query, "run", number)
+    unfinished = _unfinished(lake, spec, number)
     while unfinished is not None or seq < end or (flush and not flushed):
-        wanted = {"seq_from": seq, "seq_to": min(seq + size, end), "flush": flush and seq + size >= end}
-        wanted["parameters"] = effective(lake, query, seq)
-        agreed = unfinished or journal.plan(lake, query, "run", number, wanted)
+        agreed = unfinished
+        if agreed is None:
+            agreed = {"seq_from": seq, "seq_to": min(seq + size, end), "flush": flush and seq + size >= end}
+            agreed["parameters"] = effective(lake, spec.name, seq)
+            asked = {"asked": spec.to_dict()} if number == 0 else {}  # of later ones the state tells
+            journal.plan(lake, spec.name, "run", number, agreed | asked)
         unfinished = None
         crash.point("run:planned")
-        learnt = agreed.get("parameters", wanted["parameters"])  # plans of earlier versions do not say
+        # plans of earlier versions do not say
+        learnt = agreed["parameters"] if "parameters" in agreed else effective(lake, spec.name, seq)
         yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
         number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
+
+
+def _unfinished(lake: Lake, spec: Spec, number: int) -> dict[str, Any] | None:
+    """The plan that a killed writer left.
+
+    Raises
+    ------
+    InputError
+        It was another question's.
+    """
+    found = journal.planned(lake, spec.name, "run", number)
+    asked = None if found is None else found.get("asked")
+    if asked is not None and asked != journal.as_stored(spec.to_dict()):
+        raise journal.changed(spec.name, asked, spec.to_dict())
+    return found
+
+
+def _take_back(lake: Lake, spec: Spec, batch: Batch) -> None:
+    """Undo the plan of a micro-batch that failed: the next may be smaller, or ask something else; not where anything was written."""
+    with contextlib.suppress(LatecomerError, DeltaError, OSError):
+        if not any(_committed(lake, area, spec.name, batch.number) for area in ("on_time", "late", "ledger")):
+            journal.take_back(lake, spec.name, "run", batch.number)
 
 
 def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None, end: int) -> journal.RunState:
