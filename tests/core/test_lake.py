@@ -8,7 +8,9 @@ import threading
 
 import pyarrow as pa
 import pytest
-from latecomer.lake import housekeeping, journal, small, views
+from deltalake import write_deltalake
+from latecomer.lake import housekeeping, journal, lease, small, views
+from latecomer.lake.errors import LeaseHeld, LeaseLost
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 
@@ -72,6 +74,60 @@ def test_a_lease_that_cannot_be_given_back_hides_nothing(tmp_path, monkeypatch) 
     with pytest.raises(KeyError, match="of the work"), Lease(lake, "run-r"):
         monkeypatch.setattr(Lease, "_open", refuse)
         raise KeyError("of the work")
+
+
+def elsewhere(monkeypatch) -> None:
+    """As if the next lease were asked for in another container of the same host name."""
+    monkeypatch.setattr(lease, "_place", lambda: "another process namespace")
+    monkeypatch.setattr(lease, "_me", lambda: "host:1")
+
+
+def test_the_holder_in_another_container_of_the_same_name_is_alive(tmp_path, monkeypatch) -> None:
+    lake = Lake(tmp_path / "lake")
+    with Lease(lake, "run-q"):
+        elsewhere(monkeypatch)
+        with pytest.raises(LeaseHeld), Lease(lake, "run-q"):
+            pass
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_holder_whose_clock_is_behind_is_watched(tmp_path, monkeypatch, alive) -> None:
+    lake = Lake(tmp_path / "lake")
+    holder = Lease(lake, "run-q")
+    clock = lease.time.time
+    monkeypatch.setattr(lease, "RENEW_S", 0.1 if alive else 60)
+    monkeypatch.setattr(lease, "WATCH_S", 1)
+    monkeypatch.setattr(lease.time, "time", lambda: clock() - (300 if threading.current_thread() is not watcher else 0))
+    watcher = threading.Thread()
+    with holder:
+        outcome: list[object] = []
+
+        def take() -> None:
+            row = holder._row(holder._open())
+            assert row is not None
+            outcome.append(Lease(lake, "run-q")._is_dead(row | {"place": "elsewhere"}))
+
+        watcher = threading.Thread(target=take)
+        watcher.start()
+        watcher.join()
+    assert outcome == [not alive]
+
+
+def test_a_holder_that_was_asleep_finds_that_it_was_replaced(tmp_path, monkeypatch) -> None:
+    lake = Lake(tmp_path / "lake")
+    with Lease(lake, "run-q") as first:
+        first.confirm()
+        row = first._row(first._open())
+        assert row is not None
+        rows = pa.Table.from_pylist([row | {"holder": "host:1", "acquired": 0.0}])
+        write_deltalake(lake.table("lease", "run-q"), rows, mode="overwrite")
+        first.confirm()  # it was heard from just now
+        monkeypatch.setattr(lease, "_clocks", lambda: (1e12, 1e12))
+        with pytest.raises(LeaseLost, match="was taken over by host:1"):
+            first.confirm()
+    after = first._row(first._open())
+    assert after is not None and after["holder"] == "host:1", "what is not ours is not given back"
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

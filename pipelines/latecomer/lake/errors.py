@@ -47,6 +47,19 @@ class LeaseHeld(LatecomerError):
         )
 
 
+class LeaseLost(LeaseHeld):
+    """Another process took over while this one was not heard from."""
+
+    def __init__(self, name: str, holder: str) -> None:
+        super().__init__(name, holder, 0.0)
+
+    def __str__(self) -> str:
+        return (
+            f"lease {self.name!r}: was taken over by {self.holder} while this process was not heard from; "
+            "what it had not committed was not written"
+        )
+
+
 def _one_line(text: str, limit: int = 300) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= limit else flat[: limit - 3] + "..."

@@ -1,10 +1,10 @@
 """One writer per table: a lease in the lake refuses a second writer and names the first.
 
 A lease is a Delta table of its own; each change of hands is one commit, and the commit protocol (put if absent of the
-next log entry, on a disk as on an object store) decides a race. The holder renews it from a thread; a holder
-that is dead (same host: no such process; another host: no renewal for `EXPIRY_S`) is replaced. A holder that was only
-asleep and comes back finds its commits ignored or refused: every write carries a transaction version, and what a
-micro-batch writes is a function of the arrival order alone, so two holders would have written the same rows.
+next log entry, on a disk as on an object store) decides a race. The holder renews it from a thread; a holder that is dead
+is replaced: one whose process is gone, where that can be told (same boot of the same machine, same process namespace: names of
+hosts do not say, containers share them), else one that has not renewed it for `EXPIRY_S`, nor, as clocks differ, while it was
+watched. A holder that was only asleep asks before every commit (:meth:`Lease.confirm`) and finds that it is replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
 
 import psutil
@@ -21,17 +22,18 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
+from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld, LeaseLost
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
 
 RENEW_S = 15.0
 EXPIRY_S = 60.0
+WATCH_S = 2 * RENEW_S + 5
 _FREE = ""
 _SCHEMA = pa.schema(
     [
         ("holder", pa.string()),
-        ("host", pa.string()),
+        ("place", pa.string()),
         ("pid", pa.int64()),
         ("started", pa.float64()),
         ("acquired", pa.float64()),
@@ -64,6 +66,9 @@ class Lease:
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
         self._acquired = 0.0
+        self._heard = (0.0, 0.0)
+        """Clocks when the lease was last known to be ours."""
+        self._taken_by: str | None = None
         self._commits = 1  # the one before, which freed it
         self._refused: Exception | None = None
 
@@ -71,9 +76,9 @@ class Lease:
         for _ in range(5):
             table = self._open()
             row = self._row(table)
-            if row is not None and row["holder"] == _me() and row["acquired"] == self._acquired:
+            if row is not None and self._is_ours(row):
                 break  # our commit had succeeded, only its answer was lost
-            if row is not None and row["holder"] != _FREE and _alive(row):
+            if row is not None and row["holder"] != _FREE and not self._is_dead(row):
                 raise LeaseHeld(self._name, row["holder"], time.time() - row["acquired"])
             self._acquired = time.time()
             if self._commit(table, _me()):
@@ -84,6 +89,7 @@ class Lease:
                 problem = f"cannot be written to ({self._refused})"
                 raise InputError("--lake", self._lake.uri, problem, "choose a place that this user may write to")
             raise LeaseHeld(self._name, "another process that has just started", 0.0)
+        self._heard = _clocks()
         self._renewer = threading.Thread(target=self._renew, name=f"lease-{self._name}", daemon=True)
         self._renewer.start()
         return self
@@ -98,9 +104,46 @@ class Lease:
         with contextlib.suppress(LatecomerError, DeltaError, OSError):
             table = self._open()
             row = self._row(table)
-            if row is not None and row["holder"] == _me():
+            if row is not None and self._is_ours(row):
                 tended = tend(self._lake, [("lease", self._name)], self._commits)
                 self._commit(self._open() if tended else table, _FREE)
+
+    def confirm(self) -> None:
+        """To be asked before a commit: is this process still the holder?
+
+        Raises
+        ------
+        LeaseLost
+            It was not heard from for so long that another process took its place.
+        """
+        if self._taken_by is None and max(b - a for a, b in zip(self._heard, _clocks(), strict=True)) > 2 * RENEW_S:
+            self._look()
+        if self._taken_by is not None:
+            raise LeaseLost(self._name, self._taken_by)
+
+    def _look(self) -> DeltaTable | None:
+        """Is the lease still ours? The table then."""
+        table = self._open()
+        row = self._row(table)
+        if row is None or not self._is_ours(row):
+            self._taken_by = "nobody" if row is None else row["holder"] or "a process that has ended"
+            return None
+        self._heard = _clocks()
+        return table
+
+    def _is_ours(self, row: dict) -> bool:
+        return bool(row["holder"] == _me() and row["acquired"] == self._acquired)
+
+    def _is_dead(self, row: dict) -> bool:
+        """Is the holder gone for good?"""
+        if row.get("place") == _place():
+            # the same number may have been given to a new process: the start time tells
+            return not psutil.pid_exists(row["pid"]) or abs(_started(row["pid"]) - row["started"]) >= 2.0
+        if abs(time.time() - row["renewed"]) < EXPIRY_S:
+            return False
+        time.sleep(WATCH_S)
+        now = self._row(self._open())
+        return now is not None and all(now[name] == row[name] for name in ("holder", "acquired", "renewed"))
 
     def _open(self) -> DeltaTable | None:
         if not self._lake.exists("lease", self._name):
@@ -117,7 +160,7 @@ class Lease:
     def _commit(self, table: DeltaTable | None, holder: str) -> bool:
         row = {
             "holder": holder,
-            "host": socket.gethostname(),
+            "place": _place(),
             "pid": os.getpid(),
             "started": _started(os.getpid()),
             "acquired": self._acquired,
@@ -129,6 +172,7 @@ class Lease:
                 table if table is not None else self._uri,
                 data,
                 mode="overwrite" if table is not None else "error",
+                schema_mode="overwrite" if table is not None else None,
                 storage_options=None if table is not None else (self._lake.storage_options or None),
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
@@ -141,11 +185,10 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_S):
             try:
-                table = self._open()
-                row = self._row(table)
+                table = self._look()
             except (LatecomerError, DeltaError, OSError):
                 continue  # the store does not answer: again at the next turn
-            if row is None or row["holder"] != _me():
+            if table is None:
                 return
             self._commit(table, _me())
 
@@ -154,15 +197,28 @@ def _me() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
+def _place() -> str:
+    """Where process numbers mean the same: a boot of a machine and a process namespace; else the host's name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
 def _started(pid: int) -> float:
+    """When the process started: ticks since boot, which no change of the clock moves; else seconds since 1970."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return float(fields[19])
+    except (OSError, IndexError):
+        pass
     try:
         return psutil.Process(pid).create_time()
     except psutil.Error:
         return 0.0
 
 
-def _alive(row: dict) -> bool:
-    if row["host"] == socket.gethostname():
-        # the same number may have been given to a new process: the start time tells
-        return psutil.pid_exists(row["pid"]) and abs(_started(row["pid"]) - row["started"]) < 2.0
-    return time.time() - row["renewed"] < EXPIRY_S
+def _clocks() -> tuple[float, float]:
+    """Seconds by two clocks: one goes on while the machine sleeps, the other may be set."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)), time.time()

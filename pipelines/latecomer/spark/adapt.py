@@ -36,12 +36,13 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
     if not spec.adapts:
         problem = "takes nothing from adapt: it learns as it runs, or not at all"
         raise InputError(f"query {spec.name}: strategy", spec.strategy.name, problem, "choose one that adapts")
-    with Lease(lake, f"adapt-{spec.name}"):
+    with Lease(lake, f"adapt-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
         learnt = _learnt(lake, spec, state)
         last = small.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1
         row = {"number": number, "effective_seq": state.seq_to, "parameters": json.dumps(learnt)}
+        lease.confirm()
         small.append(lake, "parameters", spec.name, pa.Table.from_pylist([row]), "adapt", number)
         crash.point("adapt:parameters")
         tend(lake, [("parameters", spec.name)])

@@ -48,7 +48,7 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
         )
     if from_us >= to_us:
         raise InputError("--from", from_us, "is not before --to", "give a range of event time")
-    with Lease(lake, f"backfill-{spec.name}"):
+    with Lease(lake, f"backfill-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
         spark = session(lake, rows=state.seq_to)
         stage: Any = stage_of(spec, spark, lake)
@@ -61,6 +61,7 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
                 write = write.mode("overwrite").option("replaceWhere", inside)
             else:
                 write = write.mode("append")
+            lease.confirm()
             write.save(lake.spark_path("backfill", spec.name))
         finally:
             rows.unpersist()

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import crash, small
-from latecomer.lake.errors import InputError
+from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.landing import digest, find, format_of
 from latecomer.lake.lease import Lease
@@ -129,7 +129,7 @@ def ingest(
     files, others = find(paths, options.format)
     left_out = [str(path) for path in others]
     digests = {path: digest(path, _what_matters(options)) for path in files}
-    with Lease(lake, "ingest"):
+    with Lease(lake, "ingest") as lease:
         known, streams_of = _ingested_before(lake)
         fresh: list[Path] = []
         skipped: list[str] = []
@@ -142,7 +142,7 @@ def ingest(
         start = committed_seq(lake)
         if not fresh:
             return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, time.monotonic() - started)
-        job = _Ingestion(lake, options, fresh, [digests[path] for path in fresh], start)
+        job = _Ingestion(lake, options, fresh, [digests[path] for path in fresh], start, lease)
         with job:
             job.check_unchanged()
             say(f"ingest: {len(fresh)} files read")
@@ -175,7 +175,10 @@ ROW_BYTES = 16
 class _Ingestion:
     """One call's work, from read files to the committed row."""
 
-    def __init__(self, lake: Lake, options: IngestOptions, files: list[Path], digests: list[str], start: int) -> None:
+    def __init__(
+        self, lake: Lake, options: IngestOptions, files: list[Path], digests: list[str], start: int, lease: Lease
+    ) -> None:
+        self.lease = lease
         self.lake, self.options, self.files, self.digests, self.start = lake, options, files, digests, start
         self.spark = session(lake, rows=sum(path.stat().st_size for path in files) // ROW_BYTES)
         self.unfinished = self._unfinished()
@@ -287,6 +290,7 @@ class _Ingestion:
         good = sum(c["rows"] for c in counts.values())
         every = good + sum(c["quarantined"] for c in counts.values())
         ordered = self._ordered(judged.where(F.col("_problem").isNull()), good).persist()
+        self.lease.confirm()
         try:
             if every <= tables.FEW_ROWS:
                 self._write_few(ordered, judged, counts, number)
@@ -326,6 +330,7 @@ class _Ingestion:
 
     def _commit(self, counts: dict[str, dict[str, int]], good: int, number: int) -> dict[str, dict[str, int]]:
         self.check_in_place()
+        self.lease.confirm()
         row = {
             "number": number,
             "seq_from": self.start,
@@ -334,7 +339,8 @@ class _Ingestion:
             "digests": self.digests,
             "files": [str(path) for path in self.files],
         }
-        small.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number)
+        if not small.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number):
+            raise LeaseLost("ingest", "another process")
         crash.point("ingest:committed")
         tend(self.lake, [(area, stream) for area in ("events", "quarantine") for stream in counts])
         tend(self.lake, [("ingest", "committed"), ("ingest", "journal")])

@@ -62,7 +62,7 @@ def repair(
         The query has not been run in this lake.
     """
     started = time.monotonic()
-    with Lease(lake, f"repair-{spec.name}"):
+    with Lease(lake, f"repair-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
         last = small.last_version(lake, "repairs", spec.name, "repair")
         number = 0 if last is None else last + 1
@@ -84,7 +84,7 @@ def repair(
             unfinished = None
             batch = assign(seq, closes)
             due = batch >= 0
-            written = _commit(lake, spec, number, seq[due], batch[due], closes, done_to, state.seq_to)
+            written = _commit(lake, spec, number, seq[due], batch[due], closes, done_to, state.seq_to, lease.confirm)
             progress(
                 f"{spec.name}: repaired {int(due.sum())} late rows in {len(closes)} batches, {written} corrections"
             )
@@ -130,6 +130,7 @@ def _commit(
     closes: np.ndarray,
     done_to: int,
     arrivals: int,
+    confirm: Callable[[], None],
 ) -> int:
     done = small.last_version(lake, "corrections", spec.name, "repair")
     if done is None or done < number:
@@ -139,6 +140,7 @@ def _commit(
         late = tables.between(spark, lake, "late", spec.name, "seq", int(seq.min()), int(seq.max()))
         try:
             corrections = stage.repair(late, pa.table({"seq": seq, "repaired_in": batch}))
+            confirm()
             tables.append(corrections, lake, "corrections", spec.name, "repair", number)
         finally:
             stage.release()
@@ -150,6 +152,7 @@ def _commit(
         {"number": number, "period_start": start, "repaired": count, "closes": []}
         for start, count in sorted(per_period.items())
     ]
+    confirm()
     small.append(lake, "repairs", spec.name, pa.Table.from_pylist(rows, schema=REPAIRS), "repair", number)
     crash.point("repair:repairs")
     return sum(per_period.values())

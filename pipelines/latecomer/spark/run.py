@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake.exceptions import DeltaError
 
 from latecomer.lake import crash, journal, small
-from latecomer.lake.errors import InputError, LatecomerError
+from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
@@ -77,7 +77,7 @@ def run(
     available = committed_seq(lake)
     if not available and not lake.exists("ingest", "committed"):
         raise InputError("--lake", lake.uri, "has nothing ingested", "ingest first, or check the path")
-    with Lease(lake, f"run-{spec.name}"):
+    with Lease(lake, f"run-{spec.name}") as lease:
         state = journal.load_state(lake, spec.name, spec)
         end = available if until_seq is None else min(available, until_seq + 1)
         last_flush = flush and end == available
@@ -87,7 +87,9 @@ def run(
         count = 0
         for batch in _batches(lake, spec, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush):
             try:
-                state = _process(lake, spec, batch, state, end)
+                state = _process(lake, spec, batch, state, end, lease.confirm)
+            except LeaseHeld:
+                raise
             except Exception:
                 _take_back(lake, spec, batch)
                 raise
@@ -146,7 +148,10 @@ def _take_back(lake: Lake, spec: Spec, batch: Batch) -> None:
             journal.take_back(lake, spec.name, "run", batch.number)
 
 
-def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None, end: int) -> journal.RunState:
+def _process(
+    lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None, end: int, confirm: Callable[[], None]
+) -> journal.RunState:
+    """`confirm` is asked before every commit."""
     batch = replace(batch, released=state.released if state else {})
     spark = session(lake, rows=end - batch.seq_from)
     tune(spark, batch.seq_to - batch.seq_from, batch.seq_to)
@@ -154,12 +159,14 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
     try:
         outcome = stage.process(batch, state.stage if state else None)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
+            confirm()
             if rows is not None and not _committed(lake, area, spec.name, batch.number):
                 tables.append(rows, lake, area, spec.name, "run", batch.number, few=area in outcome.few)
             crash.point(f"run:{area}")
         settled = outcome.settle(batch.produced(lake, spec.name) if outcome.on_time is not None else {})
     finally:
         stage.release()
+    confirm()
     if settled.ledger is not None:
         small.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)
     crash.point("run:ledger")
@@ -174,6 +181,7 @@ def _process(lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None
         released,
         spec.to_dict(),
     )
+    confirm()
     journal.save_state(lake, spec.name, after)
     crash.point("run:state")
     return after
