@@ -56,14 +56,18 @@ def check_task(path: Path) -> BashOperator:
     )
 
 
-def unless_never_run(query: str) -> Callable[[Any], None]:
-    """What a scheduled task does first: skip where its query has not been run yet. Runs by hand say so as an error."""
+def unless_never_run(query: str, *, by_hand: bool = False) -> Callable[[Any], None]:
+    """What a scheduled task does first: skip where its query has not been run yet, or if it is for runs `by_hand`. Those say so as an error."""
 
     def before(context: Any) -> None:
         from airflow.sdk.exceptions import AirflowSkipException
 
         if context["dag_run"].run_type != "scheduled":
             return
+        if by_hand:
+            raise AirflowSkipException(
+                f"{query} states no schedule.interval: its backfills are those that are asked for"
+            )
         if query not in {each["query"] for each in status()["queries"]}:
             raise AirflowSkipException(f"{query} has not been run in {LAKE} yet")
 
@@ -112,7 +116,8 @@ def build(path: Path, spec: Any) -> list[DAG]:
                 "--to",
                 "{{ data_interval_end.isoformat() }}",
             )
-            spark_task("backfill", "backfill", *query, *interval, pre_execute=ready)
+            asked = unless_never_run(spec.name, by_hand=schedule.interval is None)
+            spark_task("backfill", "backfill", *query, *interval, pre_execute=asked)
         dags.append(backfill)
     return dags
 

@@ -21,6 +21,12 @@ seconds = time.process_time() - started
 heavy = [m for m in ("pyspark", "pandas", "numpy", "pyarrow", "deltalake") if m in sys.modules]
 for dag in bag.dags.values():
     DagSerialization.serialize_dag(dag)
+def outcome(run_type):
+    task = bag.dags["pairs__backfill"].task_dict["backfill"]
+    try:
+        task._pre_execute_hook({"dag_run": type("Run", (), {"run_type": run_type})})
+    except Exception as error:
+        return str(error)
 tasks = [t for dag in bag.dags.values() for t in dag.tasks]
 print(json.dumps({
     "errors": {path.rsplit("/", 1)[-1]: text for path, text in bag.import_errors.items()},
@@ -34,6 +40,7 @@ print(json.dumps({
     "arguments": {f"{t.dag_id}.{t.task_id}": t.application_args for t in tasks if hasattr(t, "application_args")},
     "outlets": {f"{t.dag_id}.{t.task_id}": [a.uri for a in t.outlets] for t in tasks if t.outlets},
     "heavy": heavy,
+    "by_hand": {name: outcome(name) for name in ("scheduled", "backfill") if "pairs__backfill" in bag.dags},
     "flush": {
         f"{kind}/{flush}": jinja2.Template(bag.dags["near__repair"].task_dict["repair"].application_args[-1]).render(
             dag_run={"run_type": kind}, params={"flush": flush}
@@ -50,6 +57,16 @@ REPAIR = {"repair": ["check"], "check": []}
 @pytest.fixture
 def project(tmp_path):
     return Project(tmp_path / "project").write(tuple(QUERIES))
+
+
+def test_a_backfill_without_an_interval_is_for_runs_by_hand(tmp_path):
+    project = Project(tmp_path / "project").write(("pairs",))
+    assert "has not been run" in project.python(PARSE)["by_hand"]["scheduled"]
+    (query,) = project.queries.glob("pairs*")
+    lines = query.read_text().splitlines(keepends=True)
+    query.write_text("".join(line for line in lines if not line.startswith("schedule")))
+    found = project.python(PARSE)
+    assert "schedule.interval" in found["by_hand"]["scheduled"] and found["by_hand"]["backfill"] is None
 
 
 def test_every_kind_has_its_dags(project):

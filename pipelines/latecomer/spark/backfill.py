@@ -62,7 +62,8 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
             else:
                 write = write.mode("append")
             lease.confirm()
-            write.save(lake.spark_path("backfill", spec.name))
+            if count or lake.exists("backfill", spec.name):
+                write.save(lake.spark_path("backfill", spec.name))
         finally:
             rows.unpersist()
             stage.release()
