@@ -3,6 +3,7 @@
 import gzip
 import json
 import signal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +57,7 @@ def test_the_same_content_twice_is_one_ingestion(lake, tmp_path):
     assert first.changed_files == again.changed_files == []
 
 
-def test_a_file_that_grew_comes_in_again_whole_and_is_named(lake, tmp_path):
+def test_a_file_that_grew_comes_in_again_whole_and_is_named(lake, tmp_path, monkeypatch):
     file, other = tmp_path / "a.csv", tmp_path / "b.csv"
     file.write_text("event_ts,v\n1,1\n")
     ingest(lake, [str(file)], IngestOptions(stream="s"))
@@ -66,6 +67,11 @@ def test_a_file_that_grew_comes_in_again_whole_and_is_named(lake, tmp_path):
     done = ingest(lake, [str(file), str(other)], IngestOptions(stream="s"))
     assert (done.rows_read, done.changed_files) == (3, [str(file)])
     assert [row["v"] for row in rows_of(lake, "s")] == [1, 1, 2, 3]
+    (tmp_path / "next").mkdir()
+    for folder, again in ((tmp_path / "next", []), (tmp_path, ["a.csv"])):
+        monkeypatch.chdir(folder)
+        Path("a.csv").write_text(f"event_ts,v\n5,{len(again)}\n")
+        assert ingest(lake, ["a.csv"], IngestOptions(stream="s")).changed_files == again
 
 
 def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):

@@ -97,6 +97,9 @@ def test_a_call_that_is_refused_leaves_nothing_staged(lake, tmp_path):
         with pytest.raises(InputError):
             put(lake, tmp_path / "b.csv", content)
     assert list((tmp_path / "lake" / "_staging").iterdir()) == []
+    (tmp_path / "lake" / "_staging" / "of one that was killed").mkdir()
+    put(lake, tmp_path / "good.csv", "event_ts\n1\n")
+    assert list((tmp_path / "lake" / "_staging").iterdir()) == []
 
 
 TIMES = {

@@ -194,7 +194,8 @@ def ingest(
         + _event_times(done.event_times_us)
         + _listed(done.left_out_files, "left out, of unknown type (to ingest them, name them and give --format)")
         + _listed(
-            done.changed_files, "had been ingested before with other content or options: all their rows came again"
+            done.changed_files,
+            "were ingested before with other content or options (if they grew, their earlier rows are now there twice)",
         ),
     )
 

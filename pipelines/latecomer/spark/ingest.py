@@ -68,7 +68,7 @@ class IngestResult:
     skipped_files, left_out_files
         Files whose content had been ingested before; a folder's files whose names do not say what they hold.
     changed_files
-        Files that had been ingested into the same stream before, with other content or options: all their rows came again.
+        Files that had been ingested into the same stream before, with other content or options: what they still hold of it came again.
     seq_from, seq_to
         The places it gave, ``[seq_from, seq_to)``.
     event_times_us
@@ -160,7 +160,7 @@ def ingest(
             kept_out,
             skipped,
             left_out,
-            [str(path) for path in fresh if streams_of.get(str(path), set()) & counts.keys()],
+            [str(path) for path in fresh if streams_of.get(str(path.resolve()), set()) & counts.keys()],
             start,
             start + total,
             job.event_times_us,
@@ -337,7 +337,7 @@ class _Ingestion:
             "seq_to": self.start + good,
             "counts": json.dumps(counts, sort_keys=True),
             "digests": self.digests,
-            "files": [str(path) for path in self.files],
+            "files": [str(path.resolve()) for path in self.files],
         }
         if not small.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number):
             raise LeaseLost("ingest", "another process")

@@ -60,6 +60,13 @@ class Staging:
         self._made.append((filesystem, f"{root}/{name}"))
         return filesystem, f"{root}/{name}", literal(self.lake.spark_uri(f"{self.lake.uri}/{name}"))
 
+    def sweep(self) -> None:
+        """Remove what ingestions left that were killed. Only for the holder of their lease."""
+        filesystem, root = self.lake.filesystem()
+        with contextlib.suppress(OSError):
+            if filesystem.get_file_info(f"{root}/_staging").type != fs.FileType.NotFound:
+                filesystem.delete_dir(f"{root}/_staging")
+
     def close(self) -> None:
         """Remove them."""
         for filesystem, folder in self._made:
@@ -87,7 +94,7 @@ class Landed:
 
 
 def read(spark: SparkSession, lake: Lake, files: list[Path], options: IngestOptions) -> Landed:
-    """All files as one DataFrame.
+    """All files as one DataFrame. Only for the holder of the lease of ingestions.
 
     Raises
     ------
@@ -95,6 +102,7 @@ def read(spark: SparkSession, lake: Lake, files: list[Path], options: IngestOpti
         A file that cannot be used as a whole.
     """
     staging = Staging(lake)
+    staging.sweep()
     try:
         return _read(spark, files, options, staging)
     except BaseException:
