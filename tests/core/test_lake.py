@@ -140,3 +140,17 @@ def test_an_exported_file_can_be_read_by_others(tmp_path, suffix) -> None:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / f"out{suffix}").stat().st_mode) == 0o644
     assert [path.name for path in tmp_path.iterdir()] == [f"out{suffix}"]
+
+
+def test_a_table_is_opened_from_a_checkpoint_of_the_last_ten_commits(tmp_path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for number in range(25):
+        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
+        with Lease(lake, "run-q"):
+            pass
+    for area, name in (("state", "q"), ("lease", "run-q")):
+        log = tmp_path / "lake" / area / name / "_delta_log"
+        checkpoints = sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet"))
+        last = max(int(path.stem) for path in log.glob("*.json"))
+        assert checkpoints and last - checkpoints[-1] < small.CHECKPOINT_EVERY
+    assert small.last_version(lake, "state", "q", "run") == 24

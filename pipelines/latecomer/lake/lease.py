@@ -22,6 +22,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from latecomer.lake import small
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld, LeaseLost
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
@@ -174,6 +175,7 @@ class Lease:
                 mode="overwrite" if table is not None else "error",
                 schema_mode="overwrite" if table is not None else None,
                 storage_options=None if table is not None else (self._lake.storage_options or None),
+                configuration=small.TABLE if table is None else None,
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (CommitFailedError, DeltaError, FileExistsError, OSError) as error:

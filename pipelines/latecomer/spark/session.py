@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.lake.small import CHECKPOINT_EVERY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,6 +192,9 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols": "8",
         "spark.databricks.delta.stats.collect": "true",
+        "spark.databricks.delta.properties.defaults.checkpointInterval": str(
+            CHECKPOINT_EVERY
+        ),  # said in the table: delta-rs reads it there
         "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing.py turns them into timestamps
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # call sites cost a round trip per expression
         "spark.sql.parquet.compression.codec": "zstd",
