@@ -11,6 +11,7 @@ say() { printf 'setup: %s\n' "$*"; }
 stop() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 step() { "$@" >>"$log" 2>&1 || { tail -n 5 "$log" >&2; stop "failed: $* (see $log)"; }; }
 
+case $PWD in *[[:space:]]*) stop "$PWD: Spark's scripts cannot start from a path with a space; move the project" ;; esac
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null ||
   stop "needs Python 3.11 or 3.12 ($python is $("$python" -V 2>&1 || true)); install it and say make PYTHON=python3.11 ..."
