@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def test_one_month_through_airflow(tmp_path):
     command = [
@@ -32,5 +34,20 @@ def test_one_month_through_airflow(tmp_path):
     assert {row["query"] for row in summary} == {"flights_with_weather", "seen_everywhere"}
     assert summary[0]["rows_quarantined"] > 0
     page = Path(summary[0]["report"])
-    assert page.is_file() and (page.parent / "data_docs" / "index.html").is_file()
+    assert page.is_file()
+    for name in (row["query"] for row in summary):
+        assert list((page.parent / "data_docs" / name / "validations").rglob("*.html")), f"no Data Docs of {name}"
     assert "flights_with_weather" in page.read_text() and "flights_with_weather" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [(["--out", "{}"], "letter.txt"), (["--only", "flights"], "flights_with_weather")]
+)
+def test_what_is_no_demo_is_not_replaced(tmp_path, arguments, says):
+    (tmp_path / "letter.txt").write_text("dear")
+    command = [sys.executable, "-m", "latecomer.jobs.demo", *(each.format(tmp_path) for each in arguments)]
+    if "--out" not in command:
+        command += ["--out", str(tmp_path / "new")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and says in done.stderr.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]

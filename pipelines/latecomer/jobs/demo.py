@@ -28,6 +28,8 @@ from latecomer.spark.session import QUICK
 ROOT = Path(__file__).resolve().parents[3]
 TOGETHER = 2
 """DAGs that run at once: most of a task is the start of a process that uses one core."""
+MADE = {"airflow", "lake", "landing", "queries", "report", "staged", "summary.json"}
+"""What a demo's folder holds."""
 BROKEN = 1
 """Exit code of a DAG's process where nothing but its check failed."""
 
@@ -45,7 +47,13 @@ def main() -> int:
         return close_here(options.out.resolve())
     started = time.monotonic()
     out = options.out.resolve()
-    shutil.rmtree(out, ignore_errors=True)
+    make_room(out, parser)
+    known = [path.stem for path in sorted((ROOT / "include" / "queries").glob("*.yaml"))]
+    unknown = [name for name in options.only or [] if name not in known]
+    if unknown or options.only == []:
+        parser.error(
+            f"--only: {' '.join(unknown) or 'nothing'} is no query of include/queries; there are {', '.join(known)}"
+        )
     environment(out, options.only)
     say("preparing Airflow")
     migrate(out)
@@ -76,6 +84,16 @@ def main() -> int:
     for line in broken:
         print(f"FAILED {line}")
     return BROKEN if broken else 0
+
+
+def make_room(out: Path, parser: argparse.ArgumentParser) -> None:
+    """Remove an earlier demo; a folder of anything else is refused (exit code 2)."""
+    there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    if not set(there) <= MADE or out.is_file():
+        parser.error(
+            f"--out: {out} holds something else than a demo ({(there or ['a file'])[0]}); name a folder that may be replaced"
+        )
+    shutil.rmtree(out, ignore_errors=True)
 
 
 def environment(out: Path, only: list[str] | None) -> None:
