@@ -88,6 +88,24 @@ def test_results_are_judged_by_another_target_but_not_by_another_question(shop, 
             command(lake, changed)
 
 
+def test_data_docs_of_one_query_leave_those_of_the_others(shop, tmp_path):
+    folder, lake = shop
+    names = []
+    for kind in ("join", "membership"):
+        spec = load_query(folder / "queries" / f"{kind}.yaml")
+        page = check(lake, spec, report_dir=tmp_path).report
+        assert f"data_docs/{spec.name}/index.html" in page.read_text()
+        names.append(spec.name)
+    for name in names:
+        validations = tmp_path / "data_docs" / name / "validations"
+        assert {path.stem.rpartition("-")[2] for path in validations.rglob("*.html")} == {
+            f"{name}.{suite}" for suite in ("ledger", "books", "results")
+        }
+        assert f"data_docs/{name}/index.html" in (tmp_path / "index.html").read_text()
+    check(lake, load_query(folder / "queries" / "join.yaml"), report_dir=tmp_path)
+    assert all((tmp_path / "data_docs" / name / "index.html").is_file() for name in names)
+
+
 def test_a_report_of_a_query_named_index_is_not_the_index(shop, tmp_path):
     _, lake = shop
     spec = parse_query(

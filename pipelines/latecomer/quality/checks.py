@@ -178,7 +178,8 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], keys: list[str], repo
 
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = gx.data_context.types.base.ProgressBarsConfig(globally=False)  # type: ignore[attr-defined]
-        site = None if report_dir is None else report_dir / "data_docs"
+        # a site each: whoever builds one removes the pages of all that its context does not know
+        site = None if report_dir is None else report_dir / pages.DATA_DOCS / spec.name
         if site is not None:
             _docs_site(context, site)
         source = context.data_sources.add_pandas("latecomer")

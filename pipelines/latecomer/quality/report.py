@@ -20,6 +20,9 @@ th:first-child,td:first-child{text-align:left}.ok{color:#0a7a3d}.bad{color:#b326
 """
 
 
+DATA_DOCS = "data_docs"
+"""Folder of Great Expectations' own pages, a site per query."""
+
 SHARES = {
     "join": "recall",
     "aggregate": "answers within the error",
@@ -37,7 +40,8 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")
     body = [
-        f"<p><a href='index.html'>All queries</a> · <a href='data_docs/index.html'>Data Docs</a></p><h1>{_e(spec.name)}</h1>"
+        f"<p><a href='index.html'>All queries</a> · <a href='{DATA_DOCS}/{_e(spec.name)}/index.html'>Data Docs</a></p>"
+        f"<h1>{_e(spec.name)}</h1>"
     ]
     target = spec.target if spec.promises else None
     promise = "exact after repair" if target is None else f"target {target:g}"
@@ -55,7 +59,9 @@ def write(
 def _index(folder: Path) -> None:
     pages = sorted(p for p in folder.glob("*.html") if p.name != "index.html")
     rows = "".join(f"<li><a href='{_e(p.name)}'>{_e(p.stem)}</a></li>" for p in pages)
-    text = f"<h1>Latecomer: quality</h1><ul>{rows}</ul><p><a href='data_docs/index.html'>Data Docs</a></p>"
+    sites = sorted(site.parent.name for site in folder.glob(f"{DATA_DOCS}/*/index.html"))
+    docs = ", ".join(f"<a href='{DATA_DOCS}/{_e(name)}/index.html'>{_e(name)}</a>" for name in sites)
+    text = f"<h1>Latecomer: quality</h1><ul>{rows}</ul><p>Data Docs: {docs}</p>"
     (folder / "index.html").write_text(_page("Latecomer: quality", text), encoding="utf-8")
 
 
