@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import time
 
 import pyarrow as pa
 import pytest
@@ -38,24 +39,30 @@ def test_run_and_repair_plan_at_once(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("commits", [1, 2, 7])
-def test_a_table_that_is_replaced_is_vacuumed_every_64_versions(tmp_path, commits) -> None:
-    """However many commits a caller makes before it tends the table; files of the last week stay, older ones go."""
+def test_a_table_that_is_replaced_is_vacuumed_every_so_many_versions(tmp_path, commits) -> None:
+    """However many commits a caller makes before it tends the table; files of the last hour stay, older ones go."""
     lake, tended = Lake(tmp_path / "lake"), []
     for number in range(140):
         small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
         if number % commits == commits - 1:
             tended += housekeeping.tend(lake, [("state", "q")], commits)
-    assert len(tended) == 2
+    assert len(tended) == 139 // housekeeping.MANY_FILES
+    table = small.open_table(lake, "state", "q")
+    assert table is not None and table.metadata().configuration == small.REPLACED
     assert small.read(lake, "state", "q").to_pylist() == [{"n": 139}]
     assert small.last_version(lake, "state", "q", "run") == 139
 
 
 def test_many_files_become_few_and_every_commit_is_remembered(tmp_path) -> None:
     lake = Lake(tmp_path / "lake")
+    write_deltalake(
+        lake.table("journal", "q"), pa.table({"n": pa.array([], pa.int64())})
+    )  # as an earlier version made it
     for number in range(housekeeping.MANY_FILES):
         small.append(lake, "journal", "q", pa.table({"n": [number]}), "run", number)
     assert housekeeping.tend(lake, [("journal", "q"), ("late", "q")])
-    assert len(small.open_table(lake, "journal", "q").file_uris()) == 1
+    table = small.open_table(lake, "journal", "q")
+    assert table is not None and len(table.file_uris()) == 1 and table.metadata().configuration == small.TABLE
     assert sorted(small.read(lake, "journal", "q")["n"].to_pylist()) == list(range(housekeeping.MANY_FILES))
     assert not small.append(lake, "journal", "q", pa.table({"n": [0]}), "run", housekeeping.MANY_FILES - 1)
 
@@ -154,3 +161,18 @@ def test_a_table_is_opened_from_a_checkpoint_of_the_last_ten_commits(tmp_path) -
         last = max(int(path.stem) for path in log.glob("*.json"))
         assert checkpoints and last - checkpoints[-1] < small.CHECKPOINT_EVERY
     assert small.last_version(lake, "state", "q", "run") == 24
+
+
+def test_no_file_outlives_its_last_version(tmp_path, monkeypatch) -> None:
+    """Also those that a checkpoint has forgotten when the table is tended."""
+    for key in ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"):
+        monkeypatch.setitem(small.REPLACED, key, "interval 1 seconds")
+    lake, versions = Lake(tmp_path / "lake"), 2 * housekeeping.MANY_FILES
+    for number in range(versions - 2):
+        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
+    time.sleep(1.5)
+    for number in range(versions - 2, versions + 1):
+        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
+    assert housekeeping.tend(lake, [("state", "q")])
+    assert len(list((tmp_path / "lake" / "state" / "q").glob("*.parquet"))) <= 4
+    assert small.read(lake, "state", "q").to_pylist() == [{"n": versions}]

@@ -2,11 +2,11 @@
 
 Each writer tends, after its work, the tables that it alone writes (what checks found is tended by whichever check was first), so a table
 never has two writers. Compaction changes no row and no transaction version; killed anywhere, it leaves the table as it was. Files are kept
-for a week after they were replaced: longer than any reader takes, and repairs read the newest version anyway, since nothing is
-ever removed from a table but by compaction.
+for a week after they were replaced (an hour where every commit replaces all rows): longer than any reader takes, and repairs read the
+newest version anyway, since nothing is ever removed from a table but by compaction.
 
-``events`` are written in arrival order and compacted in pieces of `TARGET_BYTES`, so that files (and the row groups in them) keep
-narrow ranges of ``seq`` and ``event_ts``: a micro-batch finds by file statistics what its retention needs, and reads little more.
+``events`` are written in arrival order and compacted in pieces of `TARGET_BYTES`, so that a file keeps to the few ingestions it was made of,
+a narrow range of ``seq`` and ``event_ts``: a micro-batch finds by file statistics what its retention needs, and reads little more.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from deltalake.exceptions import DeltaError
 from latecomer.lake import crash, small
 from latecomer.lake.location import Lake
 
-MANY_FILES = 64
+MANY_FILES = 32
 """Files in a table from which on it is compacted."""
 TARGET_BYTES = 32 * 1024 * 1024
-KEEP_HOURS = 168
 
 
 def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> list[str]:
@@ -41,10 +40,13 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> lis
             continue
         try:
             if many:
+                if not small.TABLE.keys() <= table.metadata().configuration.keys():  # an earlier version made it
+                    table.alter.set_table_properties(small.TABLE)
                 table.optimize.compact(target_size=TARGET_BYTES)
                 crash.point("tend:compacted")
             if table.version():
-                table.vacuum(retention_hours=KEEP_HOURS, dry_run=False)
+                # by what lies there: a checkpoint forgets a file once it may be removed, so the log does not know all of them
+                table.vacuum(dry_run=False, full=True)
         except (DeltaError, OSError):
             continue
         tended.append(lake.table(area, name))

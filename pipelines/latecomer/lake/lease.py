@@ -175,7 +175,7 @@ class Lease:
                 mode="overwrite" if table is not None else "error",
                 schema_mode="overwrite" if table is not None else None,
                 storage_options=None if table is not None else (self._lake.storage_options or None),
-                configuration=small.TABLE if table is None else None,
+                configuration=small.REPLACED if table is None else None,
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (CommitFailedError, DeltaError, FileExistsError, OSError) as error:

@@ -18,6 +18,12 @@ from latecomer.lake.location import Lake
 CHECKPOINT_EVERY = 10
 TABLE = {"delta.checkpointInterval": str(CHECKPOINT_EVERY)}
 """Properties of every table. Opening one reads its log from the last checkpoint on; delta-rs would make one in a hundred commits, Spark in ten."""
+REPLACED_HOURS = 1
+REPLACED = TABLE | {
+    "delta.deletedFileRetentionDuration": f"interval {REPLACED_HOURS} hours",
+    "delta.logRetentionDuration": "interval 1 days",
+}
+"""Those of tables whose rows are replaced at each commit: a checkpoint lists every file that was replaced and is kept, for a week else."""
 
 
 def open_table(lake: Lake, area: str, name: str) -> DeltaTable | None:
@@ -80,7 +86,7 @@ def append(
         mode="overwrite" if replace else "append",
         schema_mode="overwrite" if replace else "merge",
         storage_options=lake.storage_options or None,
-        configuration=TABLE if table is None else None,
+        configuration=None if table is not None else REPLACED if replace else TABLE,
         commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0),
     )
     return True

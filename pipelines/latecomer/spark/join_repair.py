@@ -57,11 +57,8 @@ class JoinRepair(Stage):
             F.unix_micros("period_start").alias(f"{own}_period"),
         )
         everywhere = (NEVER // 2, -(NEVER // 2))
-        late = (
-            self.rows.stored(side, seq_last + 1, NEVER, *everywhere)
-            .where(F.col(f"{own}_seq") >= seq_from)
-            .join(F.broadcast(registered), f"{own}_seq")
-        )
+        late = self.rows.stored(side, seq_last + 1, NEVER, *everywhere, seq_from=seq_from)
+        late = late.join(F.broadcast(registered), f"{own}_seq")
         partners = self.rows.stored(1 - side, seq_last, NEVER, low, high)
         gone = F.expr(f"{other}_seq < {own}_seq and {other}_ts between {own}_from and {own}_to")
         sides = [late, partners] if side == 0 else [partners, late]
