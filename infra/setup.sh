@@ -77,10 +77,16 @@ if [ "${1:-}" = tests ] && [ "$(cat .jvm/s3/fetched 2>/dev/null)" != "$want" ]; 
   echo "$want" >.jvm/s3/fetched
 fi
 wait "$compiling" || true # files that are no Python of this version stay as they are
-if [ ! -f .jvm/latecomer.jsa ]; then
+want=$({ cat requirements.lock infra/jars.txt infra/warm_up.py && "$java" -version 2>&1 && pwd; } | cksum) # other classes: another archive
+if [ "$(cat .jvm/archived 2>/dev/null)" != "$want" ]; then
   say "class archive (Spark starts about three times faster with it)"
-  LATECOMER_ARCHIVE=$PWD/.jvm/latecomer.tmp .venv/bin/python infra/warm_up.py >>"$log" 2>&1 || true
-  [ ! -f .jvm/latecomer.tmp ] || mv -f .jvm/latecomer.tmp .jvm/latecomer.jsa
+  rm -f .jvm/latecomer.jsa .jvm/latecomer.tmp .jvm/archived
+  if LATECOMER_ARCHIVE=$PWD/.jvm/latecomer.tmp .venv/bin/python infra/warm_up.py >>"$log" 2>&1 && [ -f .jvm/latecomer.tmp ]; then
+    mv .jvm/latecomer.tmp .jvm/latecomer.jsa
+    echo "$want" >.jvm/archived
+  else
+    say "no class archive could be made (see $log); everything works without it, Spark starts slower" >&2
+  fi
 fi
 .venv/bin/python infra/spark_properties.py .jvm/spark.properties >>"$log" 2>&1 || stop "failed: properties of Spark (see $log)"
 say "ready"

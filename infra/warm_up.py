@@ -14,8 +14,7 @@ from latecomer.spark import tables
 
 def main() -> None:
     """Append, read, join, window, group and collect."""
-    archive = os.environ["LATECOMER_ARCHIVE"]
-    sessions.java_options = lambda: f"-XX:ArchiveClassesAtExit={archive} -Xlog:disable -Xlog:all=off"
+    os.environ["LATECOMER_JAVA_OPTIONS"] = f"-XX:ArchiveClassesAtExit={os.environ['LATECOMER_ARCHIVE']}"
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(folder)
         spark = sessions.session(lake)

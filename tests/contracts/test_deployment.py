@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-import yaml
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 COMPOSE = (INFRA / "compose.yaml").read_text(encoding="utf-8")
-SERVICES = yaml.safe_load(COMPOSE)["services"]
+SERVICES = YAML(typ="safe").load(COMPOSE)["services"]
 
 
 def test_one_service_builds_the_image_of_all():
