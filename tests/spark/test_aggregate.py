@@ -17,10 +17,12 @@ from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.spark.aggregate import policies_of
+from latecomer.spark.columns import named
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
+from pyspark.sql import functions as F
 
 from tests.support import events
 from tests.support.lakes import load, whole_and_cut
@@ -253,11 +255,7 @@ def test_a_sum_of_integers_that_fits_is_found(spark):
         }
     )
     total = ExactSum("v", "bigint")
-    rows = (
-        spark.createDataFrame(table)
-        .groupBy("case")
-        .agg(*(value.alias(name) for name, value in total.partial().items()))
-    )
+    rows = spark.createDataFrame(table).groupBy("case").agg(*map(F.expr, named(total.partial())))
     found = dict(tuple(row) for row in rows.selectExpr("case", total.total()).collect())
     sums = [sum(v for v in each if v is not None) if any(v is not None for v in each) else None for each in cases]
     wanted = [v if v is not None and -(2**63) <= v < 2**63 else None for v in sums]

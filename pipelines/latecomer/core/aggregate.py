@@ -94,10 +94,16 @@ def needed_coverage(function: str, n: float, cv: float, error: float, delta: flo
 def _sum_coverage(n: float, cv: float, error: float, delta: float) -> float:
     z = _normal_quantile(1.0 - delta)
     spread = z * math.sqrt((1.0 + cv * cv) / n)
-    low, high = 0.5, 1.0
     if not math.isfinite(spread):
         return 1.0
     skew = (max(z * z - 1.0, 0.0) * (1.0 + 2.0 * cv * cv) / 6.0 + 0.5) / n
+    return float(_least_share(spread, skew, error))
+
+
+@njit(cache=True)
+def _least_share(spread: float, skew: float, error: float) -> float:
+    """Least share in [0.5, 1] whose bound on the error is at most `error`, by bisection to the last bit."""
+    low, high = 0.5, 1.0
     for _ in range(60):
         middle = (low + high) / 2.0
         if (1.0 - middle) + spread * math.sqrt(middle * (1.0 - middle)) + skew <= error:

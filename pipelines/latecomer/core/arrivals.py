@@ -178,9 +178,7 @@ class Arrived:
     def of(arrivals: Arrivals, grid: Grid, shards: int) -> Arrived:
         """Counts by shard, interval and pane."""
         args = (arrivals.event_time_us, arrivals.side, arrivals.shard, arrivals.stream_time_us)
-        steps = (grid.slide_us, grid.pane_us)
-        runs = np.empty((_runs(*args, arrivals.before.copy(), *steps, np.empty((0, 6), np.int64)), 6), np.int64)
-        _runs(*args, arrivals.before.copy(), *steps, runs)
+        runs = _runs(*args, arrivals.before.copy(), grid.slide_us, grid.pane_us)
         spoken = runs[:, 3] > NEVER
         intervals, waiting = [], []
         for shard in range(shards):
@@ -191,33 +189,46 @@ class Arrived:
         return Arrived(len(arrivals.seq), intervals, waiting)
 
 
-@njit(cache=True, nogil=True)
-def _runs(ts, side, shard, time, maxima, slide, pane, found):  # type: ignore[no-untyped-def]
-    """Runs of a shard's arrivals of one interval and pane: shard, interval, pane, last stream time, largest delay, rows.
+_SLOTS = 64
+"""Panes of an interval that are found again without a search; a power of two. Late rows go to a few of the last panes, as a rule."""
 
-    Those of other shards may come in between; a shard's runs are in order. Written to `found` where it has room; returns how many there are.
+
+@njit(cache=True, nogil=True)
+def _runs(ts, side, shard, time, maxima, slide, pane):  # type: ignore[no-untyped-def]
+    """A shard's arrivals of one interval and pane, counted: shard, interval, pane, last stream time, largest delay, rows; int64[runs, 6].
+
+    A pane may come several times in an interval; a shard's intervals are in order.
     """
-    runs = 0
     shards = maxima.shape[1]
-    current, edge = np.full(shards, -1), np.full(shards, NEVER)
+    found, runs = np.empty((1024, 6), np.int64), 0
+    slots = np.full((shards, _SLOTS), -1)
+    current, number, edge = np.full(shards, -1), np.zeros(shards, np.int64), np.full(shards, NEVER)
     low, high = np.zeros(shards, np.int64), np.zeros(shards, np.int64)
     for i in range(len(ts)):
         s, g, t = side[i], shard[i], time[i]
         maxima[s, g] = max(maxima[s, g], ts[i])
-        if current[g] < 0 or t >= edge[g] or t < edge[g] - slide or ts[i] < low[g] or ts[i] >= high[g]:
-            number, own = t // slide, ts[i] // pane
-            current[g], edge[g] = runs, (number + 1) * slide
+        entered = current[g] < 0 or t >= edge[g] or t < edge[g] - slide
+        if entered:
+            number[g] = t // slide
+            edge[g] = (number[g] + 1) * slide
+        if entered or ts[i] < low[g] or ts[i] >= high[g]:
+            own = ts[i] // pane
             low[g], high[g] = own * pane, (own + 1) * pane
-            if runs < len(found):
-                found[runs, 0], found[runs, 1], found[runs, 2] = g, number, own
-                found[runs, 4], found[runs, 5] = 0, 0
-            runs += 1
+            at = slots[g, own % _SLOTS]
+            if at < 0 or found[at, 1] != number[g] or found[at, 2] != own:
+                if runs == len(found):
+                    more = np.empty((4 * runs, 6), np.int64)
+                    more[:runs] = found
+                    found = more
+                at, runs = runs, runs + 1
+                slots[g, own % _SLOTS] = at
+                found[at, 0], found[at, 1], found[at, 2], found[at, 4], found[at, 5] = g, number[g], own, 0, 0
+            current[g] = at
         at = current[g]
-        if at < len(found):
-            found[at, 3] = t
-            found[at, 4] = max(found[at, 4], maxima[s, g] - ts[i])
-            found[at, 5] += 1
-    return runs
+        found[at, 3] = t
+        found[at, 4] = max(found[at, 4], maxima[s, g] - ts[i])
+        found[at, 5] += 1
+    return found[:runs]
 
 
 def _summed(place: Int64, rows: Int64, length: int) -> Int64:
@@ -232,8 +243,8 @@ def _by_interval(runs: Int64) -> list[IntervalRows]:
         return []
     number, time, delay = runs[:, 1], runs[:, 3], runs[:, 4]
     bounds = cuts(number)
-    starts, last = bounds[:-1], time[bounds[1:] - 1]
-    delay = np.maximum.reduceat(delay, starts)
+    starts = bounds[:-1]
+    last, delay = np.maximum.reduceat(time, starts), np.maximum.reduceat(delay, starts)
     order = order_of(number, runs[:, 2])
     own, panes, rows = runs[order, 1], runs[order, 2], runs[order, 5]
     fresh = cuts(own, panes)[:-1]

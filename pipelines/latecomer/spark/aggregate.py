@@ -24,7 +24,7 @@ from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportio
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Observed, SlackPolicy
 from latecomer.spark import tables
-from latecomer.spark.columns import join_null_safe, quoted
+from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.session import expects_few
@@ -148,31 +148,26 @@ class AggregateStage(WindowedStage):
         """Per shard, what is needed of the rows, by (group, pane, wait)."""
         from pyspark.sql import functions as F
 
-        counts: dict[str, Column] = {"n": F.count("*")}
+        counts = {"n": "count(*)"}
         reduced: list[ExactSum] = []
-        prepared: dict[str, Column] = {}
+        prepared: dict[str, str] = {}
         for i, kind in enumerate(self.kinds):
             if not any(f.column == i and f.name in ("sum", "avg", "min", "max") for f in self.functions):
-                counts |= {f"c{i}": F.count(f"v{i}")}
+                counts |= {f"c{i}": f"count(v{i})"}
                 continue
             value = f"cast(v{i} as double)" if _numeric(kind) else "0D"
             clamped = f"case when v{i} is null then null when isnan({value}) then 0D else greatest(least({value}, {_CLAMP}D), -{_CLAMP}D) end"
             pair = (ExactSum(f"z{i}", "double"), ExactSum(f"q{i}", "double"))
-            prepared |= {f"z{i}": F.expr(clamped), f"q{i}": F.expr(f"least(z{i} * z{i}, {_CLAMP}D)")}
+            prepared |= {f"z{i}": clamped, f"q{i}": f"least(z{i} * z{i}, {_CLAMP}D)"}
             for each in pair:
                 prepared |= each.prepare()
                 counts |= each.partial()
-            counts |= {f"c{i}": F.count(f"v{i}"), f"lo{i}": F.min(f"z{i}"), f"hi{i}": F.max(f"z{i}")}
+            counts |= {f"c{i}": f"count(v{i})", f"lo{i}": f"min(z{i})", f"hi{i}": f"max(z{i})"}
             reduced += pair
-        table = (
-            _with(rows, prepared)
-            .groupBy("shard", "grp", "pane", "bucket")
-            .agg(*(v.alias(k) for k, v in counts.items()))
-        )
-        extra = [F.expr(s.tame_total()).alias(s.column) for s in reduced]
+        table = _with(rows, prepared).groupBy("shard", "grp", "pane", "bucket").agg(*map(F.expr, named(counts)))
         counted = [k for k in counts if k[:1] == "c" or k[:2] in ("lo", "hi")]
         kept = ["shard", "grp", "pane", "bucket", "n", *counted]
-        return self._as_cells(table.select(*kept, *extra).toArrow())
+        return self._as_cells(table.selectExpr(*kept, *named({s.column: s.tame_total() for s in reduced})).toArrow())
 
     def _as_cells(self, table: pa.Table) -> dict[int, core.Cells]:
         columns, n = len(self.kinds), table.num_rows
@@ -219,23 +214,22 @@ class AggregateStage(WindowedStage):
         sums = [ExactSum(f"v{i}", kind) for i, kind in enumerate(self.kinds) if self._reads(i, ("sum", "avg"))]
         keys = [*inner, *(each.wild for each in sums if each.floating)]
         prepared = _with(rows, {name: value for each in sums for name, value in each.prepare().items()})
-        partial: dict[str, Column] = {"rows": F.count("*")}
-        merge: dict[str, Column] = {"rows": F.sum("rows")}
+        partial, merge = {"rows": "count(*)"}, {"rows": "sum(rows)"}
         for i in range(len(self.kinds)):
             if self._reads(i, ("count",)):
-                partial[f"v{i}_count"], merge[f"v{i}_count"] = F.count(f"v{i}"), F.sum(f"v{i}_count")
-            for name, how in (("min", F.min), ("max", F.max)):
+                partial[f"v{i}_count"], merge[f"v{i}_count"] = f"count(v{i})", f"sum(v{i}_count)"
+            for name in ("min", "max"):
                 if self._reads(i, (name,)):
-                    partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = how(f"v{i}"), how(f"v{i}_{name}")
+                    partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = f"{name}(v{i})", f"{name}(v{i}_{name})"
         counted = dict(merge)
         for each in sums:
             partial |= each.partial()
             merge |= each.merge()
-        folded = prepared.groupBy(*keys).agg(*(v.alias(k) for k, v in partial.items()))
-        merged = spread(folded).groupBy(*outer).agg(*(v.alias(k) for k, v in merge.items()))
+        folded = prepared.groupBy(*keys).agg(*map(F.expr, named(partial)))
+        merged = spread(folded).groupBy(*outer).agg(*map(F.expr, named(merge)))
         if due is not None:
             so_far = _so_far(outer)
-            running = {name: how.over(so_far) for name, how in counted.items()}
+            running = {name: F.expr(how).over(so_far) for name, how in counted.items()}
             for each in sums:
                 running |= each.running(so_far)
             merged = merged.select(*outer, *(v.alias(k) for k, v in running.items()))
@@ -246,11 +240,10 @@ class AggregateStage(WindowedStage):
                 shares = [0.5 if f.q is None else f.q for f in ranks]
                 values = spread(self._values(rows, inner, i))
                 if due is not None:
-                    named = values.select("w", outer[-1], F.expr(f"cast(v{i} as double) as value"), "often")
-                    named = named.where("often > 0")
-                    ranked = _ranked(named, due.select("w", outer[-1]), outer[-1], shares).withColumnRenamed(
-                        "r", f"r{i}"
-                    )
+                    counts = values.selectExpr("w", outer[-1], f"cast(v{i} as double) as value", "often")
+                    ranked = _ranked(
+                        counts.where("often > 0"), due.select("w", outer[-1]), outer[-1], shares
+                    ).withColumnRenamed("r", f"r{i}")
                     merged = merged.join(ranked, ["w", outer[-1]], "left")
                     continue
                 found = F.expr(
@@ -364,12 +357,12 @@ class AggregateStage(WindowedStage):
         assert each.argument is not None
         i, q = self.arguments.index(each.argument), 0.5 if each.q is None else each.q
         keys = [*self.spec.group_by, "_m"]
-        named = values(i).select(
+        valued = values(i).select(
             *(F.col(f"g{k}").alias(name) for k, name in enumerate(self.spec.group_by)),
             "_m", "repaired_in", F.col(f"v{i}").cast("double").alias("_value"), F.col("often").alias("_often"),
         )  # fmt: skip
         answer = F.col(f"_first_{place}")
-        both = join_null_safe(named, first.select(*(F.col(quoted(k)) for k in keys), answer), keys)
+        both = join_null_safe(valued, first.select(*(F.col(quoted(k)) for k in keys), answer), keys)
         by = [*(F.col(quoted(k)) for k in keys), F.col("repaired_in")]
         often = {"_below": F.col("_value") < answer, "_upto": F.col("_value") <= answer, "_all": F.lit(True)}
         counts = both.groupBy(*by).agg(
@@ -439,9 +432,9 @@ def _relative(answer: Column, truth: Column) -> Column:
     return F.when(answer.eqNullSafe(truth), F.lit(0.0)).otherwise(F.coalesce(off, F.lit(float("inf"))))
 
 
-def _with(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+def _with(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     """Rows with more columns, each of which may read those before it: one select, so that a plan is as deep for sixty sums as for one."""
-    return rows.select("*", *(value.alias(name) for name, value in columns.items())) if columns else rows
+    return rows.selectExpr("*", *named(columns)) if columns else rows
 
 
 def _numeric(kind: str) -> bool:

@@ -48,65 +48,54 @@ class ExactSum:
         """Name of the wild key, a column made by :meth:`prepare` where the values are floating."""
         return f"{self.column}_wild"
 
-    def prepare(self) -> dict[str, Column]:
-        """Columns to add to the rows before grouping, each of those before it; group by the one named :attr:`wild` too, if there is one."""
-        from pyspark.sql import functions as F
-
+    def prepare(self) -> dict[str, str]:
+        """Columns to add to the rows before grouping, name to SQL, each of those before it; group by :attr:`wild` too, if it is there."""
         if not self.floating:
             return {}
         x = f"cast({self.column} as double)"
         tame = f"({x} = 0D or (abs({x}) >= {_LEAST}D and abs({x}) < {_MOST}D))"
-        value = f"case when {tame} then {x} else 0D end"
         names = [f"{self.column}_{letter}" for letter in "abcd"]
-        found = {self.wild: F.expr(f"case when {x} is not null and not {tame} then {x} end")}
-        found[f"{self.column}_r0"] = F.expr(value)
+        found = {self.wild: f"case when {x} is not null and not {tame} then {x} end"}
+        found[f"{self.column}_r0"] = f"case when {tame} then {x} else 0D end"
         for place, name in enumerate(names):
-            found[name] = F.expr(f"cast({self.column}_r{place} as bigint)")
+            found[name] = f"cast({self.column}_r{place} as bigint)"
             if name != names[-1]:  # what the last leaves is below every value's last bit
-                found[f"{self.column}_r{place + 1}"] = F.expr(f"({self.column}_r{place} - {name}) * {_STEP}D")
+                found[f"{self.column}_r{place + 1}"] = f"({self.column}_r{place} - {name}) * {_STEP}D"
         return found
 
-    def partial(self) -> dict[str, Column]:
-        """Aggregates over rows."""
-        from pyspark.sql import functions as F
-
+    def partial(self) -> dict[str, str]:
+        """Aggregates over rows, name to SQL."""
         c = self.column
         if self.floating:
-            parts = {f"{c}_sh": f"shiftright({c}_a, 32)", f"{c}_sl": f"{c}_a & {_STEP - 1}L"}
-            parts |= {f"{c}_s{letter}": f"{c}_{letter}" for letter in "bcd"}
-            found = {name: F.sum(F.expr(text)) for name, text in parts.items()}
-            return found | {f"{c}_n": F.count(c)}
-        if self.kind.startswith("decimal"):
-            return {f"{c}_s": F.try_sum(F.col(c).cast(self._wide)), f"{c}_n": F.count(c)}
-        whole = f"cast({c} as bigint)"
-        return {
-            f"{c}_sh": F.sum(F.expr(f"shiftright({whole}, 32)")),
-            f"{c}_sl": F.sum(F.expr(f"{whole} & {_STEP - 1}L")),
-            f"{c}_n": F.count(c),
-        }
+            found = {f"{c}_sh": f"sum(shiftright({c}_a, 32))", f"{c}_sl": f"sum({c}_a & {_STEP - 1}L)"}
+            found |= {f"{c}_s{letter}": f"sum({c}_{letter})" for letter in "bcd"}
+        elif self.kind.startswith("decimal"):
+            found = {f"{c}_s": f"try_sum(cast({c} as {self._wide}))"}
+        else:
+            whole = f"cast({c} as bigint)"
+            found = {f"{c}_sh": f"sum(shiftright({whole}, 32))", f"{c}_sl": f"sum({whole} & {_STEP - 1}L)"}
+        return found | {f"{c}_n": f"count({c})"}
 
-    def merge(self) -> dict[str, Column]:
+    def merge(self) -> dict[str, str]:
         """Aggregates over partial rows, under the same names."""
-        from pyspark.sql import functions as F
-
         c = self.column
         if self.kind.startswith("decimal"):
-            return {f"{c}_s": F.try_sum(f"{c}_s"), f"{c}_n": F.sum(f"{c}_n")}
+            return {f"{c}_s": f"try_sum({c}_s)", f"{c}_n": f"sum({c}_n)"}
         names = [f"{c}_sh", f"{c}_sl", *((f"{c}_s{letter}" for letter in "bcd") if self.floating else ()), f"{c}_n"]
-        found = {name: F.sum(name) for name in names}
+        found = {name: f"sum({name})" for name in names}
         if self.floating:
-            found[f"{c}_w"] = F.collect_list(F.expr(f"{self.wild} * cast({c}_n as double)"))
+            found[f"{c}_w"] = f"collect_list({self.wild} * cast({c}_n as double))"
         return found
 
     def running(self, window: WindowSpec) -> dict[str, Column]:
         """Over merged rows, under the same names: each with those before it in the `window`."""
         from pyspark.sql import functions as F
 
-        found = {name: F.sum(name).over(window) for name in self.merge()}
+        found = {name: F.expr(f"sum({name})").over(window) for name in self.merge()}
         if self.kind.startswith("decimal"):
-            found[f"{self.column}_s"] = F.try_sum(f"{self.column}_s").over(window)
+            found[f"{self.column}_s"] = F.expr(f"try_sum({self.column}_s)").over(window)
         if self.floating:
-            found[f"{self.column}_w"] = F.flatten(F.collect_list(f"{self.column}_w").over(window))
+            found[f"{self.column}_w"] = F.flatten(F.expr(f"collect_list({self.column}_w)").over(window))
         return found
 
     def total(self) -> str:

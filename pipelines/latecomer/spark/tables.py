@@ -87,7 +87,6 @@ def events(
     for every bound. A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has the rows themselves read
     here, where they are few indeed.
     """
-    from pyspark.sql import functions as F
 
     table = small.open_table(lake, "events", stream)
     inside = _inside(seq_from, seq_to, low_us, high_us)
@@ -97,15 +96,10 @@ def events(
     rows = None if table is None else _of_files(spark, lake, stream, table, inside)
     if rows is None:
         rows = read(spark, lake, "events", stream)
-    if seq_from is not None:
-        rows = rows.where(F.col("seq") >= seq_from)
-    if seq_to is not None:
-        rows = rows.where(F.col("seq") < seq_to)
-    if low_us is not None:
-        rows = rows.where(F.col("event_ts") >= F.timestamp_micros(F.lit(low_us)))
-    if high_us is not None:
-        rows = rows.where(F.col("event_ts") <= F.timestamp_micros(F.lit(high_us)))
-    return rows
+    bounds = {"seq >= {}L": seq_from, "seq < {}L": seq_to}
+    bounds |= {"event_ts >= timestamp_micros({}L)": low_us, "event_ts <= timestamp_micros({}L)": high_us}
+    asked = [text.format(value) for text, value in bounds.items() if value is not None]
+    return rows.where(" and ".join(asked)) if asked else rows
 
 
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -37,7 +37,16 @@ from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl, e
 from latecomer.lake import small
 from latecomer.lake.location import Lake
 from latecomer.spark import scan, tables
-from latecomer.spark.columns import EARLIEST_US, LATEST_US, as_column, floor_div, floor_to, join_null_safe, quoted
+from latecomer.spark.columns import (
+    EARLIEST_US,
+    LATEST_US,
+    floor_div,
+    floor_div_sql,
+    floor_to,
+    join_null_safe,
+    named,
+    quoted,
+)
 from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import open_streams
 from latecomer.spark.session import expects_few
@@ -299,10 +308,8 @@ class WindowedStage(Stage):
         parts = []
         for side, stream in enumerate(self.sources):
             events = tables.events(self.spark, self.lake, stream, **bounds)  # type: ignore[arg-type]
-            columns = [F.expr(text).alias(name) for name, text in self.payload(side).items()]
-            parts.append(
-                events.select("seq", F.unix_micros("event_ts").alias("ts"), F.lit(side).alias("side"), *columns)
-            )
+            columns = {"ts": "unix_micros(event_ts)", "side": str(side)} | self.payload(side)
+            parts.append(events.selectExpr("seq", *named(columns)))
         rows = parts[0]
         for other in parts[1:]:
             rows = rows.unionByName(other, allowMissingColumns=True)
@@ -310,11 +317,15 @@ class WindowedStage(Stage):
 
     def first_of(self, time: Any, side: Any = "side") -> Any:
         """Number of the first window that holds an event time: of a column (or its name), or of an int64 array with its `side`."""
-        return floor_div(as_column(time) - self.grid.size_us, self.grid.slide_us) + 1
+        if isinstance(time, str):
+            from pyspark.sql import functions as F
+
+            return F.expr(floor_div_sql(f"{quoted(time)} - {self.grid.size_us}L", self.grid.slide_us) + " + 1L")
+        return floor_div(time - self.grid.size_us, self.grid.slide_us) + 1
 
     def last_of(self, time: Any, side: Any = "side") -> Any:
         """Number of the last window that holds an event time; as for `first_of`."""
-        return floor_div(as_column(time), self.grid.slide_us)
+        return floor_div(time, self.grid.slide_us)
 
     @property
     def answer_rows(self) -> int:
@@ -541,11 +552,9 @@ class WindowedStage(Stage):
         rows = self.reduced(tables.compiled_once(rows), marked, held * self.grid.pane_us // (high - low))[0].where("ok")
         if marked is not None:
             rows = rows.join(marked, "seq", "left")
-        none = F.lit(-1).cast("bigint")
-        for name in ("bucket", "j"):
-            rows = rows.withColumn(name, none if marked is None else F.coalesce(name, none))
-        group = F.expr(f"xxhash64({', '.join(self.groups)})") if self.groups else F.lit(0).cast("bigint")
-        return self.paned(rows.withColumn("grp", group))
+        waited = {name: "-1L" if marked is None else f"coalesce({name}, -1L)" for name in ("bucket", "j")}
+        waited |= {"grp": f"xxhash64({', '.join(self.groups)})" if self.groups else "0L"}
+        return self.paned(rows.withColumns({name: F.expr(text) for name, text in waited.items()}))
 
     # ---------------------------------------------------------------------------------------------- backfill, repair
 
