@@ -108,7 +108,7 @@ def saved(tmp_path, **columns):
     journal.save_state(lake, "q", state)
     row = small.read(lake, "state", "q").to_pylist()[0] | columns
     row = {name: value for name, value in row.items() if value is not None}
-    small.append(lake, "state", "q", pa.Table.from_pylist([row]), "run", 1, replace=True)
+    small.append(lake, "state", "q", pa.Table.from_pylist([row]), "run", 1)
     return lake, path, state
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
 
@@ -43,7 +45,7 @@ def test_a_table_that_is_replaced_is_vacuumed_every_so_many_versions(tmp_path, c
     """However many commits a caller makes before it tends the table; files of the last hour stay, older ones go."""
     lake, tended = Lake(tmp_path / "lake"), []
     for number in range(140):
-        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
+        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
         if number % commits == commits - 1:
             tended += housekeeping.tend(lake, [("state", "q")], commits)
     assert len(tended) == 139 // housekeeping.MANY_FILES
@@ -137,6 +139,55 @@ def test_a_holder_that_was_asleep_finds_that_it_was_replaced(tmp_path, monkeypat
     assert after is not None and after["holder"] == "host:1", "what is not ours is not given back"
 
 
+def test_a_holder_that_loses_the_race_to_renew_finds_it_out(tmp_path, monkeypatch) -> None:
+    lake, late = Lake(tmp_path / "lake"), threading.Event()
+    monkeypatch.setattr(lease, "RENEW_S", 0.1)
+
+    def refused(table, holder) -> bool:
+        row = first._row(first._open())
+        assert row is not None
+        rows = pa.Table.from_pylist([row | {"holder": "host:1", "acquired": 0.0}])
+        write_deltalake(lake.table("lease", "run-q"), rows, mode="overwrite")
+        monkeypatch.setattr(lease, "RENEW_S", 3600)
+        late.set()
+        return False
+
+    with Lease(lake, "run-q") as first:
+        monkeypatch.setattr(first, "_commit", refused)
+        assert late.wait(30) and first._renewer is not None
+        first._renewer.join(5)
+        with pytest.raises(LeaseLost, match="was taken over by host:1"):
+            first.confirm()
+
+
+def test_a_killed_holder_whose_parent_took_no_notice_is_gone(tmp_path) -> None:
+    lake = Lake(tmp_path / "lake")
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        row = {"place": lease._place(), "pid": other.pid, "started": lease._started(other.pid)}
+        assert not Lease(lake, "run-q")._is_dead(row)
+        other.kill()
+        deadline = time.monotonic() + 30
+        while not Lease(lake, "run-q")._is_dead(row):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_tables_of_earlier_versions_get_the_properties_of_new_ones(tmp_path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for area in ("state", "late"):
+        write_deltalake(lake.table(area, "q"), pa.table({"n": [0]}))
+        for number in range(1, housekeeping.MANY_FILES + 1):
+            small.append(lake, area, "q", pa.table({"n": [number]}), "run", number)
+            housekeeping.tend(lake, [(area, "q")])
+        table = small.open_table(lake, area, "q")
+        assert table is not None and table.metadata().configuration == small.properties(area)
+        assert small.last_version(lake, area, "q", "run") == housekeeping.MANY_FILES
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_an_exported_file_can_be_read_by_others(tmp_path, suffix) -> None:
     """Its mode is what the user's umask says, and nothing else is left in the folder."""
@@ -152,7 +203,7 @@ def test_an_exported_file_can_be_read_by_others(tmp_path, suffix) -> None:
 def test_a_table_is_opened_from_a_checkpoint_of_the_last_ten_commits(tmp_path) -> None:
     lake = Lake(tmp_path / "lake")
     for number in range(25):
-        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
+        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
         with Lease(lake, "run-q"):
             pass
     for area, name in (("state", "q"), ("lease", "run-q")):
@@ -169,10 +220,10 @@ def test_no_file_outlives_its_last_version(tmp_path, monkeypatch) -> None:
         monkeypatch.setitem(small.REPLACED, key, "interval 1 seconds")
     lake, versions = Lake(tmp_path / "lake"), 2 * housekeeping.MANY_FILES
     for number in range(versions - 2):
-        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
+        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
     time.sleep(1.5)
     for number in range(versions - 2, versions + 1):
-        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number, replace=True)
+        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
     assert housekeeping.tend(lake, [("state", "q")])
     assert len(list((tmp_path / "lake" / "state" / "q").glob("*.parquet"))) <= 4
     assert small.read(lake, "state", "q").to_pylist() == [{"n": versions}]

@@ -51,3 +51,17 @@ def test_what_is_no_demo_is_not_replaced(tmp_path, arguments, says):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and says in done.stderr.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize(
+    ("there", "more"),
+    [(["lake", "landing"], []), (["made_by_the_demo", "lake", "summary.json"], ["--only", "nothing"])],
+)
+def test_what_is_there_stays_where_the_call_is_refused(tmp_path, there, more):
+    """A lake with its landing files is no demo, and a call with a mistake replaces nothing."""
+    for name in there:
+        (tmp_path / name).mkdir()
+    command = [sys.executable, "-m", "latecomer.jobs.demo", "--out", str(tmp_path), *more]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and ("--only" if more else "lake") in done.stderr.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)

@@ -28,8 +28,10 @@ from latecomer.spark.session import QUICK
 ROOT = Path(__file__).resolve().parents[3]
 TOGETHER = 2
 """DAGs that run at once: most of a task is the start of a process that uses one core."""
-MADE = {"airflow", "lake", "landing", "queries", "report", "staged", "summary.json"}
-"""What a demo's folder holds."""
+MARK = "made_by_the_demo"
+MADE = {MARK, "airflow", "lake", "landing", "queries", "report", "staged", "summary.json"}
+"""What a demo's folder holds; by the first, a file, it is told from a lake with its landing files."""
+OUT = ROOT / "build" / "demo"
 BROKEN = 1
 """Exit code of a DAG's process where nothing but its check failed."""
 
@@ -39,7 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="latecomer-demo", description=__doc__)
     parser.add_argument("--months", type=int, default=12, help="how much of the year")
     parser.add_argument("--per-file", type=int, default=6, help="months per interval")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo")
+    parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--only", nargs="*", help="names of queries; default: all of include/queries")
     parser.add_argument("--close", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -47,13 +49,13 @@ def main() -> int:
         return close_here(options.out.resolve())
     started = time.monotonic()
     out = options.out.resolve()
-    make_room(out, parser)
     known = [path.stem for path in sorted((ROOT / "include" / "queries").glob("*.yaml"))]
     unknown = [name for name in options.only or [] if name not in known]
     if unknown or options.only == []:
         parser.error(
             f"--only: {' '.join(unknown) or 'nothing'} is no query of include/queries; there are {', '.join(known)}"
         )
+    make_room(out, parser)
     environment(out, options.only)
     say("preparing Airflow")
     migrate(out)
@@ -89,11 +91,13 @@ def main() -> int:
 def make_room(out: Path, parser: argparse.ArgumentParser) -> None:
     """Remove an earlier demo; a folder of anything else is refused (exit code 2)."""
     there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    if not set(there) <= MADE or out.is_file():
-        parser.error(
-            f"--out: {out} holds something else than a demo ({(there or ['a file'])[0]}); name a folder that may be replaced"
-        )
+    foreign = [name for name in there if name not in MADE]
+    if out.is_file() or foreign or (there and MARK not in there and out != OUT):
+        what = (foreign or there or ["a file"])[0]
+        parser.error(f"--out: {out} holds something else than a demo ({what}); name a folder that may be replaced")
     shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / MARK).touch()
 
 
 def environment(out: Path, only: list[str] | None) -> None:

@@ -24,7 +24,7 @@ TARGET_BYTES = 32 * 1024 * 1024
 
 
 def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> list[str]:
-    """Compact and vacuum the given tables (area, name) that have grown many files or versions; returns their URIs.
+    """Compact and vacuum the given tables (area, name) that have grown many files or versions; returns the URIs of these.
 
     `commits` is how many the caller has made to each, or about: of tables that are replaced, whose files are few, files no version
     needs any more are removed every `MANY_FILES` versions. A store that refuses leaves the table as it was: the work is done, tidiness can wait for the next call.
@@ -38,10 +38,13 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> lis
         version = table.version()
         if not many and version // MANY_FILES == max(version - commits, 0) // MANY_FILES:
             continue
+        tended.append(lake.table(area, name))
         try:
+            if (
+                not small.properties(area).items() <= table.metadata().configuration.items()
+            ):  # an earlier version made it
+                table.alter.set_table_properties(small.properties(area))
             if many:
-                if not small.TABLE.keys() <= table.metadata().configuration.keys():  # an earlier version made it
-                    table.alter.set_table_properties(small.TABLE)
                 table.optimize.compact(target_size=TARGET_BYTES)
                 crash.point("tend:compacted")
             if table.version():
@@ -49,5 +52,4 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> lis
                 table.vacuum(dry_run=False, full=True)
         except (DeltaError, OSError):
             continue
-        tended.append(lake.table(area, name))
     return tended

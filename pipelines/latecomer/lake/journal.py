@@ -6,7 +6,7 @@ state runs that very plan again: tables that had it ignore the repeat, the other
 killed, and had written nothing, takes its plan back, so that a smaller one may follow where memory did not do.
 
 ``journal/<query>`` holds one row per plan of ``run``, ``repair_journal/<query>`` one per plan of ``repair``, since both may work at
-once and a table has one writer. ``state/<query>`` has one row, replaced at each commit (earlier ones stay in the table's history).
+once and a table has one writer. ``state/<query>`` has one row, replaced at each commit.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
         "released": json.dumps(state.released),
         "asked": json.dumps(state.asked, separators=(",", ":")),
     }
-    small.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number, replace=True)
+    small.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number)
 
 
 def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> None:

@@ -103,11 +103,11 @@ class Lease:
             self._renewer.join()
         # what was to be done is done, or has failed for a reason of its own; a lease that stays ends with its holder
         with contextlib.suppress(LatecomerError, DeltaError, OSError):
-            table = self._open()
-            row = self._row(table)
-            if row is not None and self._is_ours(row):
-                tended = tend(self._lake, [("lease", self._name)], self._commits)
-                self._commit(self._open() if tended else table, _FREE)
+            table = self._look()
+            if table is not None and tend(self._lake, [("lease", self._name)], self._commits):
+                table = self._look()
+            if table is not None:
+                self._commit(table, _FREE)
 
     def confirm(self) -> None:
         """To be asked before a commit: is this process still the holder?
@@ -175,7 +175,7 @@ class Lease:
                 mode="overwrite" if table is not None else "error",
                 schema_mode="overwrite" if table is not None else None,
                 storage_options=None if table is not None else (self._lake.storage_options or None),
-                configuration=small.REPLACED if table is None else None,
+                configuration=small.properties("lease") if table is None else None,
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (CommitFailedError, DeltaError, FileExistsError, OSError) as error:
@@ -188,11 +188,12 @@ class Lease:
         while not self._stop.wait(RENEW_S):
             try:
                 table = self._look()
+                if table is not None and not self._commit(table, _me()):
+                    table = self._look()  # perhaps another process was first
             except (LatecomerError, DeltaError, OSError):
                 continue  # the store does not answer: again at the next turn
             if table is None:
                 return
-            self._commit(table, _me())
 
 
 def _me() -> str:
@@ -209,10 +210,13 @@ def _place() -> str:
 
 
 def _started(pid: int) -> float:
-    """When the process started: ticks since boot, which no change of the clock moves; else seconds since 1970."""
+    """When the process started: ticks since boot, which no change of the clock moves; else seconds since 1970; 0 where it has ended.
+
+    One that has ended keeps its number until its parent takes notice.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return float(fields[19])
+        return 0.0 if fields[0] in "ZX" else float(fields[19])
     except (OSError, IndexError):
         pass
     try:

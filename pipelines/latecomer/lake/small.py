@@ -24,6 +24,13 @@ REPLACED = TABLE | {
     "delta.logRetentionDuration": "interval 1 days",
 }
 """Those of tables whose rows are replaced at each commit: a checkpoint lists every file that was replaced and is kept, for a week else."""
+REPLACED_AREAS = frozenset({"state", "checks", "lease"})
+"""Where these tables are."""
+
+
+def properties(area: str) -> dict[str, str]:
+    """Properties of the tables of an area."""
+    return REPLACED if area in REPLACED_AREAS else TABLE
 
 
 def open_table(lake: Lake, area: str, name: str) -> DeltaTable | None:
@@ -64,10 +71,8 @@ def last_version(lake: Lake, area: str, name: str, app_id: str) -> int | None:
     return None if table is None else table.transaction_version(app_id)
 
 
-def append(
-    lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, version: int, *, replace: bool = False
-) -> bool:
-    """Append `rows` as commit `version` of writer `app_id`; with `replace` they take the place of all others.
+def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, version: int) -> bool:
+    """Append `rows` as commit `version` of writer `app_id`; in `REPLACED_AREAS` they take the place of all others.
 
     Every column becomes nullable, as in the tables that Spark writes.
 
@@ -80,13 +85,14 @@ def append(
     done = None if table is None else table.transaction_version(app_id)
     if done is not None and done >= version:
         return False
+    replace = area in REPLACED_AREAS
     write_deltalake(
         lake.table(area, name),
         rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])),
         mode="overwrite" if replace else "append",
         schema_mode="overwrite" if replace else "merge",
         storage_options=lake.storage_options or None,
-        configuration=None if table is not None else REPLACED if replace else TABLE,
+        configuration=properties(area) if table is None else None,
         commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0),
     )
     return True

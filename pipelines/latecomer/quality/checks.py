@@ -114,7 +114,7 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> Non
     row = {"checked": time.time(), "seq_to": seq_to, "success": outcome.success, "failures": len(outcome.failures)}
     number = 0 if last is None else last + 1
     with contextlib.suppress(DeltaError):  # another check of the query was first: what it found is as good
-        small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number, replace=True)
+        small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number)
         tend(lake, [("checks", spec.name)])
 
 

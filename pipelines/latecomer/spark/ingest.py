@@ -181,10 +181,10 @@ class _Ingestion:
         self.lease = lease
         self.lake, self.options, self.files, self.digests, self.start = lake, options, files, digests, start
         self.spark = session(lake, rows=sum(path.stat().st_size for path in files) // ROW_BYTES)
+        self._stamps = {path: _stamp(path) for path in files if format_of(path, options.format) == "parquet"}
         self.unfinished = self._unfinished()
         self.landed = landing.read(self.spark, lake, files, options)
         self.event_times_us: tuple[int, int] | None = None
-        self._stamps: dict[Path, tuple[int, int, int]] = {}
         try:
             self.types = self._agree_types()
         except BaseException:
@@ -199,7 +199,6 @@ class _Ingestion:
 
     def check_unchanged(self) -> None:
         """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
-        self._stamps = {path: _stamp(path) for path in self.files if format_of(path, self.options.format) == "parquet"}
         for path, known in zip(self.files, self.digests, strict=True):
             try:
                 same = digest(path, _what_matters(self.options)) == known
@@ -226,6 +225,7 @@ class _Ingestion:
     def _unfinished(self) -> tuple[int, int] | None:
         """(number, clock in us) of an interrupted ingestion of the same files; one of other files is taken back.
 
+        So is one of Parquet that was written to since: it is read where it lies, and what stands in the tables may be of either content.
         First its plan is made void: tables keep the number of what was taken back, and would refuse those rows should it be resumed.
         """
         done = small.last_version(self.lake, "ingest", "committed", "ingest")
@@ -239,13 +239,15 @@ class _Ingestion:
             return planned, plan["clock_us"]
         if plan:
             self._note(planned + 1, {})
+        self.lease.confirm()
         for area in ("events", "quarantine"):
             for stream in self.lake.names(area):
                 small.take_back(self.lake, area, stream, "ingest", 0 if done is None else done + 1)
         return None
 
     def _what(self) -> dict[str, object]:
-        return {"digests": self.digests, "options": asdict(self.options)}
+        stamps = [list(stamp) for stamp in self._stamps.values()]
+        return {"digests": self.digests, "options": asdict(self.options), "stamps": stamps}
 
     def _plan(self) -> tuple[int, int]:
         """(number, clock in us): those of the interrupted ingestion, or new ones."""
@@ -258,6 +260,7 @@ class _Ingestion:
 
     def _note(self, number: int, plan: dict[str, object]) -> None:
         row = {"number": number, "plan": json.dumps(plan)}
+        self.lease.confirm()
         small.append(self.lake, "ingest", "journal", pa.Table.from_pylist([row]), "ingest", number)
 
     def write(self, say: Callable[[str], None]) -> dict[str, dict[str, int]]:
@@ -290,7 +293,6 @@ class _Ingestion:
         good = sum(c["rows"] for c in counts.values())
         every = good + sum(c["quarantined"] for c in counts.values())
         ordered = self._ordered(judged.where(F.col("_problem").isNull()), good).persist()
-        self.lease.confirm()
         try:
             if every <= tables.FEW_ROWS:
                 self._write_few(ordered, judged, counts, number)
@@ -302,6 +304,7 @@ class _Ingestion:
             def one(job: tuple[str, str]) -> None:
                 area, stream = job
                 rows = self._event_rows(ordered, stream) if area == "events" else self._bad_rows(judged, stream, number)
+                self.lease.confirm()
                 tables.append(rows, self.lake, area, stream, "ingest", number)
                 crash.point(f"ingest:{area}")
 
@@ -319,12 +322,14 @@ class _Ingestion:
         columns = [*ALWAYS_THERE, *map(landing_rows.stored, self.types)]
         for stream in sorted(stream for stream, c in counts.items() if c["rows"]):
             own = events.filter(pc.equal(events["_stream"], stream)).select(columns).sort_by("seq")
+            self.lease.confirm()
             small.append(self.lake, "events", stream, own, "ingest", number)
             crash.point("ingest:events")
         if any(c["quarantined"] for c in counts.values()):
             bad = self._bad_rows(judged, None, number).toArrow()
             for stream in sorted(stream for stream, c in counts.items() if c["quarantined"]):
                 own = bad.filter(pc.equal(bad["_stream"], stream)).drop_columns(["_stream"])
+                self.lease.confirm()
                 small.append(self.lake, "quarantine", stream, own, "ingest", number)
                 crash.point("ingest:quarantine")
 

@@ -79,6 +79,7 @@ def repair(
             if len(closes) == 0:
                 break
             if unfinished is None:
+                lease.confirm()
                 journal.plan(lake, spec.name, "repair", number, {"closes": closes.tolist()})
             crash.point("repair:planned")
             unfinished = None

@@ -85,13 +85,13 @@ def run(
             progress(f"{spec.name}: not flushed, {available - end} arrivals are left after --until-seq {until_seq}")
         before = dict(state.counts) if state else {}
         count = 0
-        for batch in _batches(lake, spec, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush):
+        for batch in _batches(lake, spec, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush, lease.confirm):
             try:
                 state = _process(lake, spec, batch, state, end, lease.confirm)
             except LeaseHeld:
                 raise
             except Exception:
-                _take_back(lake, spec, batch)
+                _take_back(lake, spec, batch, lease.confirm)
                 raise
             count += 1
             what = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
@@ -105,7 +105,7 @@ def run(
         )
 
 
-def _batches(lake, spec, state, end, size, flush):  # type: ignore[no-untyped-def]
+def _batches(lake, spec, state, end, size, flush, confirm):  # type: ignore[no-untyped-def]
     """Plans still to be done: an unfinished one first, then new ones up to `end`."""
     number = state.number + 1 if state else 0
     seq = state.seq_to if state else 0
@@ -117,6 +117,7 @@ def _batches(lake, spec, state, end, size, flush):  # type: ignore[no-untyped-de
             agreed = {"seq_from": seq, "seq_to": min(seq + size, end), "flush": flush and seq + size >= end}
             agreed["parameters"] = effective(lake, spec.name, seq)
             asked = {"asked": spec.to_dict()} if number == 0 else {}  # of later ones the state tells
+            confirm()
             journal.plan(lake, spec.name, "run", number, agreed | asked)
         unfinished = None
         crash.point("run:planned")
@@ -141,9 +142,13 @@ def _unfinished(lake: Lake, spec: Spec, number: int) -> dict[str, Any] | None:
     return found
 
 
-def _take_back(lake: Lake, spec: Spec, batch: Batch) -> None:
-    """Undo the plan of a micro-batch that failed: the next may be smaller, or ask something else; not where anything was written."""
+def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]) -> None:
+    """Undo the plan of a micro-batch that failed: the next may be smaller, or ask something else; not where anything was written.
+
+    Nor where another process holds the lease by now: the plan is its own.
+    """
     with contextlib.suppress(LatecomerError, DeltaError, OSError):
+        confirm()
         if not any(_committed(lake, area, spec.name, batch.number) for area in ("on_time", "late", "ledger")):
             journal.take_back(lake, spec.name, "run", batch.number)
 

@@ -1,0 +1,96 @@
+"""A writer that was asleep while another took its place writes nothing more: no plan, no table, and takes nothing back."""
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from latecomer.lake import crash, journal, lease, small
+from latecomer.lake.errors import LeaseLost
+from latecomer.spark.ingest import IngestOptions, committed_seq, ingest
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
+
+from tests.support import events
+from tests.support.lakes import load
+
+QUERY = """
+name: q
+kind: join
+streams: {l: a, r: b}
+keys: [k]
+window: 2 s
+quality: {recall: 0.6, period: 10 s}
+strategy: {name: k_slack, slack: 1 ms, gamma: 3 s}
+"""
+
+
+@pytest.fixture
+def asleep(lake, monkeypatch):
+    """At a point between two commits, another process takes the lease of that name."""
+
+    def at(point, name):
+        def meanwhile(reached):
+            if reached == point:
+                monkeypatch.setattr(crash, "point", lambda _: None)
+                row = {"holder": "host:1", "place": "", "pid": 1, "started": 0.0, "acquired": 0.0, "renewed": 0.0}
+                write_deltalake(lake.table("lease", name), pa.Table.from_pylist([row]), mode="overwrite")
+                monkeypatch.setattr(lease, "_clocks", lambda: (1e12, 1e12))
+
+        monkeypatch.setattr(crash, "point", meanwhile)
+
+    return at
+
+
+@pytest.fixture
+def loaded(lake, tmp_path, spark):
+    load(lake, events.disordered(5, rows=200), tmp_path)
+    return parse_query(QUERY)
+
+
+def test_run_plans_nothing_more(lake, loaded, asleep):
+    asleep("run:state", "run-q")
+    with pytest.raises(LeaseLost, match="host:1"):
+        run(lake, loaded, rows_per_batch=100)
+    assert journal.planned(lake, "q", "run", 0) and journal.planned(lake, "q", "run", 1) is None
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_run_does_not_take_back_the_plan_of_another(lake, loaded, asleep, monkeypatch, lost):
+    def fails(*args):
+        crash.point("test:stage")
+        raise RuntimeError("as it woke")
+
+    monkeypatch.setattr("latecomer.spark.run.stage_of", fails)
+    asleep("test:stage" if lost else "never", "run-q")
+    with pytest.raises(RuntimeError):
+        run(lake, loaded)
+    assert (journal.planned(lake, "q", "run", 0) is not None) == lost
+
+
+def test_repair_plans_nothing_more(lake, loaded, asleep, monkeypatch):
+    run(lake, loaded, flush=True)
+    real = journal.planned
+
+    def planned(*args):
+        crash.point("test:planned")
+        return real(*args)
+
+    monkeypatch.setattr(journal, "planned", planned)
+    asleep("test:planned", "repair-q")
+    with pytest.raises(LeaseLost, match="host:1"):
+        repair(lake, loaded, flush=True)
+    assert real(lake, "q", "repair", 0) is None and not lake.exists("corrections", "q")
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize(("point", "written"), [("ingest:planned", 0), ("ingest:events", 1)])
+def test_ingest_writes_no_further_table(lake, tmp_path, spark, asleep, monkeypatch, point, written, few):
+    if not few:
+        monkeypatch.setattr("latecomer.spark.tables.FEW_ROWS", 10)
+        monkeypatch.setattr("latecomer.spark.ingest._WRITERS", 1)
+    path = events.write(events.disordered(5, rows=50), tmp_path / "in.parquet")
+    asleep(point, "ingest")
+    with pytest.raises(LeaseLost, match="host:1"):
+        ingest(lake, [path], IngestOptions(by="stream"))
+    assert committed_seq(lake) == 0
+    assert sum(small.read(lake, "events", name) is not None for name in ("a", "b")) == written
