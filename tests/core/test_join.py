@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 from latecomer.core import histogram
-from latecomer.core.join import Held, IntervalSummary, JoinControl
+from latecomer.core.histogram import SAMPLE_FRACTION
+from latecomer.core.join import Held, IntervalSummary, JoinControl, held_bucket_us
 from latecomer.core.join_pairs import (
     ArrivalClock,
     Input,
@@ -89,11 +90,39 @@ def test_rows_held_are_never_more_than_came():
     whole = control("calibrated")
     qjoin(data, whole)
     most = max(account.held_max for account in whole.accounts.values())
-    assert 0 < most <= whole.arrivals and whole._sample_rows() > 0
+    assert 0 < most <= sum(whole.arrivals) and whole._sample_rows() > 0
     whole.retention, whole.base = [FOREVER, FOREVER], [NEVER, NEVER]
-    whole.held = [Held(10, np.array([0]), np.array([whole.arrivals // 2])) for _ in (0, 1)]
+    whole.held = [Held(10, np.array([0]), np.array([rows])) for rows in whole.arrivals]
     now = whole.account(whole._period(whole.interval), now=True)
-    assert now.held_max <= whole.arrivals
+    assert now.held_max == sum(whole.arrivals)
+
+
+class Short:
+    """A constant retention that needs the sample."""
+
+    needs_pairs, needs_candidates = True, False
+
+    def observe(self, stats):
+        pass
+
+    def choose(self, interval):
+        return 0, 0
+
+
+def test_the_sample_is_held_for_the_delay_range_and_no_longer():
+    """1,000 rows an interval and side, the left as late as 40 intervals: the right's sample is held so long, the left's is in its buffer."""
+    length, late_us = 1_000_000, 40_000_000
+    own = JoinControl(Short(), window_us=W, interval_us=length, granularity_us=G, period_us=P)
+    cells, thousand = np.empty((0, 6), np.int64), np.array([1_000])
+    for j in range(400):
+        bucket = np.array([j * length // held_bucket_us(length, G)])
+        delays = (np.array([late_us // G - 1]), thousand), (np.array([0]), thousand)
+        own.step([IntervalSummary(j, j * length + 999_999, ((bucket, thousand),) * 2, delays, cells)])
+    held = [own.account(period).held_area / P for period in own.closed_periods()]
+    sampled = SAMPLE_FRACTION * 1_000 * late_us / length
+    assert held[-1] == pytest.approx(held[len(held) // 2], rel=0.01), "held for ever"
+    buffers = sum(each.total() for each in own.held)
+    assert sampled * 0.9 <= held[-1] - buffers <= sampled * 1.1
 
 
 def test_rows_held_are_counted_as_they_come_and_go():

@@ -254,7 +254,10 @@ class JoinControl:
         bucket = held_bucket_us(interval_us, granularity_us)
         self.held = [Held(bucket), Held(bucket)]
         self.accounts: dict[int, PeriodAccount] = {}
-        self.arrivals = 0
+        self.arrivals = [0, 0]
+        self.first_t_us: int | None = None
+        self.largest_us = [0, 0]
+        """Largest delay so far per stream, rounded up to whole granules."""
 
     def horizon(self, side: int) -> int:
         """`H` of stream `side` now, after the last arrival taken in."""
@@ -326,8 +329,7 @@ class JoinControl:
         return self.accounts.setdefault(period, PeriodAccount())
 
     def _book(self, account: PeriodAccount, weight_us: int, *, retention: bool = True) -> None:
-        held = sum(each.total() for each in self.held)
-        held += min(self._sample_rows(), max(self.arrivals - held, 0))  # its rows in the buffers are counted already
+        held = sum(each.total() for each in self.held) + self._sample_rows()
         account.held_area += held * weight_us
         account.weight_us += weight_us
         account.held_max = max(account.held_max, held)
@@ -337,16 +339,32 @@ class JoinControl:
                 account.retention_area[side] += self.retention[side] * weight_us
 
     def _sample_rows(self) -> int:
-        """Rows the deterministic sample holds beside the buffers: its share of all arrivals, an upper bound."""
-        return round(SAMPLE_FRACTION * self.arrivals) if self.policy.needs_pairs else 0
+        """Rows that the deterministic sample holds beside the buffers, by expectation.
+
+        A row of the sample is of use until stream time has passed it by ``w`` and the largest delay of the opposite stream. So many
+        rows as come in that span at the mean rate since the start, less those that the buffer holds anyway, times `SAMPLE_FRACTION`.
+        """
+        if not self.policy.needs_pairs or self.first_t_us is None:
+            return 0
+        passed_us = max(self.t_last_us - self.first_t_us, self.interval_us)
+        beyond = 0
+        for side in (0, 1):
+            span_us = min(self.window_us + self.largest_us[1 - side], passed_us)
+            beyond += max(self.arrivals[side] * span_us // passed_us - self.held[side].total(), 0)
+        return round(SAMPLE_FRACTION * beyond)
 
     def _take(self, summary: IntervalSummary) -> None:
         seen = summary.stats(self.censored)
         self.partial = seen if self.partial is None else merge(self.partial, seen)
         self.t_last_us = max(self.t_last_us, summary.t_last_us)
         self._open(self._period(summary.interval))
+        if self.first_t_us is None:
+            self.first_t_us = summary.interval * self.interval_us
         for side in (0, 1):
-            self.arrivals += self.held[side].add(*summary.arrived[side])
+            buckets = summary.delays[side][0]
+            if len(buckets):
+                self.largest_us[side] = max(self.largest_us[side], (int(buckets.max()) + 1) * self.granularity_us)
+            self.arrivals[side] += self.held[side].add(*summary.arrived[side])
             self.held[side].expire(self.horizon(side))
 
     def _period(self, interval: int) -> int:
@@ -366,7 +384,9 @@ class JoinControl:
                 str(start): [a.held_area, a.weight_us, a.held_max, a.retention_area, a.retention_weight_us]
                 for start, a in self.accounts.items()
             },
-            "arrivals": self.arrivals,
+            "arrivals": list(self.arrivals),
+            "first_t_us": self.first_t_us,
+            "largest_us": list(self.largest_us),
             "policy": self.policy.to_dict(),
         }
 
@@ -381,7 +401,8 @@ class JoinControl:
         self.partial = None if state["partial"] is None else from_dict(state["partial"])
         arrays = [[np.array(column, np.int64) for column in each] for each in state["held"]]
         self.held = [Held(held.bucket_us, *columns) for held, columns in zip(self.held, arrays, strict=True)]
-        self.arrivals = state["arrivals"]
+        self.arrivals, self.largest_us = list(state["arrivals"]), list(state["largest_us"])
+        self.first_t_us = state["first_t_us"]
         self.accounts = {
             int(start): PeriodAccount(area, weight, most, list(retention), span)
             for start, (area, weight, most, retention, span) in state["accounts"].items()
