@@ -39,10 +39,17 @@ def test_codes_are_equal_where_values_are(name):
 
 
 @pytest.mark.parametrize("name", list(VALUES))
-def test_plain_columns_keep_their_values_apart_in_pandas(name):
-    column = pa.chunked_array([VALUES[name]])
-    frame = pa.table({"k": identities.plain(column)}).to_pandas()
-    want = len(set(map(same, zip(column.to_pylist()))))
-    if name == "text":  # a null stays one
-        assert frame["k"].isna().sum() == 1
-    assert (~frame.duplicated()).sum() == want
+def test_hashes_are_equal_where_values_are_in_whatever_batch(name):
+    rng = np.random.default_rng(8)
+    table = pa.table({"k": VALUES[name].take(pa.array(rng.integers(0, 6, 60))), "w": pa.array(rng.integers(0, 3, 60))})
+    batches = [*table.slice(7).to_batches(max_chunksize=9), *table.to_batches()]
+    found = np.concatenate([identities.hashes(batch, ["k", "w"]) for batch in batches]).tolist()
+    rows = [same(row.values()) for batch in batches for row in batch.to_pylist()]
+    assert len(set(zip(rows, found, strict=True))) == len(set(rows)) == len(set(found))
+
+
+def test_a_null_is_no_value_and_columns_do_not_change_places():
+    one = pa.RecordBatch.from_pydict({"a": [1, 2, None, None, 0], "b": [2, 1, None, 0, None]})
+    assert len(set(identities.hashes(one, ["a", "b"]).tolist())) == 5
+    kinds = pa.RecordBatch.from_pydict({"t": pa.array([0, 1, None], pa.date32()), "f": [True, False, None]})
+    assert len(set(identities.hashes(kinds, ["t", "f"]).tolist())) == 3

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from latecomer.lake import journal, views
 from latecomer.lake.location import Lake
-from latecomer.quality import conservation
+from latecomer.quality import conservation, once
 from latecomer.quality import ledger as books
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
@@ -25,7 +25,9 @@ def laws(lake: Lake, spec: Any) -> list[dict[str, Any]]:
     """The conservation laws as `check` reads them."""
     state = journal.run_state(lake, spec.name)
     reach = conservation.Reach.of(lake, spec.name, state)
-    return conservation.laws(lake, spec, state, reach, conservation.kept(lake, spec.name, reach))
+    results = once.stored(lake, spec, reach.filters())
+    assert results.more == 0, results.again
+    return [*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]
 
 
 def exported(lake: Lake, spec: Any) -> dict[str, pa.Table]:

@@ -1,4 +1,4 @@
-"""Rows of tables told apart by columns of any type: a number per identity.
+"""Rows of tables told apart by columns of any type: a number per identity, or a hash.
 
 Values are never converted: two 64-bit integers differ whatever stands beside them. A null equals a null and no value, NaN equals NaN
 and no null, as in the groups of Spark and SQL; zero has no sign.
@@ -13,7 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from latecomer.core.hashing import hash_longs, hash_values, validity
 from latecomer.core.order import cuts, order_of
+
+_NULL = np.uint64(0x9AE16A3B2F90404F)
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[NDArray[np.int64]]:
@@ -46,11 +50,30 @@ def _coded(column: pa.ChunkedArray) -> NDArray[np.int64]:
     return np.concatenate([np.empty(0, np.int64), *places])
 
 
-def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column as one that pandas tells apart by value: integers among nulls would become floating, a null NaN."""
-    if not column.null_count or not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        return column
-    return pc.fill_null(_unsigned_zero(column).cast(pa.string()), "null")
+def hashes(batch: pa.RecordBatch, keys: Sequence[str]) -> NDArray[np.uint64]:
+    """A 64-bit hash of all `keys` of each row, uint64[n]: the same in any batch of any table where the values are the same."""
+    found = np.zeros(batch.num_rows, np.uint64)
+    for name in keys:
+        column = batch.column(name)
+        own = hash_values(_hashable(column))
+        if column.null_count:  # a null is none of the values that happen to hash to what it is given
+            own[~validity(column)] = _NULL
+        found = hash_longs((found * _ODD + own).view(np.int64))
+    return found
+
+
+def _hashable(column: pa.Array) -> pa.Array:
+    """The column as one of integers, times or text; equal where values are."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        values = np.array(_unsigned_zero(column).cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False))
+        values[np.isnan(values)] = np.nan  # one of many
+        return pa.array(values.view(np.int64))
+    if pa.types.is_boolean(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind) or pa.types.is_decimal(kind):
+        return column.cast(pa.string())
+    return column
 
 
 def _unsigned_zero(column: pa.ChunkedArray) -> pa.ChunkedArray:

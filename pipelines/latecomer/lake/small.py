@@ -7,7 +7,7 @@ before the write is enough; where two writers race (leases), the commit itself r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,6 +57,20 @@ def read_known(lake: Lake, area: str, name: str, columns: Iterable[str]) -> pa.T
         return None
     rows = table.to_pyarrow_dataset()
     return rows.to_table(columns=[column for column in dict.fromkeys(columns) if column in rows.schema.names])
+
+
+def batches(
+    lake: Lake, area: str, name: str, columns: list[str], filter: pc.Expression | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The same rows, some ten thousand at a time; of `columns` those that the table has. None where it is absent."""
+    table = open_table(lake, area, name)
+    if table is None:
+        return
+    rows = table.to_pyarrow_dataset()
+    known = [column for column in columns if column in rows.schema.names]
+    for batch in rows.scanner(columns=known, filter=filter).to_batches():
+        if batch.num_rows:
+            yield batch
 
 
 def shape(lake: Lake, area: str, name: str) -> pa.Schema:
@@ -129,14 +143,8 @@ def count_by(
     lake: Lake, area: str, name: str, column: str, filter: pc.Expression | None = None, value: str | None = None
 ) -> dict[int, int]:
     """Rows (or the sum of `value`) per value of a timestamp column, in us; read batch by batch, one column wide."""
-    table = open_table(lake, area, name)
     found: dict[int, int] = {}
-    if table is None:
-        return found
-    columns = [column] if value is None else [column, value]
-    for batch in table.to_pyarrow_dataset().scanner(columns=columns, filter=filter).to_batches():
-        if batch.num_rows == 0:
-            continue
+    for batch in batches(lake, area, name, [column] if value is None else [column, value], filter):
         chunk = pa.Table.from_batches([batch])
         summed = chunk.group_by(column).aggregate([(column, "count") if value is None else (value, "sum")])
         for key, amount in zip(

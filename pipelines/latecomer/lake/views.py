@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,31 +55,16 @@ def results(lake: Lake, spec: Spec) -> pa.Table:
     return _sorted_rows(lake, spec, _ANSWERS, latest=True)
 
 
-def identities_of_results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> pa.Table:
-    """The same rows without payload: what names them, ``published_seq`` and ``revision``; of each table those that are `within`."""
-    columns = [*spec.result_keys, "published_seq", "revision"]
-    return _sorted_rows(lake, spec, _ANSWERS, latest=True, columns=columns, within=within)
-
-
-def _sorted_rows(
-    lake: Lake,
-    spec: Spec,
-    areas: list[str],
-    *,
-    latest: bool,
-    columns: list[str] | None = None,
-    within: Mapping[str, pc.Expression] = {},
-) -> pa.Table:
-    read = [small.read(lake, area, spec.name, columns, within.get(area)) for area in areas]
+def _sorted_rows(lake: Lake, spec: Spec, areas: list[str], *, latest: bool) -> pa.Table:
+    read = [small.read(lake, area, spec.name) for area in areas]
     parts = [part for part in read if part is not None]
     if not parts:
         # no correction was ever written: the same columns, no row
-        shape = small.read(lake, "on_time", spec.name, columns, filter=pc.scalar(False))
+        shape = small.read(lake, "on_time", spec.name, filter=pc.scalar(False))
         parts = [] if shape is None else [shape]
     if not parts:
         return pa.table({})
-    rows = pa.concat_tables(parts, promote_options="default")
-    rows = _with_all_columns(lake, spec, rows) if columns is None else rows
+    rows = _with_all_columns(lake, spec, pa.concat_tables(parts, promote_options="default"))
     keys = [name for name in spec.result_keys if name in rows.column_names]
     if latest and spec.answers is Answers.REPLACED:
         rows = _newest_windows(rows)
@@ -88,7 +73,7 @@ def _sorted_rows(
     rows = rows.take(pc.sort_indices(rows, sort_keys=[*((name, "ascending") for name in keys), *newest]))
     if latest and rows.num_rows > 1:
         rows = rows.filter(identities.last_of_each(rows, keys))
-    if spec.kind == "aggregate" and columns is None:
+    if spec.kind == "aggregate":
         rows = _with_coverage(lake, spec, rows, keys)
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
 

@@ -38,15 +38,10 @@ class Reach:
         return {"on_time": published <= last, "corrections": published <= self.closed_to}
 
 
-def kept(lake: Lake, query: str, reach: Reach) -> dict[str, int]:
-    """Per table of results, its rows within reach."""
-    return {area: small.count(lake, area, query, rows) for area, rows in reach.filters().items()}
-
-
 def laws(
     lake: Lake, spec: Spec, state: journal.RunState, reach: Reach, results: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """``law``, ``left`` and ``right``, which must be equal; `results` as :func:`kept` counts them."""
+    """``law``, ``left`` and ``right``, which must be equal; `results` are the rows within reach, per table."""
     seq = pc.field("seq")
     arrived = sum(small.count(lake, "events", each, seq < reach.seq_to) for each in {name for _, name in spec.streams})
     late = small.read(lake, "late", spec.name, columns=["seq"], filter=seq < reach.seq_to)

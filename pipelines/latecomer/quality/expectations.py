@@ -47,7 +47,7 @@ class ExpectConservation(gxe.ExpectColumnPairValuesToBeEqual):
     description: str = "Every row is accounted for: what the tables hold is what was counted when it was written"
 
 
-class ExpectNoDuplicateResult(gxe.ExpectCompoundColumnsToBeUnique):
-    """No result row is published twice."""
+class ExpectNoDuplicateResult(gxe.ExpectColumnPairValuesToBeEqual):
+    """No result row is published twice: as many identities as rows, both counted in the tables that `run` and `repair` write."""
 
     description: str = "No result stands twice"

@@ -97,11 +97,12 @@ def _equal(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple
 
 
 def _once(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
-    rows = broken.drop_duplicates().iterrows()
-    lines = [(", ".join(f"{key} {_moment(value)}" for key, value in row.items()), "") for _, row in rows]
-    broken_rows = f"{len(broken):,} of {len(frame):,} rows are not unique"
-    observed = f"{broken_rows}{_some(lines)}" if lines else f"all {len(frame):,} rows are unique"
-    return "no result twice", observed, f"every {', '.join(frame.columns)} once"
+    (row,) = frame.itertuples()
+    observed = f"all {row.rows:,} rows are unique"
+    if row.rows != row.distinct:
+        more = "; ..." if row.identities > SHOWN else ""
+        observed = f"{row.rows - row.distinct:,} of {row.rows:,} rows are there again ({row.some}{more})"
+    return "no result twice", observed, f"every {row.names} once"
 
 
 _WORDS: dict[str, Callable[..., tuple[str, str, str]]] = {
