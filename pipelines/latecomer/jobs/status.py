@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
+import pyarrow.compute as pc
 
 from latecomer.core.state import OtherVersion
 from latecomer.jobs import text
@@ -34,9 +34,10 @@ def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
     state = journal.load_state(lake, name)
     if state is None:
         return None
-    late, done_to = small.read(lake, "late", name, columns=["seq"]), views.closed_to(lake, name)
-    seqs = np.empty(0, np.int64) if late is None else np.unique(late["seq"].to_numpy())
-    pending = int(np.count_nonzero(seqs > done_to))
+    seq = pc.field("seq")  # those of a micro-batch that is at work do not count yet
+    mine = (seq > views.closed_to(lake, name)) & (seq < state.seq_to)
+    waiting = small.read(lake, "late", name, columns=["seq"], filter=mine)
+    pending = 0 if waiting is None else pc.count_distinct(waiting["seq"]).as_py()
     return {
         "query": name,
         "processed_to": state.seq_to,
@@ -45,7 +46,7 @@ def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
         "flushed": state.flushed,
         **state.counts,
         "late_pending": pending,
-        "late_repaired": len(seqs) - pending,
+        "late_repaired": state.counts["late"] - pending,
         "last_run": _written(lake, name),
         "last_check": _checked(lake, name),
     }
