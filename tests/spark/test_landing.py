@@ -425,6 +425,66 @@ def test_a_sequence_that_only_some_files_have_orders_nothing(lake, tmp_path):
     assert [(row["event_ts"].microsecond, row["source_seq"]) for row in rows_of(lake)] == [(1, 7), (3, None), (5, 8)]
 
 
+ENDLESS = "49590338271490256608559692538361571095921575989136588898"
+
+
+@pytest.mark.parametrize(
+    ("values", "order"),
+    [
+        (["3.0", "1.0", "2.0"], [2, 3, 1]),  # whole numbers, as pandas writes them beside a missing one
+        (["3.0", "", "2.0"], [3, 1, 2]),
+        ([str(2 * 10**19), str(10**19), "3"], [3, 2, 1]),
+        ([ENDLESS, "7", "012"], [2, 3, 1]),  # digits as text
+        (["-5", "1e3", "2.5"], [1, 3, 2]),
+        (["2024-01-02 00:00:00", "2024-01-01 00:00:00", "2024-01-01 12:00:00"], [2, 3, 1]),
+    ],
+)
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_a_sequence_of_any_numbers_orders(lake, tmp_path, values, order, format):
+    text = "event_ts,seq\n" + "\n".join(f"{i},{value}" for i, value in enumerate(values, 1))
+    if format == "json":
+        rows = [{"event_ts": i} | ({"seq": value} if value else {}) for i, value in enumerate(values, 1)]
+        text = "\n".join(map(json.dumps, rows))
+    put(lake, tmp_path / f"a.{format}", text)
+    assert [row["event_ts"].microsecond for row in rows_of(lake)] == order
+
+
+def test_a_sequence_that_cannot_order_is_refused(lake, tmp_path):
+    with pytest.raises(InputError, match=r"a\.csv: column seq: 'ACGT': is to order the rows, and is neither"):
+        put(lake, tmp_path / "a.csv", "event_ts,seq\n1,7\n2,ACGT\n")
+    pq.write_table(pa.table({"event_ts": [1, 2], "seq": [[2], [1]]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"column seq: .* is to order the rows"):
+        ingest(lake, [str(tmp_path / "b.parquet")], IngestOptions(stream="s"))
+    assert committed_seq(lake) == 0
+
+
+def test_times_in_96_bits_are_times(lake, tmp_path, spark):
+    """Spark's, Hive's and Impala's way to write them, unless told otherwise."""
+    moments = ["1850-01-01 00:00:00", "2024-05-01 10:00:00.123456", "1969-12-31 23:59:59.999999"]
+    rows = spark.createDataFrame([(m,) for m in moments], "t string").selectExpr(
+        "cast('2024-01-01' as timestamp) + make_interval(0, 0, 0, 0, 0, 0, row_number() over (order by t)) as event_ts",
+        "cast(t as timestamp) as seen",
+    )
+    kept = spark.conf.get("spark.sql.parquet.outputTimestampType")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        rows.coalesce(1).write.parquet(str(tmp_path / "out"))
+    finally:
+        spark.conf.set("spark.sql.parquet.outputTimestampType", kept)
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    assert pq.ParquetFile(file).schema.column(1).physical_type == "INT96"
+    ingest(lake, [str(file)], IngestOptions(stream="s"))
+    found = [row["seen"].strftime("%Y-%m-%d %H:%M:%S.%f") for row in rows_of(lake)]
+    assert sorted(found) == sorted(f"{m}.000000" if "." not in m else m for m in moments)
+
+
+@pytest.mark.parametrize("column", [pa.array([1, 2], pa.time64("ns")), pa.array([1, 2], pa.time32("ms"))])
+def test_types_that_no_table_has_are_named(lake, tmp_path, column):
+    pq.write_table(pa.table({"event_ts": [1, 2], "at": column}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: has a column 'at' of type time.*, which tables do not have"):
+        ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
+
+
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_not_a_number_is_one(lake, tmp_path, format):
     values = ["1.5", "NaN", "Infinity", "-Infinity", "2"]

@@ -216,6 +216,9 @@ def _parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame:
     if not schema.names:
         raise FileProblem("has no column", "check the file")
     _check_columns(schema.names)
+    for item in schema:
+        if pa.types.is_time(item.type) or pa.types.is_float16(item.type) or pa.types.is_decimal256(item.type):
+            raise FileProblem(f"has a column {item.name!r} of type {item.type}, which tables do not have", "write text")
     place = literal(str(path.resolve()))
     if _NOT_IN_PLACE.fullmatch(path.resolve().name):
         filesystem, folder, place = staging.folder()
@@ -264,10 +267,11 @@ def _as_written(rows: DataFrame, schema: pa.Schema) -> DataFrame:
     """What pandas writes and Spark takes for numbers: timestamps in nanoseconds (as microseconds), columns without a value (as ``void``)."""
     from pyspark.sql import functions as F
 
-    columns = []
+    columns, kinds = [], dict(rows.dtypes)
     for item in schema:
         column = F.col(quoted(item.name))
-        if pa.types.is_timestamp(item.type) and item.type.unit == "ns":
+        # in 96 bits, as Spark and Hive write them, they are times to Spark
+        if pa.types.is_timestamp(item.type) and item.type.unit == "ns" and kinds[item.name] == "bigint":
             column = F.timestamp_micros(floor_div(column, 1000))
             column = column if item.type.tz else column.cast("timestamp_ntz")
         if pa.types.is_null(item.type):

@@ -99,6 +99,7 @@ def agree(
             del types[name]
         else:
             types[name] = guessed
+    _refuse_unordered(landed, types)
     for name, kind in list(types.items()):
         if name in texts:
             continue
@@ -114,6 +115,48 @@ def agree(
         elif kind == "void":
             del types[name]
     return types
+
+
+def _orders(landed: Landed, types: dict[str, str]) -> bool:
+    """Does the source's ``seq`` order the rows? Where every file has one, and it has a value."""
+    return "seq" in landed.shared and types.get("seq", "void") != "void"
+
+
+def _refuse_unordered(landed: Landed, types: dict[str, str]) -> None:
+    """Refuse a ``seq`` that cannot order rows: they would stand as they do in the files, and nobody would know."""
+    from pyspark.sql import functions as F
+
+    if not _orders(landed, types):
+        return
+    kind, value = types["seq"], F.col("seq")
+    if is_number(kind) or kind in (*_TIMES, "date"):
+        return
+    odd = value.isNotNull() & ~value.rlike(_WHOLE) if kind == "string" else F.lit(True)
+    found = landed.rows.where(odd).select(value.cast("string")).head(1)
+    if found:
+        raise InputError(
+            f"{landed.origin['seq']}: column seq",
+            found[0][0],
+            "is to order the rows, and is neither a whole number nor a time",
+            "mend the value, or rename the column",
+        )
+
+
+def _order(landed: Landed, types: dict[str, str], arrival: Column, zone: str) -> Column:
+    """What orders the rows of the call; see :func:`judge`."""
+    from pyspark.sql import functions as F
+
+    if not _orders(landed, types):
+        return arrival
+    value = _typed(F.col("seq"), dict(landed.rows.dtypes)["seq"], types["seq"], zone)
+    if types["seq"] != "string":
+        return value
+    digits = F.regexp_replace(value, "^[+]?0*(?=[0-9])", "")
+    return F.concat(F.lpad(F.length(digits).cast("string"), 9, "0"), digits)  # more digits are a greater number
+
+
+_WHOLE = "^[+]?[0-9]+$"
+"""Whole numbers of any length, as some services number records."""
 
 
 def _agree_names(landed: Landed, names: Iterable[str], existing: dict[str, dict[str, str]]) -> None:
@@ -177,7 +220,8 @@ def _count_text(
 def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_us: int) -> DataFrame:
     """Typed rows with ``_stream``, ``_order``, and ``_problem`` where a row cannot be used.
 
-    ``_order`` is the source's ``seq`` where every file has one, else the arrival in us, null where there is neither.
+    ``_order`` is the source's ``seq`` where every file has one (text of digits as text that sorts as they count), else the arrival in us,
+    null where there is neither.
     """
     from pyspark.sql import functions as F
 
@@ -224,7 +268,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
                     F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string")),
                 )
             )
-    order = F.col("seq").try_cast("bigint") if "seq" in types and "seq" in landed.shared else arrival
+    order = _order(landed, types, arrival, options.timezone)
     return rows.select(
         F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= _LATEST_US), event)).alias("event_ts"),
         F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= _LATEST_US), arrival)).alias("arrival_ts"),
