@@ -1,0 +1,88 @@
+"""A row that is gone from any table of a query, or stands there twice, does not pass `check`; undamaged lakes do."""
+
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from latecomer.lake.location import Lake
+from latecomer.quality.checks import check
+from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
+
+from tests.support import events
+
+QUERIES = {
+    "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nquality: {recall: 0.5, period: 10 s}\n",
+    "aggregate": "streams: {s: a}\nwindow: 4 s\ngroup_by: [k]\nselect: {n: count(), m: max(v)}\n"
+    "quality: {error: 0.5, probability: 0.5, period: 10 s}\nstrategy: {name: k_slack, slack: 2 s}\n",
+    "topk": "streams: {s: a}\nscore: v\nk: 2\nwindow: 4 s\nquality: {hit_rate: 0.1, period: 10 s}\nstrategy: none\n",
+    "theta_join": "streams: {r: a, s: b}\nwindow: 4 s\nconditions: [r.v < s.v, r.k = s.k]\nstrategy: {name: fast_theta_join, slack: 2 s}\n",
+    "membership": "streams: {r: a, s: b}\nelement: k\nwindow: 4 s\nstrategy: {name: mcf, slack: 2 s}\n",
+}
+ROWS = "no result twice"
+BOOKS = "every row accounted for"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, spark):
+    """A lake with a query of each kind, run and repaired; a row of each stream is in quarantine."""
+    folder = tmp_path_factory.mktemp("whole")
+    lake = Lake(folder / "lake")
+    table = events.disordered(5, rows=400).drop_columns(["seq"])
+    ingest(lake, [events.write(table, folder / "in.parquet")], IngestOptions(by="stream"))
+    for stream in ("a", "b"):
+        (folder / f"{stream}.csv").write_text("event_ts,k\nnever,1\nnor now,2\n", encoding="utf-8")
+        ingest(lake, [str(folder / f"{stream}.csv")], IngestOptions(stream=stream))
+    for kind in QUERIES:
+        run(lake, spec(kind), rows_per_batch=150, flush=True)
+        repair(lake, spec(kind), flush=True)
+    return lake
+
+
+def spec(kind):
+    return parse_query(f"name: {kind}\nkind: {kind}\n{QUERIES[kind]}")
+
+
+def broken(lake, kind):
+    return {each["says"] for each in check(lake, spec(kind)).results if not each["success"]} & {ROWS, BOOKS}
+
+
+def damaged(whole, folder, area, kind, change):
+    """A copy of the lake with a table rewritten; None where it has no row."""
+    name = "a" if area in ("events", "quarantine") else kind
+    path = folder / "lake" / area / name
+    if not (
+        whole.exists(area, name)
+        and (rows := DeltaTable(whole.table(area, name)).to_pyarrow_dataset().to_table()).num_rows
+    ):
+        return None
+    shutil.copytree(whole.uri, folder / "lake")
+    if area == "ledger":  # of a period that is closed, and has results
+        count = "published" if "published" in rows.column_names else "on_time"
+        rows = rows.take(pa.array(np.lexsort((rows["period_start"].to_numpy(), rows[count].to_numpy() == 0))))
+    write_deltalake(str(path), change(rows), mode="overwrite")
+    return Lake(folder / "lake")
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+def test_an_undamaged_lake_breaks_no_law(whole, kind):
+    assert broken(whole, kind) == set()
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.parametrize("area", ["on_time", "corrections", "late", "ledger", "events", "quarantine"])
+def test_a_row_that_is_gone_is_missed(whole, tmp_path, area, kind):
+    lake = damaged(whole, tmp_path, area, kind, lambda rows: rows.slice(1))
+    assert lake is not None or (area, kind) == ("corrections", "membership")
+    assert lake is None or BOOKS in broken(lake, kind)
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.parametrize("area", ["on_time", "corrections"])
+def test_a_row_that_stands_twice_is_named(whole, tmp_path, area, kind):
+    lake = damaged(whole, tmp_path, area, kind, lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
+    assert lake is None or broken(lake, kind) == {ROWS, BOOKS}
