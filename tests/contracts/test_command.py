@@ -30,6 +30,7 @@ def test_help_teaches():
         (["status", "--lake", "ftp://x"], "scheme"),
         (["status", "--lake", "lakes[1]"], "holds '['"),
         (["status", "--lake", "a%20b"], "holds '%20'"),
+        (["ingest", "--lake", "", "--stream", "s", "q.yaml"], "--lake: '': names no place"),
         (["init", "."], "not an empty folder"),
         (["status", "--lake", "s3:/bucket/lake"], "write s3://bucket/lake"),
         (["run", "q.yaml", "--lake", "lakke"], "has nothing ingested"),

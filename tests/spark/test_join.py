@@ -14,6 +14,7 @@ from latecomer.quality import ledger as books
 from latecomer.reference.join import exact_join, k_slack, qjoin
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.specs.common import SpecError
 from latecomer.specs.loading import parse_query
 
 from tests.support import events
@@ -242,3 +243,10 @@ def test_a_hot_key_does_not_make_one_task_carry_the_join(spark):
     wanted = sides[0].join(sides[1], (F.col("l_key") == F.col("r_key")) & F.expr(f"abs(l_ts - r_ts) <= {w}")).count()
     assert sum(counts) == wanted > 10 * rows
     assert max(counts) < 0.6 * sum(counts)  # it would be nearly all
+
+
+@pytest.mark.parametrize("where", ["left.v", "left.note", "left.event_ts", "coalesce(left.k, right.k)"])
+def test_a_condition_that_is_none_is_refused(lake, tmp_path, where):
+    load(lake, events.disordered(2, rows=20), tmp_path)
+    with pytest.raises(SpecError, match=r"where: .*, not a condition; use a condition here"):
+        run(lake, query(where=where))

@@ -53,6 +53,10 @@ class Lake:
 
     def __init__(self, uri: str) -> None:
         text = str(uri)
+        if not text.strip():
+            raise InputError(
+                "--lake", text, "names no place", "write a folder, for example ./lake (is a variable unset?)"
+            )
         scheme = urlsplit(text).scheme if "://" in text else ""
         if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
             raise InputError("--lake", text, "is neither a path nor a URI", f"write {text.replace(':/', '://', 1)}")

@@ -14,7 +14,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.bands import Grid, band_join
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, quoted, refuse_twice
-from latecomer.spark.query import kind_of, open_streams
+from latecomer.spark.query import check_expressions, open_streams
 from latecomer.spark.stage import Batch
 from latecomer.specs import expressions as ex
 from latecomer.specs.join import JoinSpec
@@ -44,28 +44,22 @@ class JoinRows:
         self.streams = tuple(stream for _, stream in spec.streams)
         self.is_self = self.streams[0] == self.streams[1]
         self.sources = self.streams[:1] if self.is_self else self.streams
-        self.events = list(open_streams(spec, spark, lake).values())
-        self._check()
+        events = open_streams(spec, spark, lake)
+        self.events = list(events.values())
+        self._check(events)
 
     def _side_events(self, side: int) -> DataFrame:
         return self.events[0 if self.is_self else side]
 
-    def _check(self) -> None:
-        schemas = {alias: self._side_events(side).columns for side, alias in enumerate(self.aliases)}
-        kinds = {
-            (alias, name): kind_of(kind)
-            for side, alias in enumerate(self.aliases)
-            for name, kind in self._side_events(side).dtypes
-        }
-        pairs = [
-            ex.Binary("=", ex.Column(self.aliases[0], a), ex.Column(self.aliases[1], b)) for a, b in self.spec.keys
+    def _check(self, events: dict[str, DataFrame]) -> None:
+        left, right = self.aliases
+        wanted: list[tuple[str, ex.Expr, str | None]] = [
+            ("keys", ex.Binary("=", ex.Column(left, a), ex.Column(right, b)), None) for a, b in self.spec.keys
         ]
-        selected = [item.expr for item in self.spec.select or ()]
-        for key, found in (("keys", pairs), ("where", [self.spec.where]), ("select", selected)):
-            for expression in found:
-                if expression is not None:
-                    ex.check_columns(expression, schemas, source=self.spec.source, key=key)
-                    ex.check_types(expression, kinds, source=self.spec.source, key=key)
+        if self.spec.where is not None:
+            wanted.append(("where", self.spec.where, "bool"))
+        wanted += [("select", item.expr, None) for item in self.spec.select or ()]
+        check_expressions(self.spec, events, wanted)
         refuse_twice(self.spec.name, [name for name, _ in self._outputs()])
 
     # -- names ---------------------------------------------------------------------------------------------------

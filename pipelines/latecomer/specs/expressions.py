@@ -50,6 +50,8 @@ __all__ = [
 LONGEST, DEEPEST = 4_000, 40
 MOST_WORDS = 30
 """Words of a refused text that are tried in quotes."""
+MOST_DIGITS = 30
+"""That ``round`` keeps."""
 
 
 class _Refused(Exception):
@@ -340,8 +342,11 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
     if not least <= len(children) <= most:
         raise _Refused(f"{name}() takes {arguments(least, most)}, not {len(children)}", "correct the call")
     args = tuple(inner(child) for child in children)
-    if name == "round" and len(args) == 2 and not (isinstance(args[1], Literal) and type(args[1].value) is int):
-        raise _Refused("has a number of digits that is not a whole number", "write, for example, round(x, 2)")
+    if name == "round" and len(args) == 2:
+        digits = args[1].value if isinstance(args[1], Literal) else None
+        if type(digits) is not int or abs(digits) > MOST_DIGITS:
+            remedy = "write, for example, round(x, 2)"
+            raise _Refused(f"has a number of digits that is not a whole number up to {MOST_DIGITS}", remedy)
     return Call(name, args)
 
 
