@@ -29,6 +29,11 @@ def window(start):
     return {"window_start": pa.scalar(start, pa.timestamp("us", tz="UTC")).as_py(), "window_end": None}
 
 
+@pytest.fixture(autouse=True, params=[once.ROWS_AT_ONCE, 2], ids=["at once", "in passes"])
+def rows_at_once(request, monkeypatch):
+    monkeypatch.setattr(once, "ROWS_AT_ONCE", request.param)
+
+
 def stored(folder, kind, **tables):
     lake, spec = Lake(folder / "lake"), parse_query(SPECS[kind])
     for area, rows in tables.items():

@@ -1,8 +1,8 @@
 """Does any result stand twice, and how many rows do the answers say there must be?
 
-What `run` and `repair` wrote is read batch by batch and each row told by a hash of what names it, so that 8 to 24 bytes a row are held,
-whatever its columns are. Rows whose hashes meet are read again and compared by value: what is said to stand twice does. The laws of
-answers that have revisions or ranks count hashes: of n answers two are taken for one with a chance of ``n^2 / 2^65``.
+What `run` and `repair` wrote is read batch by batch and each row told by a hash of what names it, so that whatever its columns are 8 to 24
+bytes a row are held, of `ROWS_AT_ONCE` rows. Rows whose hashes meet are read again and compared by value: what is said to stand twice
+does. The laws of answers that have revisions or ranks count hashes: of n answers two are taken for one with a chance of ``n^2 / 2^65``.
 
 Views cannot answer this. They show an identity once, however often it is stored.
 """
@@ -21,6 +21,10 @@ from latecomer.core.order import cuts
 from latecomer.lake import identities, small
 from latecomer.lake.location import Lake
 from latecomer.specs.spec import Answers, Spec
+
+ROWS_AT_ONCE = 32_000_000
+"""More are counted in passes, each over the answers whose hashes have a remainder of their own: a gigabyte or so, however many there are."""
+_WHICH = {Answers.REVISED: "revision", Answers.RANKED: "rank"}
 
 
 @dataclass(frozen=True)
@@ -52,27 +56,48 @@ def stored(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> Store
     """Count the rows of each table that are `within`."""
     beside = {Answers.ADDED: (), Answers.REPLACED: ("published_seq",)}.get(spec.answers, ("revision",))
     keys = (*spec.result_keys, *beside)
-    answer = tuple(name for name in spec.result_keys if name != "rank")
-    place = {Answers.REVISED: "revision", Answers.RANKED: "rank"}.get(spec.answers)
+    about = sum(small.count(lake, area, spec.name, each) for area, each in within.items())
+    passes = max(1, -(-about // ROWS_AT_ONCE))
+    meet, left, right = [], 0, 0
     rows = dict.fromkeys(within, 0)
+    for each in range(passes):
+        named, owner, place, rows = _hashed(lake, spec, within, keys, each, passes)
+        named.sort()
+        meet.append(np.unique(named[1:][named[1:] == named[:-1]]))
+        found = _counted(spec.answers, owner, place)
+        left, right = left + found[0], right + found[1]
+    twice, written = np.concatenate(meet), sum(rows.values())
+    again, more = _compared(lake, spec, within, keys, twice) if len(twice) else (pa.table({}), 0)
+    laws = {
+        Answers.ADDED: ("results = on time + repaired", written - more, written),
+        Answers.REVISED: ("revisions of all answers = on time + corrections", left, written),
+        Answers.RANKED: ("ranks of an answer count up from 1", left, right),
+    }
+    law = laws.get(spec.answers)
+    return Stored(rows, keys, again, more, [dict(zip(("law", "left", "right"), law, strict=True))] if law else [])
+
+
+def _hashed(
+    lake: Lake, spec: Spec, within: Mapping[str, pc.Expression], keys: tuple[str, ...], number: int, passes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, int]]:
+    """Per row of the answers of pass `number`: the hash of `keys`; where they have revisions or ranks, the answer's own and which it is.
+
+    And the rows of each table, of any pass.
+    """
+    rows = dict.fromkeys(within, 0)
+    answer = tuple(name for name in spec.result_keys if name != "rank")
+    which = _WHICH.get(spec.answers)
     named, owners, places = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for area, batch in _batches(lake, spec, within, keys):
         rows[area] += batch.num_rows
-        named.append(identities.hashes(batch, keys))
-        if place is not None:
-            owners.append(identities.hashes(batch, answer))
-            places.append(batch[place].cast(pa.int64()).to_numpy(zero_copy_only=False))
-    every = np.concatenate(named)
-    every.sort()
-    meet = np.unique(every[1:][every[1:] == every[:-1]])
-    again, more = _compared(lake, spec, within, keys, meet) if len(meet) else (pa.table({}), 0)
-    written = sum(rows.values())
-    laws = []
-    if spec.answers is Answers.ADDED:
-        laws = [{"law": "results = on time + repaired", "left": written - more, "right": written}]
-    elif place is not None:
-        laws = [_law(spec.answers, np.concatenate(owners), np.concatenate(places), written)]
-    return Stored(rows, keys, again, more, laws)
+        own = identities.hashes(batch, keys)
+        owner = own if which is None else identities.hashes(batch, answer)
+        chosen = owner % np.uint64(passes) == number
+        named.append(own[chosen])
+        if which is not None:
+            owners.append(owner[chosen])
+            places.append(batch[which].cast(pa.int64()).to_numpy(zero_copy_only=False)[chosen])
+    return np.concatenate(named), np.concatenate(owners), np.concatenate(places), rows
 
 
 def _batches(
@@ -99,16 +124,11 @@ def _compared(
     return rows.take(pa.array(first[often > 1])), int((often - 1).sum())
 
 
-def _law(answers: Answers, owner: np.ndarray, place: np.ndarray, written: int) -> dict[str, Any]:
-    """Of rows of answers `owner` (hashes) with a revision or a rank `place`."""
+def _counted(answers: Answers, owner: np.ndarray, place: np.ndarray) -> tuple[int, int]:
+    """Of rows of answers `owner` (hashes) with a revision or rank `place`: both sides of the kind's law, for revisions the first."""
     order = np.lexsort((place, owner))
     owner, place = owner[order], place[order]
     last = place[cuts(owner)[1:] - 1]
     if answers is Answers.REVISED:
-        return {
-            "law": "revisions of all answers = on time + corrections",
-            "left": int((last + 1).sum()),
-            "right": written,
-        }
-    ranks = len(cuts(owner, place)) - 1
-    return {"law": "ranks of an answer count up from 1", "left": ranks, "right": int(last.sum())}
+        return int((last + 1).sum()), 0
+    return len(cuts(owner, place)) - 1, int(last.sum())
