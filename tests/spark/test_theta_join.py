@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -166,3 +167,39 @@ def test_all_methods_give_the_same_rows(lake, tmp_path):
     assert len(kept["fast_theta_join"]) > 20
     for strategy, rows in kept.items():
         assert rows == kept["fast_theta_join"], strategy
+
+
+@pytest.mark.parametrize("condition", ["r.whole < s.real", "r.whole = s.real", "s.real <= r.whole"])
+def test_whole_numbers_beside_doubles_are_compared_as_sql_does(lake, tmp_path, condition):
+    """Beyond 2^53, where doubles cannot tell them apart: by all strategies, and as in a join's condition."""
+    top = 2**53
+    table = pa.table(
+        {
+            "stream": ["a", "b"] * 12,
+            "event_ts": pa.array(range(24), pa.int64()),
+            "whole": pa.array([top + i % 7 - 3 for i in range(24)], pa.int64()),
+            "real": [float(top + i % 5 - 2) for i in range(24)],
+        }
+    )
+    load(lake, table, tmp_path)
+    rows = table.to_pylist()
+    left, op, right = condition.split()
+    values = {"r": lambda x, y: float(x["whole"]), "s": lambda x, y: y["real"]}
+    want = {
+        (i, j)
+        for i, x in enumerate(rows)
+        for j, y in enumerate(rows)
+        if (x["stream"], y["stream"]) == ("a", "b") and OPS[op](values[left[0]](x, y), values[right[0]](x, y))
+    }
+    for strategy in ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product"):
+        spec = replace(query(conditions=f"[{condition}]", strategy=strategy), name=strategy)
+        run(lake, spec, flush=True)
+        result = views.results(lake, spec)
+        assert set(zip(*(result[f"{alias}_seq"].to_pylist() for alias in "rs"), strict=True)) == want, strategy
+    spec = parse_query(
+        f"name: joined\nkind: join\nstreams: {{r: a, s: b}}\nwindow: 5 s\nwhere: {condition}\n"
+        "quality: {recall: 0.9, period: 10 s}\nstrategy: exact\n"
+    )
+    run(lake, spec, flush=True)
+    result = views.results(lake, spec)
+    assert set(zip(*(result[f"{alias}_seq"].to_pylist() for alias in "rs"), strict=True)) == want

@@ -203,7 +203,7 @@ class Query:
         return self._codes[place][0 if self.conditions[place].left == stream else 1]
 
     def decode(self, place: int, codes: Int64) -> list[float | int]:
-        """A value for each code: the value itself, or, where types mix, the nearest value of a row from above."""
+        """The value of each code; of a whole number beside floating-point ones, as it is compared with them."""
         c = self.conditions[place]
         sides = [
             number_column(self.streams[c.left][c.left_column]),
@@ -211,13 +211,7 @@ class Query:
         ]
         if all(side.dtype == np.int64 for side in sides):
             return [int(code) for code in codes]
-        if all(side.dtype == np.float64 for side in sides):
-            return [float(value) for value in (codes ^ ((codes >> 63) & np.iinfo(np.int64).max)).view(np.float64)]
-        values = np.concatenate([side.astype(np.float64) for side in sides])
-        known, values = np.concatenate(self._codes[place])[~np.isnan(values)], values[~np.isnan(values)]
-        order = np.argsort(known, kind="stable")
-        at = np.minimum(np.searchsorted(known[order], codes), len(values) - 1)
-        return [float(value) for value in values[order][at]]
+        return [float(value) for value in (codes ^ ((codes >> 63) & np.iinfo(np.int64).max)).view(np.float64)]
 
     def between(self, one: int, other: int) -> list[int]:
         """The conditions between two streams."""

@@ -3,12 +3,11 @@
 Long arrays are made by NumPy and handed to the compiled loops, here and in `theta_kernels`: NumPy asks for large pages,
 and to touch memory page by page costs more than to fill it.
 
-Ordering: none asked of the input. Cost: O(n) where both columns share a number type, O(n log n) where whole numbers
-meet floating-point ones, for Arrow columns and for sorting. The integers are order-preserving: a < b as values exactly
-where a < b as integers, so the join itself compares nothing but int64.
+Ordering: none asked of the input. Cost: O(n) for numbers, O(n log n) for other Arrow columns and for sorting. The integers are
+order-preserving: a < b as values exactly where a < b as integers, so the join itself compares nothing but int64.
 
-A mixed comparison is exact: a number is written as (integer part, fraction), both of which floating point holds
-without rounding, so 2**53 + 1 and 2.0**53 stay apart.
+Whole numbers beside floating-point ones are compared as such, as SQL does and every strategy must: 2**53 + 1 equals 2.0**53 there, and
+only there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-_TOP, _LOW = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+_TOP = np.iinfo(np.int64).max
 FEW = 256
 """One row in so many is left in by a filter that need not be exact."""
 
@@ -80,24 +79,14 @@ def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Boo
     valid = [None if a.dtype == np.int64 or not (nan := np.isnan(a)).any() else ~nan for a in arrays]
     if all(a.dtype == np.int64 for a in arrays):
         return list(arrays), valid
-    if all(a.dtype == np.float64 for a in arrays):
-        return [float_codes(a) for a in arrays], valid
-    whole, part = (np.concatenate(parts) for parts in zip(*(_split(a) for a in arrays), strict=True))
-    order = np.lexsort((part, whole))
-    whole, part = whole[order], part[order]
-    new = np.ones(len(order), np.int64)
-    new[1:] = (whole[1:] != whole[:-1]) | (part[1:] != part[:-1])  # infinities have no difference
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.cumsum(new) - 1
-    return _cut(ranks, [len(a) for a in arrays]), valid
+    return [float_codes(a.astype(np.float64, copy=False)) for a in arrays], valid
 
 
 def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]:
     """Order-preserving integers of Arrow columns that are compared with one another.
 
     Numbers of any width, decimals, strings (order of their UTF-8 bytes), binary, dates, times, durations, timestamps
-    and booleans. Whole and floating-point numbers may mix and are compared exactly; decimals
-    beside floating-point numbers are rounded to such.
+    and booleans. Whole numbers and decimals beside floating-point numbers are rounded to such.
 
     Parameters
     ----------
@@ -180,17 +169,6 @@ def _finest(types: Sequence[pa.DataType]) -> pa.DataType:
     if pa.types.is_duration(types[0]):
         return pa.duration(unit)
     return pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)
-
-
-def _split(values: NDArray[Any]) -> tuple[Int64, NDArray[np.float64]]:
-    """A number as (integer part, fraction), ordered like the number; beyond int64 the fraction holds all of it."""
-    if values.dtype == np.int64:
-        return values, np.zeros(len(values))
-    values = np.where(np.isnan(values), 0.0, values)
-    high, low = values >= 2.0**63, values < -(2.0**63)
-    whole = np.trunc(np.where(high | low, 0.0, values))
-    part = np.where(high | low, values, values - whole)
-    return np.where(high, _TOP, np.where(low, _LOW, whole.astype(np.int64))), part
 
 
 def _cut(values: Int64, lengths: Sequence[int]) -> list[Int64]:

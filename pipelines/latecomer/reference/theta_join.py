@@ -11,7 +11,7 @@ OPS = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq}
 def rows(streams, conditions):
     """Row numbers of all results as a list of tuples, in lexicographic order.
 
-    Values are compared as Python numbers, so whole and floating-point ones compare exactly and NaN matches nothing.
+    Whole numbers beside floating-point ones are compared as such, as in SQL; NaN matches nothing.
     """
     values = [[column.tolist() for column in columns] for columns in streams]
     found = []
@@ -19,6 +19,8 @@ def rows(streams, conditions):
         for c in conditions:
             left = values[c.left][c.left_column][result[c.left]]
             right = values[c.right][c.right_column][result[c.right]]
+            if isinstance(left, float) != isinstance(right, float):
+                left, right = float(left), float(right)
             if not OPS[c.op](left, right):
                 break
         else:
