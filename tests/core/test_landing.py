@@ -108,7 +108,10 @@ def test_a_forced_format_counts_for_every_visible_file_of_a_folder(tmp_path):
         (tmp_path / name).write_text("{}")
     found, others = find([str(tmp_path)], "json")
     assert [path.name for path in found] == ["a.log", "b.parquet", "c"] and others == []
+    for name in ("sub", "_delta_log", ".git"):
+        (tmp_path / name).mkdir(exist_ok=True)
     found, others = find([str(tmp_path)], None)
+    assert others.pop() == tmp_path / "sub"
     assert [path.name for path in found] == ["b.parquet"] and [path.name for path in others] == ["a.log", "c"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no file"):

@@ -192,10 +192,13 @@ def ingest(
         f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, put {quarantined:,} into "
         f"quarantine, skipped {len(done.skipped_files)} files ingested before ({done.seconds:.1f} s)"
         + _event_times(done.event_times_us)
-        + _listed(done.left_out_files, "left out, of unknown type (to ingest them, name them and give --format)")
+        + _listed(
+            done.left_out_files,
+            "left out, of unknown type, or folders (to ingest them, name them, files with --format)",
+        )
         + _listed(
             done.changed_files,
-            "were ingested before with other content or options (if they grew, their earlier rows are now there twice)",
+            "files were ingested before with other content or options (if they grew, their earlier rows are now there twice)",
         ),
     )
 
@@ -212,7 +215,7 @@ def _listed(files: list[str], what: str) -> str:
     if not files:
         return ""
     some = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
-    return f"\n  {len(files)} files {what}: {some}"
+    return f"\n  {len(files)} {what}: {some}"
 
 
 @main.command()

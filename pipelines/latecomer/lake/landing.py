@@ -16,10 +16,10 @@ GZIP = b"\x1f\x8b"
 
 
 def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Path]]:
-    """Files in the order given, a folder's in name order; and a folder's files whose format is not known, which are left out.
+    """Files in the order given, a folder's in name order; and what is left out of it: files whose format is not known, and folders.
 
-    Hidden files (names with a dot in front) are no data: file systems and editors keep notes in them. With a `forced` format a
-    folder's other files all count.
+    Hidden files (names with a dot in front) are no data: file systems and editors keep notes in them; nor are folders whose names
+    begin with ``_``, where others keep theirs. With a `forced` format a folder's other files all count.
 
     Raises
     ------
@@ -34,6 +34,7 @@ def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Pat
             inside = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".")
             found += [p for p in inside if format_of(p, forced)]
             others += [p for p in inside if not format_of(p, forced)]
+            others += sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
         elif path.is_file():
             found.append(path)
         else:

@@ -66,7 +66,7 @@ class IngestResult:
     rows_ingested, rows_quarantined
         Per stream.
     skipped_files, left_out_files
-        Files whose content had been ingested before; a folder's files whose names do not say what they hold.
+        Files whose content had been ingested before; a folder's files whose names do not say what they hold, and its folders.
     changed_files
         Files that had been ingested into the same stream before, with other content or options: what they still hold of it came again.
     seq_from, seq_to
