@@ -10,6 +10,7 @@ from latecomer.lake import journal, small, views
 from latecomer.lake.location import Lake
 from latecomer.quality import checks
 from latecomer.quality.checks import CheckOutcome, check
+from latecomer.spark import adapt as adapting
 from latecomer.spark.adapt import adapt
 from latecomer.spark.backfill import backfill
 from latecomer.spark.repair import repair
@@ -114,7 +115,7 @@ def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_pat
         assert once.select(payload).equals(expected["results"].select(payload)), kind
         check(lake, spec)
         assert (seen[-1]["left"] == seen[-1]["right"]).all(), seen[-1]
-        assert len(seen[-1]) == 5, "backfilled or not, the results are counted too"
+        assert len(seen[-1]) == 7, "backfilled or not, the results are counted too"
 
 
 @pytest.mark.parametrize("kind", ["aggregate", "topk"])
@@ -126,12 +127,38 @@ def test_what_is_learnt_meanwhile_is_not_for_a_micro_batch_that_was_planned(trut
     command = ["run", str(path), "--rows-per-batch", str(SIZE), "--lake", lake.uri, "--flush"]
     assert in_gateway.call(spark, *command, crash_at="run:on_time@2").returncode == -signal.SIGKILL
     begins, learnt = adapt(lake, spec)
-    assert begins == SIZE and learnt
+    assert begins == 2 * SIZE and learnt, "the second micro-batch is planned, and will not go by them"
     run(lake, spec, rows_per_batch=SIZE, flush=True)
     repair(lake, spec, flush=True)
     found = exported(lake, spec)
     for name, rows in expected.items():
         assert found[name].equals(rows), name
+
+
+def test_what_is_learnt_while_a_run_is_at_work_holds_from_where_it_says(truths, spark, tmp_path, monkeypatch):
+    path, raw, _, _, _ = truths["topk"]
+    lake, spec = Lake(tmp_path / "lake"), load_query(path)
+    shutil.copytree(raw, lake.uri)
+    run(lake, spec, until_seq=19)
+    learn, append = adapting._learnt, small.append
+
+    def learnt(*given):
+        run(lake, spec, until_seq=39)
+        return learn(*given)
+
+    def appended(lake, area, *given):
+        if area == "parameters":  # a micro-batch that does not know of them yet
+            run(lake, spec, until_seq=46)
+        return append(lake, area, *given)
+
+    monkeypatch.setattr(adapting, "_learnt", learnt)
+    monkeypatch.setattr(small, "append", appended)
+    begins, _ = adapt(lake, spec)
+    monkeypatch.undo()
+    assert begins == 47
+    run(lake, spec, until_seq=60)
+    plans = [journal.planned(lake, "q", "run", number) for number in range(4)]
+    assert [plan["parameters"] for plan in plans] == [None, None, None, 0] and plans[3]["seq_from"] == begins
 
 
 WITH_EVERY_COLUMN = QUERIES | {

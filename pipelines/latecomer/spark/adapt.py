@@ -2,7 +2,7 @@
 
 Live statistics of a join are censored (a pair that was missed was not seen), those of windows end with their observation; history
 has neither limit. `adapt` counts what every pair, answer or member would have needed, and writes what the controller should
-have known, effective from the arrival the next micro-batch starts with.
+have known, effective from the arrival with which the next micro-batch begins that is planned after it was written: a run may be at work.
 """
 
 from __future__ import annotations
@@ -41,12 +41,27 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
         learnt = _learnt(lake, spec, state)
         last = small.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1
-        row = {"number": number, "effective_seq": state.seq_to, "parameters": json.dumps(learnt)}
+        following, seq = _planned(lake, spec.name, *_after(journal.run_state(lake, spec.name, spec)))
+        row = {"number": number, "effective_seq": seq, "parameters": json.dumps(learnt)}
         lease.confirm()
         small.append(lake, "parameters", spec.name, pa.Table.from_pylist([row]), "adapt", number)
         crash.point("adapt:parameters")
         tend(lake, [("parameters", spec.name)])
-        return state.seq_to, learnt
+        return _planned(lake, spec.name, following, seq, number)[1], learnt
+
+
+def _after(state: journal.RunState) -> tuple[int, int]:
+    """Number of the micro-batch after a state, and the arrival it begins with."""
+    return state.number + 1, state.seq_to
+
+
+def _planned(lake: Lake, query: str, number: int, seq: int, learnt: int | None = None) -> tuple[int, int]:
+    """The first micro-batch from `number` on, which begins with arrival `seq`, that is not planned yet, or goes by parameters `learnt`."""
+    while (plan := journal.planned(lake, query, "run", number)) is not None:
+        if learnt is not None and plan.get("parameters") == learnt:
+            break
+        number, seq = number + 1, plan["seq_to"]
+    return number, seq
 
 
 def effective(lake: Lake, query: str, seq: int) -> int | None:

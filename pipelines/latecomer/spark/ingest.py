@@ -270,6 +270,8 @@ class _Ingestion:
         for name in self.types:
             if landing_rows.stored(name) != name:
                 say(f"ingest: column {name!r} is stored as {landing_rows.stored(name)}")
+        if "seq" in self.types and not landing_rows.orders(self.landed, self.types):
+            say("ingest: not every file has a column seq, so it orders nothing")
         judged = landing_rows.judge(self.landed, self.types, self.options, clock).persist()
         try:
             return self._write(judged, number, say)

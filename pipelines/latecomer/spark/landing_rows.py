@@ -117,7 +117,7 @@ def agree(
     return types
 
 
-def _orders(landed: Landed, types: dict[str, str]) -> bool:
+def orders(landed: Landed, types: dict[str, str]) -> bool:
     """Does the source's ``seq`` order the rows? Where every file has one, and it has a value."""
     return "seq" in landed.shared and types.get("seq", "void") != "void"
 
@@ -126,7 +126,7 @@ def _refuse_unordered(landed: Landed, types: dict[str, str]) -> None:
     """Refuse a ``seq`` that cannot order rows: they would stand as they do in the files, and nobody would know."""
     from pyspark.sql import functions as F
 
-    if not _orders(landed, types):
+    if not orders(landed, types):
         return
     kind, value = types["seq"], F.col("seq")
     if is_number(kind) or kind in (*_TIMES, "date"):
@@ -146,7 +146,7 @@ def _order(landed: Landed, types: dict[str, str], arrival: Column, zone: str) ->
     """What orders the rows of the call; see :func:`judge`."""
     from pyspark.sql import functions as F
 
-    if not _orders(landed, types):
+    if not orders(landed, types):
         return arrival
     value = _typed(F.col("seq"), dict(landed.rows.dtypes)["seq"], types["seq"], zone)
     if types["seq"] != "string":
