@@ -1,6 +1,9 @@
 """The command where it needs no Spark: help, exit codes, one line per error."""
 
+import pyarrow as pa
 import pytest
+from latecomer.lake import small
+from latecomer.lake.location import Lake
 
 from tests.support.commands import call
 
@@ -67,6 +70,22 @@ def test_adapt_refuses_a_strategy_that_learns_nothing(tmp_path, query):
     done = call("adapt", tmp_path / "q.yaml", "--lake", tmp_path / "lake")
     assert done.returncode == 2 and "takes nothing from adapt" in done.stderr, done.stderr
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "log"])
+def test_a_damaged_table_is_named(tmp_path, damage):
+    lake = Lake(tmp_path / "lake")
+    small.append(lake, "ingest", "committed", pa.table({"seq_to": [1], "counts": ["{}"]}), "ingest", 0)
+    place = tmp_path / "lake" / "ingest" / "committed"
+    (file,) = place.glob("_delta_log/*.json" if damage == "log" else "*.parquet")
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(b"{" + file.read_bytes()[:20])
+    done = call("status", "--lake", tmp_path / "lake")
+    assert done.returncode == 4 and len(done.stderr.strip().splitlines()) == 1
+    assert f"{place}: cannot be read (" in done.stderr and "restore its files" in done.stderr
+    assert "<unknown>" not in done.stderr
 
 
 def test_init_makes_queries_that_load(tmp_path):

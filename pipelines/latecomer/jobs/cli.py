@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -47,6 +48,10 @@ def _fault(error: BaseException) -> str:
                 "Spark's Java process ended, killed or out of memory; finished micro-batches are kept; run the command "
                 "again, and if it ends again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
             )
+    notes = getattr(error, "__notes__", [])
+    if notes:
+        reason = re.split(r" 0: <unknown>", text.one_line(error))[0]  # the frames of delta-rs
+        return f"{notes[0]} ({reason}); restore its files, or see whether the store answers"
     return f"internal error: {text.one_line(error)}"
 
 

@@ -8,10 +8,12 @@ before the write is enough; where two writers race (leases), the commit itself r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from latecomer.lake.location import Lake
 
@@ -33,11 +35,22 @@ def properties(area: str) -> dict[str, str]:
     return REPLACED if area in REPLACED_AREAS else TABLE
 
 
+@contextmanager
+def _named(lake: Lake, area: str, name: str) -> Iterator[None]:
+    """What fails while a table is read is told which; files may be gone or damaged, or their store may not answer."""
+    try:
+        yield
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        error.add_note(f"{lake.table(area, name)}: cannot be read")
+        raise
+
+
 def open_table(lake: Lake, area: str, name: str) -> DeltaTable | None:
     """The Delta table at a place, None where there is none."""
-    if not lake.exists(area, name):
-        return None
-    return DeltaTable(lake.table(area, name), storage_options=lake.storage_options)
+    with _named(lake, area, name):
+        if not lake.exists(area, name):
+            return None
+        return DeltaTable(lake.table(area, name), storage_options=lake.storage_options)
 
 
 def read(
@@ -47,7 +60,8 @@ def read(
     table = open_table(lake, area, name)
     if table is None:
         return None
-    return table.to_pyarrow_dataset().to_table(columns=columns, filter=filter)
+    with _named(lake, area, name):
+        return table.to_pyarrow_dataset().to_table(columns=columns, filter=filter)
 
 
 def read_known(lake: Lake, area: str, name: str, columns: Iterable[str]) -> pa.Table | None:
@@ -55,8 +69,9 @@ def read_known(lake: Lake, area: str, name: str, columns: Iterable[str]) -> pa.T
     table = open_table(lake, area, name)
     if table is None:
         return None
-    rows = table.to_pyarrow_dataset()
-    return rows.to_table(columns=[column for column in dict.fromkeys(columns) if column in rows.schema.names])
+    with _named(lake, area, name):
+        rows = table.to_pyarrow_dataset()
+        return rows.to_table(columns=[column for column in dict.fromkeys(columns) if column in rows.schema.names])
 
 
 def batches(
@@ -66,11 +81,12 @@ def batches(
     table = open_table(lake, area, name)
     if table is None:
         return
-    rows = table.to_pyarrow_dataset()
-    known = [column for column in columns if column in rows.schema.names]
-    for batch in rows.scanner(columns=known, filter=filter).to_batches():
-        if batch.num_rows:
-            yield batch
+    with _named(lake, area, name):
+        rows = table.to_pyarrow_dataset()
+        known = [column for column in columns if column in rows.schema.names]
+        for batch in rows.scanner(columns=known, filter=filter).to_batches():
+            if batch.num_rows:
+                yield batch
 
 
 def shape(lake: Lake, area: str, name: str) -> pa.Schema:
@@ -136,7 +152,10 @@ def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> No
 def count(lake: Lake, area: str, name: str, filter: pc.Expression) -> int:
     """Rows that pass `filter`; 0 where the table is absent."""
     table = open_table(lake, area, name)
-    return 0 if table is None else int(table.to_pyarrow_dataset().count_rows(filter=filter))
+    if table is None:
+        return 0
+    with _named(lake, area, name):
+        return int(table.to_pyarrow_dataset().count_rows(filter=filter))
 
 
 def count_by(
