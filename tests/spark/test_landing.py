@@ -449,6 +449,17 @@ def test_a_sequence_of_any_numbers_orders(lake, tmp_path, values, order, format)
     assert [row["event_ts"].microsecond for row in rows_of(lake)] == order
 
 
+def test_an_object_with_a_key_twice_is_in_quarantine(lake, tmp_path):
+    put(
+        lake, tmp_path / "a.json", '{"event_ts": 1, "v": 1}\n{"event_ts": 2, "v": 2, "v": 3}\n{"v": 4, "event_ts": 3}\n'
+    )
+    assert [(row["event_ts"].microsecond, row["v"]) for row in rows_of(lake)] == [(1, 1), (3, 4)]
+    (bad,) = views.quarantine(lake, ["s"]).to_pylist()
+    assert (bad["line"], bad["reason"]) == (2, "has a key more than once") and '"v": 3' in bad["raw"]
+    with pytest.raises(InputError, match="more than one column"):  # two columns that only case tells apart
+        put(lake, tmp_path / "b.json", '{"event_ts": 1, "v": 1, "V": 2}\n')
+
+
 def test_a_sequence_that_cannot_order_is_refused(lake, tmp_path):
     with pytest.raises(InputError, match=r"a\.csv: column seq: 'ACGT': is to order the rows, and is neither"):
         put(lake, tmp_path / "a.csv", "event_ts,seq\n1,7\n2,ACGT\n")

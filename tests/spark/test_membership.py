@@ -16,6 +16,7 @@ from latecomer.reference import windows as reference
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.specs.common import SpecError
 from latecomer.specs.loading import parse_query
 
 from tests.support import events
@@ -178,3 +179,11 @@ def test_one_element_is_asked_for_by_its_own_type(tmp_path, spark):
         assert starts == sorted(start for start, known in everywhere if known == element)
     with pytest.raises(InputError, match=r"--element.*abc.*k of stream a"):
         elements.typed(lake, spec, "abc")
+
+
+def test_a_mistake_is_named_as_the_file_says_it(tmp_path, spark):
+    lake = Lake(tmp_path / "lake")
+    load(lake, data(3), tmp_path)
+    for element, key in (("w", r"element"), ("{x: k, y: w}", r"element\.y"), ("{x: k, y: note}", r"element\.y")):
+        with pytest.raises(SpecError, match=rf"test\.yaml: {key}: "):
+            run(lake, query(element=element))

@@ -322,7 +322,11 @@ def _objects(spark: SparkSession, rows: DataFrame) -> DataFrame:
     """Rows with a column ``line`` taken apart: a string column for each key of the objects."""
     from pyspark.sql import functions as F
 
-    shape = _shape(spark, rows)
+    shape, twice = _shape(spark, rows), F.lit(False)
+    if len(set(shape.names)) < len(shape.names):  # in one object, as keys of others are told apart by their names
+        shape = type(shape)(list({item.name: item for item in shape.fields}.values()))
+        keys = F.json_object_keys("line")
+        twice = F.size(keys) > F.size(F.array_distinct(keys))
     _check_columns(shape.names)
     if not shape.fields:
         return rows.drop("line").withColumn("_problem", F.coalesce("_problem", F.lit("is not a JSON object")))
@@ -342,7 +346,9 @@ def _objects(spark: SparkSession, rows: DataFrame) -> DataFrame:
         columns.append(value.cast("string").alias(item.name))
     return parsed.select(
         *columns, "_row", "_line", F.coalesce("_raw", "line").alias("_raw"),
-        F.coalesce("_problem", F.when(broken, F.lit("is not a JSON object"))).alias("_problem"),
+        F.coalesce(
+            "_problem", F.when(broken, F.lit("is not a JSON object")), F.when(twice, F.lit("has a key more than once"))
+        ).alias("_problem"),
     )  # fmt: skip
 
 

@@ -75,11 +75,13 @@ class MembershipStage(WindowedStage):
 
     def check(self) -> None:
         """Element columns exist and are comparable."""
-        first = self.spec.elements[0]
+        first, columns = self.spec.elements[0], self.spec.elements
+        alike = len({column.name for column in columns}) == 1  # the file says it once
+        keys = ["element" if alike else f"element.{column.alias}" for column in columns]
         wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"element.{column.alias}", ex.Binary("=", first, column), "bool") for column in self.spec.elements[1:]
+            (key, ex.Binary("=", first, column), "bool") for key, column in zip(keys[1:], columns[1:], strict=True)
         ]
-        wanted += [(f"element.{column.alias}", column, "plain") for column in self.spec.elements]
+        wanted += [(key, column, "plain") for key, column in zip(keys, columns, strict=True)]
         check_expressions(self.spec, self.events, wanted)
 
     @cached_property
