@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core import theta_kernels as kernels
-from latecomer.core.theta_encode import number_column, rows_within, shared_codes
+from latecomer.core.theta_encode import float_values, number_column, rows_within, shared_codes
 from latecomer.core.theta_ranks import Side, Stats, extremes_of, groups_of, ranked, take_into, taken
 from latecomer.core.theta_sums import Sums, summed
 
@@ -211,7 +211,7 @@ class Query:
         ]
         if all(side.dtype == np.int64 for side in sides):
             return [int(code) for code in codes]
-        return [float(value) for value in (codes ^ ((codes >> 63) & np.iinfo(np.int64).max)).view(np.float64)]
+        return [float(value) for value in float_values(codes)]
 
     def between(self, one: int, other: int) -> list[int]:
         """The conditions between two streams."""

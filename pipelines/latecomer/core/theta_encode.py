@@ -53,6 +53,11 @@ def float_codes(values: NDArray[np.float64]) -> Int64:
     return _float_codes((values + 0.0).view(np.int64))
 
 
+def float_values(codes: Int64) -> NDArray[np.float64]:
+    """What `float_codes` made the codes of; its own inverse on bits."""
+    return _float_codes(codes.copy()).view(np.float64)
+
+
 @njit(cache=True)
 def _float_codes(bits: Int64) -> Int64:
     for i in range(len(bits)):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -50,7 +49,7 @@ def _fault(error: BaseException) -> str:
             )
     notes = getattr(error, "__notes__", [])
     if notes:
-        reason = re.split(r" 0: <unknown>", text.one_line(error))[0]  # the frames of delta-rs
+        reason = text.one_line(error).partition(" 0: <unknown>")[0]  # the frames of delta-rs
         return f"{notes[0]} ({reason}); restore its files, or see whether the store answers"
     return f"internal error: {text.one_line(error)}"
 

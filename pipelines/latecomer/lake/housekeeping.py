@@ -39,11 +39,10 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> lis
         if not many and version // MANY_FILES == max(version - commits, 0) // MANY_FILES:
             continue
         tended.append(lake.table(area, name))
+        wanted = small.properties(area)
         try:
-            if (
-                not small.properties(area).items() <= table.metadata().configuration.items()
-            ):  # an earlier version made it
-                table.alter.set_table_properties(small.properties(area))
+            if not wanted.items() <= table.metadata().configuration.items():  # an earlier version made it
+                table.alter.set_table_properties(wanted)
             if many:
                 table.optimize.compact(target_size=TARGET_BYTES)
                 crash.point("tend:compacted")

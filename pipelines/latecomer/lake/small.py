@@ -77,14 +77,12 @@ def read_known(lake: Lake, area: str, name: str, columns: Iterable[str]) -> pa.T
 def batches(
     lake: Lake, area: str, name: str, columns: list[str], filter: pc.Expression | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows, some ten thousand at a time; of `columns` those that the table has. None where it is absent."""
+    """The same rows, some ten thousand at a time; no batch where the table is absent."""
     table = open_table(lake, area, name)
     if table is None:
         return
     with _named(lake, area, name):
-        rows = table.to_pyarrow_dataset()
-        known = [column for column in columns if column in rows.schema.names]
-        for batch in rows.scanner(columns=known, filter=filter).to_batches():
+        for batch in table.to_pyarrow_dataset().scanner(columns=columns, filter=filter).to_batches():
             if batch.num_rows:
                 yield batch
 

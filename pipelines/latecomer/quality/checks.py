@@ -134,10 +134,8 @@ def _margins(spec: Spec, known: pd.DataFrame) -> pd.DataFrame:
 def _standing(results: once.Stored) -> pd.DataFrame:
     """One row: how many result rows there are, how many of them are not there twice, and some that are, in words."""
     written = sum(results.rows.values())
-    shown = results.again.slice(0, words.SHOWN).to_pylist()
-    some = ["; ".join(", ".join(f"{key} {value}" for key, value in row.items()) for row in shown)]
-    frame = {"rows": [written], "distinct": [written - results.more], "identities": [results.again.num_rows]}
-    return pd.DataFrame(frame | {"names": [", ".join(results.keys)], "some": some})
+    frame = {"rows": [written], "distinct": [written - results.more], "names": [", ".join(results.keys)]}
+    return pd.DataFrame(frame | {"some": [words.some_of(results.again)]})
 
 
 def allowed_misses(periods: int, confidence: float, level: float = 0.05) -> int:

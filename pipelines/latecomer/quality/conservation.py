@@ -8,7 +8,6 @@ from the ledger, or a row that is gone from quarantine.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,10 @@ import pyarrow.compute as pc
 
 from latecomer.lake import journal, small, views
 from latecomer.lake.location import Lake
+from latecomer.spark.ingest import quarantined
 from latecomer.spark.kinds import open_ledger
 from latecomer.specs.spec import Spec
+from latecomer.specs.windows import WindowedSpec
 
 
 @dataclass(frozen=True)
@@ -80,26 +81,21 @@ def laws(
 
 def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
     """Results published on time by the ledger's periods, closed and open; a period's books only grow."""
-    most: dict[int, int] = {}
-    for rows in (small.read(lake, "ledger", spec.name), open_ledger(spec, state.stage)):
-        if rows is None:
-            continue
-        name = "published" if "published" in rows.column_names else "on_time"
-        periods, counts = rows["period_start"].cast(pa.int64()).to_pylist(), rows[name].to_pylist()
-        for period, count in zip(periods, counts, strict=True):
-            most[period] = max(most.get(period, 0), count or 0)
-    return sum(most.values())
+    name = "published" if isinstance(spec, WindowedSpec) else "on_time"
+    read = (small.read(lake, "ledger", spec.name), open_ledger(spec, state.stage))
+    parts = [rows.select(["period_start", name]) for rows in read if rows is not None]
+    if not parts:
+        return 0
+    most = pa.concat_tables(parts, promote_options="default").group_by("period_start").aggregate([(name, "max")])
+    return int(pc.sum(most[f"{name}_max"]).as_py() or 0)
 
 
 def _kept_out(lake: Lake, streams: set[str]) -> dict[str, int]:
     """Rows that ingestions counted as quarantined, and those that are; an ingestion at work does not count."""
-    done = small.read(lake, "ingest", "committed", columns=["number", "counts"])
-    if done is None:
-        return {"left": 0, "right": 0}
-    counts = [json.loads(text) for text in done["counts"].to_pylist()]
-    counted = sum(each.get(stream, {}).get("quarantined", 0) for each in counts for stream in streams)
-    mine = pc.field("ingest_id") <= pc.max(done["number"]).as_py()
-    return {"left": counted, "right": sum(small.count(lake, "quarantine", stream, mine) for stream in streams)}
+    last = small.last_version(lake, "ingest", "committed", "ingest")
+    last = -1 if last is None else last
+    kept = sum(small.count(lake, "quarantine", stream, pc.field("ingest_id") <= last) for stream in streams)
+    return {"left": quarantined(lake, streams, last), "right": kept}
 
 
 def _not_yet_counted(lake: Lake, query: str, state: journal.RunState) -> int:

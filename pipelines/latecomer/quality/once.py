@@ -59,7 +59,6 @@ def stored(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> Store
     about = sum(small.count(lake, area, spec.name, each) for area, each in within.items())
     passes = max(1, -(-about // ROWS_AT_ONCE))
     meet, left, right = [], 0, 0
-    rows = dict.fromkeys(within, 0)
     for each in range(passes):
         named, owner, place, rows = _hashed(lake, spec, within, keys, each, passes)
         named.sort()
@@ -103,9 +102,8 @@ def _hashed(
 def _batches(
     lake: Lake, spec: Spec, within: Mapping[str, pc.Expression], keys: tuple[str, ...]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    columns = [*keys, *(("rank",) if spec.answers is Answers.RANKED else ())]
     for area, rows in within.items():
-        for batch in small.batches(lake, area, spec.name, list(dict.fromkeys(columns)), rows):
+        for batch in small.batches(lake, area, spec.name, list(keys), rows):
             yield area, batch
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
@@ -100,8 +101,7 @@ def _once(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[
     (row,) = frame.itertuples()
     observed = f"all {row.rows:,} rows are unique"
     if row.rows != row.distinct:
-        more = "; ..." if row.identities > SHOWN else ""
-        observed = f"{row.rows - row.distinct:,} of {row.rows:,} rows are there again ({row.some}{more})"
+        observed = f"{row.rows - row.distinct:,} of {row.rows:,} rows are there again{row.some}"
     return "no result twice", observed, f"every {row.names} once"
 
 
@@ -125,6 +125,12 @@ def _periods(frame: pd.DataFrame, lines: list[tuple[Any, str]], missed: str, kep
 def _some(lines: list[tuple[Any, str]]) -> str:
     shown = [f"{_moment(name)}: {value}" if value else str(name) for name, value in lines[:SHOWN]]
     return f" ({'; '.join(shown)}{'; ...' if len(lines) > SHOWN else ''})"
+
+
+def some_of(rows: pa.Table) -> str:
+    """Some rows of a table, by column."""
+    shown = rows.slice(0, SHOWN + 1).to_pylist()  # one more tells that there are more
+    return _some([(", ".join(f"{key} {_moment(value)}" for key, value in row.items()), "") for row in shown])
 
 
 def _moment(value: Any) -> str:

@@ -41,18 +41,14 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
         learnt = _learnt(lake, spec, state)
         last = small.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1
-        following, seq = _planned(lake, spec.name, *_after(journal.run_state(lake, spec.name, spec)))
+        reached = journal.run_state(lake, spec.name, spec)
+        following, seq = _planned(lake, spec.name, reached.number + 1, reached.seq_to)
         row = {"number": number, "effective_seq": seq, "parameters": json.dumps(learnt)}
         lease.confirm()
         small.append(lake, "parameters", spec.name, pa.Table.from_pylist([row]), "adapt", number)
         crash.point("adapt:parameters")
         tend(lake, [("parameters", spec.name)])
         return _planned(lake, spec.name, following, seq, number)[1], learnt
-
-
-def _after(state: journal.RunState) -> tuple[int, int]:
-    """Number of the micro-batch after a state, and the arrival it begins with."""
-    return state.number + 1, state.seq_to
 
 
 def _planned(lake: Lake, query: str, number: int, seq: int, learnt: int | None = None) -> tuple[int, int]:

@@ -93,9 +93,10 @@ def committed_seq(lake: Lake) -> int:
     return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
 
 
-def stream_totals(lake: Lake) -> dict[str, dict[str, int]]:
-    """Rows and quarantined rows per stream."""
-    rows = small.read(lake, "ingest", "committed", columns=["counts"])
+def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
+    """Rows and quarantined rows per stream, of all ingestions or those up to number `last`."""
+    known = None if last is None else pc.field("number") <= last
+    rows = small.read(lake, "ingest", "committed", columns=["counts"], filter=known)
     found: dict[str, dict[str, int]] = {}
     for text in [] if rows is None else rows["counts"].to_pylist():
         for stream, counts in json.loads(text).items():
@@ -105,9 +106,9 @@ def stream_totals(lake: Lake) -> dict[str, dict[str, int]]:
     return found
 
 
-def quarantined(lake: Lake, streams: Iterable[str]) -> int:
-    """Rows of these streams that are in quarantine."""
-    totals = stream_totals(lake)
+def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> int:
+    """Rows of these streams that ingestions put into quarantine: all, or those up to number `last`."""
+    totals = stream_totals(lake, last)
     return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
 
 
