@@ -114,7 +114,8 @@ def _problem(spec: Any, owners: dict[str, Path]) -> str | None:
     if spec.name in owners:
         return f"name {spec.name!r} is taken by {owners[spec.name].name}; give each query a name of its own"
     schedule = spec.schedule
-    for key, value in (("repair", schedule.repair), ("adapt", schedule.adapt), ("interval", schedule.interval)):
+    for key in ("repair", "adapt", "audit", "interval"):
+        value = getattr(schedule, key)
         if value is None or (value == "@once" and key != "interval"):
             continue
         if not croniter.is_valid(value):

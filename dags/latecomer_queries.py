@@ -5,6 +5,7 @@
 of ``<query>`` it applies the Gamma rule, which is cheap where nothing is due; on the query's own schedule, or by hand, it
 flushes what stays below Gamma (``{"flush": false}`` as the run's configuration keeps it from that).
 ``<query>__adapt``: recomputes adaptation statistics; joins, aggregates and top-k whose strategy has any.
+``<query>__audit``: checks, and answers some past periods anew by plain SQL; queries with a ``schedule.audit``.
 ``<query>__backfill``: theta joins only. Its data interval is the range of windows to answer again, so the stock
 ``airflow backfill create --dag-id <query>__backfill --from-date ... --to-date ...`` and the UI re-run the past.
 
@@ -38,6 +39,7 @@ FLUSH = Param(
     title="Flush",
     description="Repair everything that is pending. Not set: yes, unless a run of the query started this repair",
 )
+PERIODS = Param(3, type="integer", minimum=1, title="Periods", description="How many to answer anew; others every time")
 # an argument cannot be templated away, and --json changes nothing but the line in the log
 FLUSH_OR_NOT = (
     "{{ '--flush' if (dag_run.run_type != 'asset_triggered' if params.flush is none else params.flush) else '--json' }}"
@@ -103,6 +105,12 @@ def build(path: Path, spec: Any) -> list[DAG]:
         with DAG(dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **common) as adapt:
             spark_task("adapt", "adapt", *query, pre_execute=ready)
         dags.append(adapt)
+    if schedule.audit is not None:
+        with DAG(
+            dag_id=f"{spec.name}__audit", schedule=schedule.audit, params={"periods": PERIODS}, **common
+        ) as audit:
+            spark_task("audit", "check", *query, "--audit", "{{ params.periods }}", pre_execute=ready, retries=0)
+        dags.append(audit)
     if spec.kind == "theta_join":
         with DAG(
             dag_id=f"{spec.name}__backfill",

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pyarrow as pa
-from latecomer.quality import checks, once
+from latecomer.quality import checks, once, words
 from latecomer.specs.loading import parse_query
 
 JOIN = """\
@@ -15,7 +15,7 @@ quality: {recall: 0.95, period: 1 d, rows_held: 10}
 DAYS = [f"2013-02-{day:02d} 00:00:00+00:00" for day in range(1, 7)]
 
 
-def frames(recall, final, held, left=5, twice=()):
+def frames(recall, final, held, left=5, twice=(), other=0):
     again = pa.table({"l_seq": pa.array(twice, pa.int64()), "r_seq": pa.array(twice, pa.int64())})
     stored = once.Stored({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
     ledger = {"period_start": DAYS, "achieved_on_time": recall, "least": 0.95, "achieved_final": final}
@@ -23,7 +23,15 @@ def frames(recall, final, held, left=5, twice=()):
         "ledger": pd.DataFrame(ledger | {"rows_held_max": held}),
         "books": pd.DataFrame([{"law": "rows in = rows out", "left": left, "right": 5}]),
         "results": checks._standing(stored),
+        "audit": pd.DataFrame([audited(0, DAYS[0]), audited(other, DAYS[3])]),
     }
+
+
+def audited(other, day):
+    """A period's row of an audit."""
+    some = pa.table({"l_seq": [7], "r_seq": [9], "is": ["has l_v 3, should be 4"]}) if other else pa.table({})
+    counts = {"results": 1_000, "missing": 2 * other, "extra": 0, "other": other, "wrong": 3 * other}
+    return {"period_start": day, **counts, "some": words.differing(some)}
 
 
 def found(*given):
@@ -31,7 +39,7 @@ def found(*given):
 
 
 def test_a_failure_says_what_where_and_what_was_expected():
-    outcome = found([0.5, 0.94999, 1.0, 0.9, 0.9, 1.0], [1.0, 0.99999, *[1.0] * 4], [11, *[3] * 5], 4, [1])
+    outcome = found([0.5, 0.94999, 1.0, 0.9, 0.9, 1.0], [1.0, 0.99999, *[1.0] * 4], [11, *[3] * 5], 4, [1], 1)
     assert not outcome.success and outcome.failures == [
         "recall on time: 4 of 6 periods below 0.95 (2013-02-01: 0.5; 2013-02-02: 0.94999; 2013-02-04: 0.9; ...); "
         "expected: at least 0.95 in 5 of 6 periods [expect_recall_to_meet_target]",
@@ -43,6 +51,8 @@ def test_a_failure_says_what_where_and_what_was_expected():
         "expected: both sides of every count are equal [expect_conservation]",
         "no result twice: 1 of 4 rows are there again (l_seq 1, r_seq 1); "
         "expected: every l_seq, r_seq once [expect_no_duplicate_result]",
+        "results as recomputed: 1 of 2 audited periods differ (2013-02-04: 2 missing, 1 other (l_seq 7, r_seq 9 has l_v 3, should be 4)); "
+        "expected: what plain SQL over all stored rows answers [expect_results_as_recomputed]",
     ]
 
 
@@ -56,4 +66,5 @@ def test_what_is_kept_is_said_in_the_same_words():
         "rows held": "at most 10 in all 6 periods",
         "every row accounted for": "all counts agree",
         "no result twice": "all 4 rows are unique",
+        "results as recomputed": "all 2,000 results of 2 periods agree (2013-02-01, 2013-02-04)",
     }

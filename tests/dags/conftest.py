@@ -47,5 +47,6 @@ def filled(database):
     (database.folder / "rows.parquet").rename(landed)
     wanted = ["latecomer_ingest", f"touch={landed}", "latecomer_ingest", "latecomer_ingest"]
     wanted += [name for query in QUERIES for name in (query, f"{query}__repair")]
-    wanted += [f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES] + ["pairs__backfill"]
+    wanted += [f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES]
+    wanted += ["pairs__backfill", 'pairs__audit={"periods": 2}']
     return database, database.python(RUNS, *wanted)

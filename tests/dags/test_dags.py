@@ -76,7 +76,7 @@ def test_every_kind_has_its_dags(project):
     assert found["errors"] == {}
     expected = dict.fromkeys(QUERIES, RUN) | {f"{name}__repair": REPAIR for name in QUERIES}
     expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best")}
-    expected |= {"pairs__backfill": {"backfill": []}}
+    expected |= {"pairs__backfill": {"backfill": []}, "pairs__audit": {"audit": []}}
     expected |= {
         "latecomer_ingest": {
             "ingest__by_kind": ["every_folder", "ingest_clicks"],
@@ -130,6 +130,11 @@ BROKEN = {
         'schedule: {interval: "@once"}\nquality:',
         "schedule.interval '@once' is not a valid cron expression",
     ),
+    "audit": (
+        "quality:",
+        'schedule: {audit: "0 0 31 2 8"}\nquality:',
+        "schedule.audit '0 0 31 2 8' is not a valid cron",
+    ),
     "yaml": ("kind: join", "kind: [join", "not valid YAML"),
 }
 
@@ -147,7 +152,7 @@ def test_a_broken_query_file_costs_its_own_dags_only(project):
         assert any(f"{name}.yaml" in line and said in line for line in lines), (name, lines)
     assert any("bytes.yaml" in line for line in lines)
     mains = {name for name in found["dags"] if "__" not in name}
-    assert mains == {*QUERIES, "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 5
+    assert mains == {*QUERIES, "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 6
 
 
 def test_importing_the_plugin_starts_nothing_heavy(project):

@@ -11,6 +11,7 @@ def test_every_dag_of_every_kind_succeeds(filled):
         *(f"{name}__repair" for name in QUERIES),
         *(f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES),
         "pairs__backfill",
+        "pairs__audit",
     }
     assert [(call, state, tasks) for call, state, tasks in runs if state != "success"] == []
 

@@ -122,6 +122,12 @@ def test_all_chunks_are_handed_over(spark, sizes):
     assert sorted(found["seq"].to_pylist()) == list(range(sum(sizes)))
 
 
+def test_no_rows_are_handed_over_whatever_their_columns(spark):
+    shape = pa.schema([("seq", pa.int64()), ("tags", pa.list_(pa.string())), ("at", pa.timestamp("us", "UTC"))])
+    found = tables.handed(spark, pa.Table.from_batches([], shape))
+    assert found.count() == 0 and [kind for _, kind in found.dtypes] == ["bigint", "array<string>", "timestamp"]
+
+
 def test_rows_of_an_old_file_before_files_without_a_match(spark, lake, tmp_path):
     """Files whose event times span decades are not ruled out by statistics, and have none of the rows."""
     for day in range(5):

@@ -369,18 +369,24 @@ def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
 @click.option(
     "--report", type=click.Path(path_type=Path), metavar="DIR", help="Folder to write the HTML quality report to."
 )
+@click.option(
+    "--audit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Also answer N past periods anew by plain SQL, others each time, and compare.",
+)
 @JSON
-def check(query: Path, lake_uri: str, report: Path | None, as_json: bool) -> None:
+def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as_json: bool) -> None:
     """Check that a query keeps its promises; exit 1 if not.
 
     Checked are its quality (recall, error or hit rate), that its results are complete after repair, that no row was lost
-    and that no result stands twice.
+    and that no result stands twice. That takes no Spark; an audit does, and the time that it takes to answer again.
     """
     from latecomer.lake.location import Lake
     from latecomer.quality import checks
 
     spec = _load(query)
-    outcome = checks.check(Lake(lake_uri), spec, report_dir=report)
+    outcome = checks.check(Lake(lake_uri), spec, report_dir=report, audit=audit or 0, progress=_progress)
     count = len(outcome.results)
     failed = f"{len(outcome.failures)} of {count} checks failed"
     lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]

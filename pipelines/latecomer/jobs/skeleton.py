@@ -22,7 +22,7 @@ window: 10 min                             # |view.event_ts - click.event_ts| <=
 quality: {recall: 0.95, period: 1 h}       # in 95% of hours, at least 95% of the pairs are published on time
 # strategy: {name: qjoin, estimator: calibrated}
 #   others: exact (keeps every row), k_slack (slack: 5 s), mp_k_slack, aq_k_slack
-# schedule: {repair: "@hourly", adapt: "@daily"}
+# schedule: {repair: "@hourly", adapt: "@daily", audit: "@weekly"}
 """
 
 AGGREGATE = """\

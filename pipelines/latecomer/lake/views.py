@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,13 +50,18 @@ def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
     }[name](lake, spec)
 
 
-def results(lake: Lake, spec: Spec) -> pa.Table:
-    """On-time rows, corrections and backfills, no duplicates: the newest answer, or the first where answers only grow."""
-    return _sorted_rows(lake, spec, _ANSWERS, latest=True)
+def results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression] | None = None) -> pa.Table:
+    """On-time rows, corrections and backfills, no duplicates: the newest answer, or the first where answers only grow.
+
+    With `within`, of the rows that pass it, by table; ``coverage`` then is what the newest row says of itself.
+    """
+    return _sorted_rows(lake, spec, _ANSWERS, latest=True, within=within)
 
 
-def _sorted_rows(lake: Lake, spec: Spec, areas: list[str], *, latest: bool) -> pa.Table:
-    read = [small.read(lake, area, spec.name) for area in areas]
+def _sorted_rows(
+    lake: Lake, spec: Spec, areas: list[str], *, latest: bool, within: Mapping[str, pc.Expression] | None = None
+) -> pa.Table:
+    read = [small.read(lake, area, spec.name, filter=(within or {}).get(area)) for area in areas]
     parts = [part for part in read if part is not None]
     if not parts:
         # no correction was ever written: the same columns, no row
@@ -73,7 +78,7 @@ def _sorted_rows(lake: Lake, spec: Spec, areas: list[str], *, latest: bool) -> p
     rows = rows.take(pc.sort_indices(rows, sort_keys=[*((name, "ascending") for name in keys), *newest]))
     if latest and rows.num_rows > 1:
         rows = rows.filter(identities.last_of_each(rows, keys))
-    if spec.kind == "aggregate":
+    if spec.kind == "aggregate" and within is None:
         rows = _with_coverage(lake, spec, rows, keys)
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
 

@@ -3,7 +3,7 @@
 Checked are tables the product wrote, never estimates: the ledger (recall on time against the target, completeness after
 repair, rows held), the conservation laws (:mod:`latecomer.quality.conservation`: rows in = on time + late, and what was published
 is there; rows kept out are in quarantine and never entered), and the results themselves (no row twice, repairs
-and on-time rows disjoint).
+and on-time rows disjoint). All of that is bookkeeping; an audit, where one is asked for, answers some periods anew (:mod:`latecomer.spark.audit`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import logging
 import os
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from latecomer.lake import journal, small
@@ -72,8 +75,24 @@ class CheckOutcome:
         ]
 
 
-def check(lake: Lake, spec: Spec, *, report_dir: Path | None = None) -> CheckOutcome:
-    """Run the query's expectation suite over its ledger, results and books. Starts no Spark.
+def check(
+    lake: Lake,
+    spec: Spec,
+    *,
+    report_dir: Path | None = None,
+    audit: int = 0,
+    progress: Callable[[str], None] = lambda line: None,
+) -> CheckOutcome:
+    """Run the query's expectation suite over its ledger, results and books. Starts no Spark, unless for an audit.
+
+    Parameters
+    ----------
+    report_dir
+        Where to write the quality report; None: nowhere.
+    audit
+        Periods to answer anew, others at every check.
+    progress
+        Called with one line per audited period.
 
     Raises
     ------
@@ -88,6 +107,7 @@ def check(lake: Lake, spec: Spec, *, report_dir: Path | None = None) -> CheckOut
         "ledger": _margins(spec, _known(ledger)),
         "books": pd.DataFrame([*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]),
         "results": _standing(results),
+        "audit": _audited(lake, spec, state, reach, audit, progress) if audit else pd.DataFrame(),
     }
     outcome = _validate(spec, frames, report_dir)
     if report_dir is not None:
@@ -105,6 +125,43 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> Non
     with contextlib.suppress(DeltaError):  # another check of the query was first: what it found is as good
         small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number)
         tend(lake, [("checks", spec.name)])
+
+
+def _audited(
+    lake: Lake,
+    spec: Spec,
+    state: journal.RunState,
+    reach: conservation.Reach,
+    most: int,
+    progress: Callable[[str], None],
+) -> pd.DataFrame:
+    """One row per audited period; none where no closed period has any rows."""
+    from latecomer.spark.audit import audit
+
+    books = small.read(lake, "ledger", spec.name)
+    closed = np.empty(0, np.int64)
+    if books is not None:
+        counts = ("published", "rows") if "published" in books.column_names else ("on_time", "late_rows")
+        some = books.filter((pc.field(counts[0]) > 0) | (pc.field(counts[1]) > 0))
+        closed = np.unique(some["period_start"].cast(pa.int64()).to_numpy())
+    if not len(closed):
+        progress(f"{spec.name}: nothing to audit, no period with rows is closed yet")
+    last = small.last_version(lake, "checks", spec.name, "check")
+    order = np.random.default_rng(0 if last is None else last + 1).permutation(closed).tolist()
+    found = audit(lake, spec, state, reach.filters(), reach.closed_to, order, most, progress) if order else []
+    rows = [
+        {
+            "period_start": str(pd.Timestamp(each.period_us, unit="us", tz="UTC")),
+            "results": each.results,
+            "missing": each.missing,
+            "extra": each.extra,
+            "other": each.other,
+            "wrong": each.missing + each.extra + each.other,
+            "some": words.differing(each.some),
+        }
+        for each in sorted(found, key=lambda each: each.period_us)
+    ]
+    return pd.DataFrame(rows)
 
 
 def _known(ledger: pd.DataFrame) -> pd.DataFrame:
@@ -180,6 +237,9 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | No
             else [],
             "books": [ours.ExpectConservation(column_A="left", column_B="right")],
             "results": [ours.ExpectNoDuplicateResult(column_A="rows", column_B="distinct")],
+            "audit": [ours.ExpectResultsAsRecomputed(column="wrong", min_value=0, max_value=0)]
+            if len(frames["audit"])
+            else [],
         }
         for name, expectations in suites.items():
             if not expectations:

@@ -51,3 +51,9 @@ class ExpectNoDuplicateResult(gxe.ExpectColumnPairValuesToBeEqual):
     """No result row is published twice: as many identities as rows, both counted in the tables that `run` and `repair` write."""
 
     description: str = "No result stands twice"
+
+
+class ExpectResultsAsRecomputed(gxe.ExpectColumnValuesToBeBetween):
+    """In audited periods no result is missing, extra or other than what plain SQL over all stored rows answers."""
+
+    description: str = "In audited periods the results are those that plain SQL over all stored rows gives"

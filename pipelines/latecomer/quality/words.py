@@ -26,7 +26,7 @@ def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: 
     Parameters
     ----------
     subject
-        What was looked at: ``ledger``, ``books`` or ``results``.
+        What was looked at: ``ledger``, ``books``, ``results`` or ``audit``.
     each
         Great Expectations' result.
     frame
@@ -105,6 +105,20 @@ def _once(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[
     return "no result twice", observed, f"every {row.names} once"
 
 
+def _recomputed(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+    periods = ", ".join(_moment(start) for start in frame["period_start"][:SHOWN]) + (
+        ", ..." if len(frame) > SHOWN else ""
+    )
+    observed = f"all {int(frame['results'].sum()):,} results of {len(frame)} periods agree ({periods})"
+    if len(broken):
+        lines = []
+        for row in broken.itertuples():
+            counts = {"missing": row.missing, "too many": row.extra, "other": row.other}
+            lines.append((row.period_start, ", ".join(f"{n:,} {what}" for what, n in counts.items() if n) + row.some))
+        observed = f"{len(broken)} of {len(frame)} audited periods differ{_some(lines)}"
+    return "results as recomputed", observed, "what plain SQL over all stored rows answers"
+
+
 _WORDS: dict[str, Callable[..., tuple[str, str, str]]] = {
     "expect_recall_to_meet_target": _promise,
     "expect_error_within_promise": _promise,
@@ -113,6 +127,7 @@ _WORDS: dict[str, Callable[..., tuple[str, str, str]]] = {
     "expect_rows_held_bounded": _held,
     "expect_conservation": _equal,
     "expect_no_duplicate_result": _once,
+    "expect_results_as_recomputed": _recomputed,
 }
 
 
@@ -131,6 +146,15 @@ def some_of(rows: pa.Table) -> str:
     """Some rows of a table, by column."""
     shown = rows.slice(0, SHOWN + 1).to_pylist()  # one more tells that there are more
     return _some([(", ".join(f"{key} {_moment(value)}" for key, value in row.items()), "") for row in shown])
+
+
+def differing(rows: pa.Table) -> str:
+    """Some results of an audit: what names each, and column ``is``, what it is and should be."""
+    lines = []
+    for row in rows.to_pylist():
+        what = row.pop("is")
+        lines.append((f"{', '.join(f'{key} {_moment(value)}' for key, value in row.items())} {what}", ""))
+    return _some(lines)
 
 
 def _moment(value: Any) -> str:

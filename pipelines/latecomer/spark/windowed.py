@@ -161,6 +161,12 @@ class WindowedStage(Stage):
         policies = cls.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
         return books_of(spec, state).open(controls_of(spec, policies, state))
 
+    @classmethod
+    def last_closed(cls, spec: Any, state: dict[str, Any]) -> int:
+        """Number of the last window that is closed in every shard, as a micro-batch's state left it."""
+        policies = cls.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
+        return min(control.grid.last_closed(control.watermark()) for control in controls_of(spec, policies, state))
+
     @property
     def groups(self) -> list[str]:
         """Names of the group columns inside the stage."""

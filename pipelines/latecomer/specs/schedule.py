@@ -15,15 +15,16 @@ _FIELD = re.compile(r"[0-9A-Za-z*/,\-?#L]+")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Cron expressions (or presets) of a query's DAGs; `start` is the first day they may run for, ISO."""
+    """Cron expressions (or presets) of a query's DAGs; `start` is the first day they may run for, ISO. `audit` None: none."""
 
     start: str | None
     interval: str | None
     repair: str
     adapt: str
+    audit: str | None
 
 
-DEFAULT = Schedule(None, None, "@hourly", "@daily")
+DEFAULT = Schedule(None, None, "@hourly", "@daily", None)
 
 
 def schedule_of(reader: Reader) -> Schedule:
@@ -49,6 +50,7 @@ def schedule_of(reader: Reader) -> Schedule:
         _cron(inner, "interval", None),
         _cron(inner, "repair", DEFAULT.repair) or DEFAULT.repair,
         _cron(inner, "adapt", DEFAULT.adapt) or DEFAULT.adapt,
+        _cron(inner, "audit", DEFAULT.audit),
     )
     inner.done()
     return found

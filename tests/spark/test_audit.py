@@ -1,0 +1,207 @@
+"""An audit agrees with what `run` and `repair` wrote, of every kind and whatever the data hold, and notices any value that is changed."""
+
+import re
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from latecomer.lake import journal
+from latecomer.lake.location import Lake
+from latecomer.quality import checks
+from latecomer.spark import audit as auditing
+from latecomer.spark.backfill import backfill
+from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.repair import repair
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
+
+from tests.support import events
+
+ALL = 1_000
+SLACK = "strategy: {name: k_slack, slack: 1 s}\n"
+HALF = "quality: {recall: 0.5, period: 30 s}\n"
+QUERIES = {
+    "keyed": "kind: join\nstreams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nwhere: l.v + r.v > -50\n" + HALF,
+    "near": "kind: join\nstreams: {l: a, r: b}\nwindow: 700 ms\nselect: [l.x, r.x, l.v - r.v as off]\n"
+    "where: within_distance(l.x, l.y, r.x, r.y, 25.0)\n" + HALF,
+    "self": "kind: join\nstreams: {l: a, r: a}\nkeys: {l: k, r: k}\nwindow: 1500 ms\nselect: [l.v, r.note]\n"
+    + HALF
+    + SLACK,
+    "numbers": "kind: aggregate\nstreams: {s: a}\nwindow: {size: 4 s, slide: 1 s}\ngroup_by: [k]\n"
+    "select: {n: count(), some: count(x), total: sum(x), mean: avg(v), low: min(note), high: max(x), mid: median(x), p: quantile(v, 0.3), whole: sum(i), cents: sum(d)}\n"
+    "where: v > -90\nquality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: k_slack, slack: 500 ms}\n",
+    "sharded": "kind: aggregate\nstreams: {s: a}\nwindow: 3 s\ngroup_by: [note]\nselect: {total: sum(v * 0.1)}\n"
+    "quality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: hpm, shards: 2}\n",
+    "best": "kind: topk\nstreams: {s: a}\nscore: x\nk: 3\nwindow: {size: 4 s, slide: 2 s}\ngroup_by: [k]\nquality: {hit_rate: 0.1, period: 30 s}\nstrategy: none\n",
+    "two": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: {size: 4 s, slide: 2 s}\nconditions: [r.x < s.x, r.k = s.k]\nstrategy: {name: fast_theta_join, slack: 1 s}\n",
+    "three": "kind: theta_join\nstreams: {r: a, s: b, t: a}\nwindow: 2 s\nconditions: [r.x < t.x, t.v <= s.v, r.k = s.k]\nemit: count\n",
+    "ranges": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: 2 s\nconditions: [r.x < s.x, r.v > s.v]\nemit: ranges\n",
+    "common": "kind: membership\nstreams: {r: a, s: b}\nelement: {r: i, s: x}\nwindow: 4 s\n",
+    "reaching": "kind: membership\nstreams: {r: a, s: b}\nelement: note\nwindow: {r: {size: 4 s, slide: 2 s}, s: {size: 3 s, slide: 3 s}}\n",
+}
+"""Of every kind, with what is awkward about each: slides, shards, a stream with itself, three streams, windows that differ, NaN and null."""
+
+
+def spec(name):
+    return parse_query(f"name: {name}\n{QUERIES[name]}")
+
+
+def audited(lake, name, periods=ALL):
+    """What the audit says."""
+    found = checks.check(lake, spec(name), audit=periods)
+    return next(each for each in found.results if each["subject"] == "audit")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Disordered rows with nulls, NaN, negative numbers, decimals, lists and ties."""
+    table, rng = events.disordered(5, rows=400).drop_columns(["seq"]), np.random.default_rng(5)
+    x = np.where(rng.random(400) < 0.05, np.nan, rng.integers(-20, 80, 400) / 2)
+    more = {
+        "i": pa.array(rng.integers(0, 30, 400)),
+        "x": pa.array(x, mask=rng.random(400) < 0.05, from_pandas=False),
+        "y": pa.array(rng.normal(0, 20, 400)),
+        "d": pa.array(rng.integers(-999, 999, 400)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(24, 2)),
+        "tags": pa.array([[int(each)] * (each % 3) for each in rng.integers(0, 5, 400)]),
+    }
+    for name, column in more.items():
+        table = table.append_column(name, column)
+    return events.write(table, tmp_path_factory.mktemp("rows") / "in.parquet")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, rows, spark):
+    """A lake with all queries, run in pieces, repaired in between and in the end."""
+    lake = Lake(tmp_path_factory.mktemp("whole") / "lake")
+    ingest(lake, [rows], IngestOptions(by="stream"))
+    for name in QUERIES:
+        run(lake, spec(name), rows_per_batch=150, until_seq=299)
+        repair(lake, spec(name), flush=True)
+        run(lake, spec(name), flush=True)
+        repair(lake, spec(name), flush=True)
+    return lake
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_repaired_results_are_what_sql_answers(whole, name):
+    found = audited(whole, name)
+    assert found["success"], found["message"]
+    assert int(found["observed"].split()[1].replace(",", "")) > 15, found["observed"]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_what_may_still_change_is_no_mistake(tmp_path, rows, name):
+    """Windows are open, late rows wait, and newer rows are stored than `run` has seen."""
+    lake = Lake(tmp_path / "lake")
+    ingest(lake, [rows], IngestOptions(by="stream"))
+    run(lake, spec(name), rows_per_batch=100, until_seq=199)
+    repair(lake, spec(name), flush=True)
+    run(lake, spec(name), until_seq=349)
+    assert audited(lake, name)["success"], audited(lake, name)["message"]
+
+
+@pytest.mark.parametrize("name", ["numbers", "two", "ranges", "common"])
+def test_what_a_backfill_answered_is_audited_too(tmp_path, whole, name):
+    shutil.copytree(whole.uri, tmp_path / "lake")
+    lake = Lake(tmp_path / "lake")
+    backfill(lake, spec(name), 0, 2_000_000_000_000_000)
+    assert audited(lake, name)["success"]
+    rewrite(lake, "backfill", name, lambda rows: rows.slice(1))
+    for area in ("on_time", "corrections"):
+        if lake.exists(area, name):
+            rewrite(lake, area, name, lambda rows: rows.slice(0, 0))
+    assert not audited(lake, name)["success"]
+
+
+def rewrite(lake, area, name, change):
+    path = lake.table(area, name)
+    rows = DeltaTable(path).to_pyarrow_dataset().to_table()
+    write_deltalake(path, change(rows), mode="overwrite")
+
+
+def other(rows, column):
+    """The first row has another value."""
+    values = rows[column].combine_chunks()
+    kind, first = values.type, values.slice(0, 1)
+    if pa.types.is_string(kind):
+        new = pc.binary_join_element_wise(first.fill_null(""), "!", "")
+    elif pa.types.is_list(kind):
+        new = pa.array([[99]], kind)
+    else:
+        new = pc.add(pc.cast(first, pa.float64()).fill_null(0.0), 1.0).cast(kind, safe=False)
+        new = new if not pc.is_nan(pc.cast(new, pa.float64()))[0].as_py() else pa.array([0.0], kind)
+    place = rows.column_names.index(column)
+    return rows.set_column(place, column, pa.concat_arrays([new, values.slice(1)]))
+
+
+def changed(whole, folder, name, column):
+    """A copy of the lake in which a row on time, which no correction replaced, has another value; the books do not notice."""
+    shutil.copytree(whole.uri, folder / "lake")
+    lake, keys = Lake(folder / "lake"), [key for key in spec(name).result_keys if key != "rank"]
+    replaced = set()
+    if lake.exists("corrections", name):
+        fixed = DeltaTable(lake.table("corrections", name)).to_pyarrow_dataset().to_table(columns=keys)
+        replaced = {str(row) for row in fixed.to_pylist()}
+
+    def change(rows):
+        stands = [str(row) not in replaced for row in rows.select(keys).to_pylist()]
+        first = int(np.flatnonzero(np.array(stands) & pc.is_valid(rows[column]).to_numpy())[0])
+        return other(rows.take(pa.array(np.r_[first, np.delete(np.arange(rows.num_rows), first)])), column)
+
+    rewrite(lake, "on_time", name, change)
+    assert not checks.check(lake, spec(name)).broken
+    return lake
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("keyed", "l_v"), ("keyed", "r_note"), ("keyed", "l_tags"), ("near", "off"), ("self", "r_note"),
+        *(("numbers", each) for each in ("n", "some", "total", "mean", "low", "mid", "p", "whole", "cents", "rows")),
+        ("sharded", "total"), ("best", "score"), ("best", "seq"), ("best", "v"), ("two", "s_v"), ("three", "matches"), ("common", "element"),
+    ],
+)  # fmt: skip
+def test_a_changed_value_is_noticed(whole, tmp_path, name, column):
+    found = audited(changed(whole, tmp_path, name, column), name)
+    assert not found["success"]
+    said = f"has {column} " if column not in spec(name).result_keys else "is missing"
+    assert said in found["observed"] and "1 of " in found["observed"], found["observed"]
+
+
+def test_the_message_names_period_result_and_both_values(whole, tmp_path):
+    message = audited(changed(whole, tmp_path, "numbers", "n"), "numbers")["message"]
+    said = (
+        r"1 of 3 audited periods differ \(2\S+ \S+: 1 other \(k \d, window_start 2\S+ \S+ has n \d+, should be \d+\)\)"
+    )
+    assert re.search(said, message) and "[expect_results_as_recomputed]" in message
+
+
+def test_each_check_audits_other_periods(whole, tmp_path):
+    shutil.copytree(whole.uri, tmp_path / "lake")
+    lake, seen = Lake(tmp_path / "lake"), []
+    for _ in range(4):
+        lines = []
+        checks.check(lake, spec("keyed"), audit=1, progress=lines.append)
+        seen += lines
+    assert len(seen) == 4 and len(set(seen)) > 1 and all("audited period" in line for line in seen)
+
+
+def test_a_period_that_takes_too_many_comparisons_is_passed_over(whole, tmp_path, monkeypatch):
+    shutil.copytree(whole.uri, tmp_path / "lake")
+    lake, lines = Lake(tmp_path / "lake"), []
+    monkeypatch.setattr(auditing, "MOST_PAIRS", 0)
+    found = checks.check(lake, spec("ranges"), audit=ALL, progress=lines.append)
+    assert all(each["subject"] != "audit" for each in found.results)
+    assert lines and all("not audited" in line and "comparisons" in line for line in lines)
+
+
+def test_a_query_without_closed_periods_says_so(tmp_path, rows):
+    lake, lines = Lake(tmp_path / "lake"), []
+    ingest(lake, [rows], IngestOptions(by="stream"))
+    run(lake, spec("best"), until_seq=0)
+    assert journal.run_state(lake, "best").seq_to == 1
+    checks.check(lake, spec("best"), audit=3, progress=lines.append)
+    assert lines == ["best: nothing to audit, no period with rows is closed yet"]
