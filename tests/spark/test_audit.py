@@ -35,7 +35,12 @@ QUERIES = {
     "where: v > -90\nquality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: k_slack, slack: 500 ms}\n",
     "sharded": "kind: aggregate\nstreams: {s: a}\nwindow: 3 s\ngroup_by: [note]\nselect: {total: sum(v * 0.1)}\n"
     "quality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: hpm, shards: 2}\n",
+    "one_shard": "kind: aggregate\nstreams: {s: a}\nwindow: 3 s\nselect: {total: sum(i)}\n"
+    "quality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: hpm, shards: 3, gamma: 10 s}\n",
     "best": "kind: topk\nstreams: {s: a}\nscore: x\nk: 3\nwindow: {size: 4 s, slide: 2 s}\ngroup_by: [k]\nquality: {hit_rate: 0.1, period: 30 s}\nstrategy: none\n",
+    "waits": "kind: join\nstreams: {l: b, r: a}\nkeys: [k]\nwindow: 2 s\nselect: [l.v, r.x]\n"
+    + HALF
+    + "strategy: mp_k_slack\n",
     "two": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: {size: 4 s, slide: 2 s}\nconditions: [r.x < s.x, r.k = s.k]\nstrategy: {name: fast_theta_join, slack: 1 s}\n",
     "three": "kind: theta_join\nstreams: {r: a, s: b, t: a}\nwindow: 2 s\nconditions: [r.x < t.x, t.v <= s.v, r.k = s.k]\nemit: count\n",
     "ranges": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: 2 s\nconditions: [r.x < s.x, r.v > s.v]\nemit: ranges\n",
@@ -92,7 +97,7 @@ def test_repaired_results_are_what_sql_answers(whole, name):
     assert int(found["observed"].split()[1].replace(",", "")) > 15, found["observed"]
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", ["keyed", "self", "waits", "numbers", "sharded", "best", "two", "three", "reaching"])
 def test_what_may_still_change_is_no_mistake(tmp_path, rows, name):
     """Windows are open, late rows wait, and newer rows are stored than `run` has seen."""
     lake = Lake(tmp_path / "lake")
@@ -103,7 +108,7 @@ def test_what_may_still_change_is_no_mistake(tmp_path, rows, name):
     assert audited(lake, name)["success"], audited(lake, name)["message"]
 
 
-@pytest.mark.parametrize("name", ["numbers", "two", "ranges", "common"])
+@pytest.mark.parametrize("name", ["numbers", "ranges", "common"])
 def test_what_a_backfill_answered_is_audited_too(tmp_path, whole, name):
     shutil.copytree(whole.uri, tmp_path / "lake")
     lake = Lake(tmp_path / "lake")
@@ -159,9 +164,8 @@ def changed(whole, folder, name, column):
 @pytest.mark.parametrize(
     ("name", "column"),
     [
-        ("keyed", "l_v"), ("keyed", "r_note"), ("keyed", "l_tags"), ("near", "off"), ("self", "r_note"),
-        *(("numbers", each) for each in ("n", "some", "total", "mean", "low", "mid", "p", "whole", "cents", "rows")),
-        ("sharded", "total"), ("best", "score"), ("best", "seq"), ("best", "v"), ("two", "s_v"), ("three", "matches"), ("common", "element"),
+        ("keyed", "l_v"), ("keyed", "l_tags"), ("near", "off"), ("best", "score"), ("best", "seq"), ("two", "s_v"), ("three", "matches"),
+        *(("numbers", each) for each in ("total", "low", "mid", "cents", "rows")), ("common", "element"),
     ],
 )  # fmt: skip
 def test_a_changed_value_is_noticed(whole, tmp_path, name, column):

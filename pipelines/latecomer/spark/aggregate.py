@@ -52,7 +52,7 @@ def policies_of(spec: AggregateSpec, grid: Any) -> list[SlackPolicy]:
             return LargestDelay()
         return Fixed(FOREVER if strategy.slack_us is None else strategy.slack_us)
 
-    return [make() for _ in range(strategy.shards)]
+    return [make() for _ in range(spec.shards)]
 
 
 class AggregateStage(WindowedStage):
@@ -111,7 +111,7 @@ class AggregateStage(WindowedStage):
 
     def shard_sql(self) -> str:
         """Shards are ranges of the groups' hash."""
-        if self.shards == 1 or not self.groups:
+        if self.shards == 1:
             return "0"
         return f"pmod(xxhash64({', '.join(self.groups)}), {self.shards})"
 

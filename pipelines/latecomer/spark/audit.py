@@ -4,8 +4,8 @@ The books (:mod:`latecomer.quality.conservation`) hold tables against what was c
 when it was written, or was changed since, passes them. An audit computes again (:mod:`latecomer.spark.truth`) and compares what
 users read, identity by identity and column by column.
 
-Answers that may still change are left out: of windows that are open, and those that a late row concerns which is not repaired yet (of a
-join, its pairs). The range that stands for a period is one of event time, as in :class:`latecomer.spark.truth.TimeRange`: the ledger books a join's
+Answers that may still change are left out: of windows that are open, and those that a late row concerns which is not repaired yet; of a
+join, pairs of such a row, or of one that waits in a buffer. The range that stands for a period is one of event time, as in :class:`latecomer.spark.truth.TimeRange`: the ledger books a join's
 pairs by the stream time at which they came, which the pairs do not tell.
 """
 
@@ -24,8 +24,8 @@ from latecomer.core.windows import every_number
 from latecomer.lake import journal, small, views
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
-from latecomer.spark.columns import named, quoted
-from latecomer.spark.kinds import last_closed
+from latecomer.spark.columns import EARLIEST_US, LATEST_US, named, quoted
+from latecomer.spark.kinds import joined_to, last_closed
 from latecomer.spark.session import session, tune
 from latecomer.spark.truth import ABOUT, WINDOW_NO, Question, TimeRange, Truth
 from latecomer.specs.spec import Spec
@@ -124,14 +124,18 @@ class _Audit:
         self.lake, self.spec, self.spark, self.seq_to = lake, spec, spark, state.seq_to
         self.reach = {"backfill": pc.field("published_seq") < state.seq_to, **reach}
         self.question = Question(spec, spark, lake)
-        self.closed = last_closed(spec, state.stage) if isinstance(spec, WindowedSpec) else None
+        windowed = isinstance(spec, WindowedSpec)
+        self.closed = last_closed(spec, state.stage) if windowed else None
+        self.joined_us = None if windowed else min(max(joined_to(spec, state.stage), EARLIEST_US), LATEST_US)
         waits = (pc.field("seq") > closed_to) & (pc.field("seq") < state.seq_to)
         columns = ["seq"] if self.closed is None else ["windows_from", "windows_to"]
         self.waiting = small.read(lake, "late", spec.name, columns, waits)
 
     def of(self, period_us: int) -> Audited | str:
         """The comparison, or why there is none."""
-        over = TimeRange(period_us, period_us + self.spec.period_us)
+        over, spec = TimeRange(period_us, period_us + self.spec.period_us), self.spec
+        if isinstance(spec, WindowedSpec) and self.closed is not None and over.windows(spec.window)[0] > self.closed:
+            return "its windows are open"
         truth = self.question.truth(over, self.seq_to)
         if truth.pairs > MOST_PAIRS:
             return f"it takes {truth.pairs:.1e} comparisons"
@@ -148,9 +152,11 @@ class _Audit:
         return rows.drop_columns([name for name in _APART if name in rows.column_names])
 
     def _pairs(self, over: TimeRange, truth: Truth) -> tuple[pa.Table, DataFrame, list[str]]:
-        """A join's results, less those of rows that wait for repair."""
+        """A join's results, less those of rows that wait to be joined or for repair."""
         keys = list(self.spec.result_keys)
-        rows, expected = self._read(f"{self.spec.streams[0][0]}_event_ts", over.from_us, over.to_us), truth.rows
+        times = [f"{alias}_event_ts" for alias, _ in self.spec.streams]
+        joined = " and ".join(f"unix_micros({quoted(time)}) <= {self.joined_us}L" for time in times)
+        rows, expected = self._read(times[0], over.from_us, over.to_us), truth.rows.where(joined)
         if self.waiting is not None and self.waiting.num_rows:
             late = pc.unique(self.waiting["seq"])
             for key in keys:

@@ -126,6 +126,11 @@ class JoinStage(JoinRepair):
             on_time, late if late.num_rows or batch.number == 0 else None, settle, {"on_time"} if few else set()
         )
 
+    @staticmethod
+    def joined_to(state: dict[str, Any]) -> int:
+        """Event time (us) up to which rows that came are joined, as a micro-batch's state left it: here all are at once."""
+        return FOREVER
+
     @classmethod
     def open_ledger(cls, spec: JoinSpec, state: dict[str, Any]) -> pa.Table | None:
         """Ledger rows of periods that are still open. Needs no Spark."""

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 class SlackJoinStage(JoinStage):
     """Strategies ``k_slack``, ``mp_k_slack`` and ``aq_k_slack``; see the module docstring."""
 
+    @staticmethod
+    def joined_to(state: dict[str, Any]) -> int:
+        """Rows up to the watermark are released."""
+        return int(state["watermark"])
+
     def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
         """Answer one micro-batch; a flush releases everything."""
         control, books = restore(self.spec, state)

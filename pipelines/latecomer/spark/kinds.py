@@ -36,8 +36,14 @@ def open_ledger(spec: Any, state: dict[str, Any]) -> pa.Table | None:
     return found
 
 
+def joined_to(spec: Any, state: dict[str, Any]) -> int:
+    """Event time (us) up to which a join's rows are joined when they have come, from the state alone; those above still wait."""
+    found: int = _class(spec).joined_to(state)
+    return found
+
+
 def last_closed(spec: Any, state: dict[str, Any]) -> int:
-    """Number of the last window that every shard has closed, of a windowed kind, from the state alone."""
+    """Number of the last window up to which none is open in any shard, of a windowed kind, from the state alone."""
     found: int = _class(spec).last_closed(spec, state)
     return found
 

@@ -163,9 +163,12 @@ class WindowedStage(Stage):
 
     @classmethod
     def last_closed(cls, spec: Any, state: dict[str, Any]) -> int:
-        """Number of the last window that is closed in every shard, as a micro-batch's state left it."""
+        """Number of the last window up to which none is open in any shard, as a micro-batch's state left them."""
         policies = cls.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
-        return min(control.grid.last_closed(control.watermark()) for control in controls_of(spec, policies, state))
+        controls = controls_of(spec, policies, state)
+        waiting = [control for control in controls if len(control.panes)]
+        closed = [control.grid.last_closed(control.watermark()) for control in waiting or controls]
+        return min(closed) if waiting else max(closed)
 
     @property
     def groups(self) -> list[str]:
@@ -295,7 +298,7 @@ class WindowedStage(Stage):
         def shard_of(groups: pa.Table) -> np.ndarray:
             return tables.computed(self.spark, groups.rename_columns(self.groups), self.shard_sql())
 
-        sharded = shard_of if self.shards > 1 and self.leading else None
+        sharded = shard_of if self.shards > 1 else None
         return scan.arrivals(self.lake, self.sources, seq_from, seq_to, carry, self.shards, self.leading, sharded)
 
     def _pieces(self, start: Checkpoint, seq_to: int) -> Iterator[Arrivals]:

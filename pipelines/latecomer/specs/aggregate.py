@@ -117,8 +117,8 @@ class AggregateSpec(WindowedSpec):
 
     @property
     def shards(self) -> int:
-        """As many as the strategy says."""
-        return self.strategy.shards
+        """As many as the strategy says, of groups; without groups there is nothing to share out."""
+        return self.strategy.shards if self.group_by else 1
 
     @property
     def observe_us(self) -> int | None:
