@@ -78,16 +78,17 @@ def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
     (tmp_path / "a.csv").write_bytes(
         b'\xef\xbb\xbfevent_ts,v,note\r\n2024-01-01T00:00:00Z,1,"two\nlines"\r\nnonsense,2,x\r\n,3,x\r\n1,2\r\n'
         b"2024-01-01T01:00:00+01:00,4,\xff\r\n2999-01-01T00:00:00Z,5,x\r\n1704067200000000,6,x\r\n"
+        b"1899-12-31T23:59:59.999999Z,7,x\r\n"
     )
     done = ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
     bad = views.quarantine(lake, ["s"]).to_pylist()
-    assert done.rows_read == 7 and done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 5}
+    assert done.rows_read == 8 and done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 6}
     reasons = {row["line"]: row["reason"] for row in bad}
     assert "cannot be read" in reasons[4] and "no event time" in reasons[5] and "2 fields" in reasons[6]
-    assert "UTF-8" in reasons[7] and "future" in reasons[8]
+    assert "UTF-8" in reasons[7] and "future" in reasons[8] and "before 1900-01-01" in reasons[10]
     assert all(row["file"].endswith("a.csv") and row["raw"] for row in bad)
     assert [row["note"] for row in rows_of(lake, "s")] == ["two\nlines", "x"]
-    assert stream_totals(lake) == {"s": {"rows": 2, "quarantined": 5}} and quarantined(lake, ["s", "s", "none"]) == 5
+    assert stream_totals(lake) == {"s": {"rows": 2, "quarantined": 6}} and quarantined(lake, ["s", "s", "none"]) == 6
 
 
 def test_json_lines_gzip_and_nested_values(lake, tmp_path):

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import quoted
@@ -252,7 +254,9 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
         F.when(event > bound, F.lit("event time is too far in the future")),
         F.when(
             (event < options.earliest_us) | (arrival < options.earliest_us),
-            F.lit("time is before the earliest allowed"),
+            F.lit(
+                f"time is before {np.datetime64(options.earliest_us, 'us').astype('datetime64[D]')}, the earliest allowed"
+            ),
         ),
         F.when(arrival > F.lit(_LATEST_US), F.lit("arrival time is beyond the year 9999")),
     ]
