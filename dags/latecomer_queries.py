@@ -106,9 +106,7 @@ def build(path: Path, spec: Any) -> list[DAG]:
             spark_task("adapt", "adapt", *query, pre_execute=ready)
         dags.append(adapt)
     if schedule.audit is not None:
-        with DAG(
-            dag_id=f"{spec.name}__audit", schedule=schedule.audit, params={"periods": PERIODS}, **common
-        ) as audit:
+        with DAG(dag_id=f"{spec.name}__audit", schedule=schedule.audit, params={"periods": PERIODS}, **common) as audit:
             spark_task("audit", "check", *query, "--audit", "{{ params.periods }}", pre_execute=ready, retries=0)
         dags.append(audit)
     if spec.kind == "theta_join":
