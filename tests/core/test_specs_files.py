@@ -208,7 +208,7 @@ BAD = [
     *((kind, "surprise", v) for kind in KINDS for v in [1, None, {"a": 1}]),
     *((kind, "strategy.surprise", 1) for kind in KINDS),
     *((kind, "strategy", v) for kind in KINDS for v in ["best", 5, [], {"name": "best"}, {"name": 5}]),
-    *((kind, "schedule", v) for kind in KINDS for v in ["daily", {"interval": "often"}, {"start": "soon"}, {"at": 1}]),
+    *((kind, "schedule", v) for kind in KINDS for v in ["daily", {"interval": "often"}, {"start": "soon"}, {"at": 1}, {"audit": "often"}]),
     *((kind, "description", v) for kind in KINDS for v in [5, [], " "]),
     *((kind, key, REMOVE) for kind in KINDS for key in ("name", "kind", "streams", "window")),
     *(("aggregate", "window", v) for v in ["1", {"size": "1 h", "slide": "2 h"}, {"slide": "1 h"}, {"size": "10 d", "slide": "1 us"}, [], {}]),
@@ -271,15 +271,16 @@ def test_the_contracts_examples(kind):
     spec = parse_query(EXAMPLES[kind], "q.yaml")
     assert spec == EXPECTED[kind]
     assert (spec.kind, spec.source, spec.description) == (kind, "q.yaml", "")
-    assert spec.schedule == Schedule(None, None, "@hourly", "@daily")
+    assert spec.schedule == Schedule(None, None, "@hourly", "@daily", audit=None)
     assert hash(spec) == hash(EXPECTED[kind])
     for name in ("name", "streams", "period_us", "gamma_us", "target"):
         assert getattr(spec, name) is not None
     again = parse_query(
-        EXAMPLES[kind] + "description: words\nschedule: {start: 2013-01-31, interval: '@daily'}\n", "other.yaml"
+        EXAMPLES[kind] + "description: words\nschedule: {start: 2013-01-31, interval: '@daily', audit: '@weekly'}\n",
+        "other.yaml",
     )
     assert again.fingerprint() == spec.fingerprint() and re.fullmatch("[0-9a-f]{64}", spec.fingerprint())
-    assert again.schedule == Schedule("2013-01-31", "@daily", "@hourly", "@daily")
+    assert again.schedule == Schedule("2013-01-31", "@daily", "@hourly", "@daily", audit="@weekly")
     with pytest.raises((AttributeError, TypeError)):
         spec.name = "x"
 
