@@ -24,7 +24,7 @@ ALL = 1_000
 SLACK = "strategy: {name: k_slack, slack: 1 s}\n"
 HALF = "quality: {recall: 0.5, period: 30 s}\n"
 QUERIES = {
-    "keyed": "kind: join\nstreams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nwhere: l.v + r.v > -50\n" + HALF,
+    "keyed": "kind: join\nstreams: {l: a, r: b}\nkeys: [k, n]\nwindow: 2 s\nwhere: l.v + r.v > -50\n" + HALF,
     "near": "kind: join\nstreams: {l: a, r: b}\nwindow: 700 ms\nselect: [l.x, r.x, l.v - r.v as off]\n"
     "where: within_distance(l.x, l.y, r.x, r.y, 25.0)\n" + HALF,
     "self": "kind: join\nstreams: {l: a, r: a}\nkeys: {l: k, r: k}\nwindow: 1500 ms\nselect: [l.v, r.note]\n"
@@ -37,7 +37,7 @@ QUERIES = {
     "quality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: hpm, shards: 2}\n",
     "one_shard": "kind: aggregate\nstreams: {s: a}\nwindow: 3 s\nselect: {total: sum(i)}\n"
     "quality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: hpm, shards: 3, gamma: 10 s}\n",
-    "best": "kind: topk\nstreams: {s: a}\nscore: x\nk: 3\nwindow: {size: 4 s, slide: 2 s}\ngroup_by: [k]\nquality: {hit_rate: 0.1, period: 30 s}\nstrategy: none\n",
+    "best": "kind: topk\nstreams: {s: a}\nscore: x\nk: 3\nwindow: {size: 4 s, slide: 2 s}\ngroup_by: [truth, verdict]\nquality: {hit_rate: 0.1, period: 30 s}\nstrategy: none\n",
     "waits": "kind: join\nstreams: {l: b, r: a}\nkeys: [k]\nwindow: 2 s\nselect: [l.v, r.x]\n"
     + HALF
     + "strategy: mp_k_slack\n",
@@ -67,6 +67,7 @@ def rows(tmp_path_factory):
     x = np.where(rng.random(400) < 0.05, np.nan, rng.integers(-20, 80, 400) / 2)
     more = {
         "i": pa.array(rng.integers(0, 30, 400)),
+        **{name: pa.array(rng.integers(0, 3, 400)) for name in ("n", "start", "count", "truth", "verdict", "is")},
         "x": pa.array(x, mask=rng.random(400) < 0.05, from_pandas=False),
         "y": pa.array(rng.normal(0, 20, 400)),
         "d": pa.array(rng.integers(-999, 999, 400)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(24, 2)),

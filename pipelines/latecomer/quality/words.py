@@ -149,10 +149,10 @@ def some_of(rows: pa.Table) -> str:
 
 
 def differing(rows: pa.Table) -> str:
-    """Some results of an audit: what names each, and column ``is``, what it is and should be."""
+    """Some results of an audit: what names each, and in the last column what it is and should be."""
     lines = []
     for row in rows.to_pylist():
-        what = row.pop("is")
+        what = row.pop(rows.column_names[-1])
         lines.append((f"{', '.join(f'{key} {_moment(value)}' for key, value in row.items())} {what}", ""))
     return _some(lines)
 

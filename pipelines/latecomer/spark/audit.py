@@ -38,6 +38,9 @@ MOST_PAIRS = 4_000_000_000
 """Rows that SQL may have to compare with one another for a period; one that needs more (minutes, on few cores) is passed over."""
 SHOWN = 4
 """Results that differ which are told one by one."""
+IN_WORDS = "in words"
+"""Column beside those that name a result."""
+_TRUTH, _RESULT, _VERDICT = "`the truth`", "`the result`", "`the verdict`"
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _APART = ("coverage", *ENVELOPE)
 """Result columns that say how an answer came about, not what it is."""
@@ -56,7 +59,7 @@ class Audited:
     missing, extra, other
         Those that are not there, rows that should not be there, and those with other values.
     some
-        Of these, the first few: columns that name a result, and ``is``, in words.
+        Of these, the first few: columns that name a result, and `IN_WORDS`, what is wrong.
     """
 
     period_us: int
@@ -225,26 +228,26 @@ class _Audit:
             identity = named({key: f"cast({quoted(key)} as {kinds[key]})" for key in keys})
             return rows.selectExpr(*identity, f"struct({fields}) as {name}")
 
-        both = side(expected, "truth", about).unionByName(side(here, "result", []), allowMissingColumns=True)
+        both = side(expected, _TRUTH, about).unionByName(side(here, _RESULT, []), allowMissingColumns=True)
         both = both.groupBy(*(F.col(quoted(key)) for key in keys)).agg(
-            F.expr("any_value(truth, true) as truth"), F.expr("any_value(result, true) as result")
+            *(F.expr(f"any_value({name}, true) as {name}") for name in (_TRUTH, _RESULT))
         )
-        cases = ["when result is null then 'missing'", "when truth is null then 'extra'"]
-        shown = ["when result is null then 'is missing'", "when truth is null then 'should not be there'"]
+        cases = [f"when {_RESULT} is null then 'missing'", f"when {_TRUTH} is null then 'extra'"]
+        shown = [f"when {_RESULT} is null then 'is missing'", f"when {_TRUTH} is null then 'should not be there'"]
         for name in values:
             same = _same(quoted(name), kinds[name], quoted(ABOUT + name) if ABOUT + name in about else None)
             cases.append(f"when not ({same}) then 'other'")
-            text = ", ".join(f"coalesce(string({each}.{quoted(name)}), 'null')" for each in ("result", "truth"))
+            text = ", ".join(f"coalesce(string({each}.{quoted(name)}), 'null')" for each in (_RESULT, _TRUTH))
             words = "has {} %s, should be %s".format(name.replace("%", "%%")).replace("'", "\\'")
             shown.append(f"when not ({same}) then format_string('{words}', {text})")
         judged = both.selectExpr(
             *(quoted(key) for key in keys),
-            f"case {' '.join(cases)} else 'right' end as verdict",
-            f"case {' '.join(shown)} end as is",
+            f"case {' '.join(cases)} else 'right' end as {_VERDICT}",
+            f"case {' '.join(shown)} end as {quoted(IN_WORDS)}",
         ).persist()
         try:
-            counts = {row[0]: row[1] for row in judged.groupBy("verdict").count().collect()}
-            wrong = judged.where("verdict <> 'right'").drop("verdict")
+            counts = {row[0]: row[1] for row in judged.groupBy(F.expr(_VERDICT)).count().collect()}
+            wrong = judged.where(f"{_VERDICT} <> 'right'").drop(_VERDICT.strip("`"))
             some = (
                 wrong.orderBy(*(F.col(quoted(key)) for key in keys)).limit(SHOWN).toArrow()
                 if len(counts) > 1 or "right" not in counts
@@ -267,10 +270,11 @@ class _Audit:
 
 def _same(name: str, kind: str, about: str | None) -> str:
     """SQL: do result and truth agree in a column of a Spark type; `about` names the column that says how far they may be off."""
-    truth, result = f"truth.{name}", f"result.{name}"
+    truth, result = f"{_TRUTH}.{name}", f"{_RESULT}.{name}"
     if "map<" in kind:  # Spark does not compare maps
         return f"string({truth}) <=> string({result})"
     if about is None:
         return f"{truth} <=> {result}"
-    near = f"truth.{about} < double('infinity') and abs(double({truth}) - double({result})) <= truth.{about}"
+    most = f"{_TRUTH}.{about}"
+    near = f"{most} < double('infinity') and abs(double({truth}) - double({result})) <= {most}"
     return f"({truth} <=> {result} or coalesce({near}, false))"

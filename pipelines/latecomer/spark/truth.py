@@ -32,7 +32,7 @@ WINDOW_NO = "window no"
 ABOUT = "about "
 """What begins the name of a column of `Truth.rows`: how far the column named after it may be off, where Spark's arithmetic rounds."""
 _TIME, _SLOT, _LOW, _HIGH, _SCORE, _RANK = "`at us`", "`slot no`", "`low us`", "`high us`", "`the score`", "`the rank`"
-_WINDOW = quoted(WINDOW_NO)
+_WINDOW, _COUNT = quoted(WINDOW_NO), "`how many`"
 _FLOATING = ("double", "float")
 
 
@@ -154,7 +154,7 @@ class Question:
         }
         counted = [
             rows.groupBy(_column(_SLOT), *(_column(quoted(name)) for name in dict.fromkeys(names))).agg(
-                _column("count(*) as n")
+                _column(f"count(*) as {_COUNT}")
             )
             for rows, names in (
                 (ones, [one for one, _ in self.spec.keys]),
@@ -162,7 +162,7 @@ class Question:
             )
         ]
         both = counted[0].alias(left).join(counted[1].alias(right), _column(" and ".join(meet)))
-        pairs = both.selectExpr(f"sum(cast({a}.n as double) * {b}.n)")
+        pairs = both.selectExpr(f"sum(cast({a}.{_COUNT} as double) * {b}.{_COUNT})")
         return Truth(joined.selectExpr(*named(columns | self._selected())), _number(pairs))
 
     def _theta_join(self, over: TimeRange, seq_to: int) -> Truth:
