@@ -3,14 +3,44 @@
 import csv
 import gzip
 import io
+import os
 
 import numpy as np
 import pytest
 from latecomer.core.landing import FileProblem, read_csv, read_json
 from latecomer.lake.errors import InputError
-from latecomer.lake.landing import content, find
+from latecomer.lake.landing import content, digest, find, readable
 
 LINES = "event_ts,v\n1,a\n2,b\n"
+
+
+def test_what_may_not_be_read_is_said_in_one_line(tmp_path):
+    for name in ("shut.csv", "folder/inside.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(LINES)
+    for place in (tmp_path, *tmp_path.parents):  # pytest's own folders are root's alone
+        if str(place).startswith(str(tmp_path.parents[1])):
+            place.chmod(0o755)
+    (tmp_path / "shut.csv").chmod(0)
+    (tmp_path / "folder").chmod(0)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        ((file,), _) = find([str(tmp_path / "shut.csv")], None)
+        with pytest.raises(InputError, match=r"shut\.csv: cannot be read \(Permission denied\)"), readable(file):
+            digest(file, "")
+        for inside in ("folder", "folder/inside.csv"):
+            with pytest.raises(InputError, match="folder.*: cannot be read .*check its permissions"):
+                find([str(tmp_path / inside)], None)
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+        (tmp_path / "folder").chmod(0o755)
+
+
+def test_a_name_too_long_is_said_in_one_line(tmp_path):
+    with pytest.raises(InputError, match="cannot be read .File name too long"):
+        find([str(tmp_path / ("n" * 300 + ".csv"))], None)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ The reference recomputes everything from single rows, provisional rounds include
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import tracemalloc
 from collections import Counter
@@ -21,7 +22,7 @@ from latecomer.core.aggregate import Cells, Function, needed_coverage, required_
 from latecomer.core.aggregate_pass import place, run_pass
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.topk_members import Candidates, required_members
-from latecomer.core.windows import Grid, Observed, Span, WindowControl
+from latecomer.core.windows import Grid, IntervalRows, Observed, Span, WindowControl
 from latecomer.reference import windows as ref
 
 COUNT = Function("count", None)
@@ -258,6 +259,32 @@ def test_windows_longer_than_the_stream_close_with_the_flush():
     assert placed.control.flush() == 0 and placed.control.base == 1_000
     closed = run_pass(np.array([10, 30, 20, 40]), np.ones(4), grid, LargestDelay())
     assert closed.window.tolist() == [-1, 0] and closed.first_rows.tolist() == closed.final_rows.tolist() == [4, 4]
+
+
+def test_a_flush_keeps_the_books_of_the_interval_it_falls_into():
+    grid = Grid(100, 100)
+
+    def taken(control, *times):
+        rows = [IntervalRows(time // 100, time, 0, 1, np.array([time // 100]), np.array([1])) for time in times]
+        control.step(rows, {})
+
+    control = WindowControl(grid, 1_000, Fixed(50))
+    taken(control, 20, 60)
+    before = control.account(0, now=True)
+    assert (before.held_max, before.held_area, before.weight_us) == (2, 2 * 60, 60)
+    control.flush()
+    assert control.account(0, now=True) == before, "what was held until the flush was held"
+    control.flush()
+    again = WindowControl(grid, 1_000, Fixed(50))
+    again.restore(json.loads(json.dumps(control.to_dict())))
+    assert again.account(0, now=True) == before, "twice is once"
+    taken(again, 80, 130)
+    after = again.account(0)
+    assert (after.held_max, after.rows) == (2, 4)
+    assert (after.held_area, after.weight_us) == (2 * 60, 100), "what comes behind the flush is late, and not held"
+    whole = WindowControl(grid, 1_000, Fixed(50))
+    taken(whole, 20, 60, 80, 130)
+    assert whole.account(0).weight_us == 100
 
 
 def test_slide_equal_to_size_puts_every_row_in_one_window():

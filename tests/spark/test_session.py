@@ -75,3 +75,23 @@ def test_the_quick_compiler_is_for_jobs_known_to_be_small(monkeypatch):
     assert quick not in java_options(QUICK_ROWS + 1) and quick not in java_options()
     assert java_options(1).endswith("-XX:TieredStopAtLevel=4"), "what the user says wins, as the JVM takes the last one"
     assert quick in settings(Lake("lake"), 1)["spark.driver.extraJavaOptions"]
+
+
+def test_a_folder_with_any_letters_under_any_locale(tmp_path):
+    folder = tmp_path / "Größe é 数"
+    folder.mkdir()
+    (folder / "ä.csv").write_text("event_ts,v\n1,1\n2,2\n")
+    command = [sys.executable, "-m", "latecomer.jobs.cli", "ingest", "--lake", "lake", "--stream", "s", "ä.csv"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}, cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    assert (folder / "lake").is_dir()
+
+
+def test_a_working_directory_that_is_gone(tmp_path):
+    code = "import os, sys; os.rmdir(os.getcwd()); from latecomer.jobs.cli import command; command()"
+    for arguments in (["status"], ["ingest", "--stream", "s", "a.csv"]):
+        folder = tmp_path / arguments[0]
+        folder.mkdir()
+        ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=folder)
+        assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1), ran.stderr
+        assert "working directory" in ran.stderr

@@ -194,6 +194,7 @@ class WindowControl:
     slack: int = 0
     delay_us: int = 0
     pending_delay_us: int = 0
+    booked_us: int = NEVER
     delivered: int | None = None
     closings: list[tuple[int, int]] = field(default_factory=list)
     panes: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
@@ -287,10 +288,17 @@ class WindowControl:
         return Placement(columns[:, 0], columns[:, 1], columns[:, 2])
 
     def flush(self) -> int | None:
-        """Close every window that holds a row; returns the last one's number, None where there is none."""
+        """Close every window that holds a row; returns the last one's number, None where there is none.
+
+        What the interval at hand held until now is booked first: afterwards nothing is held.
+        """
         last = None if not len(self.panes) else int(self.grid.last_of(int(self.panes[-1]) * self.grid.pane_us))
         if last is not None:
             self.base = max(self.base, self.grid.end(last))
+        if self.interval is not None:
+            start = self.interval * self.interval_us
+            self._book(self._open(self._period(start)), self._unbooked(max(self.t_last_us, start + 1)))
+            self.booked_us = max(self.t_last_us, start + 1)
         self.panes, self.pane_rows = np.empty(0, np.int64), np.empty(0, np.int64)
         return last
 
@@ -323,7 +331,8 @@ class WindowControl:
         self.base = reached
         start, end = self.interval * self.interval_us, following * self.interval_us
         period = self._period(start)
-        self._book(self._open(period), min(end, period + self.period_us) - start)
+        self._book(self._open(period), self._unbooked(min(end, period + self.period_us)))
+        self.booked_us = NEVER
         if end > period + self.period_us:
             later = self._period(end)
             if later < end:
@@ -350,7 +359,14 @@ class WindowControl:
             keep = int(np.searchsorted(self.panes, oldest))
             self.panes, self.pane_rows = self.panes[keep:], self.pane_rows[keep:]
 
+    def _unbooked(self, until_us: int) -> int:
+        """Stream time of the interval at hand that no account has yet, up to a time: all of it, but for a flush in it."""
+        assert self.interval is not None
+        return max(until_us - max(self.interval * self.interval_us, self.booked_us), 0)
+
     def _book(self, account: SlackAccount, weight_us: int, *, slack: bool = True) -> None:
+        if not weight_us:
+            return
         held = int(self.pane_rows.sum())
         account.held_area += held * weight_us
         account.weight_us += weight_us
@@ -364,7 +380,7 @@ class WindowControl:
         found = self.accounts.get(period) or SlackAccount()
         copy = SlackAccount(**vars(found))
         if now and self.interval is not None and self._period(self.interval * self.interval_us) == period:
-            self._book(copy, max(1, self.t_last_us - self.interval * self.interval_us))
+            self._book(copy, self._unbooked(max(self.t_last_us, self.interval * self.interval_us + 1)))
         return copy
 
     def _open(self, period: int) -> SlackAccount:
@@ -382,6 +398,7 @@ class WindowControl:
             "slack": self.slack,
             "delay_us": self.delay_us,
             "pending_delay_us": self.pending_delay_us,
+            "booked_us": self.booked_us,
             "delivered": self.delivered,
             "closings": [list(pair) for pair in self.closings],
             "panes": self.panes.tolist(),
@@ -392,7 +409,16 @@ class WindowControl:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `to_dict`'s value."""
-        for name in ("interval", "t_last_us", "base", "slack", "delay_us", "pending_delay_us", "delivered"):
+        for name in (
+            "interval",
+            "t_last_us",
+            "base",
+            "slack",
+            "delay_us",
+            "pending_delay_us",
+            "booked_us",
+            "delivered",
+        ):
             setattr(self, name, state[name])
         self.closings = [(int(mark), int(slack)) for mark, slack in state["closings"]]
         self.panes, self.pane_rows = np.array(state["panes"], np.int64), np.array(state["pane_rows"], np.int64)

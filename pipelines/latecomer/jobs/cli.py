@@ -76,6 +76,12 @@ class Group(click.Group):
     def invoke(self, context: click.Context) -> Any:
         """Run the command; ``--help`` says what the exit codes mean."""
         try:
+            os.getcwd()
+        except OSError as error:
+            problem = f"the working directory cannot be used ({error.strerror}); change to one that exists"
+            click.echo(f"latecomer: {problem}", err=True)
+            context.exit(2)
+        try:
             return super().invoke(context)
         except click.UsageError as error:
             raise _misuse(error, context.command_path) from None

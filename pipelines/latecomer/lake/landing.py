@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from latecomer.core.landing import FileProblem
@@ -24,21 +25,22 @@ def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Pat
     Raises
     ------
     InputError
-        A path that does not exist, or a file given by name whose format is not known.
+        A path that does not exist or cannot be read, or a file given by name whose format is not known.
     """
     found: list[Path] = []
     others: list[Path] = []
     for text in paths:
         path = Path(text)
-        if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".")
-            found += [p for p in inside if format_of(p, forced)]
-            others += [p for p in inside if not format_of(p, forced)]
-            others += sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise InputError(text, None, "no such file or folder", "check the path")
+        with readable(path):
+            if path.is_dir():
+                inside = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".")
+                found += [p for p in inside if format_of(p, forced)]
+                others += [p for p in inside if not format_of(p, forced)]
+                others += sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
+            elif path.is_file():
+                found.append(path)
+            else:
+                raise InputError(text, None, "no such file or folder", "check the path")
     for path in found:
         if format_of(path, forced) is None:
             raise InputError(
@@ -52,6 +54,16 @@ def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Pat
             " ".join(paths), None, "holds no file that can be ingested", "expected .csv, .json(l) or .parquet"
         )
     return found, others
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What the operating system refuses (permissions, a broken disk, a name too long) is a problem of the path, in one line."""
+    try:
+        yield
+    except OSError as error:
+        where = str(error.filename or path)
+        raise InputError(where, None, f"cannot be read ({error.strerror or error})", "check its permissions") from None
 
 
 def format_of(path: Path, forced: str | None) -> str | None:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
-from latecomer.lake.landing import digest, find, format_of
+from latecomer.lake.landing import digest, find, format_of, readable
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import landing, landing_rows, tables
@@ -129,7 +129,10 @@ def ingest(
     _check_options(options)
     files, others = find(paths, options.format)
     left_out = [str(path) for path in others]
-    digests = {path: digest(path, _what_matters(options)) for path in files}
+    digests = {}
+    for path in files:
+        with readable(path):
+            digests[path] = digest(path, _what_matters(options))
     with Lease(lake, "ingest") as lease:
         known, streams_of = _ingested_before(lake)
         fresh: list[Path] = []

@@ -69,6 +69,8 @@ def session(lake: Lake, app_name: str = "latecomer", *, rows: int | None = None)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):  # to Java, no letter but ASCII is in a file's name then
+        os.environ["LC_ALL"] = "C.UTF-8"
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # what the command says in its own words
         logging.getLogger(name).setLevel(logging.CRITICAL)
     active = SparkSession.getActiveSession()
