@@ -30,7 +30,7 @@ def test_what_may_not_be_read_is_said_in_one_line(tmp_path):
         with pytest.raises(InputError, match=r"shut\.csv: cannot be read \(Permission denied\)"), readable(file):
             digest(file, "")
         for inside in ("folder", "folder/inside.csv"):
-            with pytest.raises(InputError, match="folder.*: cannot be read .*check its permissions"):
+            with pytest.raises(InputError, match=r"folder.*: cannot be read .*check its permissions"):
                 find([str(tmp_path / inside)], None)
     finally:
         if os.getuid() == 0:
@@ -39,7 +39,7 @@ def test_what_may_not_be_read_is_said_in_one_line(tmp_path):
 
 
 def test_a_name_too_long_is_said_in_one_line(tmp_path):
-    with pytest.raises(InputError, match="cannot be read .File name too long"):
+    with pytest.raises(InputError, match=r"cannot be read .File name too long"):
         find([str(tmp_path / ("n" * 300 + ".csv"))], None)
 
 

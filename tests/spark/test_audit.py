@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from latecomer.lake import journal
+from latecomer.lake import journal, views
 from latecomer.lake.location import Lake
 from latecomer.quality import checks
 from latecomer.spark import audit as auditing
@@ -17,6 +17,7 @@ from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
+from latecomer.specs.windows import ENVELOPE
 
 from tests.support import events
 
@@ -109,17 +110,35 @@ def test_what_may_still_change_is_no_mistake(tmp_path, rows, name):
     assert audited(lake, name)["success"], audited(lake, name)["message"]
 
 
-@pytest.mark.parametrize("name", ["numbers", "ranges", "common"])
-def test_what_a_backfill_answered_is_audited_too(tmp_path, whole, name):
+@pytest.mark.parametrize("name", ["numbers", "best", "ranges", "common"])
+def test_what_a_backfill_answered_is_the_next_revision_and_audited_too(tmp_path, whole, name):
     shutil.copytree(whole.uri, tmp_path / "lake")
     lake = Lake(tmp_path / "lake")
+    before = views.results(lake, spec(name))
     backfill(lake, spec(name), 0, 2_000_000_000_000_000)
+    after = views.results(lake, spec(name))
+    assert same(after.drop_columns([*ENVELOPE]), before.drop_columns([*ENVELOPE]))
+    if name == "common":  # rows that only grow in number stay what they were
+        assert same(after, before)
+    else:
+        again = pc.less(before["published_seq"], 400)  # the flush answered the others after the last row
+        assert same(after.filter(pc.invert(again)), before.filter(pc.invert(again)))
+        before, after = before.filter(again), after.filter(again)
+        assert set(after["provenance"].to_pylist()) == {"repaired"}
+        assert set(after["published_seq"].to_pylist()) == {399}
+        later = pc.subtract(after["revision"], before["revision"])
+        assert set(later.to_pylist()) == {1} and pc.max(before["revision"]).as_py() > 0
     assert audited(lake, name)["success"]
     rewrite(lake, "backfill", name, lambda rows: rows.slice(1))
     for area in ("on_time", "corrections"):
         if lake.exists(area, name):
             rewrite(lake, area, name, lambda rows: rows.slice(0, 0))
     assert not audited(lake, name)["success"]
+
+
+def same(one, other):
+    """All values are, NaN too."""
+    return one.schema.equals(other.schema) and one.to_pandas().equals(other.to_pandas())
 
 
 def rewrite(lake, area, name, change):

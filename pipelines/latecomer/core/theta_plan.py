@@ -50,8 +50,10 @@ class EdgePlan:
 
     Attributes
     ----------
+    condition
+        Number of the condition that the plan follows.
     left, right, op
-        The two streams and the condition that the plan follows.
+        Its two streams, and how it compares them.
     cuts
         p - 1 boundary values, ascending, or none where no row is left; partition k holds
         ``cuts[k - 1] <= value < cuts[k]``.
@@ -71,6 +73,7 @@ class EdgePlan:
         Predicted result pairs of all conditions between the two streams, taken as independent.
     """
 
+    condition: int
     left: int
     right: int
     op: str
@@ -116,23 +119,34 @@ class Plan:
     output: float
     shipped: int = 0
 
-    def to_text(self) -> str:
-        """The plan for people, one line per fact."""
-        lines = [f"theta join: {self.partitions} partitions, {self.boundaries} boundaries"]
-        for number, (size, kept) in enumerate(zip(self.sizes, self.kept, strict=True)):
-            lines.append(f"  stream {number}: {size:,} rows, {kept:,} after the coarse filter")
-        for e in self.edges:
+    def to_text(
+        self, names: Sequence[str] = (), conditions: Sequence[str] = (), cuts: Sequence[Sequence[str]] = ()
+    ) -> str:
+        """The plan for people, one line per fact.
+
+        Parameters
+        ----------
+        names, conditions, cuts
+            What to call the streams, what to write for a condition, and for the cuts of each edge; else numbers stand for them.
+        """
+        named = names or [f"stream {number}" for number in range(len(self.sizes))]
+        lines = [f"theta join: {self.partitions} partitions, {self.boundaries.replace('_', ' ')}"]
+        for name, size, kept in zip(named, self.sizes, self.kept, strict=True):
+            lines.append(f"  {name}: {size:,} rows, {kept:,} after the coarse filter")
+        for number, e in enumerate(self.edges):
             whole, diagonal = int((e.kinds == WHOLE).sum()), int((e.kinds == DIAGONAL).sum())
+            says = conditions[e.condition] if conditions else f"{named[e.left]} {e.op} {named[e.right]}"
+            shown = cuts[number] if cuts else [f"{cut:g}" for cut in e.cuts]
             lines += [
-                f"  streams {e.left} {e.op} {e.right}: {whole} partition pairs whole, {diagonal} on the diagonal, "
+                f"  {says}: {whole} partition pairs whole, {diagonal} on the diagonal, "
                 f"{e.kinds.size - whole - diagonal} ruled out",
-                f"    cuts {', '.join(f'{cut:g}' for cut in e.cuts[:12])}{' ...' if len(e.cuts) > 12 else ''}",
+                f"    cuts {', '.join(shown[:12]) or 'none'}{' ...' if len(shown) > 12 else ''}",
                 f"    pieces {int(e.left_pieces.sum())} and {int(e.right_pieces.sum())}; candidates {e.candidates:,}; "
                 f"comparisons {e.comparisons:,}; rows shuffled {e.shuffled:,}; pairs about {e.output:,.0f}",
             ]
         for number, pairs in enumerate(self.rounds):
-            text = "; ".join(f"{_named(one)} with {_named(other)}" for one, other in pairs)
-            lines.append(f"  round {number + 1}: {text}")
+            groups = [[" x ".join(named[stream] for stream in group) for group in pair] for pair in pairs]
+            lines.append(f"  round {number + 1}: {'; '.join(' with '.join(pair) for pair in groups)}")
         if self.shipped:
             where = f"more than {PIECE_ROWS:,} rows: as rows, shipped in pieces of {self.shipped} partitions"
             lines.append(f"  {where}; counts and ranges later")
@@ -320,6 +334,7 @@ def _edge_plan(
     for _ in range(len(query.pairs[pair]) - 1):
         output /= 2
     return EdgePlan(
+        place,
         c.left,
         c.right,
         c.op,
@@ -335,7 +350,3 @@ def _edge_plan(
         int(left.sum() + (right[None, :] * (kinds != NONE) * left_pieces[:, None]).sum()),
         output,
     )
-
-
-def _named(group: Sequence[int]) -> str:
-    return " x ".join(map(str, group))

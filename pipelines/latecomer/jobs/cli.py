@@ -325,6 +325,7 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
     """Recompute the results of past windows.
 
     The closed windows of the range are answered again from everything stored, and the answers replace earlier backfills.
+    In `results` they are the next revision of each window's answer, `repaired`, published by the last row that was stored.
     Running it twice changes nothing. Joins have no windows to backfill: repair makes them exact.
     """
     from latecomer.lake.location import Lake

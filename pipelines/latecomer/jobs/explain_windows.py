@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from latecomer.core.windows import Grid, Observed
 from latecomer.jobs import text
 from latecomer.jobs.explain import POINTS, Explained, Point, draw, picture
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
+from latecomer.specs import expressions as ex
 
 if TYPE_CHECKING:
     from latecomer.core.theta_plan import Plan as ThetaPlan
@@ -123,32 +125,67 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
         return Text(stage.spec.name, ["no rows yet"], {})
     window = counts[0]["_m"]
     table = rows.where(F.col("_m") == window).drop("ok", "shard", "ts").toArrow()
-    _, streams, comparisons = stage.window_join.encoded(table)
+    parts, streams, comparisons = stage.window_join.encoded(table)
     plan = theta.plan(streams, comparisons, stage.spec.strategy.partitions)
     start = window * stage.grid.slide_us
+    names, conditions = [alias for alias, _ in stage.spec.streams], [_says(each) for each in stage.spec.conditions]
+    cuts = []
+    for edge in plan.edges:
+        ends = zip(stage.window_join.conditions[edge.condition][::2], _ends(comparisons[edge.condition]), strict=True)
+        known = [(streams[place][column], parts[place][operand.column]) for operand, (place, column) in ends]
+        cuts.append([_value(cut, known) for cut in edge.cuts])
+    shown = plan.to_text(names, conditions, cuts)
     if plot is not None:
-        _draw_plan(plan, stage.spec, plot)
-    lines = [f"largest window starts at {text.instant(start)}, {counts[0]['count']:,} rows", plan.to_text()]
-    return Text(stage.spec.name, lines, {"window_start_us": start, "rows": counts[0]["count"], "plan": plan.to_text()})
+        _draw_plan(plan, names, conditions, f"{stage.spec.name}: the largest window so far", plot)
+    lines = [f"largest window starts at {text.instant(start)}, {counts[0]['count']:,} rows", shown]
+    return Text(stage.spec.name, lines, {"window_start_us": start, "rows": counts[0]["count"], "plan": shown})
 
 
-def _draw_plan(plan: ThetaPlan, spec: Any, path: Path) -> None:
+def _says(condition: Any) -> str:
+    """A condition as it may stand in a query file."""
+    left, right = (
+        ex.to_spark_sql(each, lambda column: f"{column.alias}.{column.name}").replace("`", "")
+        for each in (condition.left, condition.right)
+    )
+    return f"{left} {condition.op} {right}"
+
+
+def _ends(comparison: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Stream and operand column of both sides."""
+    return (comparison.left, comparison.left_column), (comparison.right, comparison.right_column)
+
+
+def _value(code: float, known: list[tuple[np.ndarray, pa.ChunkedArray]]) -> str:
+    """The value that an operand's code stands for: that of a row which has it."""
+    for codes, values in known:
+        at = np.flatnonzero(codes == code)
+        if len(at):
+            value = values[int(at[0])].as_py()
+            return f"{value:g}" if isinstance(value, float) else text.one_line(value, 40)
+    return str(code)
+
+
+def _draw_plan(plan: ThetaPlan, names: list[str], conditions: list[str], title: str, path: Path) -> None:
     from matplotlib.colors import ListedColormap
 
-    names = [alias for alias, _ in spec.streams]
     colours = {"ruled out": "#e6e9ee", "compared row by row": "#f0a35e", "joined whole": "#5b8def"}
     with picture(path, max(len(plan.edges), 1)) as (figure, axes):
         for axis, edge in zip(axes, plan.edges, strict=False):
-            axis.imshow(edge.kinds.T, origin="lower", cmap=ListedColormap(list(colours.values())), vmin=-0.5, vmax=2.5)
+            shades = ListedColormap(list(colours.values()))
+            axis.imshow(edge.kinds.T, origin="lower", aspect="auto", cmap=shades, vmin=-0.5, vmax=2.5)
             left, right = names[edge.left], names[edge.right]
             axis.set(
                 xlabel=f"partition of {left}, values rising",
                 ylabel=f"partition of {right}, values rising",
-                title=f"{left} {edge.op} {right}: {edge.comparisons:,} comparisons",
+                title=f"{_cut_short(conditions[edge.condition])}\n{edge.comparisons:,} comparisons",
             )
         marks = [axes[0].plot([], [], "s", color=colour, label=name)[0] for name, colour in colours.items()]
         figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize="small")
-        figure.suptitle(f"{spec.name}: the largest window so far, {plan.comparisons:,} comparisons")
+        figure.suptitle(f"{title}, {plan.comparisons:,} comparisons")
+
+
+def _cut_short(says: str) -> str:
+    return text.one_line(says, 36)
 
 
 def _filters(lake: Lake, spec: Any, plot: Path | None) -> Text:

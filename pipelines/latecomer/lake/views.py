@@ -24,7 +24,7 @@ from latecomer.lake import identities, journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.specs.spec import Answers, Spec
-from latecomer.specs.windows import ENVELOPE, STORED, WINDOW
+from latecomer.specs.windows import ENVELOPE, STORED, WINDOW, WindowedSpec
 
 _ANSWERS = ["on_time", "corrections", "backfill"]
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -53,6 +53,8 @@ def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
 def results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression] | None = None) -> pa.Table:
     """On-time rows, corrections and backfills, no duplicates: the newest answer, or the first where answers only grow.
 
+    A backfill's answer is ``repaired``, and one revision after the last that `run` and `repair` have written of it. Where answers
+    only grow, it is only shown until they have written it too.
     With `within`, of the rows that pass it, by table; ``coverage`` then is what the newest row says of itself.
     """
     return _sorted_rows(lake, spec, _ANSWERS, latest=True, within=within)
@@ -61,8 +63,13 @@ def results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression] | None =
 def _sorted_rows(
     lake: Lake, spec: Spec, areas: list[str], *, latest: bool, within: Mapping[str, pc.Expression] | None = None
 ) -> pa.Table:
-    read = [small.read(lake, area, spec.name, filter=(within or {}).get(area)) for area in areas]
-    parts = [part for part in read if part is not None]
+    read = {area: small.read(lake, area, spec.name, filter=(within or {}).get(area)) for area in areas}
+    known = {area: part for area, part in read.items() if part is not None}
+    if "backfill" in known and isinstance(spec, WindowedSpec):
+        added = spec.answers is Answers.ADDED
+        answer = spec.result_keys if added else (*spec.group_by, "window_start")
+        known["backfill"] = _continued(known, answer, drop=added)
+    parts = list(known.values())
     if not parts:
         # no correction was ever written: the same columns, no row
         shape = small.read(lake, "on_time", spec.name, filter=pc.scalar(False))
@@ -81,6 +88,19 @@ def _sorted_rows(
     if spec.kind == "aggregate" and within is None:
         rows = _with_coverage(lake, spec, rows, keys)
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
+
+
+def _continued(parts: Mapping[str, pa.Table], keys: Sequence[str], *, drop: bool) -> pa.Table:
+    """The backfill's rows, the revision of each one after the last of its answer (rows with the same `keys`); or without those that have one."""
+    others = [rows for area, rows in parts.items() if area != "backfill"]
+    *codes, own = identities.codes([*others, parts["backfill"]], keys)
+    last = np.full(1 + max(int(each.max(initial=-1)) for each in (own, *codes)), -1, np.int32)
+    for rows, code in zip(others, codes, strict=True):
+        np.maximum.at(last, code, rows["revision"].to_numpy())
+    if drop:
+        return parts["backfill"].filter(pa.array(last[own] < 0))
+    place = parts["backfill"].column_names.index("revision")
+    return parts["backfill"].set_column(place, "revision", pa.array(last[own] + 1, pa.int32()))
 
 
 def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
