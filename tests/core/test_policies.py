@@ -202,6 +202,21 @@ def test_differential_running_evidence_equals_evidence_from_scratch() -> None:
         np.testing.assert_allclose(fast.right, slow.right, rtol=1e-12)
 
 
+def test_empirical_never_keeps_less_than_the_window_where_it_could_not_see_what_that_loses() -> None:
+    rng = np.random.default_rng(8)
+    n, follows = 400, rng.random(400) < 0.5
+    first = np.sort((rng.random(n) * 40 * P).astype(np.int64))
+    ts = np.concatenate([first, first[follows] + rng.integers(0, SECOND, follows.sum())])
+    side = np.append(np.zeros(n, np.int8), np.ones(follows.sum(), np.int8))
+    key = np.append(np.arange(n), np.flatnonzero(follows))
+    order = np.argsort(ts + (rng.exponential(0.5, len(ts)) * SECOND).astype(np.int64), kind="stable")
+    case = make_case("sparse", ts[order], side[order], 2 * SECOND, key[order])
+    policy = restore_policy(replace(USUAL, estimator="empirical"), None, None)
+    outcome = simulate(case, policy, P, SECOND, G, SAMPLE_FRACTION)
+    assert outcome.total_recall > 0.85, "ten pairs a period: no loss would ever be in the sample"
+    assert outcome.chosen.min() >= 0
+
+
 def test_the_simple_ones_do_what_they_say() -> None:
     keep, fixed, largest = (restore_policy(s, None, None) for s in EVERY[:3])
     most = 0

@@ -183,7 +183,9 @@ class QJoinRetention:
 
     Choices where the paper is silent: ideal results of an interval are those produced divided by the recall estimated
     under the retention in force (``empirical``: the estimated count itself); an interval without evidence leaves the
-    retention as it is. Until the first full period has passed everything is retained.
+    retention as it is. Until the first full period has passed everything is retained. Where the sample would show fewer
+    than `CalibratedRetention.EVIDENCE` of a period's losses, ``empirical`` keeps the window at least: below that it sees neither
+    results nor losses, and never recovers (0.28 of the pairs at a target of 0.95 and 60 pairs a period were measured; 0.86 so).
     """
 
     estimator: str
@@ -246,6 +248,9 @@ class QJoinRetention:
             goal = interval_target(self.target, rest, ideal, self.interval_us, self.period_us)
             rows = [sum(getattr(s, name).rows for s in self.recent) for name in ("left", "right")]
             self.retention = choose_retention(recall, rows[0], rows[1], goal)
+            shown = sampled_share(self.sample_fraction) * ideal * (1 - self.target)
+            if self.estimator == "empirical" and shown < CalibratedRetention.EVIDENCE:
+                self.retention = max(self.retention[0], 0), max(self.retention[1], 0)
         return self.retention
 
     def _recall(self) -> Recall | None:

@@ -120,11 +120,17 @@ def changed(query: str, before: dict[str, Any] | None, now: dict[str, Any], besi
         old, new = _leaves(before), _leaves(as_stored(now))
         key = next((key for key in (*new, *old) if new.get(key) != old.get(key)), None)
         if key is not None:
-            shown = (json.dumps(leaves.get(key), ensure_ascii=False) for leaves in (old, new))
-            problem = "has changed: {} was {} when it ran, and is {} in the file".format(key, *shown)
+            shown = [json.dumps(leaves.get(key), ensure_ascii=False) for leaves in (old, new)]
+            problem = f"has changed: {key} is not what it was when it ran"
+            if max(map(len, shown)) <= _SHORT:
+                problem = "has changed: {} was {} when it ran, and is {} in the file".format(key, *shown)
     return InputError(
         f"query {query}", None, problem, f"give the changed query a new name, or restore the file{besides}"
     )
+
+
+_SHORT = 60
+"""Characters of a value that is shown; what is longer (an expression, taken apart) says nothing to who wrote it."""
 
 
 def _leaves(value: Any, at: str = "") -> dict[str, Any]:
