@@ -1,5 +1,7 @@
 """`explain` for every kind, on the example of `init`; a join's curve against the set formula counted here."""
 
+import re
+
 import numpy as np
 import pytest
 from latecomer.jobs import skeleton
@@ -62,6 +64,11 @@ def test_every_other_kind_explains_itself_and_draws(shop, tmp_path, kind):
     assert (tmp_path / f"{kind}.png").stat().st_size > 10_000
     says = {"theta_join": "comparisons", "membership": "false-positive rate"}.get(kind, "clairvoyant")
     assert says in found.to_text() and found.to_dict()["query"]
+    if kind == "theta_join":  # in the query's names and values, not in numbers of streams and codes
+        assert "  short.page = long.page: 0 partition pairs whole, 10 on the diagonal" in found.to_text()
+        cuts = re.findall(r"    cuts (.*)", found.to_text())
+        assert set(cuts[0].split(", ")) <= {"home", "search", "product", "basket", "help"}
+        assert "  round 1: short with long" in found.to_text()
 
 
 def test_a_bound_on_rows_held_is_checked_and_changes_no_result(shop):
@@ -115,3 +122,7 @@ def test_a_report_of_a_query_named_index_is_not_the_index(shop, tmp_path):
     page = check(lake, spec, report_dir=tmp_path).report
     assert page.name != "index.html" and page.name in (tmp_path / "index.html").read_text()
     assert "share of results on time" in page.read_text()
+    (state,) = re.findall(
+        r"index\.query</a> <span class=(ok>all kept|bad>\d broken)</span>", (tmp_path / "index.html").read_text()
+    )
+    assert state == "ok>all kept"

@@ -118,7 +118,7 @@ def main() -> None:
       latecomer export queries/NAME.yaml --lake lake --table results --to results.parquet
 
     Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 another process is at work on the same
-    tables; 4 an internal error or a killed process; 130 interrupted.
+    tables; 4 an internal error or a Java process that died; 130 interrupted.
     """
 
 
@@ -388,6 +388,8 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
 
     Checked are its quality (recall, error or hit rate), that its results are complete after repair, that no row was lost
     and that no result stands twice. That takes no Spark; an audit does, and the time that it takes to answer again.
+
+    Of the periods 95% have to reach the target, less what chance takes from a small number: "in 21 of 24 periods".
     """
     from latecomer.lake.location import Lake
     from latecomer.quality import checks

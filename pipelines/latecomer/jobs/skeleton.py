@@ -19,9 +19,10 @@ keys: [session]                            # columns that must be equal; {view: 
 window: 10 min                             # |view.event_ts - click.event_ts| <= 10 min
 # where: click.event_ts >= view.event_ts   # any condition over both sides; a null never matches
 # select: [view.page, click.target]        # default: every column of both
-quality: {recall: 0.95, period: 1 h}       # in 95% of hours, at least 95% of the pairs are published on time
+quality: {recall: 0.95, period: 1 h}       # in 95% of hours (less what chance takes), 95% of the pairs are published on time
 # strategy: {name: qjoin, estimator: calibrated}
 #   others: exact (keeps every row), k_slack (slack: 5 s), mp_k_slack, aq_k_slack
+#   estimators empirical, delay_aware and paper: to compare with; they miss the target in many periods
 # schedule: {repair: "@hourly", adapt: "@daily", audit: "@weekly"}
 """
 
@@ -35,7 +36,7 @@ window: {size: 1 h, slide: 10 min}         # or just a size: windows then do not
 select: {views: count(), seconds: sum(seconds), typical: median(seconds), p90: quantile(seconds, 0.9)}
 #   count() sum avg min max median quantile(x, q); each over any expression
 # where: seconds > 0
-quality: {error: 0.05, probability: 0.95, period: 1 d}   # 95% of a day's answers within 5% of the truth
+quality: {error: 0.05, probability: 0.95, period: 1 d}   # 95% of a day's answers less than 5% off
 # strategy: {name: calibrated, gamma: 5 s} # default; others: hpm, mp_k_slack, aq_k_slack, k_slack (slack: 5 s), exact
 """
 
@@ -49,7 +50,7 @@ score: seconds                             # any expression; ties: earlier event
 k: 5
 window: {size: 1 h, slide: 10 min}
 select: [session]                          # default: every column
-quality: {hit_rate: 0.95, period: 1 d}     # on average 95% of the final k are in the first answer
+quality: {hit_rate: 0.95, period: 1 d}     # in 95% of days, 95% of the final k are in the first answers
 # strategy: {name: calibrated}             # default; others: adaptive_wait (candidates, windows, initial_wait), none, ...
 """
 

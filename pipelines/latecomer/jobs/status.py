@@ -69,7 +69,7 @@ def _checked(lake: Lake, query: str) -> str | None:
 
 
 def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def render(found: dict[str, Any]) -> str:

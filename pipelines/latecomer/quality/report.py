@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ th:first-child,td:first-child,.words th,.words td{text-align:left}.ok{color:#0a7
 .tile b{display:block;font-size:1.4rem}a{color:#1a56b0}svg{width:100%;height:auto}
 """
 
+
+_BROKEN = "latecomer-broken"
+"""In a page's head: how many expectations did not hold."""
 
 DATA_DOCS = "data_docs"
 """Folder of Great Expectations' own pages, a site per query."""
@@ -51,18 +55,28 @@ def write(
     if len(ledger):
         share = SHARES[spec.kind]
         body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger))
-    page.write_text(_page(spec.name, "".join(body)), encoding="utf-8")
+    broken = sum(not each["success"] for each in results)
+    page.write_text(_page(spec.name, "".join(body), broken), encoding="utf-8")
     _index(folder)
     return page
 
 
 def _index(folder: Path) -> None:
     pages = sorted(p for p in folder.glob("*.html") if p.name != "index.html")
-    rows = "".join(f"<li><a href='{_e(p.name)}'>{_e(p.stem)}</a></li>" for p in pages)
+    rows = "".join(f"<li><a href='{_e(p.name)}'>{_e(p.stem)}</a>{_state(p)}</li>" for p in pages)
     sites = sorted(site.parent.name for site in folder.glob(f"{DATA_DOCS}/*/index.html"))
     docs = ", ".join(f"<a href='{DATA_DOCS}/{_e(name)}/index.html'>{_e(name)}</a>" for name in sites)
     text = f"<h1>Latecomer: quality</h1><ul>{rows}</ul><p>Data Docs: {docs}</p>"
     (folder / "index.html").write_text(_page("Latecomer: quality", text), encoding="utf-8")
+
+
+def _state(page: Path) -> str:
+    """What a query's page says in its head of the last check; nothing where another version wrote it."""
+    found = re.search(rf"<meta name='{_BROKEN}' content='(\d+)'>", page.read_text(encoding="utf-8"))
+    if found is None:
+        return ""
+    number = int(found[1])
+    return f" <span class=bad>{number} broken</span>" if number else " <span class=ok>all kept</span>"
 
 
 def _tiles(counts: dict[str, int], ledger: pd.DataFrame, share: str) -> str:
@@ -126,7 +140,7 @@ def _ledger(ledger: pd.DataFrame) -> str:
     shown = ledger.tail(60).copy()
     for column in shown.columns:
         if pd.api.types.is_float_dtype(shown[column]):
-            shown[column] = shown[column].map(lambda v: "" if pd.isna(v) else f"{v:,.4g}")
+            shown[column] = shown[column].map(_number)
     head = "".join(f"<th>{_e(c)}</th>" for c in shown.columns)
     rows = "".join(
         "<tr>" + "".join(f"<td>{_e(v)}</td>" for v in row) + "</tr>" for row in shown.itertuples(index=False)
@@ -135,8 +149,15 @@ def _ledger(ledger: pd.DataFrame) -> str:
     return f"{note}<div style='overflow-x:auto'><table><tr>{head}</tr>{rows}</table></div>"
 
 
-def _page(title: str, body: str) -> str:
-    return f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{_e(title)}</title><style>{_STYLE}</style><body>{body}</body></html>"
+def _number(value: float) -> str:
+    if pd.isna(value):
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"
+
+
+def _page(title: str, body: str, broken: int = 0) -> str:
+    marks = f"<meta charset='utf-8'><meta name='{_BROKEN}' content='{broken}'>"
+    return f"<!doctype html><html lang='en'>{marks}<title>{_e(title)}</title><style>{_STYLE}</style><body>{body}</body></html>"
 
 
 def _e(value: object) -> str:
