@@ -109,6 +109,27 @@ def test_oracle_two_streams_any_conjunction(seed, n, m, drawn, partitions, chunk
     check_all(streams_of(seed, (n, m)), conditions, partitions, chunk)
 
 
+@SETTINGS
+@given(st.integers(0, 10**9), st.integers(0, 14), st.integers(0, 14), two_way, st.integers(1, 9))
+def test_oracle_latest_counts_every_result_at_its_greatest_rank(seed, n, m, drawn, ranks):
+    conditions = [
+        Comparison(1, b, MIRRORS[op], 0, a) if turned else Comparison(0, a, op, 1, b) for op, a, b, turned in drawn
+    ]
+    streams, rng = streams_of(seed, (n, m)), np.random.default_rng(seed)
+    rank = [rng.integers(0, ranks, size) for size in (n, m)]
+    wanted = [np.zeros(n, int), np.zeros(m, int)]
+    for i, j in reference.rows(streams, conditions):
+        of, row = (0, i) if rank[0][i] >= rank[1][j] else (1, j)
+        wanted[of][row] += 1
+    found = theta.latest(streams, conditions, rank)
+    assert all(np.array_equal(own, want) for own, want in zip(found, wanted, strict=True))
+
+
+def test_latest_is_of_two_streams():
+    with pytest.raises(ValueError, match="3 streams"):
+        theta.latest([[np.arange(2)]] * 3, [], [np.arange(2)] * 3)
+
+
 @pytest.mark.parametrize("graph", GRAPHS)
 @settings(deadline=None, derandomize=True, max_examples=12)
 @given(data=st.data())

@@ -2,13 +2,16 @@
 
 import itertools
 import operator
+import shutil
+from collections import Counter
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from latecomer.core.slack import Fixed
-from latecomer.core.theta_window import expand
+from latecomer.core.theta_window import WindowJoin, expand
 from latecomer.lake import views
+from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
@@ -27,7 +30,7 @@ conditions: {conditions}
 emit: {emit}
 {select}
 quality: {{period: 10 s}}
-strategy: {{name: {strategy}, gamma: 3 s}}
+strategy: {{name: {strategy}, gamma: {gamma}}}
 """
 TUMBLING, SLIDING = "{size: 5 s, slide: 5 s}", "{size: 4 s, slide: 2 s}"
 
@@ -40,10 +43,10 @@ def query(
     window=TUMBLING,
     select="",
     slack="",
+    gamma="3 s",
 ):
-    text = QUERY.format(
-        streams=streams, conditions=conditions, emit=emit, strategy=strategy + slack, window=window, select=select
-    )
+    kept = {"strategy": strategy + slack, "window": window, "select": select, "gamma": gamma}
+    text = QUERY.format(streams=streams, conditions=conditions, emit=emit, **kept)
     return parse_query(text, "test.yaml")
 
 
@@ -132,6 +135,29 @@ def test_revisions_do_not_tell_how_often_repair_was_called(tmp_path, spark, emit
     tables = whole_and_cut(tmp_path, table, spec, (3,), stop=5)
     expected, on_time = (sum(tables["ledger"][name].to_pylist()) for name in ("expected", "on_time"))
     assert (expected, on_time) == ((2, 0) if emit == "count" else (1, 0))  # matches; windows that have an answer
+
+
+COUNTED = [
+    query(emit="count", conditions="[r.v > s.v, r.k <= s.k]", window=SLIDING, gamma="1 ms"),
+    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.k = s.k]", emit="count", gamma="100 ms"),
+]
+
+
+@pytest.mark.parametrize("spec", COUNTED)
+def test_counts_after_each_of_many_repair_batches(tmp_path, spark, monkeypatch, spec):
+    """Each batch's answer is what its rows and all before it give, counted alone."""
+    table = events.disordered(6, rows=400)
+    lakes = [Lake(tmp_path / name) for name in ("grown", "alone")]
+    load(lakes[0], table, tmp_path)
+    run(lakes[0], spec, flush=True)
+    shutil.copytree(lakes[0].uri, lakes[1].uri)
+    assert repair(lakes[0], spec, flush=True).batches > 10
+    monkeypatch.setattr(WindowJoin, "counts_up", False)
+    repair(lakes[1], spec, flush=True)
+    first, second = (views.view(lake, spec, "corrections") for lake in lakes)
+    assert first.equals(second) and first["revision"].to_numpy().max() >= 3
+    truth, last = Counter(row[0] for row in brute(expected(table, spec).final, spec)), views.results(lakes[0], spec)
+    assert {start(row): row["matches"] for row in last.to_pylist() if row["matches"]} == truth
 
 
 @pytest.mark.parametrize("emit", ["count", "ranges"])

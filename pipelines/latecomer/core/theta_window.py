@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from latecomer.core import theta_join as theta
+from latecomer.core.order import cuts, order_of
 from latecomer.core.theta_edges import Comparison
 
 Int64 = NDArray[np.int64]
@@ -175,6 +176,42 @@ class WindowJoin:
         if all(len(columns[0]) for columns in streams):
             np.add.at(out, parts[0][key].to_numpy(), theta.matches(streams, comparisons, 0))
         return out
+
+    @property
+    def counts_up(self) -> bool:
+        """Can `increments` be told? Of two streams, not by a rival."""
+        return self.method is None and len(self.aliases) == 2
+
+    def increments(self, table: pa.Table, new: str, key: str | None = None) -> tuple[Int64, Int64, Int64]:
+        """By how much the number of results grew with each value of `new`: results whose greatest value it is.
+
+        Parameters
+        ----------
+        new
+            An int64 column, -1 for old rows.
+        key
+            For a table of several windows (`together`): the int64 column that says which a row is of.
+
+        Returns
+        -------
+        key, new, results
+            int64[k] each, every pair of the first two once, in order; the key is 0 where there is none. Only what is not 0.
+        """
+        parts, streams, comparisons = self._encoded(self._parts(table))
+        if any(not len(columns[0]) for columns in streams):
+            return (np.empty(0, np.int64),) * 3
+        keys = [np.zeros(part.num_rows, np.int64) if key is None else part[key].to_numpy() for part in parts]
+        news = [part[new].to_numpy() for part in parts]
+        both = np.concatenate(keys), np.concatenate(news)
+        order, rank = order_of(*both), np.empty(len(both[0]), np.int64)
+        begins = cuts(*(column[order] for column in both))[:-1]
+        first = cuts(both[0][order[begins]])  # per key, the first of its distinct values
+        number = np.arange(len(begins)) - np.repeat(first[:-1], np.diff(first))
+        rank[order] = np.repeat(number, np.diff(np.append(begins, len(order))))
+        found = theta.latest(streams, comparisons, np.split(rank, [len(news[0])]))
+        sums = np.add.reduceat(np.concatenate(found)[order], begins)
+        some = sums > 0
+        return both[0][order[begins]][some], both[1][order[begins]][some], sums[some]
 
     def ranges(self, table: pa.Table, piece: int = 0) -> pa.Table:
         """The factorised result in rows of `RANGES`; :func:`expand` is its inverse. Positions begin at ``piece << 40``."""

@@ -186,13 +186,17 @@ class ThetaJoinStage(WindowedStage):
         return [int(number) for number in numbers[crowded]]
 
     def _solved(self, rows: DataFrame, keys: list[str], new: str | None, crowded: list[int]) -> DataFrame:
-        """Answers per key, in Arrow tasks; with `new` (``emit: rows``) only results with a new row; `crowded` may be cut."""
+        """Answers per key, in Arrow tasks; `crowded` may be cut.
+
+        With `new`, a column of -1 for old rows: of ``emit: rows`` only results with a new row; of ``emit: count`` by how much each of its
+        values made the count grow, ``_new`` and ``matches``, in parts that add up and without those that are 0.
+        """
         from pyspark.sql import functions as F
         from pyspark.sql import types as T
 
         join, kinds, emit = self.window_join, dict(rows.dtypes), self.spec.emit
         if emit == "count":
-            columns = [("matches", "decimal(38,0)")]
+            columns = [("matches", "bigint"), ("_new", "bigint")] if new else [("matches", "decimal(38,0)")]
         elif emit == "ranges":
             columns = list(_RANGES)
         else:
@@ -207,8 +211,15 @@ class ThetaJoinStage(WindowedStage):
         def counted(numbers: list[int]) -> pa.Table:
             return pa.table({"matches": pa.array([Decimal(number) for number in numbers], pa.decimal128(38, 0))})
 
+        def grown(table: pa.Table, part: WindowJoin, key: str | None) -> tuple[pa.Array, pa.Table]:
+            assert new is not None
+            which, value, count = (pa.array(each) for each in part.increments(table, new, key))
+            return which, pa.table({"matches": count, "_new": value})
+
         def tables(table: pa.Table, part: WindowJoin, number: int) -> Iterator[pa.Table]:
-            if emit == "count":
+            if emit == "count" and new is not None:
+                yield grown(table, part, None)[1]
+            elif emit == "count":
                 yield counted([part.count(table)])
             elif emit == "ranges":
                 yield part.ranges(table, number)
@@ -233,7 +244,9 @@ class ThetaJoinStage(WindowedStage):
                     yield from solve(each, join, 0)
                 if shared is None or not windows.num_rows:
                     continue
-                if emit == "count":
+                if emit == "count" and new is not None:
+                    yield from answered(windows, *grown(small, shared, pieces.WINDOW))
+                elif emit == "count":
                     every = pa.array(np.arange(windows.num_rows))
                     numbers = shared.counts(small, pieces.WINDOW, windows.num_rows)
                     yield from answered(windows, every, counted(numbers.tolist()))
@@ -255,7 +268,7 @@ class ThetaJoinStage(WindowedStage):
             found = pieces.shipped(rows, keys, join, hot).mapInArrow(several, schema)
         if emit == "rows":
             return self._public(found, keys, new)
-        if emit == "count":
+        if emit == "count" and new is None:
             if hot is not None:  # a cut window may have no piece with a row
                 none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
                 windows = handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
@@ -313,19 +326,30 @@ class ThetaJoinStage(WindowedStage):
         marks = touched.select("_m", "seq", "repaired_in")
         crowded = self._crowded(due.first, due.last)
         stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
-        if self.spec.emit == "rows":
+        batches = marks.select("_m", "repaired_in").distinct()
+        counts_up = self.spec.emit == "count" and self.window_join.counts_up and len(due.closes) > 1
+        if self.spec.emit == "rows" or counts_up:
             windows = marks.select("_m").distinct()
             rows = stored.join(F.broadcast(windows), "_m").join(marks, ["_m", "seq"], "left")
-            return self._solved(
-                rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in"),
-                ["_m"],
-                "_new",
-                crowded,
-            )
-        batches = marks.select("_m", "repaired_in").distinct()
+            rows = rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in")
+            found = self._solved(rows, ["_m"], "_new", crowded)
+            return self.numbered(self._summed(found, batches), ["_m"], due) if counts_up else found
         rows = join_null_safe(stored, batches, ["_m"], condition=F.col("seq") <= F.col("repaired_in"))
         # an answer without rows (ranges) leaves no trace, so it is no revision: else how often repair is called would show
         return self.numbered(self._solved(rows, ["_m", "repaired_in"], None, crowded), ["_m"], due)
+
+    @staticmethod
+    def _summed(grown: DataFrame, batches: DataFrame) -> DataFrame:
+        """The count of each window after each of its repair batches, from by how much each made it grow (-1: before the first)."""
+        from pyspark.sql import functions as F
+
+        each = batches.select(F.lit(0).cast("bigint").alias("matches"), F.col("repaired_in").alias("_new"), "_m")
+        sums = (
+            grown.unionByName(each).groupBy("_m", "_new").agg(F.expr("sum(cast(matches as decimal(38,0)))").alias("s"))
+        )
+        after = "sum(s) over (partition by _m order by _new rows between unbounded preceding and current row)"
+        known = sums.withColumn("s", F.expr(after)).where("_new >= 0")
+        return known.selectExpr("try_cast(s as bigint) as matches", "_m", "_new as repaired_in")
 
 
 def _parsed(kind: str) -> Any:
