@@ -17,9 +17,10 @@ feasible set is a staircase and one two-pointer sweep finds its cheapest point.
 
 1. *Conformal memory.* Under exchangeability the next period's loss exceeds the greatest of the last `n` with
    probability at most ``1 / (n + 1)`` (split conformal prediction). The least `n` that makes this ``1 - share`` is
-   ``M = share / (1 - share)``, 19 periods for 0.95. So exactly `M` periods are remembered: more would pay for a
-   guarantee nobody asked for, and would forget a past regime later. With two knobs chosen by cost the bound is weaker,
-   as more than one period may hold the optimum up; how well the promise is kept is measured, not proven.
+   ``M = share / (1 - share)``, 19 periods for 0.95. With `k` knobs chosen by cost up to `k` periods hold the optimum up, and the bound is
+   ``k / (n + 1)`` (the scenario approach): so exactly ``k / (1 - share) - 1`` periods are remembered, 39 for two. More would pay for a
+   guarantee nobody asked for, and would forget a past regime later. Five kinds of streams with delays of many periods (200 periods
+   of 250 pairs, the last 100 of them): with 19 remembered 0.88 of the periods were kept, with 39 0.93, for a fifth more rows.
 2. *Margin while few periods are known.* With ``n < M`` periods the same bound gives only ``1 / (n + 1)``. We ask for
    more on-time contributions instead: ``aim = (1 - target) * ((n + 1) / (M + 1))^gamma``. If the tail of a period's loss is
    no heavier than ``P(loss > x) ~ x^(-1 / gamma)``, the chance of a miss is again ``1 - share``. The index is learned from the
@@ -35,7 +36,7 @@ feasible set is a staircase and one two-pointer sweep finds its cheapest point.
    half, for the sake of the next.
 4. *Regime change.* The current period joins the remembered ones from its first interval, its losses measured against
    a whole period's contributions, so that a handful of early pairs does not decide and a burst does at once. A
-   regime that ends is forgotten after `M` periods: memory is spent on the promise first.
+   regime that ends is forgotten with its last remembered period: memory is spent on the promise first.
 5. *Feedback from broken promises*, as in adaptive conformal inference: periods are not exchangeable when delays drift,
    and every new one exceeds all before. So with `m` remembered periods that (by estimate) broke the promise where
    ``m0 = (1 - share)(n + 1)`` may, aim is divided by ``1 + (m - m0)+``; each breach counts while it is remembered. Of this and
@@ -230,6 +231,7 @@ class Calibrated:
         self.period_us, self.interval_us, self.granularity_us = int(period_us), int(interval_us), int(granularity_us)
         self.floor_us = tuple(int(f) for f in floor_us)
         self.memory = max(math.ceil(share / (1 - share) - 1e-9), 1)
+        self.remembered = max(math.ceil(len(floor_us) / (1 - share) - 1 - 1e-9), 1)
         self._edges = cell_edges(self.granularity_us)
         self._first: int | None = None
         self._period: int | None = None
@@ -318,7 +320,7 @@ class Calibrated:
         if self._period is not None and period <= self._period:
             return
         if self._current.total > 0:
-            self._past = [*self._past, self._current][-self.memory :]
+            self._past = [*self._past, self._current][-self.remembered :]
             self._curves = None
         self._period, self._current = period, self._blank()
 
