@@ -168,13 +168,39 @@ def test_tail_estimator_survives_json() -> None:
     case = synthetic(22)
     watch = Watch()
     simulate(case, watch, 60 * SECOND, SECOND, G, 0.02)
-    one = TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.02)
+    one, mean = (TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.02, deviations=each) for each in (1.6, 0.0))
     two = one
     for stats in watch.seen:
         two = TailEstimator.from_dict(json.loads(json.dumps(two.to_dict())))
         for (b1, w1), (b2, w2) in zip(one.estimate(stats), two.estimate(stats), strict=True):
             np.testing.assert_array_equal(b1, b2)
             np.testing.assert_array_equal(w1, w2)
+        mean.estimate(stats)
+    assert one.sums == mean.sums, "what is added is never learnt from"
+
+
+def test_the_scatter_of_what_was_not_seen_is_added_and_nothing_else() -> None:
+    case, added = synthetic(21, spread=0.6, seconds=240, rate=60), []
+    wide, mean = (TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.0, deviations=each) for each in (2.0, 0.0))
+
+    class Short(Watch):
+        def choose(self, interval: int) -> tuple[int, int]:
+            return -20 * G, -20 * G
+
+        def observe(self, stats: IntervalStats) -> None:
+            for s, (bucket, more), (same, less) in zip(
+                (stats.left, stats.right), wide.estimate(stats), mean.estimate(stats), strict=True
+            ):
+                np.testing.assert_array_equal(bucket, same)
+                np.testing.assert_array_equal(more[bucket < s.censored_from], less[bucket < s.censored_from])
+                unseen = bucket >= s.censored_from
+                added.append((float(less[unseen].sum()), float(more[unseen].sum() - less[unseen].sum())))
+
+    simulate(case, Short(), 60 * SECOND, SECOND, G, 0.0)
+    less, more = np.array(added).reshape(-1, 2, 2)[60:120].sum(axis=0).T  # a period, left and right
+    assert (less > 100).all()
+    # two deviations of a count, less those by which the estimates themselves scatter
+    assert (more > 0).all() and (more < 2 * np.sqrt(less)).all()
 
 
 # -- the sweep ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ the data yields the loss of every retention one might have chosen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -296,6 +297,10 @@ class TailEstimator:
     periods), and the corrected model is the mean of a Gamma prior, worth one result per period, for the Poisson count
     of sampled results. Much evidence: the sample decides. No evidence: the model does, on the safe side.
 
+    *Scatter.* What a period loses is to be bounded, and an estimate is a mean: of `u` results that were not seen, expected
+    `m` to a tuple, its own scatter over periods shows ``sqrt(u m)``, the count's is ``sqrt(u (1 + m))``. So `deviations` times the difference
+    are added, by a factor on what the model says. It matters where a tuple has few partners and a period few results.
+
     Parameters
     ----------
     window_us, granularity_us, interval_us, period_us : int
@@ -304,13 +309,15 @@ class TailEstimator:
         As the data plane uses it; 0 leaves the model alone.
     memory : int
         Periods over which the model's scale is learned.
+    deviations : float
+        Standard deviations by which the count of what was not seen may exceed its mean; 0: the mean is wanted.
     """
 
     PARTS = 8
     """A tuple's missed partners are spread over this many points of their span."""
     PRIOR = 1.0
     """What the model is worth, in sampled results: per period against the sample, and once against its own scale."""
-    _PARAMETERS = ("window_us", "granularity_us", "interval_us", "period_us", "sample_fraction", "memory")
+    _PARAMETERS = ("window_us", "granularity_us", "interval_us", "period_us", "sample_fraction", "memory", "deviations")
 
     def __init__(
         self,
@@ -320,13 +327,16 @@ class TailEstimator:
         period_us: int,
         sample_fraction: float = SAMPLE_FRACTION,
         memory: int = 19,
+        deviations: float = 0.0,
     ) -> None:
         self.window_us, self.granularity_us = int(window_us), int(granularity_us)
         self.interval_us, self.period_us = int(interval_us), int(period_us)
-        self.sample_fraction, self.memory = float(sample_fraction), int(memory)
+        self.sample_fraction, self.memory, self.deviations = float(sample_fraction), int(memory), float(deviations)
         self.last: int | None = None
-        # Fading sums, per side: results and exposure (row-us) seen by y; sampled and modelled misses of x.
-        self.sums: dict[str, list[float]] = {k: [0.0, 0.0] for k in ("results", "exposure", "sampled", "long", "short")}
+        # Fading sums, per side: results and exposure (row-us) seen by y; sampled and modelled misses of x, and the modelled
+        # ones of each tuple squared.
+        names = ("results", "exposure", "sampled", "long", "short", "square")
+        self.sums: dict[str, list[float]] = {k: [0.0, 0.0] for k in names}
 
     def estimate(self, stats: IntervalStats) -> tuple[SparseWeights, SparseWeights]:
         """Estimated results by required bucket, left and right. Call once per complete interval, in order."""
@@ -349,11 +359,14 @@ class TailEstimator:
         sums["sampled"][x] += float(held.sampled_pairs[first:].sum())
         sums["long"][x] += total
         sums["short"][x] += total
+        sums["square"][x] += float((missed * density * beyond).sum())
         per_result, each, parts = share, 0.0, 0
         if total > 0:
             scale = (sums["sampled"][x] + self.PRIOR) / (share * sums["long"][x] + self.PRIOR)
             per_result = share + self.PRIOR / (scale * sums["short"][x])
             each, parts = self.PRIOR / sums["short"][x] / per_result / self.PARTS, self.PARTS
+            unseen, per_row = scale * sums["short"][x], scale * sums["square"][x] / sums["short"][x]
+            each *= 1 + self.deviations * (math.sqrt(1 + per_row) - math.sqrt(per_row)) / math.sqrt(max(unseen, 1.0))
         columns = (held.required_bucket, held.pairs, held.sampled_pairs, first, from_, per_result)
         return _estimated(*columns, delay, beyond, missed * each, parts, g)
 

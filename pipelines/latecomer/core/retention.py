@@ -7,6 +7,7 @@ the paper's controller, equation (3), with any of the estimators of :mod:`lateco
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from statistics import NormalDist
 from typing import Any
 
 from latecomer.core.calibrated import Calibrated
@@ -116,7 +117,8 @@ class CalibratedRetention:
         floor = (-window_us, -window_us)
         controller = Calibrated(target, period_us, interval_us, granularity_us, floor, share)
         spans = (window_us, granularity_us, interval_us, period_us)
-        return cls(controller, TailEstimator(*spans, sample_fraction, controller.memory))
+        deviations = NormalDist().inv_cdf(share)
+        return cls(controller, TailEstimator(*spans, sample_fraction, controller.memory, max(deviations, 0.0)))
 
     def observe(self, stats: IntervalStats) -> None:
         """Take in one complete interval; in order, those without arrivals left out."""
