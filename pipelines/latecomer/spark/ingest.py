@@ -298,12 +298,14 @@ class _Ingestion:
             self.event_times_us = min(first for first, _ in spans), max(last for _, last in spans)
         good = sum(c["rows"] for c in counts.values())
         every = good + sum(c["quarantined"] for c in counts.values())
-        ordered = self._ordered(judged.where(F.col("_problem").isNull()), good).persist()
+        ranked, ordered = self._ordered(judged.where(F.col("_problem").isNull()), good)
         try:
             if every <= tables.FEW_ROWS:
                 self._write_few(ordered, judged, counts, number)
                 return self._commit(counts, good, number)
-            ordered.count()
+            ranked.count()
+            if good == every:
+                judged.unpersist()
             jobs = [("events", stream) for stream, c in sorted(counts.items()) if c["rows"]]
             jobs += [("quarantine", stream) for stream, c in sorted(counts.items()) if c["quarantined"]]
 
@@ -319,7 +321,7 @@ class _Ingestion:
                     if place % 10 == 9:
                         say(f"ingest: {place + 1} of {len(jobs)} tables written")
         finally:
-            ordered.unpersist()
+            ranked.unpersist()
         return self._commit(counts, good, number)
 
     def _write_few(self, ordered: DataFrame, judged: DataFrame, counts: dict[str, dict[str, int]], number: int) -> None:
@@ -357,17 +359,19 @@ class _Ingestion:
         tend(self.lake, [("ingest", "committed"), ("ingest", "journal")])
         return counts
 
-    def _ordered(self, rows: DataFrame, count: int) -> DataFrame:
-        """Give each row its ``seq``: sort by ranges, number inside each range, add what precedes the range."""
+    def _ordered(self, rows: DataFrame, count: int) -> tuple[DataFrame, DataFrame]:
+        """Give each row its ``seq``: sort by ranges, number inside each range, add what precedes the range.
+
+        Returns the sorted rows, kept until the caller lets them go, and the same with their ``seq``.
+        """
         from pyspark.sql import functions as F
 
         keys = [F.col("_order").asc_nulls_last(), F.col("_file"), F.col("_row")]
         pieces = max(1, -(-count // ROWS_PER_FILE))
         spread = rows.repartitionByRange(pieces, *keys) if pieces > 1 else rows.coalesce(1)
-        ranked = spread.sortWithinPartitions(*keys).withColumn("_place", F.monotonically_increasing_id())
+        ranked = spread.sortWithinPartitions(*keys).withColumn("_place", F.monotonically_increasing_id()).persist()
         if pieces == 1:
-            return ranked.withColumn("seq", F.col("_place") + F.lit(self.start)).drop("_place")
-        ranked = ranked.persist()
+            return ranked, ranked.withColumn("seq", F.col("_place") + F.lit(self.start)).drop("_place")
         piece = F.shiftright("_place", 33)
         sizes = {r["p"]: r["n"] for r in ranked.groupBy(piece.alias("p")).agg(F.count("*").alias("n")).collect()}
         offsets, total = [], self.start
@@ -376,7 +380,7 @@ class _Ingestion:
             total += sizes.get(number, 0)
         before = F.element_at(F.array(*(F.lit(offset) for offset in offsets)), piece.cast("int") + 1)
         inside = F.col("_place").bitwiseAND(F.lit((1 << 33) - 1))
-        return ranked.withColumn("seq", before + inside).drop("_place")
+        return ranked, ranked.withColumn("seq", before + inside).drop("_place")
 
     def _event_rows(self, ordered: DataFrame, stream: str) -> DataFrame:
         from pyspark.sql import functions as F

@@ -220,7 +220,7 @@ def _count_text(
 
 
 def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_us: int) -> DataFrame:
-    """Typed rows with ``_stream``, ``_order``, and ``_problem`` where a row cannot be used.
+    """Typed rows with ``_stream``, ``_order``, and where a row cannot be used ``_problem`` and ``_raw``: of most rows it is not worked out.
 
     ``_order`` is the source's ``seq`` where every file has one (text of digits as text that sorts as they count), else the arrival in us,
     null where there is neither.
@@ -273,11 +273,12 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
                 )
             )
     order = _order(landed, types, arrival, options.timezone)
+    problem = F.coalesce(*problems)
     return rows.select(
         F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= _LATEST_US), event)).alias("event_ts"),
         F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= _LATEST_US), arrival)).alias("arrival_ts"),
-        *columns, "_file", "_row", "_line", "_raw",
-        F.coalesce(*problems).alias("_problem"), F.when(valid, named).otherwise(F.lit(UNKNOWN)).alias("_stream"), order.alias("_order"),
+        *columns, "_file", "_row", "_line", F.when(problem.isNotNull(), F.col("_raw")).alias("_raw"),
+        problem.alias("_problem"), F.when(valid, named).otherwise(F.lit(UNKNOWN)).alias("_stream"), order.alias("_order"),
     )  # fmt: skip
 
 
