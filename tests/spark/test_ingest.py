@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
+from latecomer.spark import ingest as ingestion
 from latecomer.spark.ingest import IngestOptions, committed_seq, ingest, quarantined, stream_totals
 
 from tests.support import commands
@@ -39,6 +40,32 @@ def test_order_is_by_arrival_then_file_then_position(lake, tmp_path):
     assert (done.rows_read, done.seq_from, done.seq_to) == (120, 0, 120)
     assert [row["id"] for row in rows_of(lake, "s")] == [t[3] for t in sorted(truth)]
     assert [row["seq"] for row in rows_of(lake, "s")] == list(range(120))
+
+
+@pytest.mark.parametrize("bad", [0, 97])
+def test_many_rows_are_ordered_in_pieces_as_a_whole(lake, tmp_path, monkeypatch, bad):
+    monkeypatch.setattr(ingestion, "ROWS_PER_FILE", 40_000)
+    rng = np.random.default_rng(7)
+    rows = 240_000
+    arrival = rng.integers(0, 1_000, rows) * 1_000_000
+    event = pa.array(arrival - 500, pa.int64(), mask=np.isin(np.arange(rows), rng.choice(rows, bad, replace=False)))
+    stream = rng.choice(["a", "b"], rows)
+    table = pa.table({"event_ts": event, "arrival_ts": arrival, "id": np.arange(rows), "of": stream})
+    half = rows // 2
+    for name, part in (("1.parquet", table.slice(0, half)), ("2.parquet", table.slice(half))):
+        pq.write_table(part, tmp_path / name)
+    done = ingest(lake, [str(tmp_path)], IngestOptions(by="of"))
+    assert (done.rows_read, done.seq_to, sum(done.rows_quarantined.values())) == (rows, rows - bad, bad)
+    places = np.flatnonzero(event.is_valid())
+    places = places[np.argsort(arrival[places], kind="stable")]
+    for name in ("a", "b"):
+        own = small.read(lake, "events", name).sort_by("seq")
+        wanted = np.flatnonzero(stream[places] == name)
+        assert np.array_equal(own["seq"].to_numpy(), wanted)
+        assert np.array_equal(own["id"].to_numpy(), places[wanted])
+        kept_out = small.read(lake, "quarantine", name)
+        ids = [json.loads(raw)["id"] for raw in (kept_out["raw"].to_pylist() if kept_out else [])]
+        assert sorted(ids) == [i for i in np.flatnonzero(~event.is_valid().to_numpy(False)) if stream[i] == name]
 
 
 def test_a_source_seq_orders_and_is_kept(lake, tmp_path):
