@@ -6,12 +6,31 @@ import io
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from latecomer.core.landing import FileProblem, read_csv, read_json
+from latecomer.core import landing
+from latecomer.core.landing import FileProblem, TextRows, read_csv, read_json
 from latecomer.lake.errors import InputError
 from latecomer.lake.landing import content, digest, find, readable
 
 LINES = "event_ts,v\n1,a\n2,b\n"
+
+
+def csv_of(raw):
+    return whole(read_csv, raw)
+
+
+def json_of(raw):
+    return whole(read_json, raw)
+
+
+def whole(read, raw):
+    """The rows of a file, given as bytes or in pieces, as one table."""
+    pieces = [raw] if isinstance(raw, bytes) else list(raw)
+    found = list(read(lambda: iter(pieces)))
+    assert all(text.rows.schema == found[0].rows.schema for text in found)
+    lines = pa.concat_arrays([text.lines for text in found]) if len(found) > 1 else found[0].lines
+    return TextRows(pa.concat_tables([text.rows for text in found]), lines, [bad for text in found for bad in text.bad])
 
 
 def test_what_may_not_be_read_is_said_in_one_line(tmp_path):
@@ -57,7 +76,7 @@ def test_a_name_too_long_is_said_in_one_line(tmp_path):
 )
 def test_the_same_rows_however_they_were_saved(tmp_path, raw):
     (tmp_path / "a.csv").write_bytes(raw)
-    text = read_csv(content(tmp_path / "a.csv"))
+    text = csv_of(content(tmp_path / "a.csv"))
     assert text.rows.to_pydict() == {"event_ts": ["1", "2"], "v": ["a", "b"]}
     assert text.lines.to_pylist() == [2, 3] and not text.bad
 
@@ -77,14 +96,14 @@ def test_the_same_rows_however_they_were_saved(tmp_path, raw):
 def test_what_cannot_be_read_says_why(tmp_path, raw, says):
     (tmp_path / "a.csv").write_bytes(raw)
     if says is None:
-        assert len(read_csv(raw).rows) + len(read_csv(raw).bad) == 2
+        assert len(csv_of(raw).rows) + len(csv_of(raw).bad) == 2
         return
     with pytest.raises(FileProblem, match=says):
-        read_csv(content(tmp_path / "a.csv"))
+        csv_of(content(tmp_path / "a.csv"))
 
 
 def test_a_header_cell_may_hold_a_line_break():
-    text = read_csv(b'event_ts,"Amount\n(EUR)"\n1,2\n3,4,5\n')
+    text = csv_of(b'event_ts,"Amount\n(EUR)"\n1,2\n3,4,5\n')
     assert text.rows.to_pydict() == {"event_ts": ["1"], "Amount\n(EUR)": ["2"]}
     assert text.lines.to_pylist() == [3] and [line for line, _, _ in text.bad] == [4]
 
@@ -95,14 +114,14 @@ def test_lines_are_counted_as_an_editor_does(end):
     lines = [
         "", "", "event_ts,v", "", "1,one", '2,"two', "", 'and a half"', "", "3,three,3", '4,"four', '",four', "", "", ",", "5,five", "", "",
     ]  # fmt: skip
-    text = read_csv(end.join(lines).encode())
+    text = csv_of(end.join(lines).encode())
     assert text.rows["event_ts"].to_pylist() == ["1", "2", None, "5"]
     assert text.rows["v"].to_pylist() == ["one", "two\n\nand a half", None, "five"]
     assert text.lines.to_pylist() == [5, 6, 15, 16] and [line for line, _, _ in text.bad] == [10, 11]
 
 
 def test_blank_lines_of_one_column_are_told_from_empty_values():
-    text = read_csv(b'event_ts\n1\n\n""\n\n2')
+    text = csv_of(b'event_ts\n1\n\n""\n\n2')
     assert text.rows["event_ts"].to_pylist() == ["1", None, "2"] and text.lines.to_pylist() == [2, 4, 6]
 
 
@@ -119,7 +138,7 @@ def test_every_line_of_generated_files_is_the_line_it_stands_on():
             wanted[begins] = record
             begins = reader.line_num + 1
         wanted = {line: record for line, record in wanted.items() if record and record != ["k", "w\nx"]}
-        text = read_csv(raw.encode())
+        text = csv_of(raw.encode())
         good = {
             line: [v or "" for v in row.values()]
             for line, row in zip(text.lines.to_pylist(), text.rows.to_pylist(), strict=True)
@@ -129,7 +148,7 @@ def test_every_line_of_generated_files_is_the_line_it_stands_on():
 
 
 def test_lines_of_json():
-    text = read_json(b'\n{"a": 1}\r\n\n  \n{"a": 2}')
+    text = json_of(b'\n{"a": 1}\r\n\n  \n{"a": 2}')
     assert text.rows["line"].to_pylist() == ['{"a": 1}', '{"a": 2}'] and text.lines.to_pylist() == [2, 5]
 
 
@@ -149,7 +168,7 @@ def test_a_forced_format_counts_for_every_visible_file_of_a_folder(tmp_path):
 
 
 def test_objects_of_one_line_are_taken_apart_and_nothing_beside_one_is_dropped():
-    text = read_json(
+    text = json_of(
         b'{"a": 1}{"a": "}{"} {"a": {"b": [1]}},{"a": 4}\n'
         b'{"a": 5},\n{"a": 6} {broken\n{"a": 7}xyz\n{"a": "\\\\"}{"a": "\\"{"}\n[1]\nplain\n{"a":\n'
     )
@@ -159,12 +178,38 @@ def test_objects_of_one_line_are_taken_apart_and_nothing_beside_one_is_dropped()
     ]  # fmt: skip
     assert text.lines.to_pylist() == [1, 1, 1, 1, 2, 5, 5, 6, 7, 8]
     assert [(line, raw) for line, raw, _ in text.bad] == [(3, '{"a": 6} {broken'), (4, '{"a": 7}xyz')]
-    assert read_json(b'{"a": 1}' * 1_000).rows.num_rows == 1_000
+    assert json_of(b'{"a": 1}' * 1_000).rows.num_rows == 1_000
 
 
 def test_a_quote_that_is_never_closed_takes_no_rows_with_it():
-    text = read_csv(b'a,b\n1,x\n2,"y\n3,z\n4,w\n')
+    text = csv_of(b'a,b\n1,x\n2,"y\n3,z\n4,w\n')
     assert text.rows["b"].to_pylist() == ["x"]
     assert text.bad == [(3, '2,"y\n3,z\n4,w\n', "has a quote that is never closed")]
-    whole = read_csv(b'a,b\n1,5" pipe\n2,"y\nz"\n')
-    assert whole.rows["b"].to_pylist() == ['5" pipe', "y\nz"] and not whole.bad
+    text = csv_of(b'a,b\n1,5" pipe\n2,"y\nz"\n')
+    assert text.rows["b"].to_pylist() == ['5" pipe', "y\nz"] and not text.bad
+
+
+def test_a_file_read_in_small_blocks_has_the_same_rows(monkeypatch):
+    """Blocks end anywhere: inside a quote, between CR and LF, inside a sign of several bytes, after a skipped record."""
+    rng = np.random.default_rng(11)
+    cells = ["1", "", '"a\nb"', '"x,y"', '"say ""no"""', "äöü€", "\U0001f600", "n" * 30]
+    bad = 0
+    for turn in range(150):
+        rows = [",".join(cells[i] for i in rng.integers(0, len(cells), rng.choice([2, 2, 2, 3]))) for _ in range(25)]
+        rows = ["" if rng.random() < 0.2 else row for row in rows]
+        text = "\n" * int(rng.integers(0, 40)) + "\n".join(["k,w", *rows]) + ["", "\n", '\n1,"open\n2,x\n'][turn % 3]
+        end = ["\n", "\r\n", "\r"][turn // 3 % 3]
+        raw = text.replace("\n", end).encode("utf-16" if turn % 5 == 0 else "utf-8")
+        if turn % 7 == 0:
+            raw = raw.replace(b"nnnnn", b"nn\xffnn", 2)
+        objects = raw.replace(b"1,", b'{"a": "}"} {"a": 1}' + end.encode()).replace(b"x,y", b'{"a": 2} beside')
+        for read, file in ((csv_of, raw), (json_of, objects)):
+            monkeypatch.setattr(landing, "BLOCK_BYTES", 1 << 20)
+            wanted = read(file)
+            monkeypatch.setattr(landing, "BLOCK_BYTES", int(rng.integers(120, 400)))
+            cuts = np.sort(rng.integers(0, len(file), 6)).tolist()
+            found = read(file[a:b] for a, b in zip([0, *cuts], [*cuts, len(file)], strict=True))
+            assert found.rows.equals(wanted.rows) and found.lines.equals(wanted.lines)
+            assert sorted(found.bad) == sorted(wanted.bad)
+            bad += len(found.bad)
+    assert bad > 500

@@ -1,12 +1,15 @@
 """Text as Arrow tables of strings: every readable row, and every unreadable one with its line and its reason.
 
-Vectorised: pyarrow reads. Types are decided over all files of a call from counts of values that match a pattern
-(:func:`guess`), sums that do not depend on the order of files.
+Vectorised: pyarrow reads, in blocks, so that a file may be larger than memory. A file is gone through twice: first for what only
+the whole of it tells (:class:`_Text`), then for its rows. Types are decided over all files of a call from counts of values that
+match a pattern (:func:`guess`), sums that do not depend on the order of files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import codecs
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +19,9 @@ import pyarrow.csv as pacsv
 from numba import njit
 
 BLOCK_BYTES = 16 << 20
+"""Bytes read at once. A record of CSV may have that many."""
+Source = Callable[[], Iterable[bytes]]
+"""A file's bytes from the beginning, in pieces of any size; may be asked again."""
 
 
 class FileProblem(Exception):
@@ -28,7 +34,7 @@ class FileProblem(Exception):
 
 @dataclass(frozen=True)
 class TextRows:
-    """The rows of one file: string columns, the physical line on which each row begins, and what could not be read.
+    """Rows that follow one another in a file: string columns, the physical line on which each begins, and what could not be read.
 
     `bad` has the line, the text and the reason of each.
     """
@@ -41,22 +47,150 @@ class TextRows:
 NOTHING = TextRows(pa.table({}), pa.array([], pa.int64()))
 
 
-def read_csv(raw: bytes) -> TextRows:
+class _Text:
+    """A file's text in blocks of whole lines: UTF-8, lines end in newlines, broken bytes are U+FFFD.
+
+    Attributes
+    ----------
+    begins_with
+        Its first sign that is no white space; empty where there is none.
+    above
+        Empty lines before the first other one.
+    broken
+        Did it have bytes that are no UTF-8?
+    one_line
+        Does it have no newline below `above`?
+    quotes, ends_quoted
+        How many double quotes there are; is one the last sign but newlines?
+    empty
+        int64[n]: lines without a sign, ascending, the first below `above` being 1.
+    """
+
+    def __init__(self, source: Source, returns: bool) -> None:
+        """`returns`: a carriage return ends a line also where there are newlines."""
+        self._source, self._returns = source, returns
+        self.begins_with, self.above, self.broken, self.quotes, self.ends_quoted = b"", 0, False, 0, False
+        if not returns:
+            self._returns = not any(b"\n" in piece for piece in _utf8(source()))
+        line, empty, within = 0, [np.empty(0, np.int64)], False
+        for block in self.blocks(surveyed=False):
+            try:
+                block.decode("utf-8")
+            except UnicodeDecodeError:
+                self.broken = True
+            self.begins_with = self.begins_with or block.lstrip()[:1]
+            self.quotes += block.count(b'"')
+            self.ends_quoted = (block.rstrip(b"\n") or b'"' * self.ends_quoted).endswith(b'"')
+            if not within:
+                body = block.lstrip(b"\n")
+                self.above += len(block) - len(body)
+                within = bool(body)
+            else:
+                body = block
+            ends = np.flatnonzero(np.frombuffer(body, np.uint8) == ord("\n"))
+            empty.append(line + 1 + np.flatnonzero(np.diff(ends, prepend=-1) == 1))
+            line += len(ends)
+        self.one_line = line == 0
+        self.empty = np.concatenate(empty)
+
+    def blocks(self, surveyed: bool = True) -> Iterator[bytes]:
+        """All of it; before it is `surveyed`, broken bytes are as they are."""
+        for block in self._raw():
+            text = block.replace(b"\r\n", b"\n")
+            text = text.replace(b"\r", b"\n") if self._returns else text
+            yield text.decode("utf-8", "replace").encode("utf-8") if surveyed and self.broken else text
+
+    def body(self) -> Iterator[bytes]:
+        """What is below `above`."""
+        within = False
+        for block in self.blocks():
+            text = block if within else block.lstrip(b"\n")
+            within = within or bool(text)
+            yield text
+
+    def from_line(self, line: int) -> str:
+        """The body from this line on."""
+        kept = []
+        for block in self.body():
+            breaks = block.count(b"\n")
+            kept.append(block.split(b"\n", line - 1)[-1] if line <= breaks + 1 else b"")
+            line = max(line - breaks, 1)
+        return b"".join(kept).decode("utf-8", "replace")
+
+    def _raw(self) -> Iterator[bytes]:
+        """Blocks that end where a line does, as far as they hold more than one."""
+        parts: list[bytes] = []
+        held, enough = 0, BLOCK_BYTES
+        for piece in _utf8(self._source()):
+            parts.append(piece)
+            held += len(piece)
+            if held < enough:
+                continue
+            text = b"".join(parts)
+            cut = text.rfind(b"\n") + 1 or self._returns * (text.rfind(b"\r", 0, -1) + 1)
+            if cut:
+                yield text[:cut]
+            parts, held = [text[cut:]], len(text) - cut
+            enough = max(BLOCK_BYTES, 2 * held)
+        if held:
+            yield b"".join(parts)
+
+
+def _utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same as UTF-8 without a byte order mark. Spreadsheets write UTF-16 with one."""
+    rest = iter(pieces)
+    begin = b""
+    for piece in rest:
+        begin += piece
+        if len(begin) >= len(codecs.BOM_UTF8):
+            break
+    if not begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield begin.removeprefix(codecs.BOM_UTF8)
+        yield from rest
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    yield decoder.decode(begin).encode("utf-8")
+    for piece in rest:
+        yield decoder.decode(piece).encode("utf-8")
+    yield decoder.decode(b"", True).encode("utf-8")
+
+
+class _Stream:
+    """Blocks as what pyarrow reads like a file."""
+
+    closed = False
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._block = blocks, memoryview(b"")
+
+    def read(self, size: int) -> memoryview:
+        """At most `size` bytes; none at the end."""
+        while not self._block:
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            self._block = memoryview(block)
+        taken, self._block = self._block[:size], self._block[size:]
+        return taken
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def read_csv(source: Source) -> Iterator[TextRows]:
     """The rows of CSV with a header line; all columns as strings, empty fields null. Blank lines are no rows.
+
+    At least one table, all with the same columns.
 
     Raises
     ------
     FileProblem
         It is not CSV, or a name in its header is empty.
     """
-    text, broken = _utf8(raw)
-    text = text.replace(b"\r", b"\n")
-    body = text.lstrip(b"\n")
-    if not body.strip():
-        return NOTHING
-    above = len(text) - len(body)
-    if b"\n" not in body:
-        body += b"\n"  # else there is no header to pyarrow
+    text = _Text(source, returns=True)
+    if not text.begins_with:
+        yield NOTHING
+        return
     skipped: list[tuple[int, str, str]] = []
 
     def skip(row: pacsv.InvalidRow) -> str:
@@ -65,63 +199,119 @@ def read_csv(raw: bytes) -> TextRows:
         return "skip"
 
     try:
-        names = _header(body)
-        table = pacsv.read_csv(
-            pa.BufferReader(body),
-            read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
-            parse_options=_parsed(skip),
-            convert_options=pacsv.ConvertOptions(
-                column_types={name: pa.string() for name in names},
-                strings_can_be_null=True,
-                null_values=[""],
-                quoted_strings_can_be_null=True,
-            ),
-        )
+        names = _header(text)
+        with _opened(text, skip, {name: pa.string() for name in names}) as reader:
+            place = _Place(text, skipped, sum(name.count("\n") for name in names))
+            rows = pa.Table.from_batches([], reader.schema)
+            for batch in reader:
+                if rows.num_rows:
+                    yield place.rows(rows, last=False)
+                rows = pa.Table.from_batches([batch])
+            yield place.rows(rows, last=True)
     except pa.ArrowException as error:
         raise FileProblem(
             f"is not readable CSV ({' '.join(str(error).split())[:160]})", "mend or split the file"
         ) from None
-    skipped.sort()
-    begins, places = _lines(table, names, skipped)
-    bad = [(above + int(line), record, problem) for line, (_, record, problem) in zip(places, skipped, strict=True)]
-    blank = _blank(table, begins, body)
-    if _never_closed(table, body):
-        blank[-1] = True
-        place = int(begins[-1])
-        rest = body.decode("utf-8", "replace").split("\n", place - 1)[-1]
-        bad.append((above + place, rest, "has a quote that is never closed"))
-    keep = pa.array(~blank)
-    return _without_broken(table.filter(keep), pa.array(above + begins).filter(keep), bad, broken)
 
 
-def _never_closed(table: pa.Table, body: bytes) -> bool:
+def _opened(text: _Text, skip: object, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
+    """Blank lines are kept, as rows of nulls: they count as lines."""
+    end = [b"\n"] if text.one_line else []  # else there is no header to pyarrow
+    return pacsv.open_csv(
+        pa.PythonFile(_Stream(itertools.chain(text.body(), end)), mode="r"),
+        read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+        parse_options=pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip),
+        convert_options=pacsv.ConvertOptions(
+            column_types=types, strings_can_be_null=True, null_values=[""], quoted_strings_can_be_null=True
+        ),
+    )
+
+
+class _Place:
+    """Where in the file the next rows stand: the number of the record (the header is 1), and its line in the body."""
+
+    def __init__(self, text: _Text, skipped: list[tuple[int, str, str]], header_breaks: int) -> None:
+        """`skipped` is filled as the file is read: the number of each record that is no row, its text, and why."""
+        self._text, self._skipped = text, skipped
+        self._record, self._line = 2, 2 + header_breaks
+
+    def rows(self, table: pa.Table, last: bool) -> TextRows:
+        """The next rows, and the skipped records before and between them, of the `last` ones those after them too."""
+        skipped = self._take(table.num_rows, last)
+        begins, places = self._lines(table, skipped)
+        above = self._text.above
+        bad = [(above + int(line), record, problem) for line, (_, record, problem) in zip(places, skipped, strict=True)]
+        blank = _blank(table, begins, self._text.empty)
+        if last and _never_closed(table, self._text):
+            blank[-1] = True
+            place = int(begins[-1])
+            bad.append((above + place, self._text.from_line(place), "has a quote that is never closed"))
+        keep = pa.array(~blank, pa.bool_())
+        return _without_broken(table.filter(keep), pa.array(above + begins).filter(keep), bad, self._text.broken)
+
+    def _take(self, rows: int, last: bool) -> list[tuple[int, str, str]]:
+        """Skipped records among the next `rows` rows; the reader may be ahead of them."""
+        self._skipped.sort()
+        end, count = self._record + rows, 0
+        while count < len(self._skipped) and (last or self._skipped[count][0] < end + count):
+            count += 1
+        taken = self._skipped[:count]
+        del self._skipped[:count]
+        return taken
+
+    def _lines(self, table: pa.Table, skipped: Sequence[tuple[int, str, str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Line on which each row, and each skipped record, begins (int64); moves on behind them.
+
+        A record begins one line after the one before it, plus the line breaks inside that one.
+        """
+        numbers = np.array([number for number, _, _ in skipped], np.int64) - self._record
+        is_row = np.ones(table.num_rows + len(skipped), bool)
+        is_row[numbers] = False
+        lines = np.ones(len(is_row), np.int64)
+        lines[numbers] += np.array([record.count("\n") for _, record, _ in skipped], np.int64)
+        for column in table.columns:
+            lines[is_row] += pc.fill_null(pc.count_substring(column, "\n"), 0).to_numpy()
+        begins = self._line + np.cumsum(lines) - lines
+        self._record += len(lines)
+        self._line += int(lines.sum())
+        return begins[is_row], begins[numbers]
+
+
+def _never_closed(table: pa.Table, text: _Text) -> bool:
     """Does the last row's last value hold the rest of the file, as its quote is not closed?"""
-    if not table.num_rows or body.count(b'"') % 2 == 0 or body.rstrip(b"\n").endswith(b'"'):
+    if not table.num_rows or text.quotes % 2 == 0 or text.ends_quoted:
         return False
     return "\n" in (table.columns[-1][-1].as_py() or "")
 
 
-def read_json(raw: bytes) -> TextRows:
+def read_json(source: Source) -> Iterator[TextRows]:
     """One column ``line`` with the text of each object, or of a line that holds no object whole, for the engine to parse.
 
-    Several objects may stand on a line, one after the other, as some services write them.
+    Several objects may stand on a line, one after the other, as some services write them. At least one table, all with the same columns.
 
     Raises
     ------
     FileProblem
         It is one JSON array.
     """
-    text, broken = _utf8(raw)
-    if b"\n" not in text:
-        text = text.replace(b"\r", b"\n")
-    if text.lstrip()[:1] == b"[":
+    text = _Text(source, returns=False)
+    if text.begins_with == b"[":
         raise FileProblem("is one JSON array", "write one object a line")
-    if not text.strip():
-        return NOTHING
+    if not text.begins_with:
+        yield NOTHING
+        return
+    above = 0
+    for block in text.blocks():
+        yield _objects_of(block, above, text.broken)
+        above += block.count(b"\n")
+
+
+def _objects_of(text: bytes, above: int, broken: bool) -> TextRows:
+    """Those of whole lines, with `above` lines before them."""
     text, line_of, more = _taken_apart(text)
     texts = pc.split_pattern(pa.scalar(text.decode("utf-8")), "\n")
     column = pc.utf8_trim_whitespace(pa.array(texts.values if hasattr(texts, "values") else texts.as_py(), pa.string()))
-    numbers, beside = pa.array(line_of), pa.array(np.isin(line_of, more))
+    numbers, beside = pa.array(above + line_of), pa.array(np.isin(line_of, more))
     texts_beside, numbers_beside = column.filter(beside).to_pylist(), numbers.filter(beside).to_pylist()
     bad = [
         (line, each, "has something beside its object") for line, each in zip(numbers_beside, texts_beside, strict=True)
@@ -201,31 +391,9 @@ def check_names(names: Sequence[str]) -> None:
         raise FileProblem("has a column without a name", "name every column in the header line")
 
 
-def _utf8(raw: bytes) -> tuple[bytes, bool]:
-    """Text as valid UTF-8 whose lines end in newlines; broken bytes become U+FFFD and are reported by the flag.
-
-    Spreadsheets write UTF-16 with a byte order mark.
-    """
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raw = raw.decode("utf-16", errors="replace").encode("utf-8")
-    raw = raw.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
-    try:
-        raw.decode("utf-8")
-        return raw, False
-    except UnicodeDecodeError:
-        return raw.decode("utf-8", errors="replace").encode("utf-8"), True
-
-
-def _parsed(invalid_row_handler: object) -> pacsv.ParseOptions:
-    """Blank lines are kept, as rows of nulls: they count as lines."""
-    return pacsv.ParseOptions(
-        newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=invalid_row_handler
-    )
-
-
-def _header(body: bytes) -> list[str]:
+def _header(text: _Text) -> list[str]:
     """The names that pyarrow finds, which may hold line breaks."""
-    with pacsv.open_csv(pa.BufferReader(body), parse_options=_parsed(lambda row: "skip")) as reader:
+    with _opened(text, lambda row: "skip", {}) as reader:
         names: list[str] = reader.schema.names
     if any("\0" in name for name in names):
         raise FileProblem("is not text", "check the file")
@@ -236,37 +404,15 @@ def _header(body: bytes) -> list[str]:
     return names
 
 
-def _lines(
-    table: pa.Table, names: Sequence[str], skipped: Sequence[tuple[int, str, str]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Line on which each row, and each skipped record, begins (int64, the header's being 1).
-
-    A record begins one line after the one before it, plus the line breaks inside that one. `skipped` begin with the number of
-    the record, the header being 1.
-    """
-    numbers = np.array([number for number, _, _ in skipped], np.int64)
-    is_row = np.ones(2 + table.num_rows + len(skipped), bool)
-    is_row[:2] = is_row[numbers] = False
-    breaks = np.zeros(len(is_row), np.int64)
-    breaks[1] = sum(name.count("\n") for name in names)
-    breaks[numbers] = [record.count("\n") for _, record, _ in skipped]
-    for column in table.columns:
-        breaks[is_row] += pc.fill_null(pc.count_substring(column, "\n"), 0).to_numpy()
-    begins = np.arange(len(is_row)) + np.cumsum(breaks) - breaks
-    return begins[is_row], begins[numbers]
-
-
-def _blank(table: pa.Table, begins: np.ndarray, body: bytes) -> np.ndarray:
-    """Which rows (bool[n]) are blank lines of `body`; a row of empty fields (``,,``) is none."""
+def _blank(table: pa.Table, begins: np.ndarray, empty: np.ndarray) -> np.ndarray:
+    """Which rows (bool[n]) are blank lines, one of the `empty` ones; a row of empty fields (``,,``) is none."""
     blank = np.ones(table.num_rows, bool)
     for column in sorted(table.columns, key=lambda column: column.null_count):
         if column.null_count < table.num_rows:
             blank &= column.is_null().to_numpy()
         if not blank.any():
             return blank
-    ends = np.append(np.flatnonzero(np.frombuffer(body, np.uint8) == ord("\n")), len(body))
-    length = np.diff(ends, prepend=-1) - 1
-    blank[blank] = length[begins[blank] - 1] == 0
+    blank[blank] = np.isin(begins[blank], empty)
     return blank
 
 

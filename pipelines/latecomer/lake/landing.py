@@ -1,4 +1,4 @@
-"""Landing files: found, told apart by their content, read whole."""
+"""Landing files: found, told apart by their content, read."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from latecomer.lake.errors import InputError
 
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 GZIP = b"\x1f\x8b"
+PIECE_BYTES = 1 << 20
 
 
 def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Path]]:
@@ -76,13 +77,13 @@ def digest(path: Path, options: str) -> str:
     """SHA-256 of a file's content and of the options that change what it means."""
     hasher = hashlib.sha256(options.encode())
     with open(path, "rb") as handle:
-        while block := handle.read(1 << 20):
+        while block := handle.read(PIECE_BYTES):
             hasher.update(block)
     return hasher.hexdigest()
 
 
-def content(path: Path) -> bytes:
-    """The whole file; gzip is taken apart, also where the suffix does not say so.
+def content(path: Path) -> Iterator[bytes]:
+    """The file from its beginning, piece by piece; gzip is taken apart, also where the suffix does not say so.
 
     Raises
     ------
@@ -90,7 +91,11 @@ def content(path: Path) -> bytes:
         It cannot be read.
     """
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw.startswith(GZIP) or path.suffix.lower() == ".gz" else raw
+        with open(path, "rb") as handle:
+            packed = handle.read(len(GZIP)) == GZIP or path.suffix.lower() == ".gz"
+            handle.seek(0)
+            with gzip.open(handle) if packed else contextlib.nullcontext(handle) as file:
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
     except (OSError, EOFError, zlib.error) as error:
         raise FileProblem(f"cannot be read ({error})", "check the file") from None

@@ -282,26 +282,36 @@ def _as_written(rows: DataFrame, schema: pa.Schema) -> DataFrame:
 
 def _text(spark: SparkSession, path: Path, kind: str, staging: Staging) -> DataFrame:
     """Stage a text file's rows as strings, and read them back."""
-    text = (read_csv if kind == "csv" else read_json)(content(path))
-    _check_columns(text.rows.column_names)
+    read = read_csv if kind == "csv" else read_json
     filesystem, folder, place = staging.folder()
-    pq.write_table(_numbered(text), f"{folder}/rows.parquet", row_group_size=1 << 18, filesystem=filesystem)
-    rows = spark.read.parquet(place)
-    return _objects(spark, rows) if kind == "json" and text.rows.num_columns else rows
+    writer, first = None, 0
+    try:
+        for text in read(lambda: content(path)):
+            rows = _numbered(text, first)
+            if writer is None:
+                _check_columns(text.rows.column_names)
+                writer = pq.ParquetWriter(f"{folder}/rows.parquet", rows.schema, filesystem=filesystem)
+            writer.write_table(rows, row_group_size=1 << 18)
+            first += rows.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    staged = spark.read.parquet(place)
+    return _objects(spark, staged) if "line" in staged.columns and kind == "json" else staged
 
 
-def _numbered(text: TextRows) -> pa.Table:
-    """Rows with the common columns, then what could not be read."""
+def _numbered(text: TextRows, first: int) -> pa.Table:
+    """Rows with the common columns, then what could not be read; positions from `first`."""
     good, bad = text.rows.num_rows, len(text.bad)
     lines, raws, problems = zip(*text.bad, strict=True) if bad else ((), (), ())
     read = {
-        "_row": pa.array(range(good), pa.int64()),
+        "_row": pa.array(range(first, first + good), pa.int64()),
         "_line": text.lines.cast(pa.int64()),
         "_raw": _raw(text.rows),
         "_problem": pa.nulls(good, pa.string()),
     }
     unread = {
-        "_row": pa.array(range(good, good + bad), pa.int64()),
+        "_row": pa.array(range(first + good, first + good + bad), pa.int64()),
         "_line": pa.array(lines, pa.int64()),
         "_raw": pa.array(raws, pa.string()),
         "_problem": pa.array(problems, pa.string()),
