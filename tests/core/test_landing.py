@@ -189,6 +189,20 @@ def test_a_quote_that_is_never_closed_takes_no_rows_with_it():
     assert text.rows["b"].to_pylist() == ['5" pipe', "y\nz"] and not text.bad
 
 
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (b'3,"' + b"y\n" * 9000 + b'"', "has a record of more than 0 MB, on line 5"),
+        (b'3,"y', "has a record of more than 0 MB, on line 5, as a quote is never closed"),
+    ],
+)
+def test_a_record_longer_than_a_block_says_where(monkeypatch, record, says):
+    monkeypatch.setattr(landing, "BLOCK_BYTES", 4096)
+    with pytest.raises(landing.FileProblem) as raised:
+        csv_of(b'\na,b\n1,"x ""y""\nz"\n' + record + b"\n1,2" * 9000)
+    assert str(raised.value) == says
+
+
 def test_a_file_read_in_small_blocks_has_the_same_rows(monkeypatch):
     """Blocks end anywhere: inside a quote, between CR and LF, inside a sign of several bytes, after a skipped record."""
     rng = np.random.default_rng(11)

@@ -209,9 +209,30 @@ def read_csv(source: Source) -> Iterator[TextRows]:
                 rows = pa.Table.from_batches([batch])
             yield place.rows(rows, last=True)
     except pa.ArrowException as error:
+        if "straddl" in str(error):
+            raise _too_long(text) from None
         raise FileProblem(
             f"is not readable CSV ({' '.join(str(error).split())[:160]})", "mend or split the file"
         ) from None
+
+
+def _too_long(text: _Text) -> FileProblem:
+    """For a file with a record that does not end within a block: the line on which the longest begins, by the quotes before it."""
+    breaks, byte, line, odd = [np.array([[-1], [0]])], 0, 0, False
+    for block in text.body():
+        signs = np.frombuffer(block, np.uint8)
+        quoted = (np.cumsum(signs == ord('"')) + odd) % 2 == 1
+        ends = np.flatnonzero(signs == ord("\n"))
+        outside = ~quoted[ends]
+        breaks.append(np.stack([byte + ends, line + 1 + np.arange(len(ends))])[:, outside])
+        byte, line, odd = byte + len(block), line + len(ends), bool(quoted[-1]) if len(block) else odd
+    places, lines = np.concatenate(breaks, axis=1)
+    begins = int(lines[np.diff(places, append=byte).argmax()]) + 1
+    why = ", as a quote is never closed" if text.quotes % 2 else ""
+    return FileProblem(
+        f"has a record of more than {BLOCK_BYTES >> 20} MB, on line {text.above + begins}{why}",
+        "close the quote" if why else "write it shorter, or as Parquet",
+    )
 
 
 def _opened(text: _Text, skip: object, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
