@@ -382,6 +382,8 @@ def theta_answers(spec: Any, solve: Callable[[list[list[Event]]], list[tuple[int
     def answers(start: int, events: list[Event]) -> dict[Groups, list[Row]]:
         parts = [[e for e in events if e.stream == stream] for _, stream in spec.streams]
         at = {e.seq: e for e in events}
+        if spec.emit == "count":
+            return {(): [{"matches": len(solve(parts))}]}
         rows = []
         for chosen in sorted(solve(parts)):
             own = {alias: at[seq].payload for alias, seq in zip(aliases, chosen, strict=True)}
@@ -467,9 +469,10 @@ def windowed(
 ) -> Played:
     """On-time answers, then repair, batch by batch: windows a late row missed are answered again.
 
-    Aggregates and top-k revise the answers of the late row's group; the others only gain rows.
+    Aggregates, top-k and counts revise the answers of the late row's group; the others only gain rows.
     """
-    revises, slide = spec.kind in ("aggregate", "topk"), spec.window.slide_us
+    revises = spec.kind in ("aggregate", "topk") or getattr(spec, "emit", "rows") == "count"
+    slide = spec.window.slide_us
     answered: dict[tuple[int, Groups], list[Row]] = {}
     rows = {window: list(own) for window, own in found.on_time.items()}
     for window, own in rows.items():

@@ -61,7 +61,7 @@ kind: theta_join
 streams: {short: views, long: views}
 window: {size: 1 h, slide: 1 h}
 conditions: [short.seconds < long.seconds, short.page = long.page]
-emit: count                                # rows | count | ranges (all rows, compressed to about the size of the input)
+emit: count                                # rows | count (0 where nothing matches) | ranges (all rows, about the input's size)
 # select: [short.session, long.session]    # with emit: rows
 # strategy: {name: fast_theta_join, slack: 10 min}   # slack: how long a window waits for late rows; default 0
 # schedule: {interval: "@daily"}           # a DAG that `airflow backfill create` can run for any past range
