@@ -16,6 +16,7 @@ from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
+from latecomer.spark import windowed
 from latecomer.spark.aggregate import policies_of
 from latecomer.spark.columns import named
 from latecomer.spark.exact_sum import ExactSum
@@ -243,6 +244,33 @@ def test_a_late_null_leaves_the_error_of_the_rows_before_it(lake, tmp_path):
     errors = list(zip(stored["rows"].to_pylist(), stored["error"].to_pylist(), strict=True))
     # the first answer, 1, is three of six values, then three of eight
     assert errors == [(6, 0.0), (8, 0.5 - 3 / 8), (10, 0.5 - 3 / 8), (1, math.inf)]
+
+
+@pytest.mark.parametrize("wild", [False, True], ids=["tame", "wild"])
+@pytest.mark.parametrize("window", ["4 s", WINDOW], ids=["tumbling", "sliding"])
+def test_many_answers_are_computed_otherwise_and_are_the_same(tmp_path, spark, monkeypatch, window, wild):
+    table = data(7)
+    rng = np.random.default_rng(8)
+    odd = rng.choice([0.0, -0.0, -1.5, 1e-9, 3.0], table.num_rows)
+    value = pa.array(np.where(rng.random(table.num_rows) < 0.3, odd, np.round(rng.normal(0, 3, table.num_rows), 2)))
+    if wild:
+        extremes = pa.array(rng.choice([math.inf, -math.inf, math.nan, 1e-300, -1e300, 1e300], table.num_rows))
+        value = pa.compute.if_else(pa.array(rng.random(table.num_rows) < 0.1), extremes, value)
+    value = pa.compute.if_else(pa.array(rng.random(table.num_rows) < 0.2), None, value)
+    spec = query("k_slack", window=window, where="where: g is not null or k > 2", more=", slack: 500 ms, shards: 2")
+    found = []
+    for name, many in (("few", windowed.MANY_ANSWERS), ("many", -1)):
+        monkeypatch.setattr(windowed, "MANY_ANSWERS", many)
+        lake = Lake(tmp_path / name)
+        load(lake, table.set_column(table.column_names.index("v"), "v", value), tmp_path)
+        run(lake, spec, rows_per_batch=110, flush=True)
+        repair(lake, spec, flush=True)
+        order = [(key, "ascending") for key in ("g", "window_start", "revision")]
+        found.append([views.view(lake, spec, area).sort_by(order) for area in ("on_time", "corrections")])
+    for few, many in zip(*found, strict=True):
+        assert few.num_rows > 10
+        for name in few.column_names:
+            assert [repr(v) for v in few[name].to_pylist()] == [repr(v) for v in many[name].to_pylist()], name
 
 
 def test_a_sum_of_integers_that_fits_is_found(spark):

@@ -2,8 +2,8 @@
 
 A row is folded once, into the partial state of (group, pane, first window it is on time for); only those states, few as they
 are, are spread over windows. So a sliding window costs about what a tumbling one does. MEDIAN and QUANTILE have no small
-state: their partial state is how often each value occurred, still exact. Sums are independent of row order
-(:mod:`latecomer.spark.exact_sum`).
+state: their partial state is how often each value occurred, still exact (:mod:`latecomer.spark.ranks`). Sums are independent of row
+order (:mod:`latecomer.spark.exact_sum`). Where answers are many, as of many groups, the same bits are found with less per answer.
 
 Nulls are ignored, as in SQL; an aggregate without a value is null; ``count()`` counts rows. NaN is greater than every
 number and makes sums and means NaN, as in Spark. Controllers: :mod:`latecomer.core.slack`, one per shard of groups.
@@ -11,23 +11,21 @@ number and makes sums and means NaN, as in Spark. Controllers: :mod:`latecomer.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from latecomer.core import aggregate as core
-from latecomer.core import quantiles
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Observed, SlackPolicy
-from latecomer.spark import tables
+from latecomer.spark import ranks
 from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
-from latecomer.spark.session import expects_few
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import AggregateSpec
@@ -195,25 +193,57 @@ class AggregateStage(WindowedStage):
         from pyspark.sql import functions as F
 
         inner = [*self.groups, "shard", "pane", "c"]
+        windows = F.broadcast(closing.table)
+        tame = self.many_answers and self._all_tame(rows)
+        if tame and self.tumbling:
+            keys = [*self.groups, "shard", "_m"]
+            own = self.in_windows(rows, self.open_from("ts"), self.last_of("ts"))
+            own = own.where(F.col("_m") <= self._by_shard(closing.after))
+            return self._aggregated(own, keys, None, keys, tame=True).join(windows, ["shard", "_m"])
 
         def spread(partial: DataFrame) -> DataFrame:
-            return self.spread(partial, self.open_from).join(F.broadcast(closing.table), ["shard", "_m"])
+            return self.spread(partial, self.open_from).join(windows, ["shard", "_m"])
 
-        return self._aggregated(self.paned(rows), inner, spread, [*self.groups, "shard", "_m", "closed_seq", "wait_us"])
+        outer = [*self.groups, "shard", "_m", "closed_seq", "wait_us"]
+        return self._aggregated(self.paned(rows), inner, spread, outer, tame=tame)
+
+    def _sums(self, *, tame: bool) -> list[ExactSum]:
+        kinds = enumerate(self.kinds)
+        return [ExactSum(f"v{i}", kind, tame) for i, kind in kinds if self._reads(i, ("sum", "avg"))]
+
+    def _all_tame(self, rows: DataFrame) -> bool:
+        """Is no summed value of the rows wild? A pass over them, which costs far less than lists of wild values for many answers."""
+        from pyspark.sql import functions as F
+
+        wild = [each.is_wild() for each in self._sums(tame=False) if each.floating]
+        return not wild or not rows.select(F.expr(f"bool_or({' or '.join(wild)})")).collect()[0][0]
 
     def _aggregated(
-        self, rows: DataFrame, inner: list[str], spread: Any, outer: list[str], due: DataFrame | None = None
+        self,
+        rows: DataFrame,
+        inner: list[str],
+        spread: Callable[[DataFrame], DataFrame] | None,
+        outer: list[str],
+        due: DataFrame | None = None,
+        *,
+        tame: bool = False,
     ) -> DataFrame:
         """Fold rows by `inner`, `spread` the partial states, merge them by `outer`; public names.
 
+        Without `spread`, `inner` and `outer` are the same and the rows `tame`: then their states are the answers.
+
         `due`, rows of `outer` and ``w``, the number of their other keys, which `spread` adds: then an answer counts the rows of its
-        last key and of all lesser ones, and only those due are answered.
+        last key and of all lesser ones, and only those due are answered. `tame`: no summed value is wild.
         """
         from pyspark.sql import functions as F
 
-        sums = [ExactSum(f"v{i}", kind) for i, kind in enumerate(self.kinds) if self._reads(i, ("sum", "avg"))]
-        keys = [*inner, *(each.wild for each in sums if each.floating)]
-        prepared = _with(rows, {name: value for each in sums for name, value in each.prepare().items()})
+        sums = self._sums(tame=tame)
+        keys = [*inner, *(each.wild for each in sums if each.may_be_wild)]
+        whole = rows
+        if spread is None:
+            for i in self._ranked_shares():
+                whole = ranks.placed(whole, inner, f"v{i}", "1")
+        prepared = _with(whole, {name: value for each in sums for name, value in each.prepare().items()})
         partial, merge = {"rows": "count(*)"}, {"rows": "sum(rows)"}
         for i in range(len(self.kinds)):
             if self._reads(i, ("count",)):
@@ -225,8 +255,11 @@ class AggregateStage(WindowedStage):
         for each in sums:
             partial |= each.partial()
             merge |= each.merge()
+        if spread is None:
+            for i, shares in self._ranked_shares().items():
+                partial |= ranks.picks(f"v{i}", shares)
         folded = prepared.groupBy(*keys).agg(*map(F.expr, named(partial)))
-        merged = spread(folded).groupBy(*outer).agg(*map(F.expr, named(merge)))
+        merged = folded if spread is None else spread(folded).groupBy(*outer).agg(*map(F.expr, named(merge)))
         if due is not None:
             so_far = _so_far(outer)
             running = {name: F.expr(how).over(so_far) for name, how in counted.items()}
@@ -234,23 +267,24 @@ class AggregateStage(WindowedStage):
                 running |= each.running(so_far)
             merged = merged.select(*outer, *(v.alias(k) for k, v in running.items()))
             merged = join_null_safe(merged, due, outer)
-        for i in range(len(self.kinds)):
-            ranks = [f for f in self.spec.select if f.function in core.RANKED and f.argument == self.arguments[i]]
-            if ranks:
-                shares = [0.5 if f.q is None else f.q for f in ranks]
-                values = spread(self._values(rows, inner, i))
-                if due is not None:
-                    counts = values.selectExpr("w", outer[-1], f"cast(v{i} as double) as value", "often")
-                    ranked = _ranked(
-                        counts.where("often > 0"), due.select("w", outer[-1]), outer[-1], shares
-                    ).withColumnRenamed("r", f"r{i}")
-                    merged = merged.join(ranked, ["w", outer[-1]], "left")
-                    continue
-                found = F.expr(
-                    f"percentile(cast(v{i} as double), array({', '.join(f'{s!r}D' for s in shares)}), often)"
-                )
+        for i, shares in self._ranked_shares().items():
+            if spread is None:
+                merged = merged.withColumn(f"r{i}", F.expr(ranks.picked(f"v{i}", shares)))
+                continue
+            values = spread(self._values(rows, inner, i))
+            if due is not None:
+                counts = values.selectExpr("w", outer[-1], f"cast(v{i} as double) as value", "often").where("often > 0")
+                ranked = ranks.after_batches(counts, due.select("w", outer[-1]), outer[-1], shares)
+                merged = merged.join(ranked.withColumnRenamed("r", f"r{i}"), ["w", outer[-1]], "left")
+                continue
+            if self.many_answers:
+                own = map(F.expr, named(ranks.picks(f"v{i}", shares)))
+                ranked = ranks.placed(values, outer, f"v{i}", "often").groupBy(*outer).agg(*own)
+                ranked = ranked.select(*outer, F.expr(ranks.picked(f"v{i}", shares)).alias(f"r{i}"))
+            else:
+                found = F.expr(ranks.percentiles(f"v{i}", shares, "often"))
                 ranked = values.groupBy(*outer).agg(found.alias(f"r{i}"))
-                merged = join_null_safe(merged, ranked, outer, "left")
+            merged = join_null_safe(merged, ranked, outer, "left")
         columns = [F.col(name) for name in outer if name not in self.groups]
         groups = [F.col(f"g{i}").alias(name) for i, name in enumerate(self.spec.group_by)]
         return merged.select(
@@ -260,6 +294,14 @@ class AggregateStage(WindowedStage):
             F.lit(1.0).alias("coverage"),
             *columns,
         )
+
+    def _ranked_shares(self) -> dict[int, list[float]]:
+        """The quantiles asked for, by value column."""
+        found: dict[int, list[float]] = {}
+        for each in self.spec.select:
+            if each.function in core.RANKED and each.argument is not None:
+                found.setdefault(self.arguments.index(each.argument), []).append(0.5 if each.q is None else each.q)
+        return found
 
     @staticmethod
     def _values(rows: DataFrame, inner: list[str], column: int) -> DataFrame:
@@ -336,8 +378,8 @@ class AggregateStage(WindowedStage):
         for i, each in enumerate(self.spec.select):
             answer = F.col(f"_first_{i}")
             if each.function in core.RANKED:
-                ranks = self._rank_error(first, values, i)
-                joined = join_null_safe(joined, ranks, [*keys, "repaired_in"], "left")
+                ranks_off = self._rank_error(first, values, i)
+                joined = join_null_safe(joined, ranks_off, [*keys, "repaired_in"], "left")
                 errors.append(F.coalesce(F.col(f"_error_{i}"), F.lit(0.0)))
             elif kinds[each.name] in ("string", "boolean", "date", "timestamp", "binary"):
                 same = F.col(each.name).eqNullSafe(answer)
@@ -373,48 +415,6 @@ class AggregateStage(WindowedStage):
         given = F.nullif(every, F.lit(0))  # a batch may bring nulls alone
         off = F.greatest(F.lit(0.0), below / given - q, F.lit(q) - upto / given)
         return counts.select(*by, off.alias(f"_error_{place}"))
-
-
-def _ranked(values: DataFrame, due: DataFrame, batch: str, shares: list[float]) -> DataFrame:
-    """Columns ``w``, `batch` and ``r``, array<double>: for what is due, quantiles of the values of its window in its batch and before.
-
-    `values` has ``w``, `batch`, ``value``, ``often``; `due` ``w`` and `batch`, each once.
-    """
-    from pyspark.sql import functions as F
-
-    asked = due.select("w", batch, F.lit(0.0).alias("value"), F.lit(0).cast("bigint").alias("often"))
-    rows = values.unionByName(asked)
-    here = tables.brought(rows) if expects_few(rows.sparkSession) else None
-    if here is not None:
-        own = here.sort_by([("w", "ascending"), (batch, "ascending"), ("often", "descending")])
-        return tables.handed(rows.sparkSession, _quantiles_of(own, shares))
-    rows = rows.repartition("w").sortWithinPartitions("w", batch, F.desc("often"))
-    return rows.mapInArrow(partial(_quantiles, shares=shares), f"w bigint, {batch} bigint, r array<double>")
-
-
-def _quantiles(batches: Iterator[pa.RecordBatch], shares: list[float]) -> Iterator[pa.RecordBatch]:
-    """Whole windows at a time: the last one that has begun waits for its rest."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        waiting.append(batch)
-        if batch[0][-1] != waiting[0][0][0]:
-            rows = pa.Table.from_batches(waiting).combine_chunks()
-            whole = int(np.searchsorted(rows["w"].to_numpy(), batch[0][-1].as_py()))
-            yield from _quantiles_of(rows.slice(0, whole), shares).to_batches()
-            waiting = rows.slice(whole).to_batches()
-    if waiting:
-        yield from _quantiles_of(pa.Table.from_batches(waiting), shares).to_batches()
-
-
-def _quantiles_of(rows: pa.Table, shares: list[float]) -> pa.Table:
-    window, batch, value, often = (rows.column(i).to_numpy() for i in range(4))
-    place, found = quantiles.after_batches(window, value, often, np.array(shares))
-    ends = np.arange(0, found.size + 1, len(shares), dtype=np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(found.ravel()))
-    names = [rows.column_names[0], rows.column_names[1], "r"]
-    return pa.table([window[place], batch[place], lists], names=names)
 
 
 def _so_far(keys: list[str]) -> WindowSpec:

@@ -33,10 +33,13 @@ class ExactSum:
         Name of a numeric column without characters that need quoting.
     kind
         Its Spark type.
+    tame
+        No value is wild, as is known: then there is no key for them, and no lists, which cost more than all else where keys are many.
     """
 
     column: str
     kind: str
+    tame: bool = False
 
     @property
     def floating(self) -> bool:
@@ -44,19 +47,27 @@ class ExactSum:
         return self.kind in ("double", "float")
 
     @property
+    def may_be_wild(self) -> bool:
+        """May values be wild?"""
+        return self.floating and not self.tame
+
+    @property
     def wild(self) -> str:
-        """Name of the wild key, a column made by :meth:`prepare` where the values are floating."""
+        """Name of the wild key, a column made by :meth:`prepare` where values may be wild."""
         return f"{self.column}_wild"
+
+    def is_wild(self) -> str:
+        """SQL: is a row's value wild?"""
+        return f"{self._value} is not null and not {self._in_range}" if self.floating else "false"
 
     def prepare(self) -> dict[str, str]:
         """Columns to add to the rows before grouping, name to SQL, each of those before it; group by :attr:`wild` too, if it is there."""
         if not self.floating:
             return {}
-        x = f"cast({self.column} as double)"
-        tame = f"({x} = 0D or (abs({x}) >= {_LEAST}D and abs({x}) < {_MOST}D))"
+        x = self._value
         names = [f"{self.column}_{letter}" for letter in "abcd"]
-        found = {self.wild: f"case when {x} is not null and not {tame} then {x} end"}
-        found[f"{self.column}_r0"] = f"case when {tame} then {x} else 0D end"
+        found = {} if self.tame else {self.wild: f"case when {self.is_wild()} then {x} end"}
+        found[f"{self.column}_r0"] = f"case when {self._in_range} then {x} else 0D end"
         for place, name in enumerate(names):
             found[name] = f"cast({self.column}_r{place} as bigint)"
             if name != names[-1]:  # what the last leaves is below every value's last bit
@@ -83,7 +94,7 @@ class ExactSum:
             return {f"{c}_s": f"try_sum({c}_s)", f"{c}_n": f"sum({c}_n)"}
         names = [f"{c}_sh", f"{c}_sl", *((f"{c}_s{letter}" for letter in "bcd") if self.floating else ()), f"{c}_n"]
         found = {name: f"sum({name})" for name in names}
-        if self.floating:
+        if self.may_be_wild:
             found[f"{c}_w"] = f"collect_list({self.wild} * cast({c}_n as double))"
         return found
 
@@ -94,7 +105,7 @@ class ExactSum:
         found = {name: F.expr(f"sum({name})").over(window) for name in self.merge()}
         if self.kind.startswith("decimal"):
             found[f"{self.column}_s"] = F.expr(f"try_sum({self.column}_s)").over(window)
-        if self.floating:
+        if self.may_be_wild:
             found[f"{self.column}_w"] = F.flatten(F.expr(f"collect_list({self.column}_w)").over(window))
         return found
 
@@ -107,8 +118,8 @@ class ExactSum:
             # as decimals: the high part alone may lie beyond 64 bits where the sum does not
             whole = f"cast({c}_sh as decimal(20,0)) * {_STEP}BD + cast({c}_sl as decimal(20,0))"
             return f"case when {c}_n > 0 then try_cast({whole} as bigint) end"
-        wild = f"aggregate(array_sort({c}_w), 0D, (acc, x) -> acc + x)"
-        return f"case when {c}_n > 0 then {self.tame_total()} + {wild} end"
+        wild = "" if self.tame else f" + aggregate(array_sort({c}_w), 0D, (acc, x) -> acc + x)"
+        return f"case when {c}_n > 0 then {self.tame_total()}{wild} end"
 
     def tame_total(self) -> str:
         """SQL of the sum of values that are not wild, over merged or partial columns; 0 where there is none."""
@@ -124,6 +135,14 @@ class ExactSum:
         if self.floating or self.kind.startswith("decimal"):
             return f"cast({self.total()} as double) / {c}_n"
         return f"case when {c}_n > 0 then (cast({c}_sh as double) * {_STEP}D + cast({c}_sl as double)) / {c}_n end"
+
+    @property
+    def _value(self) -> str:
+        return f"cast({self.column} as double)"
+
+    @property
+    def _in_range(self) -> str:
+        return f"({self._value} = 0D or (abs({self._value}) >= {_LEAST}D and abs({self._value}) < {_MOST}D))"
 
     @property
     def _wide(self) -> str:

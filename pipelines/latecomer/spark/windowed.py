@@ -61,6 +61,8 @@ PIECE_ROWS = 1 << 22
 """Arrivals that are looked at together when history is read again."""
 FEW_BATCHES = 100
 """Gamma batches that a row's own is looked for one by one."""
+MANY_ANSWERS = 100_000
+"""Answers of a micro-batch that are many: then a pass over the rows may save more than it costs."""
 BROADCAST_ROWS = 1 << 20
 """Entries of a list of arrivals up to which every task gets a copy."""
 
@@ -141,6 +143,7 @@ class WindowedStage(Stage):
         self.extras: dict[int, dict[str, int]] = {}
         self.shards: int = spec.shards
         self.groups_seen: int | None = None  # in the windows that were observed last
+        self.many_answers = False  # are those of this micro-batch expected to be?
         self.check()
 
     def check(self) -> None:
@@ -239,6 +242,7 @@ class WindowedStage(Stage):
             density = len(new.seq) // max(sum(len(each.panes) for own in arrived.intervals for each in own), 1)
             rows, all_count = self.reduced(self._available(batch, before, held_low, closing), missed, density)
             rows = self._marked(rows, missed)
+            self.many_answers = self._many_answers(batch, len(new.seq), closing, books)
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
         if missed is not None or batch.number == 0:
             late = self._late_rows(batch, new, behind, closed, all_count)
@@ -277,6 +281,14 @@ class WindowedStage(Stage):
         if batch.number == 0:
             most.append(rows * -(-self.grid.size_us // self.grid.slide_us))
         return self.answer_rows > 0 and any(bound <= tables.FEW_ROWS for bound in most)
+
+    def _many_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
+        """Are the answers expected to be many: by the groups seen, as they have been so far, or by the `rows` there are?"""
+        if not self.leading:
+            return False
+        if self.groups_seen is not None:
+            return closing.count * self.groups_seen > MANY_ANSWERS
+        return (books.totals["on_time"] // batch.number if batch.number else rows) > MANY_ANSWERS
 
     def _start(self) -> Checkpoint:
         return Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))
@@ -340,6 +352,11 @@ class WindowedStage(Stage):
     def answer_rows(self) -> int:
         """Most result rows of a window and group; 0: any number."""
         return 0
+
+    @property
+    def tumbling(self) -> bool:
+        """Is a row in one window at most?"""
+        return self.grid.size_us <= self.grid.slide_us and not self.lookback_us
 
     @property
     def lookback_us(self) -> int:
@@ -676,8 +693,9 @@ class WindowedStage(Stage):
         from pyspark.sql import functions as F
 
         spread = rows.withColumn("_a", first).withColumn("_b", last).where("_a <= _b")
-        tumbling = self.grid.size_us <= self.grid.slide_us and not self.lookback_us
-        return spread.withColumn("_m", F.col("_a") if tumbling else F.explode(F.sequence("_a", "_b"))).drop("_a", "_b")
+        return spread.withColumn("_m", F.col("_a") if self.tumbling else F.explode(F.sequence("_a", "_b"))).drop(
+            "_a", "_b"
+        )
 
 
 def _oldest(control: WindowControl, lookback_us: int) -> int:
