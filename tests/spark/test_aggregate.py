@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
+from latecomer.core import thinning
 from latecomer.core.aggregate import needed_coverage
 from latecomer.core.windows import Grid, Observed
 from latecomer.lake import small, views
@@ -166,6 +167,29 @@ def test_any_cut_gives_the_same_tables(tmp_path, spark, strategy, more, window, 
     results = tables["results"]
     wanted = grouped(expected(table, query("exact", window=window)).final, spec)
     compare(results, wanted, spec)
+
+
+@pytest.mark.parametrize("strategy", ["calibrated", "hpm"])
+def test_any_cut_gives_the_same_tables_where_some_groups_are_looked_at(tmp_path, spark, monkeypatch, strategy):
+    monkeypatch.setattr(thinning, "SAMPLED_GROUPS", 3)
+    monkeypatch.setattr(thinning, "CROWDED", 2)
+    monkeypatch.setattr(thinning, "COUNTED_BITS", 1)
+    of_counts, shifts = thinning.Thinning.of_counts, []
+
+    def noted(panes, counted):
+        found = of_counts(panes, counted)
+        shifts.extend(found.shift.tolist())
+        return found
+
+    monkeypatch.setattr(thinning.Thinning, "of_counts", noted)
+    table = data(7)
+    groups = np.random.default_rng(9).integers(0, 60, table.num_rows)
+    table = table.set_column(table.column_names.index("g"), "g", pa.array([f"g{each}" for each in groups]))
+    window = "{size: 6 s, slide: 3 s}" if strategy == "calibrated" else "12 s"
+    spec = query(strategy, window=window, more=", shards: 2")
+    tables = whole_and_cut(tmp_path, table, spec, (67,), stop=150)
+    assert {1, 2} <= set(shifts)
+    compare(tables["results"], grouped(expected(table, query("exact", window=window)).final, spec), spec)
 
 
 GROUPS = {

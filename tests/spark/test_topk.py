@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from latecomer.core import thinning
 from latecomer.core.windows import Grid, Observed
 from latecomer.lake import views
 from latecomer.lake.errors import InputError
@@ -34,8 +35,8 @@ def query(strategy="adaptive_wait", k=3, group="group_by: [k]", more=""):
     return parse_query(QUERY.format(strategy=strategy, k=k, group=group, more=more), "test.yaml")
 
 
-def data(seed, rows=300):
-    table = events.disordered(seed, rows, keys=2)
+def data(seed, rows=300, keys=2):
+    table = events.disordered(seed, rows, keys=keys)
     value = [
         None if i % 11 == 0 else float("nan") if i % 13 == 0 else round(v) for i, v in enumerate(table["v"].to_pylist())
     ]
@@ -128,3 +129,12 @@ def test_any_cut_gives_the_same_tables(tmp_path, spark):
     table, spec = data(5), query("calibrated")
     tables = whole_and_cut(tmp_path, table, spec, (90,), stop=170)
     assert found(tables["results"], spec) == answers(expected(table, query("none")).final, spec)
+
+
+def test_any_cut_gives_the_same_tables_where_some_groups_are_looked_at(tmp_path, spark, monkeypatch):
+    monkeypatch.setattr(thinning, "SAMPLED_GROUPS", 2)
+    monkeypatch.setattr(thinning, "CROWDED", 1)
+    monkeypatch.setattr(thinning, "COUNTED_BITS", 1)
+    table, spec = data(5, keys=60), query("calibrated", k=2)
+    tables = whole_and_cut(tmp_path, table, spec, (90,), stop=170)
+    assert found(tables["results"], spec) == answers(expected(table, query("none", k=2)).final, spec)

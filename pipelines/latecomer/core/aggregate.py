@@ -46,6 +46,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from latecomer.core.order import cuts, order_of
+from latecomer.core.thinning import Thinning
 from latecomer.core.windows import Grid, Observed, Span, by_window, looks
 
 Int64 = NDArray[np.int64]
@@ -133,6 +134,8 @@ class Cells:
     rows : int64[n]
     counted, total, squares, least, most : float64[columns, n]
         Per value column: values that are not null, their sum, sum of squares, least and greatest (NaN where none).
+    code : int64[n], optional
+        Hash of the group; needed where groups are thinned.
     """
 
     group: Int64
@@ -144,13 +147,19 @@ class Cells:
     squares: Float64
     least: Float64
     most: Float64
+    code: Int64 | None = None
 
     def ordered(self) -> Cells:
-        """The same cells by (pane, group, bucket), so that sums of floats do not depend on how they were gathered; groups by their rank."""
+        """The same cells by (pane, group, bucket), so that sums of floats do not depend on how they were gathered; groups by their rank.
+
+        What `group` was is in `code`.
+        """
         group = np.unique(self.group, return_inverse=True)[1]
         order = order_of(self.pane, group, self.bucket)
-        deep = [each[:, order] for each in (self.counted, self.total, self.squares, self.least, self.most)]
-        return Cells(group[order], self.pane[order], self.bucket[order], self.rows[order], *deep)
+        deep = (self.counted, self.total, self.squares, self.least, self.most)
+        counted, total, squares, least, most = (each[:, order] for each in deep)
+        flat = (group[order], self.pane[order], self.bucket[order], self.rows[order])
+        return Cells(*flat, counted, total, squares, least, most, self.group[order])
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,7 @@ def required_coverage(
     functions: Sequence[Function],
     error: float,
     delta: float,
+    thinning: Thinning | None = None,
 ) -> list[list[Observed]]:
     """The windows of each span as HPM sees them: contributions are rows, and a share of them is needed.
 
@@ -177,6 +187,8 @@ def required_coverage(
         Rows of these windows (others are ignored), in order.
     functions
         The query's aggregates; the one that needs most decides.
+    thinning
+        Panes of which not all groups are in the cells, or to be looked at; those that are stand for all.
 
     Returns
     -------
@@ -185,7 +197,7 @@ def required_coverage(
         groups, so it is not underestimated where groups differ.
     """
     found: list[list[Observed]] = [[] for _ in spans]
-    for seen in looks(grid, cells.pane, cells.bucket, spans):
+    for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
         place = seen.place
         rows, group = cells.rows[seen.at], cells.group[seen.at]
         by = order_of(place, group)
@@ -196,8 +208,9 @@ def required_coverage(
             cv = np.zeros(len(groups)) if each.column is None else _variations(cells, each.column, seen.at, place)
             least = [needed_coverage(each.name, n, v, error, delta) for n, v in zip(sizes, cv.tolist(), strict=True)]
             needed = np.maximum(needed, least)
+        weight = rows * seen.stands_for
         seen.hand_out(
-            by_window(seen.window, place, seen.wait, rows, grid.granularity_us, np.minimum(needed, 1.0)), found
+            by_window(seen.window, place, seen.wait, weight, grid.granularity_us, np.minimum(needed, 1.0)), found
         )
     return found
 
@@ -219,7 +232,12 @@ def _variation(count: float, total: float, squares: float) -> float:
 
 
 def required_answers(
-    cells: Cells, grid: Grid, spans: Sequence[Span], functions: Sequence[Function], error: float
+    cells: Cells,
+    grid: Grid,
+    spans: Sequence[Span],
+    functions: Sequence[Function],
+    error: float,
+    thinning: Thinning | None = None,
 ) -> list[list[Observed]]:
     """The same windows, contributions being answers: per group, the least slack whose answer is within `error` of the truth.
 
@@ -228,10 +246,11 @@ def required_answers(
     QUANTILE the share lost bounds the error in rank.
     """
     found: list[list[Observed]] = [[] for _ in spans]
-    for seen in looks(grid, cells.pane, cells.bucket, spans):
+    for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
         group = cells.group[seen.at]
         order = order_of(seen.place, group, -seen.wait)
         at, place, wait, group = seen.at[order], seen.place[order], seen.wait[order], group[order]
+        stands_for = seen.stands_for[order]
         fresh = np.ones(len(at), bool)
         fresh[1:] = (place[1:] != place[:-1]) | (group[1:] != group[:-1])
         answer = np.cumsum(fresh) - 1
@@ -245,8 +264,7 @@ def required_answers(
         broken &= whole & (wait >= 0)
         longest = np.full(len(starts), -1)
         np.maximum.at(longest, answer[broken], wait[broken])
-        ones = np.ones(len(starts), np.int64)
-        seen.hand_out(by_window(seen.window, place[starts], longest, ones, grid.granularity_us), found)
+        seen.hand_out(by_window(seen.window, place[starts], longest, stands_for[starts], grid.granularity_us), found)
     return found
 
 

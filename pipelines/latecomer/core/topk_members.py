@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.order import cuts
+from latecomer.core.thinning import Thinning
 from latecomer.core.windows import Grid, Observed, Span, by_window, looks
 
 Int64 = NDArray[np.int64]
@@ -24,7 +25,7 @@ Int64 = NDArray[np.int64]
 class Candidates:
     """Rows that may be in a final top-k: arrays of one length, panes ascending.
 
-    `bucket` as in :func:`latecomer.core.windows.looks`.
+    `bucket` as in :func:`latecomer.core.windows.looks`; `group` is its `code`.
     """
 
     group: Int64
@@ -35,8 +36,12 @@ class Candidates:
     seq: Int64
 
 
-def required_members(rows: Candidates, k: int, grid: Grid, spans: Sequence[Span]) -> list[list[Observed]]:
+def required_members(
+    rows: Candidates, k: int, grid: Grid, spans: Sequence[Span], thinning: Thinning | None = None
+) -> list[list[Observed]]:
     """The windows of each span: per window, the slacks that the members of all groups' final top-k required.
+
+    `thinning`: panes of which not all groups are among the rows, or to be looked at; those that are stand for all.
 
     Returns
     -------
@@ -44,12 +49,12 @@ def required_members(rows: Candidates, k: int, grid: Grid, spans: Sequence[Span]
         Per span, in the order of windows, those without rows left out.
     """
     found: list[list[Observed]] = [[] for _ in spans]
-    for seen in looks(grid, rows.pane, rows.bucket, spans):
+    for seen in looks(grid, rows.pane, rows.bucket, spans, rows.group, thinning):
         at, place = seen.at, seen.place
         order = np.lexsort((rows.seq[at], rows.event_time_us[at], -rows.score[at], rows.group[at], place))
         bounds = cuts(place[order], rows.group[at[order]])
         rank = np.arange(len(at)) - np.repeat(bounds[:-1], np.diff(bounds))
         best = order[rank < k]
-        ones = np.ones(len(best), np.int64)
-        seen.hand_out(by_window(seen.window, place[best], seen.wait[best], ones, grid.granularity_us), found)
+        members = by_window(seen.window, place[best], seen.wait[best], seen.stands_for[best], grid.granularity_us)
+        seen.hand_out(members, found)
     return found

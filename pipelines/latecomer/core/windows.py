@@ -15,6 +15,8 @@ into *rounds* of one size; round `i` looks at the windows that ended in the last
 that divides `i` (a binary counter), or at all that are not final if that reaches further. So a window is looked at
 again before its age has trebled, and O(log(span / size)) times on average: never windows x intervals.
 
+Of windows with very many groups, some groups are looked at: :mod:`latecomer.core.thinning`.
+
 Ordering: arrivals in any order inside an interval, intervals in order of stream time. Cost: O(1) per interval and window.
 State: rows per pane of the open windows, windows not yet observed, one account per open period.
 """
@@ -33,6 +35,7 @@ from numpy.typing import NDArray
 
 from latecomer.core.histogram import merge_counts
 from latecomer.core.order import cuts, order_of
+from latecomer.core.thinning import Thinning, is_sampled
 from latecomer.core.time import FOREVER, NEVER
 
 Int64 = NDArray[np.int64]
@@ -456,6 +459,8 @@ class Looks:
         Place of the span, number of the window; in this order.
     at, place, wait : int64[n]
         Entries by look: which entry, whose look's place, its wait in the window in granules (-1: in time). Those of a look stand as they did.
+    stands_for : int64[n]
+        How many groups each entry's group stands for.
     """
 
     span: Int64
@@ -463,6 +468,7 @@ class Looks:
     at: Int64
     place: Int64
     wait: Int64
+    stands_for: Int64
 
     def hand_out(self, seen: Sequence[Observed], spans: list[list[Observed]]) -> None:
         """Put what was seen, look by look, to the others of its span."""
@@ -470,13 +476,22 @@ class Looks:
             spans[span].append(each)
 
 
-def looks(grid: Grid, pane: Int64, bucket: Int64, spans: Sequence[Span]) -> Iterator[Looks]:
+def looks(
+    grid: Grid,
+    pane: Int64,
+    bucket: Int64,
+    spans: Sequence[Span],
+    code: Int64 | None = None,
+    thinning: Thinning | None = None,
+) -> Iterator[Looks]:
     """Every entry in every window that holds its pane, of all spans, some at a time; what is in one look does not depend on the others.
 
     Parameters
     ----------
     pane, bucket : int64[n]
         Pane number, ascending, and the wait beyond the end of the pane's first window in granules; -1 where it came before that.
+    code : int64[n], optional
+        Hash of the entry's group; needed where there is a `thinning`. Entries that it leaves out are in no look.
     """
     if not len(pane) or not spans:
         return
@@ -498,10 +513,16 @@ def looks(grid: Grid, pane: Int64, bucket: Int64, spans: Sequence[Span]) -> Iter
         wait = waited - (at_window - own[at]) * (grid.slide_us // grid.granularity_us)
         wait[(waited < 0) | (wait < 0)] = -1
         known = wait * grid.granularity_us < cut_us[span[place]] - grid.end(at_window)
+        shift = np.zeros(len(window), np.int64)
+        if code is not None and thinning is not None:
+            first_panes, last_panes = window * grid.slide_us // grid.pane_us, grid.end(window) // grid.pane_us - 1
+            shift = thinning.greatest(first_panes, last_panes)
+            known &= is_sampled(code[part][at], shift[place])
         seen = np.bincount(place[known], minlength=len(window)) > 0
         if seen.any():
+            stands_for = np.left_shift(1, shift)[place[known]]
             place = (np.cumsum(seen) - 1)[place[known]]
-            yield Looks(span[seen], window[seen], at[known] + part.start, place, wait[known])
+            yield Looks(span[seen], window[seen], at[known] + part.start, place, wait[known], stands_for)
 
 
 def _range_of(grid: Grid, pane: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:

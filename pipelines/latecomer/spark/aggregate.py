@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from latecomer.core import aggregate as core
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
+from latecomer.core.thinning import Thinning
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Observed, SlackPolicy
 from latecomer.spark import ranks
@@ -115,10 +116,12 @@ class AggregateStage(WindowedStage):
 
     # ----------------------------------------------------------------------------------------------------- observe
 
-    def observed(self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+    def observed(
+        self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]], thinning: list[Thinning]
+    ) -> list[dict[int, list[Observed]]]:
         """Windows' rows by wait, as the strategy's controller wants them."""
         cells = self._cells(rows)
-        self.groups_seen = sum(len(np.unique(each.group)) for each in cells.values())
+        self.groups_seen = sum(thinning[shard].about(len(np.unique(each.group))) for shard, each in cells.items())
         functions = self.functions
         found: list[dict[int, list[Observed]]] = []
         for shard, asked in enumerate(wanted):
@@ -127,10 +130,10 @@ class AggregateStage(WindowedStage):
                 found.append({})
                 continue
             if self.by_answer:
-                seen = core.required_answers(own, self.grid, spans, functions, self.spec.error)
+                seen = core.required_answers(own, self.grid, spans, functions, self.spec.error, thinning[shard])
             else:
                 delta = 1.0 - self.spec.probability
-                seen = core.required_coverage(own, self.grid, spans, functions, self.spec.error, delta)
+                seen = core.required_coverage(own, self.grid, spans, functions, self.spec.error, delta, thinning[shard])
             found.append(dict(zip(asked, seen, strict=True)))
         return found
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from latecomer.core.slack import AdaptiveWaitSlack, CalibratedSlack, Fixed
+from latecomer.core.thinning import Thinning
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
@@ -163,7 +164,9 @@ class TopKStage(WindowedStage):
 
     # ----------------------------------------------------------------------------------------------------- observe
 
-    def observed(self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+    def observed(
+        self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]], thinning: list[Thinning]
+    ) -> list[dict[int, list[Observed]]]:
         """What the members of the final top-k of observed windows required."""
         from pyspark.sql import functions as F
 
@@ -175,8 +178,8 @@ class TopKStage(WindowedStage):
         )
         columns = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "score", "ts", "seq")]
         candidates = Candidates(*columns)
-        self.groups_seen = len(np.unique(candidates.group))
-        found = required_members(candidates, self.spec.k, self.grid, self.grid.spans(wanted[0]))
+        self.groups_seen = thinning[0].about(len(np.unique(candidates.group)))
+        found = required_members(candidates, self.spec.k, self.grid, self.grid.spans(wanted[0]), thinning[0])
         return [dict(zip(wanted[0], found, strict=True))]
 
     # ----------------------------------------------------------------------------------------------------- answers

@@ -31,7 +31,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.arrivals import Arrivals, Arrived, Checkpoint, first_at, overtaken
+from latecomer.core.histogram import merge_counts
+from latecomer.core.order import distinct
 from latecomer.core.slack import Fixed
+from latecomer.core.thinning import Thinning, crowded
 from latecomer.core.time import NEVER
 from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl, every_number
 from latecomer.lake import small
@@ -51,6 +54,7 @@ from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import open_streams
 from latecomer.spark.session import expects_few
 from latecomer.spark.stage import Batch, Outcome, Settled, Stage
+from latecomer.spark.thinning import thinned, thinnings
 from latecomer.spark.window_books import WindowBooks
 
 if TYPE_CHECKING:
@@ -186,8 +190,10 @@ class WindowedStage(Stage):
         """Shard of a row, SQL over payload columns."""
         return "0"
 
-    def observed(self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
-        """Per shard and interval, the windows that were asked for; `rows` as :meth:`waited` gives them."""
+    def observed(
+        self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]], thinning: list[Thinning]
+    ) -> list[dict[int, list[Observed]]]:
+        """Per shard and interval, the windows that were asked for; `rows` and `thinning` as :meth:`waited` gives them."""
         raise NotImplementedError
 
     def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
@@ -220,7 +226,8 @@ class WindowedStage(Stage):
         seen: list[dict[int, list[Observed]]] = [{} for _ in controls]
         if any(wanted):
             pieces = itertools.chain(self._pieces(marks[0], batch.seq_from), [new])
-            seen = self.observed(self.waited(pieces, marks[0].seq, batch.seq_to, wanted), wanted)
+            waited, thinning = self.waited(pieces, marks[0].seq, batch.seq_to, wanted)
+            seen = self.observed(waited, wanted, thinning)
         before = [self.grid.last_closed(control.watermark()) for control in controls]
         held_low = [_oldest(control, self.lookback_us) for control in controls]
         for control, waiting in zip(controls, arrived.waiting, strict=True):
@@ -542,12 +549,13 @@ class WindowedStage(Stage):
         if low is None or high is None or last is None:
             return [[] for _ in range(self.shards)]
         wanted = [{last + 1: (self.grid.first_of(low), self.grid.last_of(high))} for _ in range(self.shards)]
-        found = self.observed(self.waited(self._pieces(self._start(), seq_to), 0, seq_to, wanted), wanted)
+        waited, thinning = self.waited(self._pieces(self._start(), seq_to), 0, seq_to, wanted)
+        found = self.observed(waited, wanted, thinning)
         return [each.get(last + 1, []) for each in found]
 
     def waited(
         self, pieces: Iterable[Arrivals], seq_from: int, seq_to: int, wanted: list[dict[int, tuple[int, int]]]
-    ) -> DataFrame:
+    ) -> tuple[DataFrame, list[Thinning]]:
         """Stored rows of the windows wanted; `pieces` are the arrivals ``[seq_from, seq_to)``.
 
         Returns
@@ -555,6 +563,8 @@ class WindowedStage(Stage):
         DataFrame
             Payload, ``seq``, ``ts``, ``side``, ``shard``, and ``grp`` (hash of the groups), ``pane``, ``bucket``: granules waited past
             the end of the first window that holds the row, and ``j``: interval of its arrival; both -1 where it came before that end.
+        list of Thinning
+            Per shard, the panes of which not all groups are there.
         """
         from pyspark.sql import functions as F
 
@@ -562,6 +572,7 @@ class WindowedStage(Stage):
         low = min(first for first, _ in spans) * self.grid.slide_us
         high = self.grid.end(max(last for _, last in spans))
         parts, held = [], 0
+        panes = in_time = np.empty(0, np.int64)
         for piece in pieces:
             end = self.grid.end(self.first_of(piece.event_time_us, piece.side))
             inside = (piece.event_time_us >= low) & (piece.event_time_us < high)
@@ -570,17 +581,24 @@ class WindowedStage(Stage):
             time = piece.stream_time_us[own]
             bucket, interval = (time - end[own]) // self.grid.granularity_us, time // self.grid.slide_us
             parts.append(pa.table({"seq": piece.seq[own], "bucket": bucket, "j": interval}))
+            if self.groups:
+                (pane,), count = distinct(piece.event_time_us[inside & ~own] // self.grid.pane_us)
+                panes, in_time = merge_counts(panes, in_time, pane, count)
         waits = pa.concat_tables(parts)
         rows = self._stored(
             seq_from=seq_from, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)
         )
+        rows = rows.withColumn("grp", F.expr(f"xxhash64({', '.join(self.groups)})" if self.groups else "0L"))
         marked = self._listed(waits) if waits.num_rows else None
-        rows = self.reduced(tables.compiled_once(rows), marked, held * self.grid.pane_us // (high - low))[0].where("ok")
+        rows = self.paned(tables.compiled_once(rows))
+        early = rows.where("ok") if marked is None else rows.where("ok").join(marked, "seq", "left_anti")
+        thin = thinnings(early, crowded(panes, in_time), self.shards)
+        rows = thinned(rows, thin).drop("pane")
+        rows = self.reduced(rows, marked, held * self.grid.pane_us // (high - low))[0].where("ok")
         if marked is not None:
             rows = rows.join(marked, "seq", "left")
         waited = {name: "-1L" if marked is None else f"coalesce({name}, -1L)" for name in ("bucket", "j")}
-        waited |= {"grp": f"xxhash64({', '.join(self.groups)})" if self.groups else "0L"}
-        return self.paned(rows.withColumns({name: F.expr(text) for name, text in waited.items()}))
+        return self.paned(rows.withColumns({name: F.expr(text) for name, text in waited.items()})), thin
 
     # ---------------------------------------------------------------------------------------------- backfill, repair
 

@@ -1,0 +1,54 @@
+"""Thinning on Spark: which panes have very many groups, and their rows less those of groups that are not looked at.
+
+See :mod:`latecomer.core.thinning`. Rows have ``shard``, ``pane`` and ``grp``, the hash of their group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.core import thinning as core
+from latecomer.core.thinning import Int64, Thinning
+from latecomer.spark import tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def thinnings(rows: DataFrame, panes: Int64, shards: int) -> list[Thinning]:
+    """How the `panes` are thinned, by shard; `rows` are those that came before the first window of their pane ended."""
+    from pyspark.sql import functions as F
+
+    if not len(panes):
+        return [Thinning.none() for _ in range(shards)]
+    some = (
+        rows.where(f"shiftrightunsigned(grp, {64 - core.COUNTED_BITS}) = 0L").select("shard", "pane", "grp").distinct()
+    )
+    counts = some.groupBy("shard", "pane").agg(F.count("*")).toArrow()
+    shard, pane, count = (column.to_numpy() for column in counts.columns)
+    inside = np.isin(pane, panes)
+    own = [inside & (shard == each) for each in range(shards)]
+    return [Thinning.of_counts(pane[mine], count[mine]) for mine in own]
+
+
+def thinned(rows: DataFrame, by_shard: Sequence[Thinning]) -> DataFrame:
+    """Rows of the groups that are looked at."""
+    from pyspark.sql import functions as F
+
+    sizes = [len(each.panes) for each in by_shard]
+    if not sum(sizes):
+        return rows
+    listed = pa.table(
+        {
+            "shard": pa.array(np.repeat(np.arange(len(sizes)), sizes), pa.int32()),
+            "pane": np.concatenate([each.panes for each in by_shard]),
+            "_shift": pa.array(np.concatenate([each.shift for each in by_shard]), pa.int32()),
+        }
+    )
+    known = rows.join(F.broadcast(tables.handed(rows.sparkSession, listed)), ["shard", "pane"], "left")
+    sampled = "shiftrightunsigned(shiftrightunsigned(grp, 1), 63 - coalesce(_shift, 0)) = 0L"
+    return known.where(sampled).drop("_shift")
