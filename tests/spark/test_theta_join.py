@@ -11,8 +11,10 @@ import pytest
 from latecomer.core.slack import Fixed
 from latecomer.core.theta_window import WindowJoin, expand
 from latecomer.lake import views
+from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
+from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -172,12 +174,32 @@ def test_count_and_ranges_with_any_cut(tmp_path, spark, emit):
     if emit == "count":
         assert {start(r): r["matches"] for r in results.to_pylist() if r["matches"]} == wanted
         return
-    opened = set()
+    assert sorted(expanded(results)) == sorted(final)
+
+
+def expanded(results) -> list[tuple]:
+    """Window and both `seq` of every pair that ranges stand for, as often as they do."""
+    found = []
     for each in sorted({start(r) for r in results.to_pylist()}):
         mine = results.filter(pa.array([start(r) == each for r in results.to_pylist()]))
         pairs = expand(mine, ("r", "s"))
-        opened |= {(each, *pair) for pair in zip(pairs["r"].tolist(), pairs["s"].tolist(), strict=True)}
-    assert opened == final
+        found += [(each, *pair) for pair in zip(pairs["r"].tolist(), pairs["s"].tolist(), strict=True)]
+    return found
+
+
+def test_ranges_that_a_flush_answered_and_the_next_arrival_corrects(lake, tmp_path):
+    """Both answers are published at the same arrival; the correction alone stands in `results`."""
+    times = [1_700_000_000_000_000 + i for i in range(3)]
+    table = pa.table({"stream": ["a", "b", "b"], "event_ts": times, "seq": range(3), "v": [5, 3, 2]})
+    spec = query(emit="ranges")
+    for rows in (table.slice(0, 2), table.slice(2)):
+        load(lake, rows, tmp_path)
+        run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    for area in ("on_time", "corrections"):
+        assert set(views.view(lake, spec, area)["published_seq"].to_pylist()) == {2}
+    assert sorted(expanded(views.results(lake, spec))) == [(times[0], 0, 1), (times[0], 0, 2)]
+    assert not [each for each in check(lake, spec).failures if "twice" in each]
 
 
 def test_all_methods_give_the_same_rows(lake, tmp_path):
@@ -193,6 +215,25 @@ def test_all_methods_give_the_same_rows(lake, tmp_path):
     assert len(kept["fast_theta_join"]) > 20
     for strategy, rows in kept.items():
         assert rows == kept["fast_theta_join"], strategy
+
+
+@pytest.mark.parametrize("kind", ["theta_join", "join"])
+@pytest.mark.parametrize("alias", ["window", "wait", "period"])
+def test_a_column_that_would_have_the_name_of_a_fixed_one(lake, tmp_path, kind, alias):
+    """Where no `select` names them, aliases and columns of streams make up the results' names."""
+    table = events.disordered(8, rows=20)
+    column = {"window": "start", "wait": "us", "period": "start"}[alias]
+    load(lake, table.append_column(column, table["v"]), tmp_path)
+    text = f"name: pairs\nkind: {kind}\nstreams: {{{alias}: a, s: b}}\nwindow: 5 s\n"
+    if kind == "theta_join":
+        text += f"conditions: [{alias}.v < s.v]\n"
+    else:
+        text += f"where: {alias}.v < s.v\nquality: {{recall: 0.9, period: 1 min}}\n"
+    if (kind, alias) == ("join", "window"):
+        assert run(lake, parse_query(text), flush=True).on_time
+        return
+    with pytest.raises(InputError, match=f"{alias}_{column}.*two result columns"):
+        run(lake, parse_query(text), flush=True)
 
 
 @pytest.mark.parametrize("condition", ["r.whole < s.real", "r.whole = s.real", "s.real <= r.whole"])

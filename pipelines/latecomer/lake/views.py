@@ -127,28 +127,35 @@ def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
 
 
 def _newest_windows(rows: pa.Table) -> pa.Table:
-    """Rows of each window's newest answer, where an answer is many rows that stand together."""
-    newest = rows.group_by("window_start").aggregate([("published_seq", "max")])
-    joined = rows.join(newest, "window_start")
-    kept = joined.filter(pc.equal(joined["published_seq"], joined["published_seq_max"]))
-    return kept.select(rows.column_names)
+    """Rows of each window's newest answer, where an answer is many rows that stand together.
+
+    A flush publishes before the next arrival, under its number: what that arrival corrects has the same `published_seq`.
+    """
+    (window,) = identities.codes([rows], ["window_start"])
+    published, revision = (rows[name].to_numpy() for name in ("published_seq", "revision"))
+    order = np.lexsort((revision, published, window))
+    newest = np.empty(int(window.max(initial=-1)) + 1, np.int64)
+    newest[window[order]] = order  # the last one stays
+    newest = newest[window]
+    return rows.filter(pa.array((published == published[newest]) & (revision == revision[newest])))
 
 
 def _with_coverage(lake: Lake, spec: Spec, rows: pa.Table, keys: list[str]) -> pa.Table:
     """``coverage``: rows of the first answer, as a share of those the window is known to have by now; 0 without a first."""
-    fixed = small.read(lake, "corrections", spec.name, columns=[*keys, "rows"])
-    if fixed is None or not fixed.num_rows or not rows.num_rows:
+    again = [small.read(lake, area, spec.name, columns=[*keys, "rows"]) for area in ("corrections", "backfill")]
+    known = [part for part in again if part is not None and part.num_rows]
+    if not known or not rows.num_rows:
         return rows
     first = small.read(lake, "on_time", spec.name, columns=[*keys, "rows"])
-    if first is None:
-        return rows
-    here, fixed_here, first_here = identities.codes([rows, fixed, first], keys)
-    last = max(int(each.max(initial=-1)) for each in (here, fixed_here, first_here)) + 1
-    published, known = np.zeros(last, np.int64), np.zeros(last, np.int64)
-    published[first_here] = first["rows"].to_numpy()
-    np.maximum.at(known, fixed_here, fixed["rows"].to_numpy())
-    # an answer that was never corrected is known by its first
-    share = published[here] / np.maximum(np.where(known[here] > 0, known[here], published[here]), 1)
+    parts = [rows, *known] if first is None else [rows, *known, first]
+    codes = identities.codes(parts, keys)
+    here, last = codes[0], 1 + max(int(each.max(initial=-1)) for each in codes)
+    published, by_now = np.zeros(last, np.int64), np.zeros(last, np.int64)
+    for part, code in zip(parts, codes, strict=True):
+        np.maximum.at(by_now, code, part["rows"].to_numpy())
+    if first is not None:
+        published[codes[-1]] = first["rows"].to_numpy()
+    share = published[here] / np.maximum(by_now[here], 1)
     place = rows.column_names.index("coverage")
     return rows.set_column(place, "coverage", pa.array(share, pa.float64()))
 
@@ -220,7 +227,7 @@ def ledger(lake: Lake, spec: Spec, open_periods: pa.Table | None = None) -> pa.T
         "on_time": rows["on_time"],
         "missed": pa.array(expected - on_time, mask=~known),
         "repaired": pa.array(fixed, mask=~known),
-        "target": rows["target"],
+        "target": pa.array(np.full(len(rows), spec.target)),
         "achieved_on_time": pa.array(share, mask=~known),
         "achieved_final": pa.array(final(lake, spec.name, start, expected), mask=~known),
     }

@@ -54,7 +54,7 @@ class Stored:
 
 def stored(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> Stored:
     """Count the rows of each table that are `within`."""
-    beside = {Answers.ADDED: (), Answers.REPLACED: ("published_seq",)}.get(spec.answers, ("revision",))
+    beside = {Answers.ADDED: (), Answers.REPLACED: ("published_seq", "revision")}.get(spec.answers, ("revision",))
     keys = (*spec.result_keys, *beside)
     about = sum(small.count(lake, area, spec.name, each) for area, each in within.items())
     passes = max(1, -(-about // ROWS_AT_ONCE))

@@ -10,7 +10,7 @@ from latecomer.lake.errors import InputError
 from latecomer.specs.common import repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -99,15 +99,15 @@ def join_null_safe(
     return left.join(renamed, matched, how).drop(*hidden.values())
 
 
-def refuse_twice(query: str, names: Sequence[str]) -> None:
-    """Refuse a result that would have two columns of one name.
+def refuse_twice(query: str, names: Sequence[str], fixed: Iterable[str]) -> None:
+    """Refuse a result of which two columns would have one name, `names` and the `fixed` ones that its table has beside them.
 
     Raises
     ------
     InputError
         With the name.
     """
-    twice = repeated(names)
+    twice = repeated([*names, *fixed])
     if twice:
         raise InputError(
             f"query {query}: select",

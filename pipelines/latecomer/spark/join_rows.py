@@ -18,6 +18,7 @@ from latecomer.spark.query import check_expressions, open_streams
 from latecomer.spark.stage import Batch
 from latecomer.specs import expressions as ex
 from latecomer.specs.join import JoinSpec
+from latecomer.specs.windows import ENVELOPE, STORED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,7 @@ class JoinRows:
             wanted.append(("where", self.spec.where, "bool"))
         wanted += [("select", item.expr, None) for item in self.spec.select or ()]
         check_expressions(self.spec, events, wanted)
-        refuse_twice(self.spec.name, [name for name, _ in self._outputs()])
+        refuse_twice(self.spec.name, [name for name, _ in self._outputs()], (*ENVELOPE, *STORED))
 
     # -- names ---------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from latecomer.spark.tables import handed
 from latecomer.spark.windowed import Closing, Due, WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.theta_join import ThetaJoinSpec
+from latecomer.specs.windows import ENVELOPE, INNER, WINDOW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -62,7 +63,7 @@ class ThetaJoinStage(WindowedStage):
         ]
         wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.spec.select or ())]
         check_expressions(self.spec, self.events, wanted)
-        refuse_twice(self.spec.name, [name for name, _ in self.outputs])
+        refuse_twice(self.spec.name, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
 
     # ------------------------------------------------------------------------------------------------------- names
 
