@@ -49,14 +49,13 @@ class CalibratedRetention:
     Thin evidence. The share ``1 - target`` of `c` known contributions, ``e = c (1 - target)``, is what the tail that decides was
     learned from. While few periods or few contributions are known, the span of rows that a buffer holds, ``w + d``, is widened by::
 
-        (1 + (STEADY - 1) min(1, TAIL n / e)) * (1 + (((M + 1) / (n + 1))^GROWTH - 1) min(1, TAIL / e))
+        1 + (((M + 1) / (n + 1))^GROWTH - 1) min(1, TAIL / e)
 
-    with `n` of `M` periods remembered. The first factor is for periods of few contributions, whose own quantiles scatter, and
-    stays; the second, for a tail not yet seen, ends with the learning. Both bound the price as a ratio of rows, not by the
-    longest delay, and vanish where contributions are many: there between-period luck is small and would only cost rows.
-    With `e` below `LEAST` while ``n < M`` no quantile is known at all and the delays alone decide (next rule). A period with
-    fewer than ``1 / (1 - target)`` pairs may lose none; then the controller holds for the largest requirement that `M`
-    periods showed, times `STEADY`.
+    with `n` of `M` periods remembered: a tail not yet seen. It bounds the price as a ratio of rows, not by the longest delay,
+    ends with the learning, and vanishes where contributions are many: there between-period luck is small and would only cost
+    rows. With `e` below `LEAST` while ``n < M`` no quantile is known at all and the delays alone decide (next rule). A period
+    with fewer than ``1 / (1 - target)`` pairs may lose none; then the controller holds for the largest requirement that `M`
+    periods showed.
 
     Never for nothing. A tuple y of delay `u` needs no partner beyond ``d = u``: ``T(seq_y) - w - x.ts <= T(seq_y) - y.ts <= u``.
     So widening ends at `WARM_UP` times the largest delay that the *opposite* stream has shown, ``(M + 1) / (n + 1)`` times
@@ -66,6 +65,9 @@ class CalibratedRetention:
     met a bound; those logs say nothing about them any more. On other seeds, and two kinds of streams looked at for the first
     time (8 kinds, 5 to 20 periods of 20 or 200 pairs, targets 0.9 and 0.99): 0.987 of all periods met at 1.65 times the
     clairvoyant's rows, against 0.989 at 1.92 times with the first values; Pareto delays 0.950, delivery by the clock 2.5 times the rows.
+    Rows widened by another 1.3 wherever periods are of few contributions cost more than they keep: on 21 kinds of streams (10, 20 and 80
+    periods of 90 to 600 rows, targets 0.85 to 0.99) 0.982 of the periods at 1.45 times the clairvoyant's rows, the median stream's,
+    without it 0.967 at 1.27.
 
     Not promised. A period is lost where delays of a kind never seen begin: the first outage of a source, a new regime, a
     delay longer than the stream is old. Streams where that happens in more than
@@ -84,8 +86,6 @@ class CalibratedRetention:
     """Contributions beyond the target's quantile that settle the scale of the remembered tail (to a third)."""
     LEAST = 5.0
     """Fewer of them, and the quantile is the luck of single pairs."""
-    STEADY = 1.3
-    """Times the rows held where periods are of few contributions."""
     GROWTH = 0.5
     """A tail ``P(need > x) ~ x^(-1 / GROWTH)``, at the edge of a variance, is made up for by ``((M + 1) / (n + 1))^GROWTH``."""
 
@@ -152,9 +152,8 @@ class CalibratedRetention:
         most = int(max(self.WARM_UP, growth) * self.largest_us[1 - side])
         if retention_us >= FOREVER or (tail < self.LEAST and periods < memory):
             return max(most, retention_us if retention_us < FOREVER else 0)
-        scatter = 1 + (self.STEADY - 1) * min(1.0, self.TAIL * periods / max(tail, 1.0))
         unseen = 1 + (growth**self.GROWTH - 1) * min(1.0, self.TAIL / max(tail, 1.0))
-        return max(retention_us, min(floor + int((retention_us - floor) * scatter * unseen), most))
+        return max(retention_us, min(floor + int((retention_us - floor) * unseen), most))
 
     def to_dict(self) -> dict[str, Any]:
         """Parameters and state, JSON-able and exact."""
