@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
+from latecomer.lake.landing import digest
 from latecomer.spark import ingest as ingestion
 from latecomer.spark.ingest import IngestOptions, committed_seq, ingest, quarantined, stream_totals
 
@@ -82,6 +83,29 @@ def test_the_same_content_twice_is_one_ingestion(lake, tmp_path):
     assert (first.rows_read, len(first.skipped_files)) == (2, 1)
     assert (again.rows_read, len(again.skipped_files), committed_seq(lake)) == (0, 1, 2)
     assert first.changed_files == again.changed_files == []
+
+
+def test_what_was_read_as_another_format_by_mistake_comes_in_again(lake, tmp_path):
+    (tmp_path / "a.csv").write_text("event_ts,v\n1,1\n2,2\n")
+    (tmp_path / "copy.txt").write_text("event_ts,v\n1,1\n2,2\n")
+    wrong = ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s", format="json"))
+    assert (wrong.rows_ingested, wrong.rows_quarantined) == ({}, {"s": 3})
+    right = ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
+    assert (right.rows_ingested, right.skipped_files, len(right.changed_files)) == ({"s": 2}, [], 1)
+    for name, forced in (("a.csv", "csv"), ("copy.txt", "csv"), ("a.csv", "json")):
+        again = ingest(lake, [str(tmp_path / name)], IngestOptions(stream="s", format=forced))
+        assert (again.rows_read, len(again.skipped_files)) == (0, 1), name
+
+
+def test_what_an_earlier_version_ingested_is_not_ingested_again(lake, tmp_path, monkeypatch):
+    """Its digests did not tell the format."""
+    (tmp_path / "a.txt").write_text("event_ts,v\n1,1\n2,2\n")
+    with monkeypatch.context() as earlier:
+        noted = digest(tmp_path / "a.txt", '["s", null, "event_ts", "arrival_ts", "UTC"]')
+        earlier.setattr(ingestion, "_digest", lambda path, options: noted)
+        ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
+    again = ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
+    assert (again.rows_read, len(again.skipped_files)) == (0, 1)
 
 
 def test_a_file_that_grew_comes_in_again_whole_and_is_named(lake, tmp_path, monkeypatch):

@@ -146,7 +146,8 @@ def main() -> None:
     "--max-future",
     default="1 d",
     show_default=True,
-    help="A row whose event time is this much later than its arrival goes to quarantine.",
+    help="A row whose event time is this much later than its arrival goes to quarantine, and stays there: the same content is not "
+    "read again with another bound.",
 )
 @JSON
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")

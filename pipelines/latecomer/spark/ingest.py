@@ -132,13 +132,13 @@ def ingest(
     digests = {}
     for path in files:
         with readable(path):
-            digests[path] = digest(path, _what_matters(options))
+            digests[path] = _digest(path, options)
     with Lease(lake, "ingest") as lease:
         known, streams_of = _ingested_before(lake)
         fresh: list[Path] = []
         skipped: list[str] = []
         for path in files:
-            if digests[path] in known:
+            if known & {digests[path], _without_format(digests[path])}:
                 skipped.append(str(path))
             else:
                 known.add(digests[path])
@@ -205,7 +205,7 @@ class _Ingestion:
         """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
         for path, known in zip(self.files, self.digests, strict=True):
             try:
-                same = digest(path, _what_matters(self.options)) == known
+                same = _digest(path, self.options) == known
             except OSError:
                 same = False
             if not same:
@@ -432,8 +432,15 @@ def _changed(path: Path) -> InputError:
     return InputError(str(path), None, "was changed while it was read; nothing was ingested", remedy)
 
 
-def _what_matters(options: IngestOptions) -> str:
-    return json.dumps([options.stream, options.by, options.event_column, options.arrival_column, options.timezone])
+def _digest(path: Path, options: IngestOptions) -> str:
+    """Digest of a file's content and of how it is read, then its format: read as another it comes in again, as it should after a mistake."""
+    named = [options.stream, options.by, options.event_column, options.arrival_column, options.timezone]
+    return f"{digest(path, json.dumps(named))} {format_of(path, options.format)}"
+
+
+def _without_format(known: str) -> str:
+    """What earlier versions noted: what they ingested stays ingested, as whatever format."""
+    return known.split()[0]
 
 
 def _ingested_before(lake: Lake) -> tuple[set[str], dict[str, set[str]]]:
