@@ -74,6 +74,27 @@ def test_meaning():
     assert ex.parse("a", aliases=ALIASES, default_alias="r", **KNOWN) == ex.Column("r", "a")
 
 
+def test_a_short_text_that_would_be_gigabytes_of_sql_is_refused():
+    nested = {
+        "abs": lambda depth: "abs(" * depth + "l.a" + ")" * depth + " > 1",
+        "between": lambda depth: "(" * depth + "l.a" + " between false and true)" * depth,
+        "within": lambda depth: "within_distance(0, 0, 0, " * depth + "l.a" + ", 1)" * depth,
+        "text": lambda depth: "abs(" * depth + f"length('{'x' * 3000}')" + ")" * depth + " > 1",
+        "list": lambda depth: f"(l.a in ({', '.join('1' * 900)}))" + " between false and true" * depth,
+    }
+    for name, deep, shallow in (("abs", 12, 7), ("between", 18, 9), ("within", 15, 9), ("text", 6, 2), ("list", 30, 2)):
+        with pytest.raises(SpecError) as caught:
+            parse(nested[name](deep))
+        assert str(caught.value).startswith("q.yaml: where: ") and "longer than 10,000 parts" in str(caught.value)
+        fine = parse(nested[name](shallow))
+        assert max(len(ex.to_text(fine)), len(ex.to_spark_sql(fine, lambda column: column.name))) < 500_000
+    with pytest.raises(SpecError, match="10,000 parts"):
+        ex.parse_call(f"avg({nested['between'](18)})", source="q.yaml", key="select.x", aliases=ALIASES)
+    with pytest.raises(SpecError, match="10,000 parts"):
+        ex.parse_item(f"{nested['abs'](12)} as b", aliases=ALIASES, **KNOWN)
+    parse(" and ".join(["abs(l.a - r.a) between abs(l.b) and 2"] * 38))
+
+
 THREE = [True, False, None]
 
 

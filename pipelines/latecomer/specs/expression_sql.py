@@ -56,7 +56,7 @@ def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:
                 whole = "INT" if name == "round" else "DOUBLE"
                 rest = "".join(f", CAST({sql(arg)} AS {whole})" for arg in args[1:])
                 return f"{name}({first}{rest})"
-            if name == "abs":  # abs() of the smallest integer is an error
+            if name == "abs":  # Spark's fails on the smallest integer, and rounds a decimal to 34 digits
                 return f"(CASE WHEN {sql(args[0])} < 0 THEN try_subtract(0, {sql(args[0])}) ELSE {sql(args[0])} END)"
             if name == "substr":
                 places = "".join(f", try_cast({sql(arg)} AS INT)" for arg in args[1:])

@@ -48,6 +48,8 @@ __all__ = [
     "evaluate", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
 ]  # fmt: skip
 LONGEST, DEEPEST = 4_000, 40
+MOST_PARTS = 10_000
+"""Of an expression as it is written for Spark, where some operands stand more than once."""
 MOST_WORDS = 30
 """Words of a refused text that are tried in quotes."""
 MOST_DIGITS = 30
@@ -121,7 +123,7 @@ def parse_call(text: str, *, source: str, key: str, aliases: Sequence[str]) -> t
         name, given = _call_name(node)
         if any(isinstance(child, (exp.Star, exp.Distinct)) for child in given):
             raise _Refused("uses * or distinct, which are not supported", "write count() to count rows")
-        return name, tuple(_translate(child, tuple(aliases), sole, 1) for child in given)
+        return name, tuple(_bounded(_translate(child, tuple(aliases), sole, 1)) for child in given)
 
     return _guarded(text, source, key, read)  # type: ignore[no-any-return]
 
@@ -138,7 +140,7 @@ def _parse(text: str, source: str, key: str, aliases: Sequence[str], default_ali
             tree = tree.this
             if not ALIAS.fullmatch(name):
                 raise _Refused(f"{name!r} is not a column name", "use letters, digits and _")
-        return SelectItem(name, _translate(tree, tuple(aliases), default_alias or sole, 0))
+        return SelectItem(name, _bounded(_translate(tree, tuple(aliases), default_alias or sole, 0)))
 
     return _guarded(text, source, key, read)  # type: ignore[no-any-return]
 
@@ -207,6 +209,32 @@ _NEVER_THERE = (
 )
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
 """Texts and quoted names; what `split` gives at odd places."""
+
+
+def _bounded(expr: Expr) -> Expr:
+    """The same, or refused: a few of these in one another make a short text gigabytes of SQL."""
+    if _parts(expr, {}) > MOST_PARTS:
+        raise _Refused(
+            f"is longer than {MOST_PARTS:,} parts as SQL, where between, abs() and within_distance() repeat what stands in them",
+            "nest fewer of them in one another",
+        )
+    return expr
+
+
+def _parts(expr: Expr, known: dict[int, int]) -> int:
+    """How long an expression is as Spark SQL. What stands in a tree twice is looked at once: `known` has it by its identity."""
+    if id(expr) in known:
+        return known[id(expr)]
+    match expr:
+        case Column(name=text) | Like(pattern=text) | Literal(value=str() as text):
+            own = 1 + len(text) // 10
+        case InList(values=values):
+            own = 1 + sum(_parts(value, known) for value in values)
+        case _:
+            own = 1
+    times = 3 if isinstance(expr, Call) and expr.name == "abs" else 2 if isinstance(expr, WithinDistance) else 1
+    known[id(expr)] = own + times * sum(_parts(child, known) for child in children(expr))
+    return known[id(expr)]
 
 
 def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: int) -> Expr:
