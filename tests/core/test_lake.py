@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -186,6 +187,14 @@ def test_tables_of_earlier_versions_get_the_properties_of_new_ones(tmp_path) -> 
         table = small.open_table(lake, area, "q")
         assert table is not None and table.metadata().configuration == small.properties(area)
         assert small.last_version(lake, area, "q", "run") == housekeeping.MANY_FILES
+
+
+def test_a_view_knows_nothing_of_the_ledger_whose_tables_differ_by_kind(tmp_path, monkeypatch) -> None:
+    lake, spec = Lake(tmp_path / "lake"), SimpleNamespace(name="q", kind="aggregate")
+    small.append(lake, "ledger", "q", pa.table({"period_start": [1], "emission": [0]}), "run", 0)
+    monkeypatch.setattr(journal, "state_for", lambda lake, spec: None)
+    with pytest.raises(KeyError, match="ledger"):
+        views.view(lake, spec, "ledger")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

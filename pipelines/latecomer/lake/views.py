@@ -1,7 +1,7 @@
 """Read-side views of a query: what its user reads, joined from tables with one writer each. No JVM.
 
 ``results`` is on-time rows plus corrections, latest revision; ``late`` gains ``repaired_in`` from the repairs;
-``ledger`` joins the run's half (published, registered, held) with the repair's (missed and repaired). Every view is
+a join's ``ledger`` joins the run's half (published, registered, held) with the repair's (missed and repaired). Every view is
 sorted by its rows' identity, so two lakes that hold the same rows export the same file.
 """
 
@@ -31,7 +31,9 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
-    """``results``, ``on_time``, ``corrections``, ``late``, ``ledger`` (closed periods) or ``quarantine`` as a table.
+    """``results``, ``on_time``, ``corrections``, ``late`` or ``quarantine`` as a table.
+
+    Not the ledger, which differs by kind: :mod:`latecomer.quality.ledger` has it.
 
     Raises
     ------
@@ -46,7 +48,6 @@ def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
         "on_time": lambda lake, spec: _sorted_rows(lake, spec, ["on_time"], latest=False),
         "corrections": lambda lake, spec: _sorted_rows(lake, spec, ["corrections"], latest=False),
         "late": late,
-        "ledger": ledger,
     }[name](lake, spec)
 
 
