@@ -95,6 +95,14 @@ def test_a_short_text_that_would_be_gigabytes_of_sql_is_refused():
     parse(" and ".join(["abs(l.a - r.a) between abs(l.b) and 2"] * 38))
 
 
+def test_a_result_is_named_after_the_word_as():
+    for good in ("l.x_as as y", "l.x AS y ", 'l.x as "y"', "(l.x)as y", 'l."as"as y', 'l.x\nas\n"y"', "l.x + 1 as\ty"):
+        assert ex.parse_item(good, aliases=ALIASES, **KNOWN).name == "y"
+    for bad in ("l.x y", "l.x_as y", 'l.x_as "y"', "l.as y", 'l."as" y', "'as' y", "l.éas y"):
+        with pytest.raises(SpecError, match="write `expression as name`"):
+            ex.parse_item(bad, aliases=ALIASES, **KNOWN)
+
+
 THREE = [True, False, None]
 
 

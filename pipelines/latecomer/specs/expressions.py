@@ -95,7 +95,7 @@ def parse_item(
     """``alias.column`` (named ``alias_column``; in a query of one stream just ``column``) or ``expression as name``."""
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
-        if not text.lower().rstrip().removesuffix(item.name.lower()).rstrip('" ').endswith("as"):
+        if not re.search(rf'(?<![\w.])as\s*("{item.name}"|(?<=\s){item.name})\s*$', text, re.IGNORECASE):
             raise SpecError(source, key, text, "is not one expression", "write `expression as name`")
         return item
     if isinstance(item.expr, Column):
