@@ -1,4 +1,4 @@
-"""Rows by several integer columns: as one number, in order, and where one run of equal ones ends.
+"""Rows keyed by several integer columns: packed into one number each, sorted, counted, and cut into runs of equal rows.
 
 Ordering: by the first column, then the second, and so on; equal rows stay as they stand. Cost: O(n log n) comparisons of one number
 where the columns' ranges fit into 63 bits together, else one stable sort per column.

@@ -9,8 +9,8 @@ of at most 100,000 values (every k-th, so the plan is a function of its input al
 
 Choices where the source is silent: an edge is planned by its first equality, else its first inequality; equal depth is
 the default, equal width the source's; pieces cut the left stream's and the right stream's partitions alike, and every
-left piece receives what it matches on the right once. `pieces` is that plan as independent tasks: a piece with what it
-matches wholly, where the planned condition needs no test, and a piece on the diagonal, where all do.
+left piece receives what it matches on the right once. Spark's tasks are cut alike (:mod:`latecomer.spark.theta_pieces`):
+where partitions match wholly, the planned condition needs no test; on the diagonal all conditions do.
 
 References
 ----------

@@ -54,7 +54,7 @@ class Thinning:
         return cls(panes[order], shift[order])
 
     def about(self, groups: int) -> int:
-        """For how many groups so many that were looked at stand, at most."""
+        """Upper estimate of all groups, given how many were looked at."""
         return groups << int(self.shift.max(initial=0))
 
     def greatest(self, first: Int64, last: Int64) -> Int64:

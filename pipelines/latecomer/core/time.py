@@ -21,5 +21,5 @@ def running_max(values: NDArray[np.int64], carry: int = NEVER) -> NDArray[np.int
 
 
 def stream_time(max_ts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """`T`: the least of the streams' running maxima; `NEVER` until each stream has spoken (section 0)."""
+    """`T`: the least of the streams' running maxima; `NEVER` until each stream has spoken."""
     return np.minimum.reduce(max_ts)

@@ -430,7 +430,7 @@ class WindowControl:
 
 
 def every_number(first: Int64, last: Int64) -> tuple[Int64, Int64]:
-    """All whole numbers of the ranges ``[first, last]``, range by range (none where ``last < first``): their range's place, and they."""
+    """Concatenate the ranges ``[first, last]`` (empty where ``last < first``); returns, per number, the index of its range and the number."""
     times = np.maximum(last - first + 1, 0)
     at = np.repeat(np.arange(len(first)), times)
     offset = np.arange(len(at)) - np.repeat(np.cumsum(times) - times, times)

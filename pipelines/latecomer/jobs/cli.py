@@ -31,7 +31,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obje
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """By the user: Spark then fails for its cancelled jobs, while that is handled."""
+    """Did the user press Ctrl-C? It cancels Spark's jobs, so what is raised may be their failure, with the interrupt behind it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

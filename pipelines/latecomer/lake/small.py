@@ -37,7 +37,7 @@ def properties(area: str) -> dict[str, str]:
 
 @contextmanager
 def _named(lake: Lake, area: str, name: str) -> Iterator[None]:
-    """What fails while a table is read is told which; files may be gone or damaged, or their store may not answer."""
+    """Add the table's name to an error of reading it: its files may be gone or damaged, or their store may not answer."""
     try:
         yield
     except (DeltaError, pa.ArrowException, OSError) as error:

@@ -212,7 +212,7 @@ class _Ingestion:
                 raise _changed(path)
 
     def check_in_place(self) -> None:
-        """The same of Parquet, which is read where it lies, again and again until its rows are written."""
+        """Refuse Parquet files that were written to since: they are not copied but read again and again until their rows are written."""
         for path, stamp in self._stamps.items():
             if _stamp(path) != stamp:
                 raise _changed(path)

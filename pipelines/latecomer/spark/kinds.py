@@ -37,7 +37,7 @@ def open_ledger(spec: Any, state: dict[str, Any]) -> pa.Table | None:
 
 
 def joined_to(spec: Any, state: dict[str, Any]) -> int:
-    """Event time (us) up to which a join's rows are joined when they have come, from the state alone; those above still wait."""
+    """Event time (us) up to which a join has joined every row that arrived; later rows still wait in the reorder buffer. From the state alone."""
     found: int = _class(spec).joined_to(state)
     return found
 

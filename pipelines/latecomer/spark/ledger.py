@@ -1,6 +1,6 @@
-"""The run's own half of the ledger: what each period published, missed registering, held and waited.
+"""A join's ledger as `run` writes it: per period, results published, rows that came late, rows held, and how long results waited.
 
-Repair has the other half (``repairs/<query>``); :mod:`latecomer.lake.views` joins the two. A period is written when
+`repair` writes the other half (``repairs/<query>``), and :mod:`latecomer.lake.views` puts the two together. A period is written when
 stream time has left it, so its row does not depend on where micro-batches were cut; at a flush the open periods are
 written too, and once more (``emission`` 1, 2, ...) should arrivals follow after all.
 """

@@ -108,7 +108,8 @@ _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Rows that are here, for Spark: in as many partitions as there are cores, where it would make one of every 10,000 rows.
 
-    As one chunk: Spark stops at two empty ones, and Arrow reads one of every file that has none of the rows. Nor does Spark take none of a list.
+    As one chunk: Spark stops at two empty ones, and Arrow reads one of every file that has none of the rows. Of no rows an empty chunk: Spark
+    fails on a table without chunks that has a column of lists.
     """
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
     given = spark.conf.get(_ARROW_ROWS)
