@@ -87,7 +87,8 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
         stage = JoinStage(spec, session(lake, rows=state.seq_to), lake)
         return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
     from latecomer.spark.kinds import stage_of
-    from latecomer.spark.windowed import WindowedStage, controls_of
+    from latecomer.spark.window_rows import controls_of
+    from latecomer.spark.windowed import WindowedStage
 
     windows = stage_of(spec, session(lake, rows=state.seq_to), lake)
     assert isinstance(windows, WindowedStage)

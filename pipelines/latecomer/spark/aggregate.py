@@ -27,7 +27,9 @@ from latecomer.spark import ranks
 from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
-from latecomer.spark.windowed import Closing, Due, WindowedStage
+from latecomer.spark.window_repair import Due
+from latecomer.spark.window_rows import Closing
+from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import AggregateSpec
 

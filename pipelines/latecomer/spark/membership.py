@@ -52,7 +52,9 @@ from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quo
 from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
 from latecomer.spark.query import check_expressions
 from latecomer.spark.session import expects_few
-from latecomer.spark.windowed import Closing, Due, WindowedStage
+from latecomer.spark.window_repair import Due
+from latecomer.spark.window_rows import Closing
+from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.membership import MembershipSpec
 

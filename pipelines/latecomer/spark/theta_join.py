@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_plan
+from latecomer.core.closings import windows_of
 from latecomer.core.theta_window import RANGES, SMALL_ROWS, Operand, WindowJoin
 from latecomer.lake import small
 from latecomer.spark import theta_pieces as pieces
@@ -31,7 +32,9 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quot
 from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.tables import handed
-from latecomer.spark.windowed import Closing, Due, WindowedStage
+from latecomer.spark.window_repair import Due
+from latecomer.spark.window_rows import Closing
+from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.theta_join import ThetaJoinSpec
 from latecomer.specs.windows import ENVELOPE, INNER, WINDOW
@@ -180,7 +183,7 @@ class ThetaJoinStage(WindowedStage):
         pane = np.concatenate(panes)
         order = np.argsort(pane, kind="stable")
         start, sums = pane[order] * self.grid.pane_us, np.cumsum([0, *np.concatenate(rows)[order]])
-        numbers = np.unique(self._windows_of(np.unique(pane)))
+        numbers = np.unique(windows_of(self.grid, np.unique(pane)))
         begin = numbers * self.grid.slide_us
         low, high = (np.searchsorted(start, bound) for bound in (begin, begin + self.grid.size_us))
         crowded = (sums[high] - sums[low] > self._bound) & (first <= numbers) & (numbers <= last)

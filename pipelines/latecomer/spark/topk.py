@@ -24,7 +24,9 @@ from latecomer.spark import tables
 from latecomer.spark.columns import join_null_safe, quoted
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.session import expects_few
-from latecomer.spark.windowed import BROADCAST_ROWS, Closing, Due, WindowedStage
+from latecomer.spark.window_repair import Due
+from latecomer.spark.window_rows import BROADCAST_ROWS, Closing
+from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import folded
 from latecomer.specs.topk import TopKSpec

@@ -1,0 +1,53 @@
+"""Closing windows against a loop over windows and arrivals that follows the definition word for word."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from latecomer.core.arrivals import Arrivals, Arrived
+from latecomer.core.closings import closings
+from latecomer.core.time import NEVER
+from latecomer.core.windows import Grid
+
+SHARDS = 2
+rows = st.lists(st.tuples(st.integers(-300, 300), st.integers(0, SHARDS - 1)), max_size=40)
+grids = st.sampled_from([Grid(40, 20), Grid(20, 20), Grid(30, 20), Grid(10, 20)])
+
+
+def windows_with(grid, times):
+    """Numbers of the windows that hold a row of one of the panes, with the pane's extent for the row's time."""
+    found = set()
+    for start in {time // grid.pane_us * grid.pane_us for time in times}:
+        numbers = range(start // grid.slide_us - grid.size_us // grid.slide_us - 1, start // grid.slide_us + 1)
+        found |= {m for m in numbers if m * grid.slide_us <= start < m * grid.slide_us + grid.size_us}
+    return found
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    grids, rows, st.lists(st.integers(-300, 300), max_size=10), st.integers(0, 60), st.booleans(), st.integers(-20, 10)
+)
+def test_windows_close_at_the_first_arrival_that_reaches_them(grid, given_rows, open_times, slack, flush, before):
+    ts, shard = (np.array([row[i] for row in given_rows], np.int64) for i in (0, 1))
+    side = np.zeros(len(ts), np.int8)
+    new = Arrivals.of(np.arange(len(ts)), ts, side, shard.astype(np.int32), [NEVER] * SHARDS, SHARDS)
+    reached = np.maximum((new.stream_time_us - slack - grid.size_us) // grid.slide_us, before)
+    panes = [np.unique(np.array(open_times, np.int64) // grid.pane_us), np.empty(0, np.int64)]
+    ends = [int(new.stream_time_us[shard == each][-1]) if (shard == each).any() else None for each in range(SHARDS)]
+    arrived = Arrived.of(new, grid, SHARDS)
+    found = closings(grid, new, reached, arrived, [before] * SHARDS, panes, (len(ts), ends) if flush else None)
+    wanted, after = [], []
+    for each in range(SHARDS):
+        own = [time for time, place in given_rows if place == each] + (open_times if each == 0 else [])
+        last = before
+        for m in sorted(windows_with(grid, own)):
+            at = next((i for i in range(len(ts)) if shard[i] == each and reached[i] >= m), None)
+            end = m * grid.slide_us + grid.size_us
+            if m > before and at is not None:
+                wanted.append((each, m, at, max(int(new.stream_time_us[at]) - end, 0)))
+            elif m > before and flush and ends[each] is not None:
+                wanted.append((each, m, len(ts), max(ends[each] - end, 0)))
+                last = m
+        after.append(max([last, *(int(each_reached) for i, each_reached in enumerate(reached) if shard[i] == each)]))
+    columns = (found.shard, found.window, found.seq, found.wait_us)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == wanted
+    assert list(found.after) == after
