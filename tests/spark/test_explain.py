@@ -101,6 +101,20 @@ def test_results_are_judged_by_another_target_but_not_by_another_question(shop, 
             command(lake, changed)
 
 
+@pytest.mark.parametrize("quality", ["", "quality: {hit_rate: 0.9, period: 1 h}\n"])
+def test_a_target_that_nobody_stated_is_no_promise(shop, quality):
+    _, lake = shop
+    name = "best_stated" if quality else "best"
+    spec = parse_query(
+        f"name: {name}\nkind: topk\nstreams: {{v: views}}\nscore: seq\nk: 2\nwindow: 10 min\n{quality}strategy: none\n"
+    )
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    judged = {each["expectation"] for each in check(lake, spec).results}
+    assert ("expect_recall_to_meet_target" in judged) == spec.promises == bool(quality)
+    assert "expect_complete_after_repair" in judged
+
+
 def test_data_docs_of_one_query_leave_those_of_the_others(shop, tmp_path):
     folder, lake = shop
     names = []

@@ -157,6 +157,7 @@ class Reader:
             if not isinstance(key, str):
                 raise SpecError(source, path, key, "keys must be text", "quote the key")
             self._left[key] = value
+        self._given = frozenset(self._left)
         self._known: list[str] = []
 
     def key(self, name: str) -> str:
@@ -170,6 +171,10 @@ class Reader:
     def has(self, name: str) -> bool:
         """Is the key there, and not consumed yet?"""
         return name in self._left
+
+    def given(self, name: str) -> bool:
+        """Is the key in the file, consumed or not?"""
+        return name in self._given
 
     def take(self, name: str, default: Any = _MISSING) -> Any:
         """The value of a key, consumed; a missing one is the default or an error."""

@@ -37,7 +37,7 @@ class MembershipSpec(WindowedSpec):
     """A membership query; `elements` and `windows` are in the order of `streams`, whose first gives the elements and the window of a result row."""
 
     kind: ClassVar[str] = "membership"
-    promises: ClassVar[bool] = False
+    promises: ClassVar[bool] = False  # exact after repair, and nothing before
     elements: tuple[ex.Column, ...]
     other_windows: tuple[Window, ...]
     false_positive_rate: float

@@ -45,6 +45,8 @@ class Spec:
         How the query is run; every kind's has ``name`` and ``gamma_us``.
     source, description, schedule
         The file, what its author says, when Airflow runs what. They change no result.
+    stated : bool
+        Does the file state a quality? Else `target` is a default that nobody asked for.
     """
 
     kind: ClassVar[str]
@@ -56,9 +58,12 @@ class Spec:
     source: str = field(default="", compare=False)
     description: str = field(default="", compare=False)
     schedule: Schedule = field(default=DEFAULT, compare=False)
+    stated: bool = field(default=True, compare=False)
 
-    promises: ClassVar[bool] = True
-    """Is `target` a promise about answers on time?"""
+    @property
+    def promises(self) -> bool:
+        """Is `target` a promise about answers on time? Not where a file with a constant wait states no quality."""
+        return self.stated
 
     @property
     def answers(self) -> Answers:
@@ -132,4 +137,4 @@ def rest_of(reader: Reader) -> dict[str, Any]:
     """The keys every file may end with, as arguments of a spec; refuses whatever is left."""
     found = {"source": reader.source, "description": reader.text("description", ""), "schedule": schedule_of(reader)}
     reader.done()
-    return found
+    return {**found, "stated": reader.given("quality")}

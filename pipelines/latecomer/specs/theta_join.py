@@ -62,7 +62,7 @@ class ThetaJoinSpec(WindowedSpec):
     """A theta join. `select` None means every column; it applies to ``emit: rows`` only."""
 
     kind: ClassVar[str] = "theta_join"
-    promises: ClassVar[bool] = False
+    promises: ClassVar[bool] = False  # exact after repair, and nothing before
     conditions: tuple[Condition, ...]
     emit: str
     select: tuple[ex.SelectItem, ...] | None
