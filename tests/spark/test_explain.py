@@ -9,6 +9,7 @@ from latecomer.jobs.explain import explain
 from latecomer.lake import views
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
@@ -90,7 +91,7 @@ def test_results_are_judged_by_another_target_but_not_by_another_question(shop, 
     less = parse_query(text.replace("recall: 0.95", "recall: 0.01"))
     assert not [each for each in check(lake, less).failures if "recall" in each]
     more = parse_query(text.replace("recall: 0.95", "recall: 1"))
-    assert set(views.ledger(lake, more)["target"].to_pylist()) == {1.0}
+    assert set(books.ledger(lake, more)["target"].to_pylist()) == {1.0}
     assert [each for each in check(lake, more).failures if "recall" in each]
     if change[0] == "kind: join":
         name = load_query(folder / "queries" / "join.yaml").name
@@ -113,6 +114,18 @@ def test_a_target_that_nobody_stated_is_no_promise(shop, quality):
     judged = {each["expectation"] for each in check(lake, spec).results}
     assert ("expect_recall_to_meet_target" in judged) == spec.promises == bool(quality)
     assert "expect_complete_after_repair" in judged
+
+
+@pytest.mark.parametrize("kind", ["join", "membership"])
+def test_before_every_stream_has_spoken_the_ledger_is_empty_and_nothing_else(shop, tmp_path, kind):
+    folder, full = shop
+    lake, spec = Lake(tmp_path / "lake"), load_query(folder / "queries" / f"{kind}.yaml")
+    ingest(lake, [str(folder / "landing" / "_by_stream")], IngestOptions(by="stream"))
+    run(lake, spec, until_seq=0)
+    check(lake, spec, report_dir=tmp_path / "report")
+    assert explain(lake, spec).to_text()
+    ledger = books.ledger(lake, spec)
+    assert ledger.num_rows == 0 and ledger.schema.equals(books.ledger(full, spec).schema)
 
 
 def test_data_docs_of_one_query_leave_those_of_the_others(shop, tmp_path):

@@ -202,16 +202,14 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
     return np.minimum(stored, booked).astype(float) / np.maximum(booked, 1) + (booked == 0)
 
 
-def ledger(lake: Lake, spec: Spec, open_periods: pa.Table | None = None) -> pa.Table:
+def ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
     """One row per period: what was published, missed and repaired.
 
     ``expected`` (and with it ``missed``, ``repaired``, both ``achieved``) is null until every late row registered in
     the period has been repaired. A period in which nothing was due has recall 1.
     """
-    parts = [part for part in (small.read(lake, "ledger", spec.name), open_periods) if part is not None]
-    if not parts:
-        return pa.table({"period_start": pa.array([], _TIMESTAMP)})
-    rows = pa.concat_tables(parts, promote_options="default")
+    written = small.read(lake, "ledger", spec.name)
+    rows = open_periods if written is None else pa.concat_tables([written, open_periods], promote_options="default")
     rows = rows.take(pc.sort_indices(rows, sort_keys=[("period_start", "ascending"), ("emission", "ascending")]))
     rows = rows.filter(identities.last_of_each(rows, ["period_start"])).drop_columns(["emission"])
     start = rows["period_start"].cast(pa.int64()).to_numpy()

@@ -84,8 +84,6 @@ def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
     name = "published" if isinstance(spec, WindowedSpec) else "on_time"
     read = (small.read(lake, "ledger", spec.name), open_ledger(spec, state.stage))
     parts = [rows.select(["period_start", name]) for rows in read if rows is not None]
-    if not parts:
-        return 0
     most = pa.concat_tables(parts, promote_options="default").group_by("period_start").aggregate([(name, "max")])
     return int(pc.sum(most[f"{name}_max"]).as_py() or 0)
 

@@ -34,11 +34,10 @@ from latecomer.specs.windows import WindowedSpec
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
-def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table | None) -> pa.Table:
+def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
     """One row per period that has arrivals, answers or corrections."""
-    parts = [part for part in (small.read(lake, "ledger", spec.name), open_periods) if part is not None]
-    if not parts:
-        return pa.table({"period_start": pa.array([], TIMESTAMP)})
+    written = small.read(lake, "ledger", spec.name)
+    parts = [open_periods] if written is None else [written, open_periods]
     rows = pa.concat_tables(parts, promote_options="default").to_pandas()
     rows["period"] = _us(rows["period_start"])
     rows = rows.sort_values(["period", "emission"]).drop_duplicates("period", keep="last").set_index("period")

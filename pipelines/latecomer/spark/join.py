@@ -132,7 +132,7 @@ class JoinStage(JoinRepair):
         return FOREVER
 
     @classmethod
-    def open_ledger(cls, spec: JoinSpec, state: dict[str, Any]) -> pa.Table | None:
+    def open_ledger(cls, spec: JoinSpec, state: dict[str, Any]) -> pa.Table:
         """Ledger rows of periods that are still open. Needs no Spark."""
         control, books = restore(spec, state)
         return books.open(control)

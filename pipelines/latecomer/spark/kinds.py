@@ -30,9 +30,9 @@ def stage_of(spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, A
     return stage
 
 
-def open_ledger(spec: Any, state: dict[str, Any]) -> pa.Table | None:
+def open_ledger(spec: Any, state: dict[str, Any]) -> pa.Table:
     """Ledger rows of periods that are still open, from the state alone."""
-    found: pa.Table | None = _class(spec).open_ledger(spec, state)
+    found: pa.Table = _class(spec).open_ledger(spec, state)
     return found
 
 

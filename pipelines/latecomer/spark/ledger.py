@@ -84,10 +84,10 @@ class PeriodBooks:
             for start in sorted(self.periods):
                 rows.append(self._row(start, control, now=True))
                 self.periods[start].emitted += 1
-        return self._table(rows)
+        return self._table(rows) if rows else None
 
-    def open(self, control: JoinControl) -> pa.Table | None:
-        """Rows of the periods that are still open, as they stand."""
+    def open(self, control: JoinControl) -> pa.Table:
+        """Rows of the periods that are still open, as they stand; also where there are none they say which columns a ledger has."""
         return self._table([self._row(start, control, now=True) for start in sorted(self.periods)])
 
     def _row(self, start: int, control: JoinControl, *, now: bool) -> dict[str, Any]:
@@ -110,8 +110,8 @@ class PeriodBooks:
             for side, alias in enumerate(self.aliases)
         }
 
-    def _table(self, rows: list[dict[str, Any]]) -> pa.Table | None:
-        return pa.Table.from_pylist(rows, schema=ledger_schema(self.aliases)) if rows else None
+    def _table(self, rows: list[dict[str, Any]]) -> pa.Table:
+        return pa.Table.from_pylist(rows, schema=ledger_schema(self.aliases))
 
     def to_dict(self) -> dict[str, Any]:
         """State as JSON-able values."""

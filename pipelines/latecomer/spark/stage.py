@@ -114,7 +114,7 @@ class Stage:
         raise NotImplementedError
 
     @classmethod
-    def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table | None:
+    def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table:
         """Ledger rows of periods that are still open, from a micro-batch's state alone. Needs no Spark."""
         raise NotImplementedError
 

@@ -93,11 +93,10 @@ class WindowBooks:
                 self.periods.setdefault(start, Published()).emitted += 1
         return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
 
-    def open(self, controls: list[WindowControl]) -> pa.Table | None:
-        """Rows of the periods that are still open, as they stand."""
+    def open(self, controls: list[WindowControl]) -> pa.Table:
+        """Rows of the periods that are still open, as they stand; also where there are none they say which columns a ledger has."""
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
-        rows = [self._row(start, controls, now=True) for start in starts]
-        return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
+        return pa.Table.from_pylist([self._row(start, controls, now=True) for start in starts], schema=LEDGER)
 
     def _row(self, start: int, controls: list[WindowControl], *, now: bool) -> dict[str, Any]:
         counts = self.periods.get(start, Published())

@@ -58,7 +58,7 @@ class WindowedStage(WindowHistory, WindowRepair):
     """Base of the windowed kinds' stages; subclasses fill in what raises ``NotImplementedError``."""
 
     @classmethod
-    def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table | None:
+    def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table:
         """Ledger rows of periods that are still open. Needs no Spark."""
         policies = cls.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
         return books_of(spec, state).open(controls_of(spec, policies, state))
