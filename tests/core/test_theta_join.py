@@ -68,8 +68,7 @@ def check_all(streams, conditions, partitions=3, chunk=5):
     """Every form of the answer against brute force."""
     want = reference.rows(streams, conditions)
     assert theta.count(streams, conditions) == len(want)
-    for boundaries in ("equal_depth", "equal_width"):
-        assert tuples(theta.rows(streams, conditions, partitions=partitions, boundaries=boundaries)) == want
+    assert tuples(theta.rows(streams, conditions, partitions=partitions)) == want
     assert tuples(theta.expand(theta.ranges(streams, conditions))) == want
     for of in range(len(streams)):
         expected = np.bincount([w[of] for w in want], minlength=len(streams[of][0])) if want else 0
@@ -258,9 +257,8 @@ def test_differential_partitions_do_not_change_the_answer():
         want = theta.rows(streams[:2], conditions, partitions=1)
         assert len(want[0]) == theta.count(streams[:2], conditions) > 1000
         for partitions in (2, 3, 10, 64, 1000):
-            for boundaries in ("equal_depth", "equal_width"):
-                got = theta.rows(streams[:2], conditions, partitions=partitions, boundaries=boundaries)
-                assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
+            got = theta.rows(streams[:2], conditions, partitions=partitions)
+            assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
     chain = [Comparison(0, 0, ">", 1, 0), Comparison(1, 0, ">", 2, 0)]
     want = theta.rows(streams, chain, partitions=1)
     for partitions in (7, 64):
@@ -437,23 +435,23 @@ def test_errata_printed_filter_would_lose_results():
 def test_plan_orders_partition_pairs():
     """Three partitions a side after the filter: six partition pairs instead of nine, as in the source's example."""
     left, right = np.arange(0, 30), np.arange(0, 30)
-    made = theta.plan([[left], [right]], [Comparison(0, 0, ">=", 1, 0)], 3, "equal_width")
+    made = theta.plan([[left], [right]], [Comparison(0, 0, ">=", 1, 0)], 3)
     (edge,) = made.edges
     assert edge.kinds.tolist() == [[DIAGONAL, NONE, NONE], [WHOLE, DIAGONAL, NONE], [WHOLE, WHOLE, DIAGONAL]]
     assert edge.left_rows.tolist() == edge.right_rows.tolist() == [10, 10, 10]
     assert edge.candidates == 600 < 900
-    mirrored = theta.plan([[left], [right]], [Comparison(0, 0, "<", 1, 0)], 3, "equal_width").edges[0]
+    mirrored = theta.plan([[left], [right]], [Comparison(0, 0, "<", 1, 0)], 3).edges[0]
     assert np.array_equal(mirrored.kinds, edge.kinds.T)
-    equal = theta.plan([[left], [right]], [Comparison(0, 0, "=", 1, 0)], 3, "equal_width").edges[0]
+    equal = theta.plan([[left], [right]], [Comparison(0, 0, "=", 1, 0)], 3).edges[0]
     assert np.array_equal(equal.kinds, np.eye(3))
     assert "whole" in made.to_text() and "predicted" in made.to_text()
 
 
 @SETTINGS
-@given(st.integers(0, 10**9), st.sampled_from(OPS), st.integers(1, 9), st.sampled_from(["equal_depth", "equal_width"]))
-def test_oracle_partition_kinds_hold_for_every_pair(seed, op, partitions, boundaries):
+@given(st.integers(0, 10**9), st.sampled_from(OPS), st.integers(1, 9))
+def test_oracle_partition_kinds_hold_for_every_pair(seed, op, partitions):
     streams = streams_of(seed, (20, 15), 1)
-    made = theta.plan(streams, [Comparison(0, 0, op, 1, 0)], partitions, boundaries).edges[0]
+    made = theta.plan(streams, [Comparison(0, 0, op, 1, 0)], partitions).edges[0]
     cuts = np.array(made.cuts)
     nothing = not made.left_rows.any() and not made.right_rows.any()
     assert len(cuts) == (0 if nothing else partitions - 1) and all(a <= b for a, b in pairwise(made.cuts))
@@ -469,7 +467,7 @@ def test_oracle_partition_kinds_hold_for_every_pair(seed, op, partitions, bounda
 
 def test_plan_cuts_skewed_partitions_as_in_the_source():
     skewed = [np.full(95, 7), np.arange(5)]
-    made = theta.plan([[np.concatenate(skewed)], [np.arange(100)]], [Comparison(0, 0, "<", 1, 0)], 10, "equal_width")
+    made = theta.plan([[np.concatenate(skewed)], [np.arange(100)]], [Comparison(0, 0, "<", 1, 0)], 10)
     assert max(made.edges[0].left_pieces) == 10
 
 
@@ -532,7 +530,6 @@ def test_inputs_are_not_changed():
         ([Comparison(0, 0, "<", 1, 4)], {}, "no column 4"),
         ([Comparison(0, 0, "<", 2, 0)], {}, "of stream 2"),
         ([Comparison(0, 0, "<", 1, 0)], {"partitions": 0}, "1 or more"),
-        ([Comparison(0, 0, "<", 1, 0)], {"boundaries": "random"}, "equal_depth"),
     ],
 )
 def test_mistakes_are_named(conditions, options, message):

@@ -40,7 +40,6 @@ def cross_product(
     conditions: Sequence[Comparison],
     *,
     partitions: int = PARTITIONS,
-    boundaries: str = "equal_depth",
     stats: Stats | None = None,
 ) -> list[Int64]:
     """Every pair is formed and tested. Signature, result and errors as `latecomer.core.theta_join.rows`.
@@ -53,7 +52,7 @@ def cross_product(
         stats.rows_shuffled += n + partitions * m
         return _tested(sides, np.arange(n), np.arange(m), stats)
 
-    return _joined(streams, conditions, partitions, boundaries, stats, method)
+    return _joined(streams, conditions, partitions, stats, method)
 
 
 def one_bucket(
@@ -61,7 +60,6 @@ def one_bucket(
     conditions: Sequence[Comparison],
     *,
     partitions: int = PARTITIONS,
-    boundaries: str = "equal_depth",
     stats: Stats | None = None,
     seed: int = 0,
 ) -> list[Int64]:
@@ -85,7 +83,7 @@ def one_bucket(
         ]
         return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 
-    return _joined(streams, conditions, partitions, boundaries, stats, method)
+    return _joined(streams, conditions, partitions, stats, method)
 
 
 def cfs(
@@ -93,7 +91,6 @@ def cfs(
     conditions: Sequence[Comparison],
     *,
     partitions: int = PARTITIONS,
-    boundaries: str = "equal_depth",
     stats: Stats | None = None,
     ordered: bool = True,
 ) -> list[Int64]:
@@ -126,7 +123,7 @@ def cfs(
         ]
         return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 
-    return _joined(streams, conditions, partitions, boundaries, stats, method, ordered)
+    return _joined(streams, conditions, partitions, stats, method, ordered)
 
 
 def _tested(sides: Sequence[Side], left: Int64, right: Int64, stats: Stats) -> Pairs:
@@ -150,13 +147,12 @@ def _joined(
     streams: Streams,
     conditions: Sequence[Comparison],
     partitions: int,
-    boundaries: str,
     stats: Stats | None,
     method: Method,
     ordered: bool = True,
 ) -> list[Int64]:
     """Join relations round by round with `method` and put the results in lexicographic order."""
-    check(partitions, boundaries)
+    check(partitions)
     query = Query(streams, conditions)
     stats = stats if stats is not None else Stats()
     relations: dict[tuple[int, ...], dict[int, Int64]] = {(i,): {i: kept} for i, kept in enumerate(query.kept)}

@@ -248,7 +248,6 @@ def rows(
     conditions: Sequence[Comparison],
     *,
     partitions: int = PARTITIONS,
-    boundaries: str = "equal_depth",
     stats: Stats | None = None,
 ) -> list[Int64]:
     """All results as row numbers.
@@ -257,8 +256,8 @@ def rows(
     ----------
     streams, conditions, stats
         As for `count`.
-    partitions, boundaries
-        As for `plan`; they change the work, not the answer. An edge with one inequality follows the plan: partition
+    partitions
+        As for `plan`; it changes the work, not the answer. An edge with one inequality follows the plan: partition
         pairs that match wholly are produced without a comparison, the diagonal is sorted and searched.
 
     Returns
@@ -271,10 +270,10 @@ def rows(
     ValueError, TypeError
         As `plan`. Memory is the caller's to watch: `count` says how many, `iter_rows` bounds it.
     """
-    check(partitions, boundaries)
+    check(partitions)
     query = Query(streams, conditions)
     stats = stats if stats is not None else Stats()
-    out = _expanded(query, query.coarse(stats), (partitions, boundaries), stats)
+    out = _expanded(query, query.coarse(stats), partitions, stats)
     stats.results += len(out[0])
     return out
 
@@ -428,7 +427,7 @@ def _reduced(query: Query, kept: Sequence[Int64], stats: Stats | None) -> list[I
 
 
 def _expanded(
-    query: Query, kept: Sequence[Int64], layout: tuple[int, str] | None, stats: Stats | None, known: Edge | None = None
+    query: Query, kept: Sequence[Int64], partitions: int | None, stats: Stats | None, known: Edge | None = None
 ) -> list[Int64]:
     """All results between the kept rows; `known` is the first edge, where the caller has it already."""
     steps, closing = query.tree(0)
@@ -438,8 +437,8 @@ def _expanded(
     for step in steps:
         if known is not None:
             edge = known
-        elif layout is not None:
-            edge = partitioned_edge(query, step, kept, *layout, stats if stats is not None else Stats())
+        elif partitions is not None:
+            edge = partitioned_edge(query, step, kept, partitions, stats if stats is not None else Stats())
         else:
             edge = query.edge(step, kept, stats)
         adjacency.append(edge.adjacency(query.sizes[step.near], query.sizes[step.far]))

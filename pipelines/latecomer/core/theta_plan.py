@@ -5,12 +5,13 @@ not at all, or, on the diagonal, in part. Only the diagonal compares values. Equ
 a partition too large; it is then cut into pieces that are joined separately and need no boundary.
 
 Ordering: none asked of the input. Cost: O(n log p + p^2) for p partitions; boundaries of equal depth come from a sample
-of at most 100,000 values (every k-th, so the plan is a function of its input alone).
+of at most 100,000 values (every k-th, so the plan is a function of its input alone). The source's are of equal width, which
+skew defeats.
 
-Choices where the source is silent: an edge is planned by its first equality, else its first inequality; equal depth is
-the default, equal width the source's; pieces cut the left stream's and the right stream's partitions alike, and every
-left piece receives what it matches on the right once. Spark's tasks are cut alike (:mod:`latecomer.spark.theta_pieces`):
-where partitions match wholly, the planned condition needs no test; on the diagonal all conditions do.
+Choices where the source is silent: an edge is planned by its first equality, else its first inequality; pieces cut the left
+stream's and the right stream's partitions alike, and every left piece receives what it matches on the right once. Spark's
+tasks are cut alike (:mod:`latecomer.spark.theta_pieces`): where partitions match wholly, the planned condition needs no test; on
+the diagonal all conditions do.
 
 References
 ----------
@@ -30,11 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.theta_edges import Comparison, Edge, Query, Residuals, Step, Streams
-from latecomer.core.theta_encode import number_column
 from latecomer.core.theta_ranks import Side, Stats
 
 Int64 = NDArray[np.int64]
-BOUNDARIES = ("equal_depth", "equal_width")
 SAMPLE = 100_000
 PIECE_ROWS = 1 << 20
 """Rows of a window above which it is more than one task, and about how many make a partition then."""
@@ -95,7 +94,7 @@ class Plan:
 
     Attributes
     ----------
-    partitions, boundaries
+    partitions
         As asked.
     sizes, kept
         Rows per stream before and after the coarse filter.
@@ -110,7 +109,6 @@ class Plan:
     """
 
     partitions: int
-    boundaries: str
     sizes: tuple[int, ...]
     kept: tuple[int, ...]
     edges: tuple[EdgePlan, ...]
@@ -130,7 +128,7 @@ class Plan:
             What to call the streams, what to write for a condition, and for the cuts of each edge; else numbers stand for them.
         """
         named = names or [f"stream {number}" for number in range(len(self.sizes))]
-        lines = [f"theta join: {self.partitions} partitions, {self.boundaries.replace('_', ' ')}"]
+        lines = [f"theta join: {self.partitions} partitions, equal depth"]
         for name, size, kept in zip(named, self.sizes, self.kept, strict=True):
             lines.append(f"  {name}: {size:,} rows, {kept:,} after the coarse filter")
         for number, e in enumerate(self.edges):
@@ -156,9 +154,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(
-    streams: Streams, conditions: Sequence[Comparison], partitions: int | None = None, boundaries: str = "equal_depth"
-) -> Plan:
+def plan(streams: Streams, conditions: Sequence[Comparison], partitions: int | None = None) -> Plan:
     """How the join of one window would run in partitions. Pure: the same input gives the same plan.
 
     Parameters
@@ -167,27 +163,24 @@ def plan(
         As for `latecomer.core.theta_join.rows`.
     partitions
         1 or more; None: `PARTITIONS`, and as many as its rows need where the window is shipped.
-    boundaries
-        ``equal_depth`` or ``equal_width``.
 
     Raises
     ------
     ValueError
-        For a number of partitions below 1 or unknown boundaries, and as `Query` does.
+        For a number of partitions below 1, and as `Query` does.
     """
     many = PARTITIONS if partitions is None else partitions
-    check(many, boundaries)
+    check(many)
     query = Query(streams, conditions)
     kept = query.coarse()
     total = sum(query.sizes)
     shipped = 0 if total <= PIECE_ROWS else partitions or partitions_of(total, PIECE_ROWS)
-    edges = tuple(_edge_plan(query, pair, kept, many, boundaries) for pair in sorted(query.pairs))
+    edges = tuple(_edge_plan(query, pair, kept, many) for pair in sorted(query.pairs))
     output = float(np.prod([float(len(rows)) for rows in kept]))
     for edge in edges:
         output *= edge.output / max(1.0, float(len(kept[edge.left])) * float(len(kept[edge.right])))
     return Plan(
         many,
-        boundaries,
         tuple(query.sizes),
         tuple(map(len, kept)),
         edges,
@@ -203,12 +196,10 @@ def partitions_of(rows: int, bound: int) -> int:
     return min(-(-rows // bound), MOST_PARTITIONS)
 
 
-def check(partitions: int, boundaries: str) -> None:
+def check(partitions: int) -> None:
     """Refuse what no plan can be made of (ValueError)."""
     if partitions < 1:
         raise ValueError(f"partitions is {partitions}: give 1 or more")
-    if boundaries not in BOUNDARIES:
-        raise ValueError(f"boundaries is {boundaries!r}: use one of {', '.join(BOUNDARIES)}")
 
 
 def planned(query: Query, pair: tuple[int, int]) -> int:
@@ -240,29 +231,18 @@ def rounds_of(
     return tuple(rounds)
 
 
-def cut_codes(query: Query, place: int, kept: Sequence[Int64], partitions: int, boundaries: str) -> Int64:
-    """p - 1 ascending boundary codes of condition `place`, as both of its sides see them from its left stream."""
+def cut_codes(query: Query, place: int, kept: Sequence[Int64], partitions: int) -> Int64:
+    """p - 1 ascending boundary codes of equal depth of condition `place`, as both of its sides see them from its left stream."""
     c = query.conditions[place]
     codes = [query.codes(place, c.left)[kept[c.left]], query.codes(place, c.right)[kept[c.right]]]
     if partitions == 1 or not any(map(len, codes)):
         return np.empty(0, np.int64)
-    if boundaries == "equal_depth":
-        step = -(-sum(map(len, codes)) // SAMPLE)
-        sample = np.sort(np.concatenate(codes)[::step])
-        return sample[np.arange(1, partitions) * len(sample) // partitions]
-    ends = ((c.left, c.left_column), (c.right, c.right_column))
-    values = np.concatenate([number_column(query.streams[s][column])[kept[s]].astype(np.float64) for s, column in ends])
-    finite = values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
-    cuts = low + (high / partitions - low / partitions) * np.arange(1, partitions)
-    bounds = np.full(partitions, max(int(c.max()) for c in codes if len(c)), np.int64)
-    np.minimum.at(bounds, np.searchsorted(cuts, values, "right"), np.concatenate(codes))
-    return np.minimum.accumulate(bounds[::-1])[::-1][1:]
+    step = -(-sum(map(len, codes)) // SAMPLE)
+    sample = np.sort(np.concatenate(codes)[::step])
+    return sample[np.arange(1, partitions) * len(sample) // partitions]
 
 
-def partitioned_edge(
-    query: Query, step: Step, kept: Sequence[Int64], partitions: int, boundaries: str, stats: Stats
-) -> Edge:
+def partitioned_edge(query: Query, step: Step, kept: Sequence[Int64], partitions: int, stats: Stats) -> Edge:
     """The edge of a single inequality, by way of the plan: partitions in order, only the diagonal sorted and searched.
 
     Equal to ``query.edge(step, kept)`` as a set of pairs. An edge with an equality or several inequalities is left to
@@ -272,7 +252,7 @@ def partitioned_edge(
     if len(places) != 1 or query.conditions[places[0]].op == "=":
         return query.edge(step, kept, stats)
     near_rows, far_rows = kept[step.near], kept[step.far]
-    cuts = cut_codes(query, places[0], kept, partitions, boundaries)
+    cuts = cut_codes(query, places[0], kept, partitions)
     side = query.side(places[0], step.near)
     near, far = side.near[near_rows], side.far[far_rows]
     near_id, far_id = partition_ids(cuts, side, near, far)
@@ -311,12 +291,10 @@ def _small(ids: Int64, partitions: int) -> NDArray[Any]:
     return ids.astype(np.uint16) if partitions <= 1 << 16 else ids
 
 
-def _edge_plan(
-    query: Query, pair: tuple[int, int], kept: Sequence[Int64], partitions: int, boundaries: str
-) -> EdgePlan:
+def _edge_plan(query: Query, pair: tuple[int, int], kept: Sequence[Int64], partitions: int) -> EdgePlan:
     place = planned(query, pair)
     c = query.conditions[place]
-    cuts = cut_codes(query, place, kept, partitions, boundaries)
+    cuts = cut_codes(query, place, kept, partitions)
     ours, theirs = query.codes(place, c.left)[kept[c.left]], query.codes(place, c.right)[kept[c.right]]
     left, right = (np.bincount(np.searchsorted(cuts, codes, "right"), minlength=partitions) for codes in (ours, theirs))
     a, b = np.arange(partitions)[:, None], np.arange(partitions)[None, :]
