@@ -17,7 +17,6 @@ from latecomer.core.estimators import (
     aq_k_slack,
     choose_retention,
     delay_aware,
-    empirical,
     interval_loss,
     interval_target,
     knob_steps,
@@ -28,7 +27,7 @@ from latecomer.core.histogram import (
     IntervalStats,
     SideStats,
     TailEstimator,
-    empty_interval,
+    empty_side,
     in_sample,
     sampled_share,
     uncensor,
@@ -36,6 +35,7 @@ from latecomer.core.histogram import (
 from latecomer.core.retention import QJoinRetention
 from latecomer.core.time import FOREVER
 
+from tests.support.evidence import empirical
 from tests.support.join_sim import JoinCase, clairvoyant, constant_rows, make_case, simulate
 
 SECOND = 1_000_000
@@ -380,7 +380,7 @@ def test_models_do_not_fall_when_retention_grows() -> None:
 
 
 def test_no_evidence_is_said() -> None:
-    nothing = empty_interval(0)
+    nothing = IntervalStats(0, empty_side(), empty_side())
     assert paper(nothing, SECOND, G, SECOND, G) is None
     assert delay_aware(nothing, SECOND, G, SECOND) is None
     assert empirical([nothing], SECOND, G, 0.01) is None

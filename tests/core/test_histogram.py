@@ -14,7 +14,7 @@ from latecomer.core.histogram import (
     SideStats,
     add_sparse,
     delay_bucket,
-    empty_interval,
+    empty_side,
     exact_below,
     from_dict,
     merge,
@@ -50,6 +50,10 @@ def sides(draw: st.DrawFn) -> SideStats:
 intervals = st.builds(IntervalStats, st.just(7), sides(), sides())
 
 
+def nothing(interval: int) -> IntervalStats:
+    return IntervalStats(interval, empty_side(), empty_side())
+
+
 def same(a: IntervalStats, b: IntervalStats) -> bool:
     return to_dict(a) == to_dict(b)
 
@@ -59,7 +63,7 @@ def same(a: IntervalStats, b: IntervalStats) -> bool:
 def test_merge_is_a_commutative_monoid(a: IntervalStats, b: IntervalStats, c: IntervalStats) -> None:
     assert same(merge(a, b), merge(b, a))
     assert same(merge(merge(a, b), c), merge(a, merge(b, c)))
-    assert same(merge(a, empty_interval(7)), a)
+    assert same(merge(a, nothing(7)), a)
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,7 +89,7 @@ def test_merge_loses_no_count(a: IntervalStats, b: IntervalStats) -> None:
 
 def test_merge_refuses_two_intervals() -> None:
     with pytest.raises(ValueError, match="3 and 4"):
-        merge(empty_interval(3), empty_interval(4))
+        merge(nothing(3), nothing(4))
 
 
 def test_delay_buckets_are_the_papers() -> None:

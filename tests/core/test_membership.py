@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.baselines.membership import BloomFilter, OneFilter, multi_bloom, multi_exact
 from latecomer.core.hashing import hash_longs, hash_values, validity, xxh64
-from latecomer.core.membership import MultiCuckoo, SlidingFilter, WindowSpec, query_bound, windows_touched
+from latecomer.core.membership import MultiCuckoo, WindowSpec, query_bound, windows_touched
 from latecomer.reference import membership as reference
 
 MAKERS = {
@@ -276,29 +276,6 @@ def test_one_filter_passes_elements_of_other_windows() -> None:
     assert rival.expire(40) == 1 and not rival.candidates_in(50, hashed([1])).any()
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=60), st.integers(1, 30), st.integers(1, 9))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_sliding_filter_holds_the_last_rows(rows: list[tuple[int, int]], size: int, batch: int) -> None:
-    """Oracle after every batch: rows later than the watermark less the size, counted."""
-    one, held, watermark = SlidingFilter(size, 10, 16), [], -1_000
-    for cut in range(0, len(rows), batch):
-        part = rows[cut : cut + batch]
-        late = one.insert(*columns(part))
-        assert late.tolist() == [t <= watermark - size for t, _ in part]
-        held += [row for row in part if row[0] > watermark - size]
-        watermark = max(watermark, *(t for t, _ in part))
-        one.expire(watermark)
-        held = [row for row in held if row[0] > watermark - size]
-        assert len(one) == len(held)
-        one = SlidingFilter.from_bytes(one.to_bytes())
-        answers = one.contains(hashed(list(range(10))))
-        assert all(answers[e] for _, e in held)
-    if not held:
-        assert not one.contains(hashed(list(range(10)))).any()
-    with pytest.raises(ValueError):
-        SlidingFilter.from_bytes(one.to_bytes()[:20])
-
-
 def test_wrong_parameters_are_refused() -> None:
     for size, slide in ((10, 11), (10, 0), (0, 0)):
         with pytest.raises(ValueError, match="slide_us"):
@@ -310,5 +287,3 @@ def test_wrong_parameters_are_refused() -> None:
     query = MultiCuckoo([WindowSpec(1, 1)] * 2, 10)
     with pytest.raises(ValueError, match="uint64"):
         query.insert(0, np.arange(3), np.arange(3))
-    with pytest.raises(ValueError, match="size_us"):
-        SlidingFilter(0, 10)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from latecomer.core.estimators import SeparableRecall, empirical
+from latecomer.core.estimators import SeparableRecall
 from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
 from latecomer.core.join import IntervalSummary
 from latecomer.core.policies import (
@@ -23,6 +23,7 @@ from latecomer.core.policies import (
 from latecomer.core.retention import CalibratedRetention, QJoinRetention
 from latecomer.core.time import FOREVER
 
+from tests.support.evidence import empirical
 from tests.support.join_sim import make_case, simulate
 
 SECOND = 1_000_000

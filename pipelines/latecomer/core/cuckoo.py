@@ -409,11 +409,6 @@ class CuckooFilter:
         """``2b / 2**f`` times the number of tables, at most 1."""
         return min(1.0, len(self._tables) * 2 * self.bucket / 2**self.fingerprint_bits)
 
-    def false_positive_estimate(self) -> float:
-        """What the present fill implies, ``sum of 2 * cells used / (buckets * 2**f)``: at most the bound."""
-        filled = sum(float(t.count[0]) / t.cells.shape[0] / float(t.values) for t in self._tables)
-        return min(1.0, 2 * filled)
-
     def to_bytes(self) -> bytes:
         """Magic, version, tables and checksum; the same filter gives the same bytes."""
         parts = [_HEADER.pack(

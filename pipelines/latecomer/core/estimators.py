@@ -41,7 +41,6 @@ from latecomer.core.histogram import (
     merge_sides,
     recall_curve,
     sampled_share,
-    uncensor,
 )
 
 Int64Array = NDArray[np.int64]
@@ -153,25 +152,13 @@ class PaperRecall:
         return (*self.cross, self.cross_ideal, *self.candidates, *self.results)
 
 
-def empirical(
-    stats: Sequence[IntervalStats], window_us: int, granularity_us: int, sample_fraction: float
-) -> Recall | None:
-    """No model: the distribution of required retention over the intervals given (the last P).
+def empirical_of(sides: tuple[SparseWeights, SparseWeights], window_us: int, granularity_us: int) -> Recall | None:
+    """No model: the distribution of required retention, from results by required bucket, left and right (`EvidenceWindow`).
 
     Returns
     -------
     SeparableRecall, or None where no result was seen (no evidence: keep what is in force).
     """
-    sides = []
-    for name in ("left", "right"):
-        parts = [uncensor(getattr(s, name), sample_fraction) for s in stats]
-        bucket, (weight,) = add_sparse([b for b, _ in parts], [w for _, w in parts])
-        sides.append((bucket, weight))
-    return empirical_of((sides[0], sides[1]), window_us, granularity_us)
-
-
-def empirical_of(sides: tuple[SparseWeights, SparseWeights], window_us: int, granularity_us: int) -> Recall | None:
-    """``empirical`` from results by required bucket, left and right, summed up already (`EvidenceWindow`)."""
     total = float(sum(weight.sum() for _, weight in sides))
     if total <= 0:
         return None

@@ -1,7 +1,7 @@
 """Sparse histograms of delay and of required retention: the whole input of the join's control plane.
 
 What the estimators need: the statistics of one adaptation interval are a *commutative monoid*. ``merge`` adds partial
-counts, its unit is ``empty_interval``; so chunks, partitions and micro-batches may be counted apart and added in any
+counts, its unit is an interval of two ``empty_side``; so chunks, partitions and micro-batches may be counted apart and added in any
 order. Without that, the controller's decisions, and the results, would depend on where a micro-batch was cut.
 
 Conventions
@@ -112,11 +112,6 @@ def empty_side() -> SideStats:
     """The unit of ``merge`` for one stream."""
     none = np.zeros(0, dtype=np.int64)
     return SideStats(0, none, none, none, none, none, none, none, UNCENSORED)
-
-
-def empty_interval(interval: int) -> IntervalStats:
-    """The unit of ``merge`` for one interval."""
-    return IntervalStats(interval, empty_side(), empty_side())
 
 
 def add_sparse(

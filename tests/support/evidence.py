@@ -1,0 +1,20 @@
+"""The evidence of the empirical estimator, from scratch: what the running sums of the product are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from latecomer.core.estimators import Recall, empirical_of
+from latecomer.core.histogram import IntervalStats, add_sparse, uncensor
+
+
+def empirical(
+    stats: Sequence[IntervalStats], window_us: int, granularity_us: int, sample_fraction: float
+) -> Recall | None:
+    """The empirical estimator from the intervals given, where the product adds and takes away."""
+    sides = []
+    for name in ("left", "right"):
+        parts = [uncensor(getattr(s, name), sample_fraction) for s in stats]
+        bucket, (weight,) = add_sparse([b for b, _ in parts], [w for _, w in parts])
+        sides.append((bucket, weight))
+    return empirical_of((sides[0], sides[1]), window_us, granularity_us)
