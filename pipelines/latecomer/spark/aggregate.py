@@ -27,6 +27,7 @@ from latecomer.spark import ranks
 from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.types import is_number
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -158,7 +159,7 @@ class AggregateStage(WindowedStage):
             if not any(f.column == i and f.name in ("sum", "avg", "min", "max") for f in self.functions):
                 counts |= {f"c{i}": f"count(v{i})"}
                 continue
-            value = f"cast(v{i} as double)" if _numeric(kind) else "0D"
+            value = f"cast(v{i} as double)" if is_number(kind) else "0D"
             clamped = f"case when v{i} is null then null when isnan({value}) then 0D else greatest(least({value}, {_CLAMP}D), -{_CLAMP}D) end"
             pair = (ExactSum(f"z{i}", "double"), ExactSum(f"q{i}", "double"))
             prepared |= {f"z{i}": clamped, f"q{i}": f"least(z{i} * z{i}, {_CLAMP}D)"}
@@ -440,7 +441,3 @@ def _relative(answer: Column, truth: Column) -> Column:
 def _with(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     """Rows with more columns, each of which may read those before it: one select, so that a plan is as deep for sixty sums as for one."""
     return rows.selectExpr("*", *named(columns)) if columns else rows
-
-
-def _numeric(kind: str) -> bool:
-    return kind.split("(")[0] in ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from latecomer.spark.columns import floor_div
+from latecomer.spark.types import FLOATING
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -94,4 +95,4 @@ def _matchable(rows: DataFrame, name: str) -> DataFrame:
 
     kept = rows.where(F.col(name).isNotNull())
     kind = dict(rows.dtypes)[name]
-    return kept.where(~F.isnan(name)) if kind in ("double", "float") else kept
+    return kept.where(~F.isnan(name)) if kind in FLOATING else kept

@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from latecomer.spark.types import FLOATING
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.window import WindowSpec
@@ -44,7 +46,7 @@ class ExactSum:
     @property
     def floating(self) -> bool:
         """Are its values doubles or floats?"""
-        return self.kind in ("double", "float")
+        return self.kind in FLOATING
 
     @property
     def may_be_wild(self) -> bool:

@@ -26,6 +26,7 @@ from latecomer.lake.landing import content, format_of
 from latecomer.lake.location import Lake
 from latecomer.spark.columns import floor_div, quoted
 from latecomer.spark.tables import literal
+from latecomer.spark.types import WHOLE, is_number
 from latecomer.specs.common import folded, repeated
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from latecomer.spark.ingest import IngestOptions
 
 RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place", "_metadata")
-INTS = ("tinyint", "smallint", "int", "bigint")
-WIDENS = {(a, b) for i, a in enumerate(INTS) for b in INTS[i + 1 :]} | {
+WIDENS = {(a, b) for i, a in enumerate(WHOLE) for b in WHOLE[i + 1 :]} | {
     ("float", "double"), ("int", "double"), ("smallint", "double"), ("tinyint", "double"), ("timestamp_ntz", "timestamp"),
 }  # fmt: skip
 """Types, and those that hold their values too. A column without a value has the type ``void``, and goes with all."""
@@ -175,18 +175,13 @@ def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) 
             kinds[name] = kind, path
 
 
-def is_number(kind: str) -> bool:
-    """Is it a Spark type of numbers?"""
-    return kind in (*INTS, *_EXACT_TO) or kind.startswith("decimal")
-
-
 def _refuse_rounding(parts: list[DataFrame], files: list[Path], union: DataFrame) -> None:
     """Refuse whole numbers that the type of the same column in another file would round; pandas writes ids as doubles where one is missing."""
     from pyspark.sql import functions as F
 
     kinds = dict(union.dtypes)
     for part, path in zip(parts, files, strict=True):
-        most = {n: _EXACT_TO[kinds[n]] for n, kind in part.dtypes if kind in INTS and kinds[n] in _EXACT_TO}
+        most = {n: _EXACT_TO[kinds[n]] for n, kind in part.dtypes if kind in WHOLE and kinds[n] in _EXACT_TO}
         if not most:
             continue
         beyond = [

@@ -11,7 +11,8 @@ import numpy as np
 from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import quoted
-from latecomer.spark.landing import INTS, RESERVED, WIDENS, Landed, is_number
+from latecomer.spark.landing import RESERVED, WIDENS, Landed
+from latecomer.spark.types import WHOLE, is_number
 from latecomer.specs.common import STREAM, folded, stored_name
 from latecomer.specs.expressions import ALWAYS_THERE
 
@@ -292,7 +293,7 @@ def _moment(name: str, kind: str, zone: str) -> Column:
     from pyspark.sql import functions as F
 
     value = F.col(quoted(name))
-    if kind in INTS:
+    if kind in WHOLE:
         return value.cast("bigint")
     if kind == "double" or kind.startswith("decimal"):  # whole numbers beside a missing one, or unsigned
         return F.when(value == F.floor(value), value.try_cast("bigint"))

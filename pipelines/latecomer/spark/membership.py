@@ -52,6 +52,7 @@ from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quo
 from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
 from latecomer.spark.query import check_expressions
 from latecomer.spark.session import expects_few
+from latecomer.spark.types import FLOATING, WHOLE, WHOLE_OR_FLOATING
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -62,10 +63,8 @@ if TYPE_CHECKING:
     from pyspark.core.broadcast import Broadcast
     from pyspark.sql import Column, DataFrame
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-_NUMBERS = (*_WHOLE, "float", "double")
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-_PLAIN = (*_NUMBERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
+_PLAIN = (*WHOLE_OR_FLOATING, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
 SHARD_ROWS = 1 << 18
 """Rows of one stream in one window up to which they share a filter; more are split by hash into about equal shards."""
 
@@ -100,12 +99,12 @@ class MembershipStage(WindowedStage):
         }
         if len(kinds) == 1 and not (kinds & {"float"}):
             (only,) = kinds
-            return "bigint" if only in _WHOLE else only
-        if kinds <= set(_WHOLE):
+            return "bigint" if only in WHOLE else only
+        if kinds <= set(WHOLE):
             return "bigint"
         if kinds <= {"timestamp", "timestamp_ntz"}:
             return "timestamp"
-        return "double" if kinds & {"float", "double"} else _common_decimal(kinds)
+        return "double" if kinds & set(FLOATING) else _common_decimal(kinds)
 
     def payload(self, source: int) -> dict[str, str]:
         """Elements ``e{place}`` of the streams that read the source, ``ok``."""

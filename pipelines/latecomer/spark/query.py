@@ -9,6 +9,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.columns import quoted
+from latecomer.spark.types import is_number
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import SpecError
 
@@ -74,9 +75,9 @@ def check_expressions(
 
 def kind_of(spark_type: str) -> str:
     """``number``, ``string``, ``bool``, ``timestamp``, or the type itself."""
-    base = spark_type.split("(")[0]
-    if base in ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"):
+    if is_number(spark_type):
         return "number"
+    base = spark_type.split("(")[0]
     return {"string": "string", "boolean": "bool", "timestamp": "timestamp", "timestamp_ntz": "timestamp"}.get(
         base, base
     )

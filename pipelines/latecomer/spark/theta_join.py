@@ -32,6 +32,7 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quot
 from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.tables import handed
+from latecomer.spark.types import FLOATING
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -364,5 +365,5 @@ def _parsed(kind: str) -> Any:
 
 def _matching(op: str, operands: dict[str, str]) -> str:
     """Condition on two operands, named and typed: NaN matches nothing, which Spark's order of doubles sees otherwise."""
-    numbers = (f" and not isnan({name})" for name, kind in operands.items() if kind in ("double", "float"))
+    numbers = (f" and not isnan({name})" for name, kind in operands.items() if kind in FLOATING)
     return f" {op} ".join(operands) + "".join(numbers)

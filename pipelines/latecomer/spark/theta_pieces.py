@@ -43,6 +43,7 @@ from latecomer.core.theta_edges import MIRROR
 from latecomer.core.theta_encode import encode
 from latecomer.core.theta_window import Operand, WindowJoin
 from latecomer.spark.columns import quoted
+from latecomer.spark.types import FLOATING, WHOLE_OR_FLOATING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +57,6 @@ WINDOW = "_window"
 TOGETHER_ROWS = 1 << 17
 """Rows of whole windows that a task takes up at once, or of one window, if that has more."""
 _SPREAD = 64
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 
 @dataclass(frozen=True)
@@ -187,13 +187,13 @@ class Layout:
         planned = join.planned
         left, op, right = join.conditions[planned]
         types = {kinds[left.column], kinds[right.column]}
-        if len(types) > 1 and not types <= set(_NUMBERS):
+        if len(types) > 1 and not types <= set(WHOLE_OR_FLOATING):
             return None
-        kind = types.pop() if len(types) == 1 else "double" if types & {"float", "double"} else "bigint"
+        kind = types.pop() if len(types) == 1 else "double" if types & set(FLOATING) else "bigint"
 
         def value(alias: int, column: str) -> str:
             text = quoted(column) if kinds[column] == kind else f"cast({quoted(column)} as {kind})"
-            if kinds[column] in ("float", "double"):
+            if kinds[column] in FLOATING:
                 text = f"nullif({text}, cast('NaN' as {kind}))"
             return f"case when side = {join.sides[alias]} then {text} end"
 

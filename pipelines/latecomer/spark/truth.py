@@ -17,6 +17,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, floor_div_sql, named, quoted
 from latecomer.spark.kinds import stage_of
+from latecomer.spark.types import FLOATING
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate
 from latecomer.specs.theta_join import Condition
@@ -33,7 +34,6 @@ ABOUT = "about "
 """What begins the name of a column of `Truth.rows`: how far the column named after it may be off, where Spark's arithmetic rounds."""
 _TIME, _SLOT, _LOW, _HIGH, _SCORE, _RANK = "`at us`", "`slot no`", "`low us`", "`high us`", "`the score`", "`the rank`"
 _WINDOW, _COUNT = quoted(WINDOW_NO), "`how many`"
-_FLOATING = ("double", "float")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Question:
         """A comparison of two rows; NaN matches nothing, where Spark has it equal to itself and greater than all else."""
         text = f"{_beside(condition.left)} {condition.op} {_beside(condition.right)}"
         for side, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
-            if self.shapes[alias].selectExpr(_sql(side)).dtypes[0][1] in _FLOATING:
+            if self.shapes[alias].selectExpr(_sql(side)).dtypes[0][1] in FLOATING:
                 text += f" and not isnan({_beside(side)})"
         return text
 
@@ -251,7 +251,7 @@ def _aggregated(each: Aggregate, kind: str) -> tuple[str, str | None]:
     number = f"cast({value} as double)"
     if each.function in ("count", "min", "max"):
         return f"{each.function}({value})", None
-    if each.function == "sum" and kind not in _FLOATING:
+    if each.function == "sum" and kind not in FLOATING:
         scale = kind.rstrip(")").split(",")[1] if "," in kind else "0"
         total = f"try_sum(cast({value} as decimal(38,{scale})))"
         return (total if kind.startswith("decimal") else f"try_cast({total} as bigint)"), None
