@@ -59,8 +59,8 @@ def explain(lake: Lake, spec: Any, state: RunState, plot: Path | None) -> Explai
     confidence = spec.confidence
     rows = books.ledger(lake, spec).to_pandas()
     grid = stage.grid
-    seconds = max((len(rows) * spec.period_us), 1)
-    rate = float(rows["rows"].sum()) / seconds if len(rows) else 0.0
+    span_us = max(len(rows) * spec.period_us, 1)
+    rate = float(rows["rows"].sum()) / span_us if len(rows) else 0.0
     points = [_point(history, grid, spec, wait, rate) for wait in _waits(history)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
     share = "answers within error" if spec.kind == "aggregate" else "hit rate"

@@ -22,7 +22,7 @@ _FAR = "1e15"
 
 
 @dataclass(frozen=True)
-class Grid:
+class DistanceCells:
     """``within_distance(left.x, left.y, right.x, right.y, r)``: SQL of the four coordinates, and `r`."""
 
     left: tuple[str, str]
@@ -37,7 +37,7 @@ def band_join(
     window_us: int,
     keys: tuple[tuple[str, str], ...],
     condition: Column,
-    grid: Grid | None = None,
+    grid: DistanceCells | None = None,
     copy_left: bool = False,
 ) -> DataFrame:
     """Pairs within the window that agree on the keys and pass `condition`.

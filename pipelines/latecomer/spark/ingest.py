@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DAY_US = 86_400_000_000
-EARLIEST_US = -2_208_988_800_000_000
+EARLIEST_EVENT_US = -2_208_988_800_000_000
 ROWS_PER_FILE = 1_000_000
 _WRITERS = 4
 
@@ -54,7 +54,7 @@ class IngestOptions:
     arrival_column: str = "arrival_ts"
     timezone: str = "UTC"
     max_future_us: int = DAY_US
-    earliest_us: int = EARLIEST_US
+    earliest_us: int = EARLIEST_EVENT_US
 
 
 @dataclass(frozen=True)

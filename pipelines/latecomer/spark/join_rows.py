@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from latecomer.core.histogram import SAMPLE_FACTOR, SAMPLE_FRACTION, SAMPLE_MODULUS
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
-from latecomer.spark.bands import Grid, band_join
+from latecomer.spark.bands import DistanceCells, band_join
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, quoted, refuse_twice
 from latecomer.spark.query import check_expressions, open_streams
 from latecomer.spark.stage import Batch
@@ -112,7 +112,7 @@ class JoinRows:
         return f"coalesce({ex.to_spark_sql(self.spec.where, self.name_of)}, false)"
 
     @cached_property
-    def grid(self) -> Grid | None:
+    def grid(self) -> DistanceCells | None:
         """The first ``within_distance`` conjunct whose two points lie on different sides, if there is one."""
         if self.spec.where is None:
             return None
@@ -122,9 +122,9 @@ class JoinRows:
                 owners = [{c.alias for axis in point for c in ex.columns(axis)} for point in points]
                 sql = [(ex.to_spark_sql(x, self.name_of), ex.to_spark_sql(y, self.name_of)) for x, y in points]
                 if owners == [{self.aliases[0]}, {self.aliases[1]}]:
-                    return Grid(sql[0], sql[1], float(part.radius))
+                    return DistanceCells(sql[0], sql[1], float(part.radius))
                 if owners == [{self.aliases[1]}, {self.aliases[0]}]:
-                    return Grid(sql[1], sql[0], float(part.radius))
+                    return DistanceCells(sql[1], sql[0], float(part.radius))
         return None
 
     # -- rows ----------------------------------------------------------------------------------------------------

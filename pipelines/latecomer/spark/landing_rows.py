@@ -259,7 +259,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
                 f"time is before {np.datetime64(options.earliest_us, 'us').astype('datetime64[D]')}, the earliest allowed"
             ),
         ),
-        F.when(arrival > F.lit(_LATEST_US), F.lit("arrival time is beyond the year 9999")),
+        F.when(arrival > F.lit(LATEST_TIME_US), F.lit("arrival time is beyond the year 9999")),
     ]
     columns = []
     for name, kind in types.items():
@@ -276,14 +276,14 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
     order = _order(landed, types, arrival, options.timezone)
     problem = F.coalesce(*problems)
     return rows.select(
-        F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= _LATEST_US), event)).alias("event_ts"),
-        F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= _LATEST_US), arrival)).alias("arrival_ts"),
+        F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= LATEST_TIME_US), event)).alias("event_ts"),
+        F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= LATEST_TIME_US), arrival)).alias("arrival_ts"),
         *columns, "_file", "_row", "_line", F.when(problem.isNotNull(), F.col("_raw")).alias("_raw"),
         problem.alias("_problem"), F.when(valid, named).otherwise(F.lit(UNKNOWN)).alias("_stream"), order.alias("_order"),
     )  # fmt: skip
 
 
-_LATEST_US = 253_402_300_799_000_000
+LATEST_TIME_US = 253_402_300_799_000_000
 UNKNOWN = "_unknown"
 """In place of a stream, for rows that name none."""
 
