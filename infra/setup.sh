@@ -39,12 +39,13 @@ compiling=$!
 trap 'kill "$compiling" 2>/dev/null || true' EXIT
 
 # fetch LIST WITHOUT FOLDER: the jars of a list of coordinates and what they need, into FOLDER/jars, by Spark's Ivy
+# (an address of its own: where the machine's name has none, as in some image builds, Spark would not start)
 fetch() {
   rm -rf "$3" && mkdir -p "$3"
   echo 'print("fetched")' >"$3/nothing.py"
-  env PYSPARK_PYTHON="$PWD/.venv/bin/python" .venv/bin/spark-submit --master 'local[1]' --conf spark.ui.enabled=false \
+  env SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}" PYSPARK_PYTHON="$PWD/.venv/bin/python" .venv/bin/spark-submit --master 'local[1]' --conf spark.ui.enabled=false \
     --conf "spark.jars.ivy=$PWD/$3" --packages "$(grep -v '^#' "$1" | paste -sd,)" --exclude-packages "$2" "$3/nothing.py" \
-    >>"$log" 2>&1
+    >>"$log" 2>&1 || { grep -vE '^\s+(at |\.\.\. )' "$log" | tail -n 5 >&2; return 1; } # an image build leaves no log to look at
 }
 
 want=$(cksum <infra/jars.txt)
