@@ -34,6 +34,17 @@ def test_no_folder_is_left_to_the_engine_to_make():
             assert (INFRA / volume.partition(":")[0]).is_dir(), volume
 
 
+def test_what_a_service_waits_for_can_come():
+    for name, each in SERVICES.items():
+        for other, wanted in each.get("depends_on", {}).items():
+            awaited, condition = SERVICES[other], wanted["condition"]
+            if condition == "service_healthy":
+                assert "healthcheck" in awaited, (name, other)
+            else:  # one that is started again when it is done never is
+                assert condition == "service_completed_successfully", (name, other)
+                assert awaited["restart"] == "on-failure", (name, other)
+
+
 def test_ports_are_the_machines_own():
     ports = [port for each in SERVICES.values() for port in each.get("ports", ())]
     assert ports and all(port.startswith("127.0.0.1:") for port in ports)
