@@ -360,6 +360,29 @@ def test_messages_say_line_and_remedy():
         SpecError, match=r"^q.yaml:9: strategy.slack: '5 s': is not used by hpm; remove it, or choose k_slack$"
     ):
         parse_query(EXAMPLES["aggregate"].replace("gamma: 5 s", "slack: 5 s"), "q.yaml")
+    for old, new, says in (
+        (
+            "name: qjoin, adapt",
+            "name: exact, adapt",
+            r"strategy.estimator: 'empirical': is not used by exact; remove it, or choose qjoin",
+        ),
+        (
+            "where: left.resp_p = 53",
+            "where: left.resp_p + 53",
+            r"where: 'left.resp_p \+ 53': is a value, not a condition; compare it .*",
+        ),
+    ):
+        assert old in EXAMPLES["join"]
+        with pytest.raises(SpecError, match=rf"^q.yaml:\d+: {says}$"):
+            parse_query(EXAMPLES["join"].replace(old, new), "q.yaml")
+
+
+def test_a_file_without_a_quality_states_no_target():
+    for quality in ("", "quality:\n"):
+        text = f"name: q\nkind: join\nstreams: {{l: a, r: b}}\nwindow: 1 s\n{quality}strategy: exact\n"
+        spec = parse_query(text)
+        assert (spec.promises, spec.target, spec.period_us) == (False, 0.95, 60_000_000)
+    assert parse_query(text.replace("quality:", "quality: {recall: 0.95, period: 60 s}")).promises
     with pytest.raises(SpecError, match="unknown unit 'sec'; did you mean"):
         parse_query(EXAMPLES["join"].replace("window: 10 s", "window: 10 sec"))
 

@@ -157,7 +157,7 @@ class Reader:
             if not isinstance(key, str):
                 raise SpecError(source, path, key, "keys must be text", "quote the key")
             self._left[key] = value
-        self._given = frozenset(self._left)
+        self._given = frozenset(key for key, value in self._left.items() if value is not None)
         self._known: list[str] = []
 
     def key(self, name: str) -> str:
@@ -173,7 +173,7 @@ class Reader:
         return name in self._left
 
     def given(self, name: str) -> bool:
-        """Is the key in the file, consumed or not?"""
+        """Has the key a value in the file, consumed or not?"""
         return name in self._given
 
     def take(self, name: str, default: Any = _MISSING) -> Any:

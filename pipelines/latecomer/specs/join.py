@@ -15,12 +15,16 @@ from typing import Any, ClassVar
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, shown, stored_name, streams_of
 from latecomer.specs.spec import CONFIDENCE, Spec, rest_of, rows_held_of
-from latecomer.specs.windows import STORED, fixed_columns_of, select_of
+from latecomer.specs.windows import STORED, fixed_columns_of, quality_of, select_of, strategy_of, where_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
 _ADAPTIVE = ("qjoin", "aq_k_slack")
-_EXAMPLE = "write, for example, quality: {recall: 0.95, period: 60 s}"
+_USES = {
+    **dict.fromkeys(("estimator", "basic_window", "confidence"), ("qjoin",)),
+    **dict.fromkeys(("adapt_every", "granularity"), _ADAPTIVE),
+    "slack": ("k_slack",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +111,10 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     fixed_columns_of(reader, aliases)
     window_us = reader.duration("window")
     keys = _keys(reader, aliases)
-    where = reader.text("where", None)
-    condition = None if where is None else ex.parse(where, source=reader.source, key="where", aliases=aliases)
+    where = where_of(reader, aliases)
     carried = {f"{alias}_{column}": ex.Column(alias, column) for alias in aliases for column in ("seq", "event_ts")}
     select = select_of(reader, aliases, (), STORED, carried)
-    strategy_value = reader.take("strategy", "qjoin")
-    inner = Reader(
-        {"name": strategy_value} if isinstance(strategy_value, str) else strategy_value, reader.source, "strategy"
-    )
-    strategy_name = inner.choice("name", STRATEGIES, "qjoin")
+    inner, strategy_name = strategy_of(reader, STRATEGIES, "qjoin", _USES)
     target, period_us, rows_held = _quality(reader, strategy_name)
     strategy = _strategy(inner, strategy_name, window_us, period_us)
     return JoinSpec(
@@ -123,7 +122,7 @@ def parse(reader: Reader, name: str) -> JoinSpec:
         streams=streams,
         keys=keys,
         window_us=window_us,
-        where=condition,
+        where=where,
         select=select,
         recall=target,
         period_us=period_us,
@@ -158,10 +157,8 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
 
 
 def _quality(reader: Reader, strategy: str) -> tuple[float, int, int | None]:
-    inner = reader.mapping("quality", None)
-    if inner is None:
-        if strategy in _ADAPTIVE:
-            raise reader.fail("quality", None, f"is missing, but strategy {strategy} needs it", _EXAMPLE)
+    inner = quality_of(reader, strategy, _ADAPTIVE, "recall: 0.95, period: 60 s")
+    if not reader.given("quality"):
         return 0.95, 60_000_000, None
     target = inner.number("recall", low=0.0, high=1.0, open_low=True)
     period_us = inner.duration("period")
