@@ -15,6 +15,7 @@ import click
 
 from latecomer import __version__
 from latecomer.jobs import text
+from latecomer.jobs.outcomes import Group
 from latecomer.specs.common import SpecError
 
 QUERY = click.argument("query", type=click.Path(path_type=Path))
@@ -28,77 +29,6 @@ LAKE = click.option(
     help="The lake: a local folder or s3://BUCKET/PREFIX.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-
-
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Did the user press Ctrl-C? It cancels Spark's jobs, so what is raised may be their failure, with the interrupt behind it."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
-def _fault(error: BaseException) -> str:
-    """What nobody foresaw, in one line."""
-    if "pyspark" in sys.modules:
-        from latecomer.spark.session import is_gone
-
-        if is_gone():
-            return (
-                "Spark's Java process ended, killed or out of memory; finished micro-batches are kept; run the command "
-                "again, and if it ends again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
-            )
-    notes = getattr(error, "__notes__", [])
-    if notes:
-        reason = text.one_line(error).partition(" 0: <unknown>")[0]  # the frames of delta-rs
-        return f"{notes[0]} ({reason}); restore its files, or see whether the store answers"
-    return f"internal error: {text.one_line(error)}"
-
-
-def _misuse(error: click.UsageError, command: str) -> Exception:
-    """What to raise for a command that is not written as it should be: after one line, exit code 2; help is shown as it is."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return error
-    command = error.ctx.command_path if error.ctx else command
-    click.echo(f"{command}: {text.one_line(error.format_message()).rstrip('.')}; see {command} --help", err=True)
-    return click.exceptions.Exit(2)
-
-
-class Group(click.Group):
-    """Turns every foreseen error into one line and its exit code."""
-
-    def make_context(self, *given: Any, **more: Any) -> click.Context:
-        """Parse what stands before the command."""
-        try:
-            return super().make_context(*given, **more)
-        except click.UsageError as error:
-            raise _misuse(error, "latecomer") from None
-
-    def invoke(self, context: click.Context) -> Any:
-        """Run the command; ``--help`` says what the exit codes mean."""
-        try:
-            os.getcwd()
-        except OSError as error:
-            problem = f"the working directory cannot be used ({error.strerror}); change to one that exists"
-            click.echo(f"latecomer: {problem}", err=True)
-            context.exit(2)
-        try:
-            return super().invoke(context)
-        except click.UsageError as error:
-            raise _misuse(error, context.command_path) from None
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except (Exception, KeyboardInterrupt) as error:
-            code = getattr(error, "exit_code", None)
-            if _was_interrupted(error):
-                click.echo("latecomer: interrupted; finished work is kept; run the command again to continue", err=True)
-                context.exit(130)
-            if code is None:
-                if os.environ.get("LATECOMER_DEBUG"):
-                    raise
-                click.echo(f"latecomer: {_fault(error)}; set LATECOMER_DEBUG=1 to see the traceback", err=True)
-                context.exit(4)
-            click.echo(str(error), err=True)
-            context.exit(code)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -202,31 +132,16 @@ def ingest(
         },
         f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, put {quarantined:,} into "
         f"quarantine, skipped {len(done.skipped_files)} files ingested before ({done.seconds:.1f} s)"
-        + _event_times(done.event_times_us)
-        + _listed(
+        + text.event_times(done.event_times_us)
+        + text.listed(
             done.left_out_files,
             "left out, of unknown type, or folders (to ingest them, name them, files with --format)",
         )
-        + _listed(
+        + text.listed(
             done.changed_files,
             "files were ingested before with other content or options (if they grew, their earlier rows are now there twice)",
         ),
     )
-
-
-def _event_times(span: tuple[int, int] | None) -> str:
-    """A line that shows when seconds were taken for microseconds."""
-    if span is None:
-        return ""
-    doubt = " (is that right? integers are read as microseconds since 1970)" if 0 < span[1] < _YEAR_US else ""
-    return f"\n  event times {text.instant(span[0])} to {text.instant(span[1])}{doubt}"
-
-
-def _listed(files: list[str], what: str) -> str:
-    if not files:
-        return ""
-    some = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
-    return f"\n  {len(files)} {what}: {some}"
 
 
 @main.command()
@@ -542,9 +457,6 @@ def _load(query: Path) -> Any:
     from latecomer.specs.loading import load_query
 
     return load_query(query)
-
-
-_YEAR_US = 365 * 86_400_000_000
 
 
 def _instant(option: str, text_: str) -> int:

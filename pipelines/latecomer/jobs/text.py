@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+_YEAR_US = 365 * 86_400_000_000
+
 
 def one_line(value: object, limit: int = 400) -> str:
     """The value's text without line breaks, cut at `limit` characters."""
@@ -28,3 +30,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         )
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def event_times(span: tuple[int, int] | None) -> str:
+    """A line that shows when seconds were taken for microseconds."""
+    if span is None:
+        return ""
+    doubt = " (is that right? integers are read as microseconds since 1970)" if 0 < span[1] < _YEAR_US else ""
+    return f"\n  event times {instant(span[0])} to {instant(span[1])}{doubt}"
+
+
+def listed(files: Sequence[str], what: str) -> str:
+    """A line that counts files and names the first of them; nothing where there are none."""
+    if not files:
+        return ""
+    some = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
+    return f"\n  {len(files)} {what}: {some}"
