@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from latecomer.core.windows import Grid, Observed
 from latecomer.jobs import text
-from latecomer.jobs.explain import POINTS, Explained, Point, draw, picture
+from latecomer.jobs.curve import POINTS, Explained, Point, draw, picture
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.specs import expressions as ex
