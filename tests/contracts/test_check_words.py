@@ -35,7 +35,7 @@ def audited(other, day):
 
 
 def found(*given):
-    return checks._validate(parse_query(JOIN), frames(*given), None)
+    return checks._validate(parse_query(JOIN), frames(*given), None, 5)
 
 
 def test_a_failure_says_what_where_and_what_was_expected():
