@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core import windows
+from latecomer.core import looks
 from latecomer.core.aggregate import Cells, Function, needed_coverage, required_answers, required_coverage
 from latecomer.core.aggregate_pass import place, run_pass
+from latecomer.core.looks import Span
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.topk_members import Candidates, required_members
-from latecomer.core.windows import Grid, IntervalRows, Observed, Span, WindowControl
+from latecomer.core.windows import Grid, IntervalRows, Observed, WindowControl
 from latecomer.reference import windows as ref
 
 COUNT = Function("count", None)
@@ -152,12 +153,12 @@ def test_every_window_is_shown_early_again_and_once_for_the_last_time():
     per_window = {}
     for window, age, final in seen:
         per_window.setdefault(window, []).append((age, final))
-    settled = [looks for window, looks in per_window.items() if 0 <= window < 500]
+    settled = [ages for window, ages in per_window.items() if 0 <= window < 500]
     assert len(settled) == 500
-    for looks in settled:
-        ages = [age for age, _ in looks]
+    for found in settled:
+        ages = [age for age, _ in found]
         assert ages == sorted(ages) and 20 <= ages[0] <= 40
-        assert [final for _, final in looks] == [False] * (len(looks) - 1) + [True]
+        assert [final for _, final in found] == [False] * (len(found) - 1) + [True]
         assert all(later <= 3 * age + 20 for age, later in itertools.pairwise(ages)), "looked at again in time"
     assert np.mean([len(looks) for looks in settled]) < 8, "not once per interval: that would be 30"
 
@@ -365,7 +366,7 @@ def test_spans_looked_at_together_are_what_each_is_alone(rows, sizes, asked, tog
         lambda these: required_answers(cells, grid, these, functions, 0.05),
         lambda these: required_members(best, 2, grid, these),
     ]
-    with mock.patch.object(windows, "LOOKED_AT", together):
+    with mock.patch.object(looks, "LOOKED_AT", together):
         for way in ways:
             alone = [way([span])[0] for span in spans]
             assert [list(map(as_said, seen)) for seen in way(spans)] == [list(map(as_said, seen)) for seen in alone]

@@ -45,9 +45,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from latecomer.core.looks import Span, by_window, looks
 from latecomer.core.order import cuts, order_of
 from latecomer.core.thinning import Thinning
-from latecomer.core.windows import Grid, Observed, Span, by_window, looks
+from latecomer.core.windows import Grid, Observed
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from latecomer.core.aggregate import Cells, Function, required_answers, required_coverage
 from latecomer.core.arrivals import Arrivals, Arrived
+from latecomer.core.looks import Span, spans_of
 from latecomer.core.order import cuts, order_of
 from latecomer.core.time import FOREVER, NEVER, running_max
-from latecomer.core.windows import Grid, Observed, SlackPolicy, Span, WindowControl
+from latecomer.core.windows import Grid, Observed, SlackPolicy, WindowControl
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -139,7 +140,7 @@ def place(
         new = Arrivals.of(seq[part], event_time_us[part], side[part], shard[part], carry)
         intervals, carry = Arrived.of(new, grid, 1).intervals[0], new.carry
         wanted = control.schedule(intervals)
-        placement = control.step(intervals, dict(zip(wanted, observed(grid.spans(wanted)), strict=True)))
+        placement = control.step(intervals, dict(zip(wanted, observed(spans_of(grid, wanted)), strict=True)))
         at = np.searchsorted(placement.interval, interval[part])
         slack[part], base[part] = placement.slack[at], placement.base[at]
     mark = np.maximum(base, np.where(slack >= FOREVER, base, t - slack))

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.arrivals import Arrivals, Arrived, first_at
-from latecomer.core.windows import Grid, every_number
+from latecomer.core.looks import every_number
+from latecomer.core.windows import Grid
 
 Int64 = NDArray[np.int64]
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from latecomer.core.looks import Span, by_window, looks
 from latecomer.core.order import cuts
 from latecomer.core.thinning import Thinning
-from latecomer.core.windows import Grid, Observed, Span, by_window, looks
+from latecomer.core.windows import Grid, Observed
 
 Int64 = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ into *rounds* of one size; round `i` looks at the windows that ended in the last
 that divides `i` (a binary counter), or at all that are not final if that reaches further. So a window is looked at
 again before its age has trebled, and O(log(span / size)) times on average: never windows x intervals.
 
-Of windows with very many groups, some groups are looked at: :mod:`latecomer.core.thinning`.
+How windows are looked at is :mod:`latecomer.core.looks`; of those with very many groups, some groups are: :mod:`latecomer.core.thinning`.
 
 Ordering: arrivals in any order inside an interval, intervals in order of stream time. Cost: O(1) per interval and window.
 State: rows per pane of the open windows, windows not yet observed, one account per open period.
@@ -23,19 +23,15 @@ State: rows per pane of the open windows, windows not yet observed, one account 
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.histogram import merge_counts
-from latecomer.core.order import cuts, order_of
-from latecomer.core.thinning import Thinning, is_sampled
 from latecomer.core.time import FOREVER, NEVER
 
 Int64 = NDArray[np.int64]
@@ -80,10 +76,6 @@ class Grid:
     def last_of(self, time_us: Any) -> Any:
         """Number of the last window that holds a time (int or int64 array)."""
         return time_us // self.slide_us
-
-    def spans(self, wanted: Mapping[int, tuple[int, int]]) -> list[Span]:
-        """Windows (first, last) that are looked at when intervals are entered, by the interval's number."""
-        return [Span(first, last, interval * self.slide_us) for interval, (first, last) in wanted.items()]
 
 
 @dataclass(frozen=True)
@@ -427,144 +419,3 @@ class WindowControl:
         self.panes, self.pane_rows = np.array(state["panes"], np.int64), np.array(state["pane_rows"], np.int64)
         self.accounts = {int(start): SlackAccount(*values) for start, values in state["accounts"].items()}
         self.policy.restore(state["policy"])
-
-
-def every_number(first: Int64, last: Int64) -> tuple[Int64, Int64]:
-    """Concatenate the ranges ``[first, last]`` (empty where ``last < first``); returns, per number, the index of its range and the number."""
-    times = np.maximum(last - first + 1, 0)
-    at = np.repeat(np.arange(len(first)), times)
-    offset = np.arange(len(at)) - np.repeat(np.cumsum(times) - times, times)
-    return at, first[at] + offset
-
-
-LOOKED_AT = 1 << 20
-"""Entries of windows that are looked at together, about; 100 bytes each."""
-
-
-class Span(NamedTuple):
-    """Windows ``[first, last]``, looked at when stream time is `cut_us`: what comes then or later is not known."""
-
-    first: int
-    last: int
-    cut_us: int
-
-
-@dataclass(frozen=True)
-class Looks:
-    """Windows with entries, as they look at the cut of their span; int64 arrays.
-
-    Attributes
-    ----------
-    span, window : int64[looks]
-        Place of the span, number of the window; in this order.
-    at, place, wait : int64[n]
-        Entries by look: which entry, whose look's place, its wait in the window in granules (-1: in time). Those of a look stand as they did.
-    stands_for : int64[n]
-        How many groups each entry's group stands for.
-    """
-
-    span: Int64
-    window: Int64
-    at: Int64
-    place: Int64
-    wait: Int64
-    stands_for: Int64
-
-    def hand_out(self, seen: Sequence[Observed], spans: list[list[Observed]]) -> None:
-        """Put what was seen, look by look, to the others of its span."""
-        for span, each in zip(self.span.tolist(), seen, strict=True):
-            spans[span].append(each)
-
-
-def looks(
-    grid: Grid,
-    pane: Int64,
-    bucket: Int64,
-    spans: Sequence[Span],
-    code: Int64 | None = None,
-    thinning: Thinning | None = None,
-) -> Iterator[Looks]:
-    """Every entry in every window that holds its pane, of all spans, some at a time; what is in one look does not depend on the others.
-
-    Parameters
-    ----------
-    pane, bucket : int64[n]
-        Pane number, ascending, and the wait beyond the end of the pane's first window in granules; -1 where it came before that.
-    code : int64[n], optional
-        Hash of the entry's group; needed where there is a `thinning`. Entries that it leaves out are in no look.
-    """
-    if not len(pane) or not spans:
-        return
-    firsts, lasts, cut_us = np.array(spans, np.int64).T
-    low, high = _range_of(grid, pane, firsts, lasts)
-    many = np.cumsum((high - low) * -(-grid.size_us // grid.slide_us))
-    for begin, end in itertools.pairwise(cuts(many // LOOKED_AT).tolist()):
-        part = slice(int(low[begin:end].min()), int(high[begin:end].max()))
-        near, start = pane[part], pane[part] * grid.pane_us
-        own, panes = grid.first_of(start), start[cuts(pane[part])[:-1]]
-        windows = np.unique(every_number(grid.first_of(panes), grid.last_of(panes))[1])
-        first, last = np.searchsorted(windows, firsts[begin:end]), np.searchsorted(windows, lasts[begin:end], "right")
-        span, number = every_number(first, last - 1)
-        span, window = span + begin, windows[number]
-        # the entries of a window stand together, as its panes do
-        entries = _range_of(grid, near, windows, windows)
-        place, at = every_number(entries[0][number], entries[1][number] - 1)
-        at_window, waited = window[place], bucket[part][at]
-        wait = waited - (at_window - own[at]) * (grid.slide_us // grid.granularity_us)
-        wait[(waited < 0) | (wait < 0)] = -1
-        known = wait * grid.granularity_us < cut_us[span[place]] - grid.end(at_window)
-        shift = np.zeros(len(window), np.int64)
-        if code is not None and thinning is not None:
-            first_panes, last_panes = window * grid.slide_us // grid.pane_us, grid.end(window) // grid.pane_us - 1
-            shift = thinning.greatest(first_panes, last_panes)
-            known &= is_sampled(code[part][at], shift[place])
-        seen = np.bincount(place[known], minlength=len(window)) > 0
-        if seen.any():
-            stands_for = np.left_shift(1, shift)[place[known]]
-            place = (np.cumsum(seen) - 1)[place[known]]
-            yield Looks(span[seen], window[seen], at[known] + part.start, place, wait[known], stands_for)
-
-
-def _range_of(grid: Grid, pane: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
-    """Where the entries of windows ``[first, last]`` begin and end among ascending pane numbers."""
-    low = np.searchsorted(pane, first * grid.slide_us // grid.pane_us)
-    return low, np.maximum(np.searchsorted(pane, grid.end(last) // grid.pane_us), low)
-
-
-def by_window(
-    numbers: Int64,
-    place: Int64,
-    wait: Int64,
-    weight: Int64,
-    granularity_us: int,
-    needed_coverage: NDArray[np.float64] | None = None,
-) -> list[Observed]:
-    """Windows from the entries in them.
-
-    Parameters
-    ----------
-    numbers : int64[windows]
-        The windows, ascending.
-    place, wait, weight : int64[n]
-        Per entry: its window's place in `numbers`, its wait in granules (-1: in time), and the contributions it stands for.
-    needed_coverage : float64[windows], optional
-        As :class:`Observed` has it.
-    """
-    behind = np.flatnonzero(wait >= 0)
-    by = behind[order_of(place[behind], wait[behind])]
-    own, level = place[by], wait[by]
-    starts = cuts(own, level)[:-1]
-    required = (level[starts] + 1) * granularity_us
-    rows = np.add.reduceat(weight[by], starts).astype(np.float64) if len(starts) else np.empty(0)
-    bounds = np.searchsorted(own[starts], np.arange(len(numbers) + 1)).tolist()
-    needed = [1.0] * len(numbers) if needed_coverage is None else needed_coverage.tolist()
-    return [
-        Observed(number, required[low:high], rows[low:high], total, least)
-        for number, (low, high), total, least in zip(
-            numbers.tolist(),
-            itertools.pairwise(bounds),
-            np.bincount(place, weight, len(numbers)).tolist(),
-            needed,
-            strict=True,
-        )
-    ]

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from latecomer.core.windows import every_number
+from latecomer.core.looks import every_number
 from latecomer.lake import identities, small, views
 from latecomer.lake.location import Lake
 from latecomer.specs.aggregate import AggregateSpec

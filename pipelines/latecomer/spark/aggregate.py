@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.core import aggregate as core
+from latecomer.core.looks import spans_of
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.thinning import Thinning
 from latecomer.core.time import FOREVER
@@ -128,7 +129,7 @@ class AggregateStage(WindowedStage):
         functions = self.functions
         found: list[dict[int, list[Observed]]] = []
         for shard, asked in enumerate(wanted):
-            own, spans = cells.get(shard), self.grid.spans(asked)
+            own, spans = cells.get(shard), spans_of(self.grid, asked)
             if own is None:
                 found.append({})
                 continue

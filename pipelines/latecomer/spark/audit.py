@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latecomer.core.looks import every_number
 from latecomer.core.theta_window import expand
-from latecomer.core.windows import every_number
 from latecomer.lake import journal, small, views
 from latecomer.lake.location import Lake
 from latecomer.spark import tables

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from latecomer.core.looks import spans_of
 from latecomer.core.slack import AdaptiveWaitSlack, CalibratedSlack, Fixed
 from latecomer.core.thinning import Thinning
 from latecomer.core.topk import AdaptiveWait
@@ -181,7 +182,7 @@ class TopKStage(WindowedStage):
         columns = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "score", "ts", "seq")]
         candidates = Candidates(*columns)
         self.groups_seen = thinning[0].about(len(np.unique(candidates.group)))
-        found = required_members(candidates, self.spec.k, self.grid, self.grid.spans(wanted[0]), thinning[0])
+        found = required_members(candidates, self.spec.k, self.grid, spans_of(self.grid, wanted[0]), thinning[0])
         return [dict(zip(wanted[0], found, strict=True))]
 
     # ----------------------------------------------------------------------------------------------------- answers

@@ -38,12 +38,13 @@ from numpy.typing import NDArray
 
 from latecomer.baselines.topk import METHODS
 from latecomer.core.aggregate_pass import place
+from latecomer.core.looks import Span
 from latecomer.core.min_topk import MinTopK, TopRows, top_rows
 from latecomer.core.slack import AdaptiveWaitSlack, CalibratedSlack
 from latecomer.core.time import FOREVER, running_max
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
-from latecomer.core.windows import Grid, Observed, SlackPolicy, Span
+from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.jobs.bench import data as workloads
 from latecomer.jobs.bench import plots
 from latecomer.jobs.bench.goals import Goals
