@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
+from latecomer.lake.ingestions import committed_seq, quarantined, stream_totals
 from latecomer.lake.landing import digest
 from latecomer.spark import ingest as ingestion
-from latecomer.spark.ingest import IngestOptions, committed_seq, ingest, quarantined, stream_totals
+from latecomer.spark.ingest import IngestOptions, ingest
 
 from tests.support import commands
 

@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
+from latecomer.lake.ingestions import committed_seq
 from latecomer.lake.location import Lake
 from latecomer.spark import ingest as ingesting
 from latecomer.spark import tables
 from latecomer.spark.backfill import backfill
-from latecomer.spark.ingest import IngestOptions, committed_seq, ingest
+from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
 

@@ -5,7 +5,8 @@ import pytest
 from deltalake import write_deltalake
 from latecomer.lake import crash, journal, lease, small
 from latecomer.lake.errors import LeaseLost
-from latecomer.spark.ingest import IngestOptions, committed_seq, ingest
+from latecomer.lake.ingestions import committed_seq
+from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query

@@ -170,9 +170,9 @@ def run(
     Results are published as soon as the query's quality allows; rows that come too late for that are registered.
     """
     from latecomer.jobs import element as elements
+    from latecomer.lake.ingestions import quarantined
     from latecomer.lake.location import Lake
     from latecomer.spark import run as runner
-    from latecomer.spark.ingest import quarantined
 
     spec = _load(query)
     lake, wanted = Lake(lake_uri), None
@@ -208,9 +208,9 @@ def run(
 @JSON
 def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     """Correct the results for late rows, until they are exact."""
+    from latecomer.lake.ingestions import quarantined
     from latecomer.lake.location import Lake
     from latecomer.spark import repair as runner
-    from latecomer.spark.ingest import quarantined
 
     spec = _load(query)
     lake = Lake(lake_uri)

@@ -210,9 +210,9 @@ def close_here(out: Path) -> int:
     """`run --flush`, `repair --flush` and `check --audit` of every query; writes ``summary.json``."""
     from latecomer.jobs.status import status
     from latecomer.lake import views
+    from latecomer.lake.ingestions import quarantined
     from latecomer.lake.location import Lake
     from latecomer.quality.checks import check
-    from latecomer.spark.ingest import quarantined
     from latecomer.spark.repair import repair
     from latecomer.spark.run import run
     from latecomer.specs.loading import load_query

@@ -15,7 +15,7 @@ from latecomer.lake.location import Lake
 
 def status(lake: Lake) -> dict[str, Any]:
     """Everything `render` shows, as JSON-able values."""
-    from latecomer.spark.ingest import committed_seq, stream_totals
+    from latecomer.lake.ingestions import committed_seq, stream_totals
 
     available = committed_seq(lake)
     queries = []

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import journal, small, views
+from latecomer.lake.ingestions import quarantined
 from latecomer.lake.location import Lake
-from latecomer.spark.ingest import quarantined
 from latecomer.spark.kinds import open_ledger
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec

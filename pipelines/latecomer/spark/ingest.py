@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,11 +25,13 @@ import pyarrow.compute as pc
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
+from latecomer.lake.ingestions import committed_seq, ingested_before
 from latecomer.lake.landing import digest, find, format_of, readable
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import landing, landing_rows, tables
 from latecomer.spark.columns import quoted
+from latecomer.spark.ingest_options import IngestOptions
 from latecomer.spark.session import session
 from latecomer.specs.common import STREAM, STREAM_REMEDY
 from latecomer.specs.expressions import ALWAYS_THERE
@@ -37,24 +39,8 @@ from latecomer.specs.expressions import ALWAYS_THERE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-DAY_US = 86_400_000_000
-EARLIEST_EVENT_US = -2_208_988_800_000_000
 ROWS_PER_FILE = 1_000_000
 _WRITERS = 4
-
-
-@dataclass(frozen=True)
-class IngestOptions:
-    """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds."""
-
-    stream: str | None = None
-    by: str | None = None
-    format: str | None = None
-    event_column: str = "event_ts"
-    arrival_column: str = "arrival_ts"
-    timezone: str = "UTC"
-    max_future_us: int = DAY_US
-    earliest_us: int = EARLIEST_EVENT_US
 
 
 @dataclass(frozen=True)
@@ -87,31 +73,6 @@ class IngestResult:
     seconds: float
 
 
-def committed_seq(lake: Lake) -> int:
-    """Next place in the arrival order: every arrival below it is complete. 0 for an empty lake."""
-    rows = small.read(lake, "ingest", "committed", columns=["seq_to"])
-    return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
-
-
-def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
-    """Rows and quarantined rows per stream, of all ingestions or those up to number `last`."""
-    known = None if last is None else pc.field("number") <= last
-    rows = small.read(lake, "ingest", "committed", columns=["counts"], filter=known)
-    found: dict[str, dict[str, int]] = {}
-    for text in [] if rows is None else rows["counts"].to_pylist():
-        for stream, counts in json.loads(text).items():
-            total = found.setdefault(stream, {"rows": 0, "quarantined": 0})
-            for key in total:
-                total[key] += counts.get(key, 0)
-    return found
-
-
-def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> int:
-    """Rows of these streams that ingestions put into quarantine: all, or those up to number `last`."""
-    totals = stream_totals(lake, last)
-    return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
-
-
 def ingest(
     lake: Lake, paths: Sequence[str], options: IngestOptions, progress: Callable[[str], None] | None = None
 ) -> IngestResult:
@@ -134,7 +95,7 @@ def ingest(
         with readable(path):
             digests[path] = _digest(path, options)
     with Lease(lake, "ingest") as lease:
-        known, streams_of = _ingested_before(lake)
+        known, streams_of = ingested_before(lake)
         fresh: list[Path] = []
         skipped: list[str] = []
         for path in files:
@@ -441,15 +402,3 @@ def _digest(path: Path, options: IngestOptions) -> str:
 def _without_format(known: str) -> str:
     """What earlier versions noted: what they ingested stays ingested, as whatever format."""
     return known.split()[0]
-
-
-def _ingested_before(lake: Lake) -> tuple[set[str], dict[str, set[str]]]:
-    """Digests of what was ingested, and into which streams by path."""
-    rows = small.read(lake, "ingest", "committed", columns=["digests", "files", "counts"])
-    digests: set[str] = set()
-    streams: dict[str, set[str]] = {}
-    for row in [] if rows is None else rows.to_pylist():
-        digests.update(row["digests"])
-        for path in row["files"]:
-            streams.setdefault(path, set()).update(json.loads(row["counts"]))
-    return digests, streams

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from latecomer.spark.ingest import IngestOptions
+    from latecomer.spark.ingest_options import IngestOptions
 
 RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place", "_metadata")
 WIDENS = {(a, b) for i, a in enumerate(WHOLE) for b in WHOLE[i + 1 :]} | {

@@ -19,7 +19,7 @@ from latecomer.specs.expressions import ALWAYS_THERE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from latecomer.spark.ingest import IngestOptions
+    from latecomer.spark.ingest_options import IngestOptions
 
 
 def stored(name: str) -> str:

@@ -71,7 +71,7 @@ def run(
     InputError, SpecError, LeaseHeld
         Nothing was written then, or only whole micro-batches.
     """
-    from latecomer.spark.ingest import committed_seq
+    from latecomer.lake.ingestions import committed_seq
 
     started = time.monotonic()
     available = committed_seq(lake)

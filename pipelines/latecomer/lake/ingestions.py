@@ -1,0 +1,48 @@
+"""What ingestions have committed, read without a JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pyarrow.compute as pc
+
+from latecomer.lake import small
+from latecomer.lake.location import Lake
+
+
+def committed_seq(lake: Lake) -> int:
+    """Next place in the arrival order: every arrival below it is complete. 0 for an empty lake."""
+    rows = small.read(lake, "ingest", "committed", columns=["seq_to"])
+    return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
+
+
+def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
+    """Rows and quarantined rows per stream, of all ingestions or those up to number `last`."""
+    known = None if last is None else pc.field("number") <= last
+    rows = small.read(lake, "ingest", "committed", columns=["counts"], filter=known)
+    found: dict[str, dict[str, int]] = {}
+    for text in [] if rows is None else rows["counts"].to_pylist():
+        for stream, counts in json.loads(text).items():
+            total = found.setdefault(stream, {"rows": 0, "quarantined": 0})
+            for key in total:
+                total[key] += counts.get(key, 0)
+    return found
+
+
+def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> int:
+    """Rows of these streams that ingestions put into quarantine: all, or those up to number `last`."""
+    totals = stream_totals(lake, last)
+    return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
+
+
+def ingested_before(lake: Lake) -> tuple[set[str], dict[str, set[str]]]:
+    """Digests of what was ingested, and into which streams by path."""
+    rows = small.read(lake, "ingest", "committed", columns=["digests", "files", "counts"])
+    digests: set[str] = set()
+    streams: dict[str, set[str]] = {}
+    for row in [] if rows is None else rows.to_pylist():
+        digests.update(row["digests"])
+        for path in row["files"]:
+            streams.setdefault(path, set()).update(json.loads(row["counts"]))
+    return digests, streams

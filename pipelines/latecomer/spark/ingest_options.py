@@ -1,0 +1,23 @@
+"""What a caller of `ingest` decides; apart from it, as reading the files and judging their rows go by it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DAY_US = 86_400_000_000
+EARLIEST_EVENT_US = -2_208_988_800_000_000
+"""1900: an earlier event time is taken for a clock that is wrong."""
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds."""
+
+    stream: str | None = None
+    by: str | None = None
+    format: str | None = None
+    event_column: str = "event_ts"
+    arrival_column: str = "arrival_ts"
+    timezone: str = "UTC"
+    max_future_us: int = DAY_US
+    earliest_us: int = EARLIEST_EVENT_US
