@@ -87,7 +87,7 @@ def _sorted_rows(
     if latest and rows.num_rows > 1:
         rows = rows.filter(identities.last_of_each(rows, keys))
     if spec.kind == "aggregate" and within is None:
-        rows = _with_coverage(lake, spec, rows, keys)
+        rows = _with_coverage(lake, spec, rows, keys, read)
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
 
 
@@ -141,13 +141,20 @@ def _newest_windows(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array((published == published[newest]) & (revision == revision[newest])))
 
 
-def _with_coverage(lake: Lake, spec: Spec, rows: pa.Table, keys: list[str]) -> pa.Table:
-    """``coverage``: rows of the first answer, as a share of those the window is known to have by now; 0 without a first."""
-    again = [small.read(lake, area, spec.name, columns=[*keys, "rows"]) for area in ("corrections", "backfill")]
+def _with_coverage(
+    lake: Lake, spec: Spec, rows: pa.Table, keys: list[str], read: Mapping[str, pa.Table | None]
+) -> pa.Table:
+    """``coverage``: rows of the first answer, as a share of those the window is known to have by now; 0 without a first.
+
+    `read` are tables of answers that were read already, whole; the others are read here.
+    """
+    columns = [*keys, "rows"]
+    first, *again = (
+        read[area] if area in read else small.read(lake, area, spec.name, columns=columns) for area in _ANSWERS
+    )
     known = [part for part in again if part is not None and part.num_rows]
     if not known or not rows.num_rows:
         return rows
-    first = small.read(lake, "on_time", spec.name, columns=[*keys, "rows"])
     parts = [rows, *known] if first is None else [rows, *known, first]
     codes = identities.codes(parts, keys)
     here, last = codes[0], 1 + max(int(each.max(initial=-1)) for each in codes)
