@@ -18,9 +18,9 @@ DAYS = [f"2013-02-{day:02d} 00:00:00+00:00" for day in range(1, 7)]
 def frames(recall, final, held, left=5, twice=(), other=0):
     again = pa.table({"l_seq": pa.array(twice, pa.int64()), "r_seq": pa.array(twice, pa.int64())})
     stored = once.Stored({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
-    ledger = {"period_start": DAYS, "achieved_on_time": recall, "least": 0.95, "achieved_final": final}
     return {
-        "ledger": pd.DataFrame(ledger | {"rows_held_max": held}),
+        "promises": pd.DataFrame({"period_start": DAYS, "achieved_on_time": recall, "least": 0.95}),
+        "ledger": pd.DataFrame({"period_start": DAYS, "achieved_final": final, "rows_held_max": held}),
         "books": pd.DataFrame([{"law": "rows in = rows out", "left": left, "right": 5}]),
         "results": checks._standing(stored),
         "audit": pd.DataFrame([audited(0, DAYS[0]), audited(other, DAYS[3])]),

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from latecomer.lake import small
 from latecomer.lake.location import Lake
-from latecomer.quality.checks import allowed_misses
+from latecomer.quality.promise import allowed_misses
 from latecomer.quality.windowed import ledger
 from latecomer.specs.loading import parse_query
 

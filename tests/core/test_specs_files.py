@@ -378,11 +378,15 @@ def test_messages_say_line_and_remedy():
 
 
 def test_a_file_without_a_quality_states_no_target():
-    for quality in ("", "quality:\n"):
+    for quality in ("", "quality:\n", "quality: {}\n", "quality: {rows_held: 10}\n", "quality: {period: 60 s}\n"):
         text = f"name: q\nkind: join\nstreams: {{l: a, r: b}}\nwindow: 1 s\n{quality}strategy: exact\n"
         spec = parse_query(text)
         assert (spec.promises, spec.target, spec.period_us) == (False, 0.95, 60_000_000)
-    assert parse_query(text.replace("quality:", "quality: {recall: 0.95, period: 60 s}")).promises
+        assert spec.rows_held == (10 if "rows_held" in quality else None)
+        answers = "name: q\nkind: {}\nstreams: {{l: a}}\nwindow: 1 s\n{}strategy: {}\n"
+        for kind, strategy in (("aggregate\nselect: {n: count()}", "exact"), ("topk\nscore: v\nk: 1", "none")):
+            assert not parse_query(answers.format(kind, quality, strategy)).promises
+    assert parse_query(text.replace("quality: {period: 60 s}", "quality: {recall: 0.95, period: 60 s}")).promises
     with pytest.raises(SpecError, match="unknown unit 'sec'; did you mean"):
         parse_query(EXAMPLES["join"].replace("window: 10 s", "window: 10 sec"))
 

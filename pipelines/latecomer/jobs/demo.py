@@ -239,9 +239,11 @@ def summarise(
     lake: Any, spec: Any, counts: dict[str, Any], corrections: int, quarantined: int, out: Path
 ) -> dict[str, Any]:
     """One row of the summary, from the ledger and the counts of the lake."""
+    from latecomer.quality import promise
     from latecomer.quality.ledger import ledger as read
 
     ledger = read(lake, spec).to_pandas()
+    kept, judged = promise.kept(ledger)
     expected = ledger["expected"].sum()
     stored = (ledger["achieved_final"] * ledger["expected"]).sum()
     first = float(ledger["on_time"].sum() / expected) if expected else 1.0
@@ -253,8 +255,8 @@ def summarise(
         "target": spec.target,
         "achieved_on_time": first,
         "achieved_final": float(stored / expected) if expected else 1.0,
-        "periods": len(ledger),
-        "periods_met": int((ledger["achieved_on_time"] >= ledger["target"]).sum()) if spec.promises else None,
+        "periods": judged,
+        "periods_met": kept if spec.promises else None,
         "rows_in": counts["rows_read"],
         "rows_on_time": counts["rows_read"] - counts["late"],
         "rows_late": counts["late"],

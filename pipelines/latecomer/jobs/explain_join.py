@@ -18,6 +18,7 @@ from latecomer.jobs.curve import POINTS, Explained, Point, draw
 from latecomer.lake.journal import RunState
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
+from latecomer.quality import promise
 
 if TYPE_CHECKING:
     from latecomer.spark.join import History
@@ -83,15 +84,15 @@ def evaluate(history: History, settings: RetentionParameters, retention_us: int)
 
 
 def _done(lake: Lake, spec: Any) -> Point | None:
-    rows = books.ledger(lake, spec).to_pandas()
-    rows = rows[rows["achieved_on_time"].notna()] if len(rows) else rows
+    rows = promise.known(books.ledger(lake, spec).to_pandas())
     if not len(rows):
         return None
+    kept, judged = promise.kept(rows)
     columns = [c for c in rows.columns if c.startswith("retention_")]
     chosen = rows[columns].max(axis=1).dropna()
     return Point(
         int(chosen.mean()) if len(chosen) else 0,
         float(rows["on_time"].sum() / max(rows["expected"].sum(), 1)),
-        float((rows["achieved_on_time"] >= rows["target"]).mean()),
+        kept / judged if judged else 1.0,
         float(rows["rows_held_mean"].mean()),
     )

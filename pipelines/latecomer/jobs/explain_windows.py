@@ -19,6 +19,7 @@ from latecomer.jobs import text
 from latecomer.jobs.curve import POINTS, Explained, Point, draw, picture
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
+from latecomer.quality import promise
 from latecomer.specs import expressions as ex
 
 if TYPE_CHECKING:
@@ -101,15 +102,15 @@ def _point(history: list[Observed], grid: Grid, spec: Any, wait_us: int, rate: f
 
 
 def _done(rows: Any) -> Point | None:
-    rows = rows[rows["achieved_on_time"].notna()] if len(rows) else rows
-    if not len(rows):
+    judged = promise.judged(rows)
+    if not len(judged):
         return None
-    wait = rows["wait_mean_us"].mean()
+    kept, periods = promise.kept(rows)
     return Point(
-        int(wait),
-        float(rows["achieved_on_time"].mean()),
-        float((rows["achieved_on_time"] >= rows["target"]).mean()),
-        float(rows["rows_held_mean"].mean()),
+        int(judged["wait_mean_us"].mean()),
+        float(judged["achieved_on_time"].mean()),
+        kept / periods,
+        float(promise.known(rows)["rows_held_mean"].mean()),
     )
 
 

@@ -29,7 +29,7 @@ from latecomer.lake import journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
-from latecomer.quality import conservation, once, words
+from latecomer.quality import conservation, once, promise, words
 from latecomer.quality import ledger as books
 from latecomer.quality import report as pages
 from latecomer.specs.aggregate import AggregateSpec
@@ -71,7 +71,7 @@ class CheckOutcome:
             each["message"]
             for each in self.results
             if not each["success"]
-            and (each["subject"] != "ledger" or each["expectation"] == "expect_complete_after_repair")
+            and (each["subject"] not in ("promises", "ledger") or each["expectation"] == "expect_complete_after_repair")
         ]
 
 
@@ -104,7 +104,8 @@ def check(
     reach = conservation.Reach.of(lake, spec.name, state)
     results = once.stored(lake, spec, reach.filters())
     frames = {
-        "ledger": _margins(spec, _known(ledger)),
+        "promises": _by_day(promise.bounds(spec, ledger)),
+        "ledger": _by_day(promise.known(ledger)),
         "books": pd.DataFrame([*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]),
         "results": _standing(results),
         "audit": _audited(lake, spec, state, reach, audit, progress) if audit else pd.DataFrame(),
@@ -164,28 +165,9 @@ def _audited(
     return pd.DataFrame(rows)
 
 
-def _known(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Periods whose truth is known: nothing registered there is pending."""
-    known = ledger[ledger["achieved_on_time"].notna()].reset_index(drop=True) if len(ledger) else ledger
-    if len(known):
-        known["period_start"] = known["period_start"].astype(str)
-    return known
-
-
-def _margins(spec: Spec, known: pd.DataFrame) -> pd.DataFrame:
-    """Add ``least``: what a period has to reach, less what chance alone takes from a small number of answers."""
-    if not len(known):
-        return known
-    known["least"] = known["target"]
-    if isinstance(spec, AggregateSpec):
-        allowed = [allowed_misses(int(n), spec.probability) for n in known["windows"]]
-        known["least"] = 1.0 - pd.Series(allowed, index=known.index) / known["windows"].clip(lower=1)
-    if isinstance(spec, MembershipSpec):
-        absent = (known["tested"] - known["confirmed"]).clip(lower=0)
-        margin = [allowed_misses(int(n), 1.0 - spec.false_positive_rate) for n in absent]
-        known["most_passed"] = pd.Series(margin, index=known.index)
-        known["passed"] = known["candidates"] - known["confirmed"]
-    return known
+def _by_day(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same periods, named by the text of their start."""
+    return rows.assign(period_start=rows["period_start"].astype(str)) if len(rows) else rows
 
 
 def _standing(results: once.Stored) -> pd.DataFrame:
@@ -193,16 +175,6 @@ def _standing(results: once.Stored) -> pd.DataFrame:
     written = sum(results.rows.values())
     frame = {"rows": [written], "distinct": [written - results.more], "names": [", ".join(results.keys)]}
     return pd.DataFrame(frame | {"some": [words.some_of(results.again)]})
-
-
-def allowed_misses(periods: int, confidence: float, level: float = 0.05) -> int:
-    """Most periods that may miss before it is no longer chance: the `1 - level` quantile of Binomial(n, 1 - confidence).
-
-    A promise kept in 95% of periods is broken now and then; with few periods one miss says little.
-    """
-    from scipy.stats import binom
-
-    return int(binom.ppf(1 - level, periods, 1 - confidence)) if periods else 0
 
 
 def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | None, rows_in: int) -> CheckOutcome:
@@ -219,7 +191,7 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | No
             # a site each: whoever builds one removes the pages of all that its context does not know
             _docs_site(context, report_dir / pages.DATA_DOCS / spec.name)
         source = context.data_sources.add_pandas("latecomer")
-        allowed = allowed_misses(len(frames["ledger"]), spec.confidence)
+        allowed = promise.allowed_misses(len(frames["promises"]), spec.confidence)
         results: list[dict[str, Any]] = []
         for subject, expectations in _suites(spec, frames, allowed, rows_in).items():
             name, frame = f"{spec.name}.{subject}", frames[subject]
@@ -239,15 +211,17 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | No
 
 
 def _suites(spec: Spec, frames: dict[str, pd.DataFrame], allowed: int, rows_in: int) -> dict[str, list[Any]]:
-    """What is expected, by subject; nothing of a ledger or an audit without periods. `allowed` periods may miss the target."""
+    """What is expected, by subject; nothing of periods where there are none. `allowed` of those that are judged may miss the target."""
     from latecomer.quality import expectations as ours
 
     found: dict[str, list[Any]] = {}
-    periods = len(frames["ledger"])
-    if periods:
+    judged = len(frames["promises"])
+    promised = _promises(spec, ours, (judged - allowed) / judged) if judged else []
+    if promised:
+        found["promises"] = promised
+    if len(frames["ledger"]):
         most = spec.rows_held or 2 * rows_in  # a self join holds a row twice
         found["ledger"] = [
-            *_promises(spec, ours, 1.0 - allowed / periods),
             ours.ExpectCompleteAfterRepair(column="achieved_final", min_value=1.0, max_value=1.0),
             ours.ExpectRowsHeldBounded(column="rows_held_max", min_value=0, max_value=most),
         ]

@@ -26,7 +26,7 @@ def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: 
     Parameters
     ----------
     subject
-        What was looked at: ``ledger``, ``books``, ``results`` or ``audit``.
+        What was looked at: ``promises``, ``ledger``, ``books``, ``results`` or ``audit``.
     each
         Great Expectations' result.
     frame

@@ -156,6 +156,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
     error = quality.number("error", 0.05, low=0.0, high=1.0, open_low=True)
     probability = quality.number("probability", 0.95, low=0.5, high=0.9999)
     period_us = quality.duration("period", max(60_000_000, window.size_us))
+    stated = strategy_name in _STEERED or quality.given("error") or quality.given("probability")
     rows_held = rows_held_of(quality)
     strategy = _strategy(inner, strategy_name, window)
     return AggregateSpec(
@@ -170,6 +171,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
         period_us=period_us,
         rows_held=rows_held,
         strategy=strategy,
+        stated=stated,
         **rest_of(reader),
     )
 

@@ -115,8 +115,8 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     carried = {f"{alias}_{column}": ex.Column(alias, column) for alias in aliases for column in ("seq", "event_ts")}
     select = select_of(reader, aliases, (), STORED, carried)
     inner, strategy_name = strategy_of(reader, STRATEGIES, "qjoin", _USES)
-    target, period_us, rows_held = _quality(reader, strategy_name)
-    strategy = _strategy(inner, strategy_name, window_us, period_us)
+    quality = _quality(reader, strategy_name)
+    strategy = _strategy(inner, strategy_name, window_us, quality["period_us"])
     return JoinSpec(
         name=name,
         streams=streams,
@@ -124,10 +124,8 @@ def parse(reader: Reader, name: str) -> JoinSpec:
         window_us=window_us,
         where=where,
         select=select,
-        recall=target,
-        period_us=period_us,
-        rows_held=rows_held,
         strategy=strategy,
+        **quality,
         **rest_of(reader),
     )
 
@@ -156,13 +154,14 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
     return tuple((stored_name(column), stored_name(column)) for column in value)
 
 
-def _quality(reader: Reader, strategy: str) -> tuple[float, int, int | None]:
+def _quality(reader: Reader, strategy: str) -> dict[str, Any]:
     inner = quality_of(reader, strategy, _ADAPTIVE, "recall: 0.95, period: 60 s")
-    if not reader.given("quality"):
-        return 0.95, 60_000_000, None
-    target = inner.number("recall", low=0.0, high=1.0, open_low=True)
-    period_us = inner.duration("period")
-    return target, period_us, rows_held_of(inner)
+    steered = strategy in _ADAPTIVE
+    bounds: dict[str, Any] = {"low": 0.0, "high": 1.0, "open_low": True}
+    recall = inner.number("recall", **bounds) if steered else inner.number("recall", 0.95, **bounds)
+    period_us = inner.duration("period") if steered else inner.duration("period", 60_000_000)
+    stated = steered or inner.given("recall")
+    return {"recall": recall, "period_us": period_us, "stated": stated, "rows_held": rows_held_of(inner)}
 
 
 def _strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinStrategy:

@@ -46,7 +46,7 @@ class Spec:
     source, description, schedule
         The file, what its author says, when Airflow runs what. They change no result.
     stated : bool
-        Does the file state a quality? Else `target` is a default that nobody asked for.
+        Does the file state the target, or a strategy that steers by it? Else `target` is a default that nobody asked for.
     """
 
     kind: ClassVar[str]
@@ -62,7 +62,7 @@ class Spec:
 
     @property
     def promises(self) -> bool:
-        """Is `target` a promise about answers on time? Not where a file with a constant wait states no quality."""
+        """Is `target` a promise about answers on time? Not where a file with a constant wait states none."""
         return self.stated
 
     @property
@@ -137,4 +137,4 @@ def rest_of(reader: Reader) -> dict[str, Any]:
     """The keys every file may end with, as arguments of a spec; refuses whatever is left."""
     found = {"source": reader.source, "description": reader.text("description", ""), "schedule": schedule_of(reader)}
     reader.done()
-    return {**found, "stated": reader.given("quality")}
+    return found

@@ -137,6 +137,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
     quality = quality_of(reader, strategy_name, _STEERED, "hit_rate: 0.95, period: 1 d")
     hit_rate = quality.number("hit_rate", 0.95, low=0.0, high=1.0, open_low=True)
     period_us = quality.duration("period", max(60_000_000, window.size_us))
+    stated = strategy_name in _STEERED or quality.given("hit_rate")
     rows_held = rows_held_of(quality)
     strategy = _strategy(inner, strategy_name, period_us)
     return TopKSpec(
@@ -152,6 +153,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
         period_us=period_us,
         rows_held=rows_held,
         strategy=strategy,
+        stated=stated,
         **rest_of(reader),
     )
 

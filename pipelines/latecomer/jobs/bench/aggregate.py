@@ -34,7 +34,7 @@ from latecomer.jobs.bench import aggregate_spark as on_spark
 from latecomer.jobs.bench import data as sources
 from latecomer.jobs.bench import plots
 from latecomer.jobs.bench.goals import Goals
-from latecomer.quality.checks import allowed_misses
+from latecomer.quality.promise import allowed_misses
 
 ERROR, DELTA = 0.05, 0.05
 STRATEGIES = ("mp_k_slack", "hpm", "calibrated", "aq_k_slack", "k_slack", "clairvoyant")

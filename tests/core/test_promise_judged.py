@@ -1,0 +1,91 @@
+"""Which periods `check` judges a promise by, and how many may miss: through Great Expectations, at the edge of what is allowed."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from latecomer.quality import checks, promise
+from latecomer.quality.promise import allowed_misses
+from latecomer.specs.loading import parse_query
+
+JOIN = parse_query("name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.95, period: 60 s}\n")
+MEMBERSHIP = parse_query(
+    "name: q\nkind: membership\nstreams: {l: a, r: b}\nelement: k\nwindow: 60 s\nquality: {false_positive_rate: 0.001}\n"
+)
+SUMS = (
+    "name: q\nkind: aggregate\nstreams: {l: a}\nselect: {n: count()}\nwindow: 1 s\n"
+    "quality: {error: 0.05, probability: 0.95}\nstrategy: {name: calibrated, confidence: %s}\n"
+)
+
+
+def ledger(achieved, expected=100, **more):
+    columns = {
+        "achieved_on_time": achieved,
+        "expected": expected,
+        "target": 0.95,
+        "achieved_final": 1.0,
+        "rows_held_max": 1,
+    }
+    start = pd.date_range("2024-01-01", periods=len(achieved), freq="min", tz="UTC")
+    return pd.DataFrame({"period_start": start, **columns, **more})
+
+
+def judge(spec, rows):
+    empty = pd.DataFrame({"law": ["l"], "left": [1], "right": [1]})
+    frames = {
+        "promises": checks._by_day(promise.bounds(spec, rows)),
+        "ledger": checks._by_day(promise.known(rows)),
+        "books": empty,
+        "results": pd.DataFrame({"rows": [1], "distinct": [1], "names": ["k"], "some": [""]}),
+        "audit": pd.DataFrame(),
+    }
+    found = {each["says"]: each for each in checks._validate(spec, frames, None, 1).results}
+    return next((each for says, each in found.items() if says in ("recall on time", "false positives")), None)
+
+
+def test_as_many_periods_as_are_allowed_may_miss_and_not_one_more():
+    for n in (3, 7, 14, 21, 73, 81, 100, 372):
+        most = allowed_misses(n, 0.95)
+        for missed in (most, most + 1):
+            found = judge(JOIN, ledger([0.5] * missed + [1.0] * (n - missed)))
+            assert found["success"] == (missed <= most), (n, found["message"])
+
+
+def test_periods_in_which_nothing_was_due_are_not_kept_promises():
+    expected = np.where(np.arange(1_000) % 33 == 0, 10, 0)
+    rows = ledger(np.where(expected > 0, 0.0, 1.0), expected)
+    found = judge(JOIN, rows)
+    assert not found["success"] and "31 of 31 periods below 0.95" in found["message"]
+    assert promise.kept(rows) == (0, 31)
+    nothing = ledger([1.0] * 5, 0)
+    assert judge(JOIN, nothing) is None and promise.kept(nothing) == (0, 0)
+    unknown = ledger([np.nan, 1.0])
+    assert promise.kept(unknown) == (1, 1)
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
+def test_honest_answers_pass_at_any_confidence(confidence):
+    spec, rng = parse_query(SUMS % confidence), np.random.default_rng(5)
+    failed = 0
+    for _ in range(100):
+        off = rng.binomial(144, 0.05, 365)
+        bounds = promise.bounds(spec, ledger(1 - off / 144, windows=144))
+        missed = int((bounds["achieved_on_time"] < bounds["least"]).sum())
+        failed += missed > allowed_misses(365, confidence)
+    assert failed <= 12, failed
+
+
+def test_honest_filters_pass_however_long_the_ledger_is():
+    rng, failed = np.random.default_rng(6), 0
+    for _ in range(200):
+        tested = rng.integers(500, 5_000, 365)
+        rows = ledger([1.0] * 365, 0, tested=tested, confirmed=0, candidates=rng.binomial(tested, 0.001))
+        bounds = promise.bounds(MEMBERSHIP, rows)
+        failed += bool((bounds["passed"] > bounds["most_passed"]).any())
+    assert failed <= 20, failed
+
+
+def test_filters_that_let_too_much_through_are_found():
+    rows = ledger([1.0] * 365, 0, tested=2_000, confirmed=0, candidates=[1] * 364 + [14])
+    found = judge(MEMBERSHIP, rows)
+    assert not found["success"] and "1 of 365 periods above" in found["message"]
+    assert judge(MEMBERSHIP, ledger([1.0], 0, tested=5, confirmed=5, candidates=5)) is None
