@@ -62,8 +62,21 @@ def java_options(rows: int | None = None) -> str:
     return " ".join(each for each in (archived, quiet, quick, more) if each)
 
 
+MEANING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing.py turns them into timestamps
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+"""What results depend on: always so, whatever a deployment or whoever made the session before says."""
+
+
 def session(lake: Lake, app_name: str = "latecomer", *, rows: int | None = None) -> SparkSession:
-    """The session of this process, made at the first call, for a job of about so many `rows`."""
+    """The session of this process, made at the first call, for a job of about so many `rows`; `MEANING` holds in it from now on."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -73,15 +86,17 @@ def session(lake: Lake, app_name: str = "latecomer", *, rows: int | None = None)
         os.environ["LC_ALL"] = "C.UTF-8"
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # what the command says in its own words
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
-    builder = SparkSession.builder.appName(app_name)
-    for key, value in settings(lake, rows).items():
-        builder = builder.config(key, value)
-    with _quiet_start():
-        spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        builder = SparkSession.builder.appName(app_name)
+        for key, value in settings(lake, rows).items():
+            builder = builder.config(key, value)
+        with _quiet_start():
+            spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
+    for key, value in MEANING.items():
+        if spark.conf.get(key) != value:
+            spark.conf.set(key, value)
     return spark
 
 
@@ -165,7 +180,7 @@ def usable_cores() -> int:
 
 
 def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
-    """Spark settings of a job of about so many `rows`, less those that were given."""
+    """Spark settings of a job of about so many `rows`, less those that were given; `MEANING` is not among them."""
     cores = usable_cores()
     path = ":".join(str(jar) for jar in jars())
     wanted = {
@@ -178,7 +193,6 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # hot keys: split a shuffle partition that is twice the others, also when it is small
@@ -198,13 +212,11 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.databricks.delta.properties.defaults.checkpointInterval": str(
             CHECKPOINT_EVERY
         ),  # said in the table: delta-rs reads it there
-        "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing.py turns them into timestamps
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # call sites cost a round trip per expression
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # a long list of arrivals is data, not part of a plan: planning would look at every row of it again and again
         "spark.sql.execution.arrow.localRelationThreshold": "1m",
-        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "latecomer-warehouse"),
     }
     if not lake.is_local:
