@@ -17,7 +17,7 @@ from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
-from latecomer.spark import windowed
+from latecomer.spark import tables, windowed
 from latecomer.spark.aggregate import policies_of
 from latecomer.spark.columns import named
 from latecomer.spark.exact_sum import ExactSum
@@ -162,9 +162,9 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, group,
 def test_any_cut_gives_the_same_tables(tmp_path, spark, strategy, more, window, size):
     table = data(7)
     spec = query(strategy, more=more, window=window)
-    tables = whole_and_cut(tmp_path, table, spec, (size,), stop=150)
-    assert sum(tables["ledger"]["rows"].to_pylist()) == sum(row["stream"] == "a" for row in table.to_pylist())
-    results = tables["results"]
+    found = whole_and_cut(tmp_path, table, spec, (size,), stop=150)
+    assert sum(found["ledger"]["rows"].to_pylist()) == sum(row["stream"] == "a" for row in table.to_pylist())
+    results = found["results"]
     wanted = grouped(expected(table, query("exact", window=window)).final, spec)
     compare(results, wanted, spec)
 
@@ -187,9 +187,9 @@ def test_any_cut_gives_the_same_tables_where_some_groups_are_looked_at(tmp_path,
     table = table.set_column(table.column_names.index("g"), "g", pa.array([f"g{each}" for each in groups]))
     window = "{size: 6 s, slide: 3 s}" if strategy == "calibrated" else "12 s"
     spec = query(strategy, window=window, more=", shards: 2")
-    tables = whole_and_cut(tmp_path, table, spec, (67,), stop=150)
+    found = whole_and_cut(tmp_path, table, spec, (67,), stop=150)
     assert {1, 2} <= set(shifts)
-    compare(tables["results"], grouped(expected(table, query("exact", window=window)).final, spec), spec)
+    compare(found["results"], grouped(expected(table, query("exact", window=window)).final, spec), spec)
 
 
 GROUPS = {
@@ -328,3 +328,57 @@ def test_sixty_sums_are_planned_as_one(lake, tmp_path):
     run(lake, spec, flush=True)
     for row in views.results(lake, spec).to_pylist():
         assert [row[f"s_{name}"] for name in columns] == [10.0 * place for place in range(60)]
+
+
+def test_signs_of_zero_and_sums_of_tiny_numbers_do_not_depend_on_the_cut(tmp_path, spark):
+    table, rng = data(7), np.random.default_rng(3)
+    tiny = rng.choice([0.0, -0.0, 3.3e-14, 7.1e-15], table.num_rows)
+    table = table.set_column(table.column_names.index("v"), "v", pa.array(tiny))
+    spec = query("k_slack", group="", window="{size: 12 s, slide: 1 s}", more=", slack: 500 ms")
+    results = whole_and_cut(tmp_path, table, spec, (67, 23), stop=150)["results"]
+    assert not any(math.copysign(1, v) < 0 for name in ("low", "high", "mid") for v in results[name].to_pylist())
+
+
+@pytest.mark.parametrize("strategy", ["calibrated", "hpm"])
+def test_the_unit_of_a_column_changes_no_wait(lake, tmp_path, strategy):
+    """The same values in other units (powers of two), and as counts of bytes."""
+    table, units = data(5, 2_000), {"v": 1.0, "small": 2.0**-60, "large": 2.0**60, "larger": 2.0**500, "bytes": 2.0**31}
+    value = table["v"].to_numpy()
+    for name, unit in units.items():
+        if name != "v":
+            table = table.append_column(name, pa.array(value * unit))
+    load(lake, table, tmp_path)
+    found = {}
+    for name in units:
+        spec = parse_query(
+            f"name: of_{name}\nkind: aggregate\nstreams: {{s: a}}\nwindow: {{size: 4 s, slide: 1 s}}\n"
+            f"select: {{x: sum({name}), y: avg({name}), z: max({name})}}\n"
+            f"quality: {{error: 0.05, probability: 0.9, period: 10 s}}\nstrategy: {strategy}\n"
+        )
+        run(lake, spec, flush=True)
+        repair(lake, spec, flush=True)
+        rows = books.ledger(lake, spec)
+        found[name] = [rows[column].to_pylist() for column in ("slack_mean_us", "windows_off", "wait_mean_us")]
+        assert found[name] == found["v"], name
+    assert max(slack or 0 for slack in found["v"][0]) > 0
+
+
+def test_a_time_without_a_zone_is_repaired_and_keeps_its_type(tmp_path, spark, monkeypatch):
+    table = data(7)
+    naive = table["event_ts"].cast(pa.timestamp("us"))
+    table = table.append_column("at", naive)
+    spec = parse_query(
+        "name: q\nkind: aggregate\nstreams: {s: a}\nwindow: 4 s\nselect: {last: max(at), n: count()}\n"
+        "quality: {error: 0.05, probability: 0.9, period: 10 s}\nstrategy: {name: k_slack, slack: 1 us}\n"
+    )
+    found = []
+    for few in (200_000, 5):
+        monkeypatch.setattr(tables, "FEW_ROWS", few)
+        lake = Lake(tmp_path / f"lake{few}")
+        load(lake, table, tmp_path)
+        if few < 10:
+            monkeypatch.setattr("latecomer.spark.session.SMALL_ROWS", 0)
+        run(lake, spec, rows_per_batch=100, flush=True)
+        assert repair(lake, spec, flush=True).corrections > 0
+        found.append(views.results(lake, spec))
+    assert found[0].equals(found[1]) and found[0]["last"].type == pa.timestamp("us")

@@ -28,7 +28,7 @@ from latecomer.spark import ranks
 from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
-from latecomer.spark.types import is_number
+from latecomer.spark.types import FLOATING, is_number
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.window import WindowSpec
 
-_CLAMP = repr(2.0**61)
+_CLAMP = repr(2.0**1000)
+_PLAIN, _PLAIN_SQUARES = (2.0**-43, 2.0**62), (2.0**-20, 2.0**30)
+"""Sizes of values that, with their squares, are summed exactly as they are; others first come between 2^-20 and 2^20 by steps of `_STEP_BITS` bits."""
+_STEP_BITS, _MOST_STEPS = 40, 25
 
 
 def policies_of(spec: AggregateSpec, grid: Any) -> list[SlackPolicy]:
@@ -150,43 +153,71 @@ class AggregateStage(WindowedStage):
         ]
 
     def _cells(self, rows: DataFrame) -> dict[int, core.Cells]:
-        """Per shard, what is needed of the rows, by (group, pane, wait)."""
+        """Per shard, what is needed of the rows, by (group, pane, wait).
+
+        Exact sums are of values within some ninety bits. Others are scaled by a power of two, and what is scaled alike is a cell of
+        its own: so the controllers see the same whatever the unit of a column is.
+        """
         from pyspark.sql import functions as F
 
         counts = {"n": "count(*)"}
         reduced: list[ExactSum] = []
         prepared: dict[str, str] = {}
+        keys = ["shard", "grp", "pane", "bucket"]
         for i, kind in enumerate(self.kinds):
-            if not any(f.column == i and f.name in ("sum", "avg", "min", "max") for f in self.functions):
-                counts |= {f"c{i}": f"count(v{i})"}
+            counts |= {f"c{i}": f"count(v{i})"}
+            summed, extremes = self._reads(i, ("sum", "avg")), self._reads(i, ("min", "max"))
+            if not summed and not extremes:
                 continue
             value = f"cast(v{i} as double)" if is_number(kind) else "0D"
-            clamped = f"case when v{i} is null then null when isnan({value}) then 0D else greatest(least({value}, {_CLAMP}D), -{_CLAMP}D) end"
-            pair = (ExactSum(f"z{i}", "double"), ExactSum(f"q{i}", "double"))
-            prepared |= {f"z{i}": clamped, f"q{i}": f"least(z{i} * z{i}, {_CLAMP}D)"}
-            for each in pair:
+            prepared |= {
+                f"z{i}": f"case when v{i} is null then null when isnan({value}) then 0D else greatest(least({value}, {_CLAMP}D), -{_CLAMP}D) end"
+            }
+            if extremes:
+                counts |= {f"lo{i}": f"min(z{i})", f"hi{i}": f"max(z{i})"}
+            if not summed:
+                continue
+            size, (least, most) = f"abs(z{i})", _PLAIN if self.by_answer else _PLAIN_SQUARES
+            step = f"greatest(least(floor((log2({size}) + {_STEP_BITS // 2}) / {_STEP_BITS}), {_MOST_STEPS}), -{_MOST_STEPS})"
+            prepared |= {
+                f"j{i}": f"case when {size} >= {most!r}D or ({size} < {least!r}D and z{i} != 0D) then cast({step} as int) end",
+                f"s{i}": f"case when j{i} is null then z{i} else z{i} * pow(2D, -{_STEP_BITS} * j{i}) end",
+            }
+            keys.append(f"j{i}")
+            sums = [ExactSum(f"s{i}", "double")]
+            if not self.by_answer:
+                prepared |= {f"q{i}": f"s{i} * s{i}"}
+                sums.append(ExactSum(f"q{i}", "double"))
+            for each in sums:
                 prepared |= each.prepare()
                 counts |= each.partial()
-            counts |= {f"c{i}": f"count(v{i})", f"lo{i}": f"min(z{i})", f"hi{i}": f"max(z{i})"}
-            reduced += pair
-        table = _with(rows, prepared).groupBy("shard", "grp", "pane", "bucket").agg(*map(F.expr, named(counts)))
-        counted = [k for k in counts if k[:1] == "c" or k[:2] in ("lo", "hi")]
-        kept = ["shard", "grp", "pane", "bucket", "n", *counted]
+            reduced += sums
+        table = _with(rows, prepared).groupBy(*keys).agg(*map(F.expr, named(counts)))
+        kept = [*keys, "n", *(name for name in counts if name[:1] == "c" or name[:2] in ("lo", "hi"))]
         return self._as_cells(table.selectExpr(*kept, *named({s.column: s.tame_total() for s in reduced})).toArrow())
 
     def _as_cells(self, table: pa.Table) -> dict[int, core.Cells]:
-        columns, n = len(self.kinds), table.num_rows
+        columns = len(self.kinds)
+        scaled = [name for i in range(columns) if (name := f"j{i}") in table.column_names]
+        if any(
+            table[name].null_count < table.num_rows for name in scaled
+        ):  # cells that differ in nothing else: in one order
+            table = table.sort_by([(name, "ascending") for name in scaled])
 
-        def stack(prefix: str, missing: float) -> np.ndarray:
-            out = np.full((columns, n), missing)
+        def stack(prefix: str, missing: float, steps: int = 0) -> np.ndarray:
+            out = np.full((columns, table.num_rows), missing)
             for i in range(columns):
                 if f"{prefix}{i}" in table.column_names:
                     out[i] = table[f"{prefix}{i}"].cast(pa.float64()).to_numpy()
+                    if steps and table[f"j{i}"].null_count < table.num_rows:
+                        with np.errstate(over="ignore"):
+                            out[i] = np.ldexp(out[i], steps * _STEP_BITS * table[f"j{i}"].fill_null(0).to_numpy())
             return out
 
         shard = table["shard"].to_numpy()
         flat = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "n")]
-        deep = [stack("c", 0.0), stack("z", 0.0), stack("q", 0.0), stack("lo", np.nan), stack("hi", np.nan)]
+        sums = [stack("s", 0.0, 1), stack("q", 0.0, 2)]
+        deep = [stack("c", 0.0), *sums, stack("lo", np.nan), stack("hi", np.nan)]
         found = {}
         for each in np.unique(shard).tolist():
             mine = shard == each
@@ -255,9 +286,10 @@ class AggregateStage(WindowedStage):
         for i in range(len(self.kinds)):
             if self._reads(i, ("count",)):
                 partial[f"v{i}_count"], merge[f"v{i}_count"] = f"count(v{i})", f"sum(v{i}_count)"
+            value = f"v{i} + cast(0 as {self.kinds[i]})" if self.kinds[i] in FLOATING else f"v{i}"  # the two zeros are one
             for name in ("min", "max"):
                 if self._reads(i, (name,)):
-                    partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = f"{name}(v{i})", f"{name}(v{i}_{name})"
+                    partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = f"{name}({value})", f"{name}(v{i}_{name})"
         counted = dict(merge)
         for each in sums:
             partial |= each.partial()
@@ -388,7 +420,7 @@ class AggregateStage(WindowedStage):
                 ranks_off = self._rank_error(first, values, i)
                 joined = join_null_safe(joined, ranks_off, [*keys, "repaired_in"], "left")
                 errors.append(F.coalesce(F.col(f"_error_{i}"), F.lit(0.0)))
-            elif kinds[each.name] in ("string", "boolean", "date", "timestamp", "binary"):
+            elif not is_number(kinds[each.name]):
                 same = F.col(each.name).eqNullSafe(answer)
                 errors.append(F.when(same, 0.0).otherwise(F.lit(float("inf"))))
             else:
@@ -414,14 +446,15 @@ class AggregateStage(WindowedStage):
         both = join_null_safe(valued, first.select(*(F.col(quoted(k)) for k in keys), answer), keys)
         by = [*(F.col(quoted(k)) for k in keys), F.col("repaired_in")]
         often = {"_below": F.col("_value") < answer, "_upto": F.col("_value") <= answer, "_all": F.lit(True)}
+        often["_none"] = answer.isNull()
         counts = both.groupBy(*by).agg(
             *(F.sum(F.when(c, F.col("_often")).otherwise(0)).alias(n) for n, c in often.items())
         )
         so_far = _so_far([*map(quoted, keys), "repaired_in"])
-        below, upto, every = (F.sum(name).over(so_far) for name in often)
+        below, upto, every, none = (F.sum(name).over(so_far) for name in often)
         given = F.nullif(every, F.lit(0))  # a batch may bring nulls alone
         off = F.greatest(F.lit(0.0), below / given - q, F.lit(q) - upto / given)
-        return counts.select(*by, off.alias(f"_error_{place}"))
+        return counts.select(*by, F.when(none > 0, float("inf")).otherwise(off).alias(f"_error_{place}"))
 
 
 def _so_far(keys: list[str]) -> WindowSpec:

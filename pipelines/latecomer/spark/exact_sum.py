@@ -5,7 +5,7 @@ exactly, into five integers on fixed grids (2^32, 1, 2^-32, 2^-64, 2^-96), the i
 sums are put together again: any order gives the same bits, and the result is at least as good as adding in any order.
 
 That covers ``2^-43 <= |x| < 2^62`` and 0. A value outside (NaN and infinities too) is *wild*: it is a grouping key of its own
-in the first aggregation, and the few of them are added in sorted order at the end. After Demmel and Nguyen, "Fast reproducible
+in the first aggregation, and the few of them, each times its rows, are added in sorted order at the end. After Demmel and Nguyen, "Fast reproducible
 floating-point summation", ARITH 2013 (fixed grids in place of their running ones). Integers are cut into two halves, so that no
 sum overflows on the way; decimals are exact already.
 """
@@ -97,7 +97,7 @@ class ExactSum:
         names = [f"{c}_sh", f"{c}_sl", *((f"{c}_s{letter}" for letter in "bcd") if self.floating else ()), f"{c}_n"]
         found = {name: f"sum({name})" for name in names}
         if self.may_be_wild:
-            found[f"{c}_w"] = f"collect_list({self.wild} * cast({c}_n as double))"
+            found[f"{c}_w"] = f"collect_list(case when {self.wild} is not null then struct({self.wild} as x, {c}_n as n) end)"
         return found
 
     def running(self, window: WindowSpec) -> dict[str, Column]:
@@ -120,7 +120,7 @@ class ExactSum:
             # as decimals: the high part alone may lie beyond 64 bits where the sum does not
             whole = f"cast({c}_sh as decimal(20,0)) * {_STEP}BD + cast({c}_sl as decimal(20,0))"
             return f"case when {c}_n > 0 then try_cast({whole} as bigint) end"
-        wild = "" if self.tame else f" + aggregate(array_sort({c}_w), 0D, (acc, x) -> acc + x)"
+        wild = "" if self.tame else f" + {self._wild_total()}"
         return f"case when {c}_n > 0 then {self.tame_total()}{wild} end"
 
     def tame_total(self) -> str:
@@ -130,6 +130,14 @@ class ExactSum:
         d, e, b, low, high = (f"cast(coalesce({part}, 0L) as double)" for part in parts)
         scale = [repr(2.0**-96), repr(2.0**-64), repr(2.0**-32)]
         return f"(({d} * {scale[0]}D + {e} * {scale[1]}D) + {b} * {scale[2]}D + ({high} * {_STEP}D + {low}))"
+
+    def _wild_total(self) -> str:
+        """SQL of the sum of the wild values, in their order: one is multiplied once, however its rows were gathered before."""
+        start = "named_struct('sum', 0D, 'x', 0D, 'n', 0L)"
+        same = "named_struct('sum', acc.sum, 'x', acc.x, 'n', acc.n + each.n)"
+        other = "named_struct('sum', acc.sum + acc.x * acc.n, 'x', each.x, 'n', each.n)"
+        step = f"(acc, each) -> if(acc.x = each.x, {same}, {other})"
+        return f"aggregate(array_sort({self.column}_w), {start}, {step}, acc -> acc.sum + acc.x * acc.n)"
 
     def mean(self) -> str:
         """SQL of the mean as a double, over merged columns."""

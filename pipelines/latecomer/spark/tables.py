@@ -108,15 +108,17 @@ _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Rows that are here, for Spark: in as many partitions as there are cores, where it would make one of every 10,000 rows.
 
-    As one chunk: Spark stops at two empty ones, and Arrow reads one of every file that has none of the rows. Of no rows an empty chunk: Spark
+    Of the types that Spark reads from a table: a time without a zone stays one. As one chunk: Spark stops at two empty ones, and Arrow reads one of every file that has none of the rows. Of no rows an empty chunk: Spark
     fails on a table without chunks that has a column of lists.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
     given = spark.conf.get(_ARROW_ROWS)
     share = -(-rows.num_rows // spark.sparkContext.defaultParallelism)
     try:
         spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
-        return spark.createDataFrame(rows)
+        return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
     finally:
         spark.conf.set(_ARROW_ROWS, str(given))
 

@@ -17,7 +17,7 @@ STORED = ("wait_us", "error", "period_start")
 """Columns that stored tables have beside a result's own; no query may name its own so either."""
 INNER = ("_m", "shard", "closed_seq", "repaired_in", *STORED, "_last", "_nth")
 """Columns that windowed kinds have beside a result's own while they work; no windowed query may name its own so."""
-_NUMBERED = re.compile(r"_(first_(rows|\d+)|(error|join)_\d+|below|upto|all|often|value)")
+_NUMBERED = re.compile(r"_(first_(rows|\d+)|(error|join)_\d+|below|upto|all|none|often|value)")
 """More of them, those of repair."""
 MOST_SLIDES = 1_000_000
 """Windows one row may fall into. More is a unit mixed up."""
