@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 from latecomer.lake import housekeeping, journal, lease, small, views
 from latecomer.lake.errors import LeaseHeld, LeaseLost
 from latecomer.lake.lease import Lease
@@ -236,3 +237,21 @@ def test_no_file_outlives_its_last_version(tmp_path, monkeypatch) -> None:
     assert housekeeping.tend(lake, [("state", "q")])
     assert len(list((tmp_path / "lake" / "state" / "q").glob("*.parquet"))) <= 4
     assert small.read(lake, "state", "q").to_pylist() == [{"n": versions}]
+
+
+def test_a_writer_that_was_asleep_between_looking_and_writing_adds_nothing(tmp_path, monkeypatch) -> None:
+    """The process that took over has made the same commit by then; or made the table."""
+    lake, rows = Lake(tmp_path / "lake"), pa.table({"x": [1, 2]})
+    for number, stored in ((0, 2), (1, 4)):
+        real = small.write_deltalake
+
+        def asleep(*given, real=real, number=number, **named):
+            monkeypatch.setattr(small, "write_deltalake", real)
+            assert small.append(lake, "late", "q", rows, "run", number)
+            return real(*given, **named)
+
+        monkeypatch.setattr(small, "write_deltalake", asleep)
+        with pytest.raises((DeltaError, OSError)):
+            small.append(lake, "late", "q", rows, "run", number)
+        assert small.read(lake, "late", "q").num_rows == stored
+        assert not small.append(lake, "late", "q", rows, "run", number)

@@ -108,6 +108,11 @@ def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, versio
     -------
     bool
         False where that commit had been made before (nothing is written).
+
+    Raises
+    ------
+    DeltaError
+        Somebody else has committed in between.
     """
     table = open_table(lake, area, name)
     done = None if table is None else table.transaction_version(app_id)
@@ -115,11 +120,11 @@ def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, versio
         return False
     replace = area in REPLACED_AREAS
     write_deltalake(
-        lake.table(area, name),
+        lake.table(area, name) if table is None else table,  # as it was when it was looked at: a commit since then is refused
         rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])),
-        mode="overwrite" if replace else "append",
-        schema_mode="overwrite" if replace else "merge",
-        storage_options=lake.storage_options or None,
+        mode="error" if table is None else "overwrite" if replace else "append",
+        schema_mode=None if table is None else "overwrite" if replace else "merge",
+        storage_options=None if table is not None else (lake.storage_options or None),
         configuration=properties(area) if table is None else None,
         commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0),
     )

@@ -91,6 +91,8 @@ def run(
             except LeaseHeld:
                 raise
             except Exception:
+                with contextlib.suppress(DeltaError, OSError):
+                    lease.confirm()  # says so where another process has taken over: that is why, then
                 _take_back(lake, spec, batch, lease.confirm)
                 raise
             count += 1
