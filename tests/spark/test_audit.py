@@ -222,6 +222,25 @@ def test_a_period_that_takes_too_many_comparisons_is_passed_over(whole, tmp_path
     assert lines and all("not audited" in line and "comparisons" in line for line in lines)
 
 
+def test_a_period_that_only_repairs_answered_is_audited(tmp_path, spark):
+    """Its rows are all late, so that no micro-batch has kept a book of it."""
+    times = [1_700_000_000_000_000 + at * 1_000_000 for at in (100, 101, 125, 130, 5, 6, 145, 160)]
+    lake, text = Lake(tmp_path / "lake"), "kind: aggregate\nstreams: {s: a}\nwindow: 5 s\nselect: {n: count()}\n"
+    table = pa.table({"stream": ["a"] * len(times), "event_ts": times})
+    ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
+    alone = parse_query(f"name: q\n{text}quality: {{error: 0.9, probability: 0.5, period: 20 s}}\n{SLACK}")
+    run(lake, alone, flush=True)
+    repair(lake, alone, flush=True)
+    assert checks.check(lake, alone, audit=ALL).success
+    rewrite(
+        lake,
+        "corrections",
+        "q",
+        lambda rows: rows.set_column(rows.column_names.index("n"), "n", pa.array([9] * len(rows))),
+    )
+    assert not checks.check(lake, alone, audit=ALL).success
+
+
 def test_a_query_without_closed_periods_says_so(tmp_path, rows):
     lake, lines = Lake(tmp_path / "lake"), []
     ingest(lake, [rows], IngestOptions(by="stream"))

@@ -86,3 +86,9 @@ def test_a_row_that_is_gone_is_missed(whole, tmp_path, area, kind):
 def test_a_row_that_stands_twice_is_named(whole, tmp_path, area, kind):
     lake = damaged(whole, tmp_path, area, kind, lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
     assert lake is None or broken(lake, kind) == {ROWS, BOOKS}
+
+
+@pytest.mark.parametrize("kind", ["join", "aggregate"])
+def test_a_late_row_that_is_registered_twice_is_missed(whole, tmp_path, kind):
+    lake = damaged(whole, tmp_path, "late", kind, lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
+    assert broken(lake, kind) == {BOOKS}

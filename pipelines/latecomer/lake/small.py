@@ -120,7 +120,9 @@ def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, versio
         return False
     replace = area in REPLACED_AREAS
     write_deltalake(
-        lake.table(area, name) if table is None else table,  # as it was when it was looked at: a commit since then is refused
+        lake.table(area, name)
+        if table is None
+        else table,  # as it was when it was looked at: a commit since then is refused
         rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])),
         mode="error" if table is None else "overwrite" if replace else "append",
         schema_mode=None if table is None else "overwrite" if replace else "merge",

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import journal, small
+from latecomer.lake import journal, small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
@@ -145,6 +145,9 @@ def _audited(
         counts = ("published", "rows") if "published" in books.column_names else ("on_time", "late_rows")
         some = books.filter((pc.field(counts[0]) > 0) | (pc.field(counts[1]) > 0))
         closed = np.unique(some["period_start"].cast(pa.int64()).to_numpy())
+    # of windows whose rows were all late no micro-batch has kept a book
+    mended = [period for period, count in views.repaired(lake, spec.name).items() if count > 0]
+    closed = np.union1d(closed, np.array(mended, np.int64))
     if not len(closed):
         progress(f"{spec.name}: nothing to audit, no period with rows is closed yet")
     last = small.last_version(lake, "checks", spec.name, "check")

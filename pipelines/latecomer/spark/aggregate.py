@@ -286,7 +286,9 @@ class AggregateStage(WindowedStage):
         for i in range(len(self.kinds)):
             if self._reads(i, ("count",)):
                 partial[f"v{i}_count"], merge[f"v{i}_count"] = f"count(v{i})", f"sum(v{i}_count)"
-            value = f"v{i} + cast(0 as {self.kinds[i]})" if self.kinds[i] in FLOATING else f"v{i}"  # the two zeros are one
+            value = (
+                f"v{i} + cast(0 as {self.kinds[i]})" if self.kinds[i] in FLOATING else f"v{i}"
+            )  # the two zeros are one
             for name in ("min", "max"):
                 if self._reads(i, (name,)):
                     partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = f"{name}({value})", f"{name}(v{i}_{name})"

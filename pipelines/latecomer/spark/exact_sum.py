@@ -97,7 +97,9 @@ class ExactSum:
         names = [f"{c}_sh", f"{c}_sl", *((f"{c}_s{letter}" for letter in "bcd") if self.floating else ()), f"{c}_n"]
         found = {name: f"sum({name})" for name in names}
         if self.may_be_wild:
-            found[f"{c}_w"] = f"collect_list(case when {self.wild} is not null then struct({self.wild} as x, {c}_n as n) end)"
+            found[f"{c}_w"] = (
+                f"collect_list(case when {self.wild} is not null then struct({self.wild} as x, {c}_n as n) end)"
+            )
         return found
 
     def running(self, window: WindowSpec) -> dict[str, Column]:

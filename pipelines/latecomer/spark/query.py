@@ -34,8 +34,8 @@ def open_streams(spec: Any, spark: SparkSession, lake: Lake) -> dict[str, DataFr
             raise InputError(
                 f"query {spec.name}: streams",
                 stream,
-                f"is not a stream of {lake.uri}",
-                f"ingest it first, or use one of its streams: {known}",
+                f"is not a stream of {lake.uri}: no row of it was ever ingested",
+                f"ingest some first, or use one of its streams: {known}",
             )
         found[stream] = tables.shape(spark, lake, stream)
     return found
