@@ -68,17 +68,17 @@ class AggregateStage(WindowedStage):
 
     def check(self) -> None:
         """Columns exist, aggregated values are numbers (``min`` and ``max`` take any plain value, ``count`` anything)."""
-        alias = self.spec.streams[0][0]
+        alias = self.asked.streams[0][0]
         wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.spec.group_by)
+            (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.asked.group_by)
         ]
-        for each in self.spec.select:
+        for each in self.asked.select:
             if each.argument is not None:
                 kind = {"count": None, "min": "plain", "max": "plain"}.get(each.function, "number")
                 wanted.append((f"select.{each.name}", each.argument, kind))
-        if self.spec.where is not None:
-            wanted.append(("where", self.spec.where, "bool"))
-        check_expressions(self.spec, self.events, wanted)
+        if self.asked.where is not None:
+            wanted.append(("where", self.asked.where, "bool"))
+        check_expressions(self.asked, self.events, wanted)
 
     policies_of = staticmethod(policies_of)
     """HPM's controller, its rivals, or the calibrated one."""

@@ -14,7 +14,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.bands import DistanceCells, band_join
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, quoted, refuse_twice
-from latecomer.spark.query import check_expressions, open_streams
+from latecomer.spark.query import calculated, check_expressions, open_streams
 from latecomer.spark.stage import Batch
 from latecomer.specs import expressions as ex
 from latecomer.specs.join import JoinSpec
@@ -48,6 +48,7 @@ class JoinRows:
         events = open_streams(spec, spark, lake)
         self.events = list(events.values())
         self._check(events)
+        self.spec = calculated(spec, events)
 
     def _side_events(self, side: int) -> DataFrame:
         return self.events[0 if self.is_self else side]

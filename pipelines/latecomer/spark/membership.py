@@ -76,14 +76,14 @@ class MembershipStage(WindowedStage):
 
     def check(self) -> None:
         """Element columns exist and are comparable."""
-        first, columns = self.spec.elements[0], self.spec.elements
+        first, columns = self.asked.elements[0], self.asked.elements
         alike = len({column.name for column in columns}) == 1  # the file says it once
         keys = ["element" if alike else f"element.{column.alias}" for column in columns]
         wanted: list[tuple[str, ex.Expr, str | None]] = [
             (key, ex.Binary("=", first, column), "bool") for key, column in zip(keys[1:], columns[1:], strict=True)
         ]
         wanted += [(key, column, "plain") for key, column in zip(keys, columns, strict=True)]
-        check_expressions(self.spec, self.events, wanted)
+        check_expressions(self.asked, self.events, wanted)
 
     @cached_property
     def side_of(self) -> list[int]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.columns import quoted
-from latecomer.spark.types import is_number
+from latecomer.spark.types import WHOLE, is_number
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import SpecError
+from latecomer.specs.spec import Spec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 def open_streams(spec: Any, spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
@@ -71,6 +75,31 @@ def check_expressions(
             raise SpecError(
                 spec.source, key, ex.to_text(expression), f"is a {kind}, not a {wanted}", f"use a {wanted} here"
             )
+
+
+def calculated(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:
+    """The query as the engine is asked it: columns of few bits are calculated with as ``bigint``.
+
+    Spark's product of two ``int`` columns is an ``int``, and null from 2^31 on, which nobody who wrote ``price * count`` means.
+    """
+    narrow = {
+        ex.Column(alias, name)
+        for alias, stream in spec.streams
+        for name, kind in events[stream].dtypes
+        if kind in WHOLE and kind != "bigint"
+    }
+
+    def of(value: Any) -> Any:
+        if isinstance(value, ex.NODES):
+            return ex.widened(value, narrow)
+        if isinstance(value, tuple):
+            return tuple(map(of, value))
+        if is_dataclass(value) and not isinstance(value, type):
+            found = {each.name: of(getattr(value, each.name)) for each in fields(value)}
+            return replace(value, **found) if any(found[name] is not getattr(value, name) for name in found) else value
+        return value
+
+    return cast(AnySpec, of(spec)) if narrow else spec
 
 
 def kind_of(spark_type: str) -> str:

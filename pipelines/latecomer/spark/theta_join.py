@@ -60,14 +60,14 @@ class ThetaJoinStage(WindowedStage):
     def check(self) -> None:
         """Columns exist, and every condition compares like with like."""
         wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"conditions[{i}]", ex.Binary(c.op, c.left, c.right), "bool") for i, c in enumerate(self.spec.conditions)
+            (f"conditions[{i}]", ex.Binary(c.op, c.left, c.right), "bool") for i, c in enumerate(self.asked.conditions)
         ]
         wanted += [
-            (f"conditions[{i}]", e, "plain") for i, c in enumerate(self.spec.conditions) for e in (c.left, c.right)
+            (f"conditions[{i}]", e, "plain") for i, c in enumerate(self.asked.conditions) for e in (c.left, c.right)
         ]
-        wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.spec.select or ())]
-        check_expressions(self.spec, self.events, wanted)
-        refuse_twice(self.spec.name, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
+        wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.asked.select or ())]
+        check_expressions(self.asked, self.events, wanted)
+        refuse_twice(self.asked.name, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
 
     # ------------------------------------------------------------------------------------------------------- names
 

@@ -72,21 +72,21 @@ class TopKStage(WindowedStage):
 
     def check(self) -> None:
         """Columns exist, the score is a number."""
-        alias = self.spec.streams[0][0]
+        alias = self.asked.streams[0][0]
         wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.spec.group_by)
+            (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.asked.group_by)
         ]
-        wanted.append(("score", self.spec.score, "number"))
-        wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.spec.select or ())]
-        if self.spec.where is not None:
-            wanted.append(("where", self.spec.where, "bool"))
-        check_expressions(self.spec, self.events, wanted)
+        wanted.append(("score", self.asked.score, "number"))
+        wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.asked.select or ())]
+        if self.asked.where is not None:
+            wanted.append(("where", self.asked.where, "bool"))
+        check_expressions(self.asked, self.events, wanted)
         fixed = {*ENVELOPE, *INNER, *WINDOW}
         for name, _ in self.selected:
             if folded(name) in fixed:
                 remedy = "list the columns you want with `select`, this one with another name: `... as name`"
                 problem = "a column of the stream has the name of a fixed result column"
-                raise InputError(f"query {self.spec.name}: select", name, problem, remedy)
+                raise InputError(f"query {self.asked.name}: select", name, problem, remedy)
 
     policies_of = staticmethod(policies_of)
     """Adaptive wait, calibrated, or none."""

@@ -17,6 +17,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, floor_div_sql, named, quoted
 from latecomer.spark.kinds import stage_of
+from latecomer.spark.query import calculated
 from latecomer.spark.types import FLOATING
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate
@@ -76,10 +77,11 @@ class Question:
     """
 
     def __init__(self, spec: Any, spark: SparkSession, lake: Lake) -> None:
-        self.spec, self.spark, self.lake = spec, spark, lake
+        self.spark, self.lake = spark, lake
         self.stage: Any = stage_of(spec, spark, lake)  # refuses what cannot be asked
         self.streams = dict(spec.streams)
         self.shapes = {alias: tables.shape(spark, lake, stream) for alias, stream in spec.streams}
+        self.spec: Any = calculated(spec, {stream: self.shapes[alias] for alias, stream in spec.streams})
 
     def truth(self, over: TimeRange, seq_to: int) -> Truth:
         """Answers of a time range, of all rows with ``seq < seq_to``."""

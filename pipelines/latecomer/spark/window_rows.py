@@ -17,7 +17,7 @@ from latecomer.core.windows import Grid, SlackPolicy, WindowControl
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.columns import floor_div, floor_div_sql, floor_to, named, quoted
-from latecomer.spark.query import open_streams
+from latecomer.spark.query import calculated, open_streams
 from latecomer.spark.stage import Stage
 
 if TYPE_CHECKING:
@@ -63,9 +63,10 @@ class WindowRows(Stage):
     """What every windowed kind says of its rows and answers (what raises ``NotImplementedError``), and what follows from it."""
 
     def __init__(self, spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> None:
-        self.spec, self.spark, self.lake, self.parameters = spec, spark, lake, parameters
+        self.spark, self.lake, self.parameters = spark, lake, parameters
         self.grid = Grid(spec.window.size_us, spec.window.slide_us)
         self.events = open_streams(spec, spark, lake)
+        self.asked, self.spec = spec, calculated(spec, self.events)
         self.sources = list(self.events)
         self.extras: dict[int, dict[str, int]] = {}
         self.shards: int = spec.shards

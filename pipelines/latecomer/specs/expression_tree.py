@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, replace
 from typing import Union
 
 from latecomer.specs.common import ALIAS
@@ -120,6 +120,30 @@ def children(expr: Expr) -> tuple[Expr, ...]:
         case WithinDistance(x1, y1, x2, y2, _):
             return (x1, y1, x2, y2)
     return ()
+
+
+def rebuilt(expr: Expr, of: Callable[[Expr], Expr]) -> Expr:
+    """The same node, of other operands."""
+    match expr:
+        case Unary() | IsNull() | InList() | Like():
+            return replace(expr, operand=of(expr.operand))
+        case Binary():
+            return replace(expr, left=of(expr.left), right=of(expr.right))
+        case Call():
+            return replace(expr, args=tuple(map(of, expr.args)))
+        case WithinDistance():
+            return replace(expr, x1=of(expr.x1), y1=of(expr.y1), x2=of(expr.x2), y2=of(expr.y2))
+    return expr
+
+
+def widened(expr: Expr, narrow: Container[Column], calculated: bool = False) -> Expr:
+    """The same, for the engine alone: a column of `narrow` that is calculated with is a ``bigint``, in which less overflows."""
+    if isinstance(expr, Column):
+        return Call("bigint", (expr,)) if calculated and expr in narrow else expr
+    own = isinstance(expr, Binary) and expr.op in ("+", "-", "*")
+    own |= isinstance(expr, Unary) and expr.op == "-"
+    own |= isinstance(expr, Call) and expr.name == "abs"
+    return rebuilt(expr, lambda each: widened(each, narrow, calculated or own))
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

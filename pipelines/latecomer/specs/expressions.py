@@ -38,6 +38,7 @@ from latecomer.specs.expression_tree import (
     conjuncts,
     to_text,
     walk,
+    widened,
 )
 from latecomer.specs.expression_types import check_columns, check_types
 from latecomer.specs.expression_values import evaluate
@@ -46,6 +47,7 @@ __all__ = [
     "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList", "IsNull",
     "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "arguments", "check_columns", "check_types", "children", "columns", "conjuncts",
     "evaluate", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
+    "widened",
 ]  # fmt: skip
 LONGEST, DEEPEST = 4_000, 40
 MOST_PARTS = 10_000
