@@ -1,5 +1,9 @@
 """The command where it needs no Spark: help, exit codes, one line per error."""
 
+import os
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 from latecomer.lake import small
@@ -113,3 +117,14 @@ def test_status_of_an_empty_lake(tmp_path):
     done = call("status", "--lake", str(tmp_path / "lake"))
     assert done.returncode == 0 and "no query has been run yet" in done.stdout
     assert "is this the right place?" in done.stdout and not (tmp_path / "lake").exists()
+
+
+def test_a_reader_that_stops_reading_is_no_internal_error(tmp_path):
+    """As `latecomer status | head -1` ends."""
+    (tmp_path / "lake").mkdir()
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "latecomer.jobs.cli", "status", "--lake", str(tmp_path / "lake")]
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -41,6 +41,9 @@ quality: {{error: 0.05, probability: 0.9, period: 10 s}}
 strategy: {{name: {strategy}, gamma: 3 s{more}}}
 """
 WINDOW = "{size: 4 s, slide: 1 s}"
+JOIN = (
+    "name: pairs\nkind: join\nstreams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nstrategy: {name: k_slack, slack: 1 us}\n"
+)
 
 
 def query(strategy="hpm", stream="a", group="group_by: [g]", window=WINDOW, where="", more=""):
@@ -382,3 +385,16 @@ def test_a_time_without_a_zone_is_repaired_and_keeps_its_type(tmp_path, spark, m
         assert repair(lake, spec, flush=True).corrections > 0
         found.append(views.results(lake, spec))
     assert found[0].equals(found[1]) and found[0]["last"].type == pa.timestamp("us")
+
+
+def test_late_rows_that_are_too_many_for_copies_are_repaired_alike(tmp_path, spark, monkeypatch):
+    found = []
+    for most in (tables.BROADCAST_ROWS, 0):
+        monkeypatch.setattr(tables, "BROADCAST_ROWS", most)
+        lake = Lake(tmp_path / f"lake{most}")
+        load(lake, data(7), tmp_path)
+        for spec in (query("k_slack", more=", slack: 1 us"), parse_query(JOIN)):
+            run(lake, spec, rows_per_batch=110, flush=True)
+            assert repair(lake, spec, flush=True).corrections > 0
+            found.append(views.results(lake, spec))
+    assert found[0].equals(found[2]) and found[1].equals(found[3])

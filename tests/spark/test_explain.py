@@ -139,7 +139,7 @@ def test_data_docs_of_one_query_leave_those_of_the_others(shop, tmp_path):
     for name in names:
         validations = tmp_path / "data_docs" / name / "validations"
         assert {path.stem.rpartition("-")[2] for path in validations.rglob("*.html")} == {
-            f"{name}.{suite}" for suite in ("ledger", "books", "results")
+            f"{name}.{suite}" for suite in ("promises", "ledger", "books", "results")
         }
         assert f"data_docs/{name}/index.html" in (tmp_path / "index.html").read_text()
     check(lake, load_query(folder / "queries" / "join.yaml"), report_dir=tmp_path)

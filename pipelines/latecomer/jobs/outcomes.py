@@ -7,6 +7,7 @@ interrupted. Errors that are foreseen carry their code as ``exit_code``.
 from __future__ import annotations
 
 import os
+import select
 import sys
 from typing import Any
 
@@ -37,6 +38,13 @@ def _fault(error: BaseException) -> str:
         reason = text.one_line(error).partition(" 0: <unknown>")[0]  # the frames of delta-rs
         return f"{notes[0]} ({reason}); restore its files, or see whether the store answers"
     return f"internal error: {text.one_line(error)}"
+
+
+def _nobody_reads() -> bool:
+    """Is stdout a pipe that was closed at its other end, as by ``head``?"""
+    poll = select.poll()
+    poll.register(1, select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _misuse(error: click.UsageError, command: str) -> Exception:
@@ -74,6 +82,8 @@ class Group(click.Group):
             raise
         except (Exception, KeyboardInterrupt) as error:
             code = getattr(error, "exit_code", None)
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                context.exit(141)  # as what a closed pipe has killed
             if _was_interrupted(error):
                 click.echo("latecomer: interrupted; finished work is kept; run the command again to continue", err=True)
                 context.exit(130)

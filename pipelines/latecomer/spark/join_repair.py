@@ -37,15 +37,17 @@ class JoinRepair(Stage):
         """
         from pyspark.sql import functions as F
 
-        chosen = tables.handed(self.spark, repaired_in)
-        due = self.settled(late.join(F.broadcast(chosen), "seq"))
+        count = repaired_in.num_rows
+        due = self.settled(late.join(tables.beside(tables.handed(self.spark, repaired_in), count), "seq"))
         bounds = due.agg(
             F.min("seq"), F.max("seq"), F.unix_micros(F.min("partners_from")), F.unix_micros(F.max("partners_to"))
         ).collect()[0]
-        parts = [self._missing(due, side, *tuple(bounds)) for side in (0, 1)]
+        parts = [self._missing(due, count, side, *tuple(bounds)) for side in (0, 1)]
         return parts[0].unionByName(parts[1])
 
-    def _missing(self, due: DataFrame, side: int, seq_from: int, seq_last: int, low: int, high: int) -> DataFrame:
+    def _missing(
+        self, due: DataFrame, count: int, side: int, seq_from: int, seq_last: int, low: int, high: int
+    ) -> DataFrame:
         from pyspark.sql import functions as F
 
         own, other = LETTERS[side], LETTERS[1 - side]
@@ -58,7 +60,7 @@ class JoinRepair(Stage):
         )
         everywhere = (NEVER // 2, -(NEVER // 2))
         late = self.rows.stored(side, seq_last + 1, NEVER, *everywhere, seq_from=seq_from)
-        late = late.join(F.broadcast(registered), f"{own}_seq")
+        late = late.join(tables.beside(registered, count), f"{own}_seq")
         partners = self.rows.stored(1 - side, seq_last, NEVER, low, high)
         gone = F.expr(f"{other}_seq < {own}_seq and {other}_ts between {own}_from and {own}_to")
         sides = [late, partners] if side == 0 else [partners, late]

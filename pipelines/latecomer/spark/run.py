@@ -82,7 +82,7 @@ def run(
         end = available if until_seq is None else min(available, until_seq + 1)
         last_flush = flush and end == available
         if flush and not last_flush:
-            progress(f"{spec.name}: not flushed, {available - end} arrivals are left after --until-seq {until_seq}")
+            progress(f"{spec.name}: not flushed, the last arrival is {available - 1}, after --until-seq {until_seq}")
         before = dict(state.counts) if state else {}
         count = 0
         for batch in _batches(lake, spec, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush, lease.confirm):

@@ -123,6 +123,17 @@ def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
         spark.conf.set(_ARROW_ROWS, str(given))
 
 
+BROADCAST_ROWS = 1 << 20
+"""Rows of which every task may get a copy."""
+
+
+def beside(rows: DataFrame, count: int) -> DataFrame:
+    """Rows, `count` or fewer, for others to be joined with: every task gets a copy, unless they are many."""
+    from pyspark.sql import functions as F
+
+    return F.broadcast(rows) if count <= BROADCAST_ROWS else rows
+
+
 _ANY_NUMBER = 1 << 20
 """Partitions: more than a scan has."""
 

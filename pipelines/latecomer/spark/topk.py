@@ -26,7 +26,7 @@ from latecomer.spark.columns import join_null_safe, quoted
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.session import expects_few
 from latecomer.spark.window_repair import Due
-from latecomer.spark.window_rows import BROADCAST_ROWS, Closing
+from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import folded
@@ -149,7 +149,7 @@ class TopKStage(WindowedStage):
         known = best.groupBy(*keys).agg(kth.alias("_least"), F.sum("_idle").alias("_idle")).toArrow()
         idle = pc.sum(known["_idle"]).as_py() or 0
         bounds = known.drop_columns("_idle").filter(pc.is_valid(known["_least"]))
-        if 0 < bounds.num_rows <= BROADCAST_ROWS:
+        if 0 < bounds.num_rows <= tables.BROADCAST_ROWS:
             bounds = bounds.rename_columns({"pane": "_pane"})
             here = F.col("pane") == F.col("_pane")
             rows = join_null_safe(rows, F.broadcast(tables.handed(self.spark, bounds)), self.groups, "left", here)

@@ -79,9 +79,9 @@ class WindowRepair(WindowRows):
         """Corrections for registered late rows; ``seq`` and ``repaired_in`` (int64) say which and in which Gamma batch."""
         from pyspark.sql import functions as F
 
-        chosen = tables.handed(self.spark, repaired_in)
+        chosen = tables.beside(tables.handed(self.spark, repaired_in), repaired_in.num_rows)
         size, slide = self.grid.size_us, self.grid.slide_us
-        spans = late.join(F.broadcast(chosen), "seq").select(
+        spans = late.join(chosen, "seq").select(
             "seq",
             "repaired_in",
             floor_div(F.unix_micros("windows_from"), slide).alias("m_from"),
@@ -89,7 +89,7 @@ class WindowRepair(WindowRows):
         )
         bounds = repaired_in["seq"].to_numpy()
         near = self.stored(seq_from=int(bounds.min()), seq_to=int(bounds.max()) + 1)
-        rows = self.settled(near.join(F.broadcast(spans), "seq"))
+        rows = self.settled(near.join(tables.beside(spans, repaired_in.num_rows), "seq"))
         closes = np.unique(repaired_in["repaired_in"].to_numpy())
         first, last = rows.agg(F.min("m_from"), F.max("m_to")).collect()[0]
         due = Due(rows, first, last, closes)

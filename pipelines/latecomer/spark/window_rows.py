@@ -23,9 +23,6 @@ from latecomer.spark.stage import Stage
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-BROADCAST_ROWS = 1 << 20
-"""Entries of a list of arrivals up to which every task gets a copy."""
-
 
 def controls_of(spec: Any, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[WindowControl]:
     """One control plane per shard, as a micro-batch's state left them."""
@@ -145,10 +142,7 @@ class WindowRows(Stage):
 
     def _listed(self, rows: pa.Table) -> DataFrame:
         """A table of the control plane, to be joined by ``seq``."""
-        from pyspark.sql import functions as F
-
-        listed = tables.handed(self.spark, rows)
-        return F.broadcast(listed) if rows.num_rows <= BROADCAST_ROWS else listed
+        return tables.beside(tables.handed(self.spark, rows), rows.num_rows)
 
     def _by_shard(self, numbers: list[int]) -> Column:
         """The number of a row's shard."""
