@@ -428,6 +428,27 @@ def test_commas_of_calls_inside_brackets():
     )
 
 
+def test_a_comment_ends_a_call_inside_brackets():
+    text = EXAMPLES["aggregate"]
+    start, end = text.index("select:"), text.index("quality:")
+    select = """select: {
+  n: count(),   # rows
+  low: min(least(a, 0)), # it's (a
+  p: quantile(x, 0.9)   # the tail, 0.99
+}
+"""
+    spec = parse_query(text[:start] + select + text[end:])
+    assert [(each.name, each.function, each.q) for each in spec.select] == [
+        ("n", "count", None),
+        ("low", "min", None),
+        ("p", "quantile", 0.9),
+    ]
+    topk = EXAMPLES["topk"].replace("[carrier, flight, tailnum]", "[\n  carrier,\n  least(a, 0) as low # (lowest]\n]")
+    assert [each.name for each in parse_query(topk).select] == ["carrier", "low"]
+    with pytest.raises(SpecError, match="'quantile\\(x': quantile"):
+        parse_query(text[:start] + "select: {\n  p: quantile(x, # inside\n    0.9)\n}\n" + text[end:])
+
+
 def test_choices_and_defaults():
     def spec(kind, **keys):
         data = changed(kind, "name", "q")

@@ -40,7 +40,7 @@ def quote_calls(text: str, events: Iterable[Any]) -> str:
 
 
 def _end(text: str, start: int) -> int | None:
-    """Where the expression that starts here ends: at the first comma or bracket outside its parentheses; None: nowhere."""
+    """Where the expression that starts here ends: at the first comma, bracket or comment outside its parentheses; None: nowhere."""
     depth, quoted = 0, False
     for place in range(start, len(text)):
         char = text[place]
@@ -52,8 +52,8 @@ def _end(text: str, start: int) -> int | None:
             depth += 1
         elif char == ")":
             depth -= 1
+        elif depth == 0 and (char in ",]}\n" or (char == "#" and text[place - 1].isspace())):
+            return start + len(text[start:place].rstrip())
         elif char == "#" and text[place - 1].isspace():
             return None
-        elif depth == 0 and char in ",]}\n":
-            return start + len(text[start:place].rstrip())
     return None
