@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from latecomer.core.cuckoo import size_for
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec, AggregateStrategy
 from latecomer.specs.common import SpecError, folded, parse_duration, repeated
@@ -478,6 +479,35 @@ def test_choices_and_defaults():
     assert (counted.emit, counted.select, counted.target) == ("count", None, 1.0)
     with pytest.raises(SpecError, match="not connected"):
         spec("theta_join", streams={"r": "a", "s": "b", "t": "c"})
+
+
+def test_a_rate_that_no_filter_meets_is_refused():
+    def text(rate, strategy, streams="{a: x, b: y}"):
+        return (
+            f"name: q\nkind: membership\nstreams: {streams}\nelement: k\nwindow: 1 s\n"
+            f"quality: {{false_positive_rate: {rate}}}\nstrategy: {strategy}\n"
+        )
+
+    for rate, strategy, streams in (
+        (1e-9, "mcf", 2),
+        (1e-9, "bloom", 2),
+        (1e-8, "{name: one_filter, bucket: 64}", 2),
+        (2e-9, "mcf", 3),
+        (1e-9, "{name: mcf, fingerprint_bits: 32}", 2),
+        (1e-9, "{name: mcf, bucket: 3}", 4),
+    ):
+        several = f"{{{', '.join(f's{i}: x' for i in range(streams))}}}"
+        with pytest.raises(SpecError) as caught:
+            parse_query(text(rate, strategy, several), "q.yaml")
+        assert str(caught.value).startswith(f"q.yaml:6: quality.false_positive_rate: {rate!r}: needs fingerprints")
+        enough = float(re.search(r"; write (\S+) or more", str(caught.value))[1])
+        found = parse_query(text(enough, strategy, several))
+        share = enough / (streams - 1)
+        size_for(0, share, found.strategy.fingerprint_bits, found.strategy.bucket)
+        with pytest.raises(ValueError, match="more than 32 bits"):
+            size_for(0, share / 1.1, found.strategy.fingerprint_bits, found.strategy.bucket)
+    for rate, strategy in ((1e-30, "exact"), (2e-9, "mcf"), (1e-9, "{name: mcf, bucket: 2}")):
+        assert parse_query(text(rate, strategy)).false_positive_rate == rate
 
 
 def test_every_kind_says_what_its_result_rows_are():

@@ -1,14 +1,16 @@
 """``kind: membership``: elements seen in every stream within a window.
 
 Defaults, with their source: ``fingerprint_bits`` 12 and ``bucket`` 4 are the thesis's (chapter 2). Answers are
-confirmed exactly, so the target is 1 and ``false_positive_rate`` (default 0.001) bounds the work done in vain, not the answer. ``period``
-is 60 s or the longest window, whichever is longer, and ``gamma`` is one period. A window is answered ``slack`` (0) after its end in stream time.
+confirmed exactly, so the target is 1 and ``false_positive_rate`` (default 0.001) bounds the work done in vain, not the answer; one that no
+fingerprint of `LONGEST_FINGERPRINT` bits meets is refused, but for ``exact``, which has no filters. ``period`` is 60 s or the longest
+window, whichever is longer, and ``gamma`` is one period. A window is answered ``slack`` (0) after its end in stream time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
@@ -19,6 +21,8 @@ from latecomer.specs.windows import WINDOW, Window, WindowedSpec, jsonable, qual
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
 _CUCKOO = ("mcf", "one_filter")
 _USES = {"fingerprint_bits": _CUCKOO, "bucket": _CUCKOO}
+LONGEST_FINGERPRINT = 32
+"""Bits to which :func:`latecomer.core.cuckoo.size_for` raises a fingerprint where the rate asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         inner.duration("slack", 0),
     )
     inner.done()
+    _check_rate(quality, rate, strategy, len(streams))
     return MembershipSpec(
         name=name,
         streams=streams,
@@ -103,6 +108,21 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         rows_held=rows_held,
         strategy=strategy,
         **rest_of(reader),
+    )
+
+
+def _check_rate(quality: Reader, rate: float, strategy: MembershipStrategy, streams: int) -> None:
+    """Refuse a rate that no filter can be sized for: an element asks one of every other stream, and each may err by its share."""
+    least = 2 * strategy.bucket / 2**LONGEST_FINGERPRINT
+    if strategy.name == "exact" or least <= rate / (streams - 1):
+        return
+    enough = Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(least * (streams - 1))
+    smaller = "a smaller bucket, or " if strategy.bucket > 1 and strategy.name in _CUCKOO else ""
+    raise quality.fail(
+        "false_positive_rate",
+        rate,
+        f"needs fingerprints of more than {LONGEST_FINGERPRINT} bits over {streams} streams",
+        f"write {enough:g} or more, or choose {smaller}strategy exact",
     )
 
 
