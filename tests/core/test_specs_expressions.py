@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.specs import expressions as ex
+from latecomer.specs.aggregate import FUNCTIONS as AGGREGATES
 from latecomer.specs.common import SpecError
 
 ALIASES = ("l", "r")
 KNOWN = {"source": "q.yaml", "key": "where"}
+CALL = {"source": "q.yaml", "key": "select.x", "aliases": ALIASES, "functions": AGGREGATES}
 
 
 def parse(text, aliases=ALIASES):
@@ -55,6 +57,52 @@ def test_the_refused_piece_is_named():
     ):
         with pytest.raises(SpecError, match=piece.replace("(", r"\(").replace(")", r"\)")):
             parse(text)
+
+
+def test_a_call_has_as_many_arguments_as_are_written():
+    for text, says in (
+        ("mod(l.a, 2, 3) = 1", "mod() takes 2 arguments, not 3; write, for example, mod(x, y)"),
+        ("abs(mod(l.a, (2), concat(l.b, 'x,y'))) = 1", "mod() takes 2 arguments, not 3; write, for example, mod(x, y)"),
+        ("l.a = mod()", "mod() takes 2 arguments, not 0; write, for example, mod(x, y)"),
+        ("pow(l.a, 2, 3) > 1", "pow() takes 2 arguments, not 3; write, for example, pow(x, y)"),
+        ("round() = 1", "round() takes 1 or 2 arguments, not 0; write, for example, round(x)"),
+        ("substr(l.a) = 'x'", "substr() takes 2 or 3 arguments, not 1; write, for example, substr(x, 1, 3)"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse(text)
+        assert str(caught.value) == f"q.yaml: where: {text!r}: {says}"
+    for text, count in (
+        ("least(l.a, l.b,)", 2),
+        ("substring(l.a from 2 for 3)", 3),
+        ("concat(l.a, 'x,y(,')", 2),
+        ("mod(l.a, 2)", 2),
+    ):
+        assert len(ex.children(parse(text))) == count
+
+
+def test_every_argument_of_every_function_is_read_or_refused():
+    from sqlglot.dialects.duckdb import DuckDB
+
+    names = {name.lower() for name in (*DuckDB.Parser.FUNCTIONS, *DuckDB.Parser.FUNCTION_PARSERS, *ex.FUNCTIONS)}
+    read = set()
+
+    def called(text):
+        name, args = ex.parse_call(text, **CALL)
+        if name not in AGGREGATES:
+            raise SpecError("q.yaml", "select.x", text, "is not an aggregate", "use one")
+        return ex.Call(name, args)
+
+    for name in sorted(names):
+        for count in range(2, 6):
+            text = f"{name}({', '.join(f'l.c{place}' for place in range(count))})"
+            for how in (parse, called):
+                try:
+                    found = how(text)
+                except SpecError:
+                    continue
+                read.add(name)
+                assert len(ex.columns(found)) == count, text
+    assert {"mod", "quantile", "quantile_cont", "least", "coalesce"} <= read
 
 
 def test_meaning():

@@ -378,6 +378,23 @@ def test_messages_say_line_and_remedy():
             parse_query(EXAMPLES["join"].replace(old, new), "q.yaml")
 
 
+def test_an_aggregate_with_too_few_or_too_many_arguments():
+    for text, says in (
+        ("sum()", "sum() takes 1 argument, not 0; write, for example, sum(x)"),
+        ("median(x, 1)", "median() takes 1 argument, not 2; write, for example, median(x)"),
+        ("avg(x, y)", "avg() takes 1 argument, not 2; write, for example, avg(x)"),
+        ("count(x, y)", "count() takes 0 or 1 argument, not 2; write, for example, count()"),
+        ("quantile(x, 0.9, 0.5)", "quantile() takes 2 arguments, not 3; write, for example, quantile(x, 0.9)"),
+        ("quantile_cont(x, 0.9, 1)", "quantile_cont() takes 2 arguments, not 3; write, for example, quantile_cont(x, 0.9)"),
+        ("quantile(x)", "quantile() takes 2 arguments, not 1; write, for example, quantile(x, 0.9)"),
+        ("sum(mod(x, 2, 3))", "mod() takes 2 arguments, not 3; write, for example, mod(x, y)"),
+        ("sum(x", "is not a function call; write, for example, avg(column)"),
+    ):  # fmt: skip
+        with pytest.raises(SpecError) as caught:
+            parse_query(dumped(changed("aggregate", "select", {"a": text})), "q.yaml")
+        assert (caught.value.key, str(caught.value).split(f"{text!r}: ")[1]) == ("select.a", says)
+
+
 def test_a_file_without_a_quality_states_no_target():
     for quality in ("", "quality:\n", "quality: {}\n", "quality: {rows_held: 10}\n", "quality: {period: 60 s}\n"):
         text = f"name: q\nkind: join\nstreams: {{l: a, r: b}}\nwindow: 1 s\n{quality}strategy: exact\n"

@@ -191,13 +191,10 @@ def _select(reader: Reader, alias: str, group_by: tuple[str, ...]) -> tuple[Aggr
 
 
 def _aggregate(inner: Reader, name: str, text: str, alias: str) -> Aggregate:
-    function, args = ex.parse_call(text, source=inner.source, key=inner.key(name), aliases=(alias,))
+    key = inner.key(name)
+    function, args = ex.parse_call(text, source=inner.source, key=key, aliases=(alias,), functions=FUNCTIONS)
     if function not in FUNCTIONS:
         raise inner.fail(name, text, f"{function}() is not an aggregate", f"use one of {', '.join(FUNCTIONS)}")
-    least, most = FUNCTIONS[function]
-    if not least <= len(args) <= most:
-        problem = f"{function}() takes {ex.arguments(least, most)}, not {len(args)}"
-        raise inner.fail(name, text, problem, "correct the call")
     q = None
     if function == "quantile":
         given = args[1].value if isinstance(args[1], ex.Literal) else None

@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from latecomer.specs.common import ALIAS, SpecError, did_you_mean, shorten, stored_name
+from latecomer.specs.expression_calls import OTHER_NAMES, Refused, check_count, check_counts
 from latecomer.specs.expression_sql import to_spark_sql
 from latecomer.specs.expression_tree import (
     ALWAYS_THERE,
@@ -45,7 +46,7 @@ from latecomer.specs.expression_values import evaluate
 
 __all__ = [
     "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList", "IsNull",
-    "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "arguments", "check_columns", "check_types", "children", "columns", "conjuncts",
+    "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children", "columns", "conjuncts",
     "evaluate", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
     "widened",
 ]  # fmt: skip
@@ -56,14 +57,8 @@ MOST_WORDS = 30
 """Words of a refused text that are tried in quotes."""
 MOST_DIGITS = 30
 """That ``round`` keeps."""
-
-
-class _Refused(Exception):
-    def __init__(self, problem: str, remedy: str) -> None:
-        self.problem, self.remedy = problem, remedy
-
-
-_NO_EXPRESSION = _Refused("is not an expression", "write, for example, left.port = 53 and right.port < 1024")
+_NO_EXPRESSION = "is not an expression", "write, for example, left.port = 53 and right.port < 1024"
+_NO_CALL = "is not a function call", "write, for example, avg(column)"
 
 
 def parse(text: str, *, source: str, key: str, aliases: Sequence[str], default_alias: str | None = None) -> Expr:
@@ -105,13 +100,20 @@ def parse_item(
     raise SpecError(source, key, text, "has no name", "write `expression as name`")
 
 
-def parse_call(text: str, *, source: str, key: str, aliases: Sequence[str]) -> tuple[str, tuple[Expr, ...]]:
+def parse_call(
+    text: str, *, source: str, key: str, aliases: Sequence[str], functions: Mapping[str, tuple[int, int]] | None = None
+) -> tuple[str, tuple[Expr, ...]]:
     """``name(expression, ...)`` where `name` need not be one of `FUNCTIONS`: its name in lower case, and its arguments.
+
+    Parameters
+    ----------
+    functions
+        Those that are known, to the least and most arguments they take; of others any number is read.
 
     Raises
     ------
     SpecError
-        Not one call, or an argument is not an expression.
+        Not one call, an argument is not an expression, or one of `functions` has not as many as it takes.
     """
     sole = aliases[0] if len(aliases) == 1 else None
 
@@ -121,13 +123,15 @@ def parse_call(text: str, *, source: str, key: str, aliases: Sequence[str]) -> t
         if not isinstance(node, (exp.Func, exp.Anonymous)) or isinstance(
             node, (exp.Cast, exp.Case, exp.If, exp.And, exp.Or)
         ):
-            raise _Refused("is not a function call", "write, for example, avg(column)")
+            raise Refused(*_NO_CALL)
         name, given = _call_name(node)
         if any(isinstance(child, (exp.Star, exp.Distinct)) for child in given):
-            raise _Refused("uses * or distinct, which are not supported", "write count() to count rows")
+            raise Refused("uses * or distinct, which are not supported", "write count() to count rows")
+        if name in (functions or {}):
+            check_count(name, len(given), *(functions or {})[name])
         return name, tuple(_bounded(_translate(child, tuple(aliases), sole, 1)) for child in given)
 
-    return _guarded(text, source, key, read)  # type: ignore[no-any-return]
+    return _guarded(text, source, key, read, _NO_CALL, functions or {})  # type: ignore[no-any-return]
 
 
 def _parse(text: str, source: str, key: str, aliases: Sequence[str], default_alias: str | None) -> SelectItem:
@@ -141,14 +145,24 @@ def _parse(text: str, source: str, key: str, aliases: Sequence[str], default_ali
             name = tree.alias
             tree = tree.this
             if not ALIAS.fullmatch(name):
-                raise _Refused(f"{name!r} is not a column name", "use letters, digits and _")
+                raise Refused(f"{name!r} is not a column name", "use letters, digits and _")
         return SelectItem(name, _bounded(_translate(tree, tuple(aliases), default_alias or sole, 0)))
 
     return _guarded(text, source, key, read)  # type: ignore[no-any-return]
 
 
-def _guarded(text: str, source: str, key: str, read: Callable[[Any], Any]) -> Any:
-    """Parse one statement and hand it to `read`; whatever goes wrong becomes a SpecError."""
+def _guarded(
+    text: str,
+    source: str,
+    key: str,
+    read: Callable[[Any], Any],
+    otherwise: tuple[str, str] = _NO_EXPRESSION,
+    outer: Mapping[str, tuple[int, int]] | None = None,
+) -> Any:
+    """Parse one statement and hand it to `read`; whatever goes wrong becomes a SpecError.
+
+    `otherwise` is problem and remedy of a text that is no SQL, `outer` the functions that may stand outside all others and nowhere else.
+    """
     import sqlglot
 
     if not isinstance(text, str) or not text.strip():
@@ -167,15 +181,28 @@ def _guarded(text: str, source: str, key: str, read: Callable[[Any], Any]) -> An
     def parsed(sql: str) -> Any:
         trees = sqlglot.parse(sql, read="duckdb")
         if len(trees) != 1 or trees[0] is None:
-            raise _Refused("is not one expression", "write one plain expression")
-        return read(trees[0])
+            raise Refused("is not one expression", "write one plain expression")
+        found = read(trees[0])
+        check_counts(sql, outer, most_only=True)  # the parser drops arguments that it has no place for
+        return found
+
+    def reason(error: Exception) -> Refused:
+        if isinstance(error, Refused):
+            return error
+        try:
+            check_counts("".join(parts), outer)
+        except Refused as counted:
+            return counted
+        except Exception:  # not even words and marks
+            pass
+        return Refused(*otherwise)
 
     quiet = logging.getLogger("sqlglot")
     before, quiet.disabled = quiet.disabled, True
     try:
         return parsed("".join(parts))
     except Exception as error:  # whatever a foreign parser makes of arbitrary text is the text's fault
-        known = error if isinstance(error, _Refused) else _NO_EXPRESSION
+        known = reason(error)
         raise SpecError(source, key, text, known.problem, _in_quotes(parts, parsed) or known.remedy) from None
     finally:
         quiet.disabled = before
@@ -216,7 +243,7 @@ _QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
 def _bounded(expr: Expr) -> Expr:
     """The same, or refused: a few of these in one another make a short text gigabytes of SQL."""
     if _parts(expr, {}) > MOST_PARTS:
-        raise _Refused(
+        raise Refused(
             f"is longer than {MOST_PARTS:,} parts as SQL, where between, abs() and within_distance() repeat what stands in them",
             "nest fewer of them in one another",
         )
@@ -243,7 +270,7 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
     from sqlglot import exp
 
     if depth > DEEPEST:
-        raise _Refused(f"is nested deeper than {DEEPEST}", "simplify it")
+        raise Refused(f"is nested deeper than {DEEPEST}", "simplify it")
 
     def inner(child: Any) -> Expr:
         return _translate(child, aliases, default, depth + 1)
@@ -290,13 +317,13 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
     if isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
         values = tuple(inner(child) for child in node.expressions)
         if not all(isinstance(value, Literal) and value.value is not None for value in values):
-            raise _Refused("lists something other than literals after `in`", "write numbers or quoted text")
+            raise Refused("lists something other than literals after `in`", "write numbers or quoted text")
         return InList(inner(node.this), values, False)  # type: ignore[arg-type]
     if isinstance(node, exp.Like) and isinstance(node.expression, exp.Literal) and node.expression.is_string:
         return Like(inner(node.this), node.expression.this, False)
     if isinstance(node, (exp.Func, exp.Anonymous)):
         return _call(node, inner)
-    raise _Refused(
+    raise Refused(
         f"contains {type(node).__name__.lower()} ({shorten(node.sql(), 40)}), which is not allowed here",
         "use columns, literals, comparisons, and, or, not, arithmetic and simple functions",
     )
@@ -312,17 +339,17 @@ def _column(node: Any, aliases: tuple[str, ...], default: str | None) -> Column:
     from sqlglot import exp
 
     if node.args.get("db") or node.args.get("catalog"):
-        raise _Refused(f"{node.sql()!r} has too many dots", "write alias.column")
+        raise Refused(f"{node.sql()!r} has too many dots", "write alias.column")
     if not isinstance(node.this, exp.Identifier):
-        raise _Refused(f"{node.sql()!r} is not a column", "write alias.column")
+        raise Refused(f"{node.sql()!r} is not a column", "write alias.column")
     alias, name = node.table or default, node.name
     if alias is None:
-        raise _Refused(
+        raise Refused(
             f"column {name!r} does not say which stream it is from",
             f"write {aliases[0]}.{name}" if aliases else "write alias.column",
         )
     if alias not in aliases:
-        raise _Refused(f"{alias!r} is not an alias of the query's streams", did_you_mean(alias, aliases))
+        raise Refused(f"{alias!r} is not an alias of the query's streams", did_you_mean(alias, aliases))
     return Column(alias, stored_name(name))
 
 
@@ -330,11 +357,11 @@ def _number(text: str) -> int | float:
     try:
         value: int | float = int(text)
         if abs(value) >= 1 << 63:
-            raise _Refused(f"number {text} does not fit 64 bits", "use a smaller one")
+            raise Refused(f"number {text} does not fit 64 bits", "use a smaller one")
     except ValueError:
         value = float(text)
     if value != value or value in (float("inf"), float("-inf")):
-        raise _Refused(f"number {text} is too large", "use a smaller one")
+        raise Refused(f"number {text} is too large", "use a smaller one")
     return value
 
 
@@ -347,7 +374,7 @@ def _call_name(node: Any) -> tuple[str, list[Any]]:
         exp.Avg: "avg", exp.Quantile: "quantile", exp.PercentileCont: "quantile", exp.Median: "median",
     }  # fmt: skip
     name = (node.name if isinstance(node, exp.Anonymous) else special.get(type(node), node.sql_name())).lower()
-    name = {"ceiling": "ceil", "power": "pow", "substring": "substr", "len": "length", "mean": "avg"}.get(name, name)
+    name = OTHER_NAMES.get(name, name)
     children = list(node.expressions) if isinstance(node, (exp.Anonymous, exp.Concat)) else _arguments(node)
     return name, children
 
@@ -357,33 +384,23 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
     if name == "within_distance":
         values = [inner(child) for child in children]
         if len(values) != 5:
-            raise _Refused(
+            raise Refused(
                 f"within_distance takes 5 arguments, not {len(values)}", "write within_distance(x1, y1, x2, y2, radius)"
             )
         radius = values[4].value if isinstance(values[4], Literal) else None
         if isinstance(radius, bool) or not isinstance(radius, (int, float)) or radius <= 0:
-            raise _Refused("has a radius that is not a positive number", "write a number such as 5.0")
+            raise Refused("has a radius that is not a positive number", "write a number such as 5.0")
         return WithinDistance(values[0], values[1], values[2], values[3], float(radius))
     if name not in FUNCTIONS:
-        raise _Refused(
-            f"calls {name}(), which cannot be used here", did_you_mean(name, [*FUNCTIONS, "within_distance"])
-        )
-    least, most = FUNCTIONS[name]
-    if not least <= len(children) <= most:
-        raise _Refused(f"{name}() takes {arguments(least, most)}, not {len(children)}", "correct the call")
+        raise Refused(f"calls {name}(), which cannot be used here", did_you_mean(name, [*FUNCTIONS, "within_distance"]))
+    check_count(name, len(children), *FUNCTIONS[name])
     args = tuple(inner(child) for child in children)
     if name == "round" and len(args) == 2:
         digits = args[1].value if isinstance(args[1], Literal) else None
         if type(digits) is not int or abs(digits) > MOST_DIGITS:
             remedy = "write, for example, round(x, 2)"
-            raise _Refused(f"has a number of digits that is not a whole number up to {MOST_DIGITS}", remedy)
+            raise Refused(f"has a number of digits that is not a whole number up to {MOST_DIGITS}", remedy)
     return Call(name, args)
-
-
-def arguments(least: int, most: int) -> str:
-    """How many arguments a function takes, in words."""
-    wanted = f"{least}" if least == most else f"{least} or {most}" if most == least + 1 else f"{least} to {most}"
-    return f"{wanted} argument{'' if most == 1 else 's'}"
 
 
 def _arguments(node: Any) -> list[Any]:
