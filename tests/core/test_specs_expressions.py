@@ -255,6 +255,27 @@ def test_a_column_that_is_named_like_a_word_of_sql_is_to_be_quoted():
         assert "double quotes" not in str(caught.value), caught.value
 
 
+def test_a_comparison_with_null_is_refused():
+    for text, remedy in (
+        ("l.x = null", "write `l.x is null`"),
+        ("NULL == l.x", "write `l.x is null`"),
+        ("l.a = 1 and not (l.x != (null))", "write `l.x is not null`"),
+        ("l.x + 1 <> null", "write `x is not null`"),
+        ('l."a b" < null', "write `l.a_b is null` or `l.a_b is not null`"),
+        ("null >= r.x", "write `r.x is null` or `r.x is not null`"),
+        ("l.x between 1 and null", "write `l.x is null` or `l.x is not null`"),
+        ("l.x not between null and 1", "write `l.x is null` or `l.x is not null`"),
+        ("null = null", "write `x is null`"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse(text)
+        assert str(caught.value).endswith(f": compares with null, which never matches; {remedy}"), text
+    with pytest.raises(SpecError, match=r"write `t\.x is null`"):
+        ex.parse_call("max(x = null)", source="q.yaml", key="select.a", aliases=("t",))
+    for text in ("l.x is null", "not l.x is null", "coalesce(l.x, null) = 1", "l.x = 'null'", 'l."null" = 1', "null"):
+        parse(text)
+
+
 def test_columns_and_types():
     schemas = {"l": ["depart", "origin", "note"], "r": ["depart"]}
     types = {("l", "depart"): "number", ("l", "origin"): "string", ("r", "depart"): "number", ("l", "flag"): "bool"}
@@ -263,7 +284,7 @@ def test_columns_and_types():
         ex.check_columns(parse("l.orgin = 'x'"), schemas, **KNOWN)
     for good in (
         "l.depart = 1", "l.origin = 'x'", "l.flag and l.depart > 1", "l.unknown = 'x'", "l.event_ts > '2013-01-31T12:00:00Z'",
-        "l.event_ts in ('2013-01-31 12:00:00+01:00')", "concat(l.origin, 'x') = 'y'", "l.depart = null", "substr(l.origin, 1) = 'x'",
+        "l.event_ts in ('2013-01-31 12:00:00+01:00')", "concat(l.origin, 'x') = 'y'", "l.depart = coalesce(null, 1)", "substr(l.origin, 1) = 'x'",
     ):  # fmt: skip
         ex.check_types(parse(good), types, **KNOWN)
     for bad in (
@@ -306,7 +327,8 @@ LEAVES = st.one_of(
 def compound(inner):
     words = st.text("ab%_'\\;-/*", max_size=6)
     return st.one_of(
-        st.builds(ex.Binary, st.sampled_from([*ex.ARITHMETIC, *ex.COMPARISONS, "and", "or"]), inner, inner),
+        st.builds(ex.Binary, st.sampled_from([*ex.ARITHMETIC, "and", "or"]), inner, inner),
+        st.builds(ex.Binary, st.sampled_from(ex.COMPARISONS), *[inner.filter(lambda e: e != ex.Literal(None))] * 2),
         st.builds(ex.IsNull, inner, st.booleans()),
         st.builds(ex.Like, inner, words, st.booleans()),
         st.builds(

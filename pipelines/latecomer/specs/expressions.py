@@ -211,6 +211,7 @@ def _guarded(
 def _in_quotes(parts: Sequence[str], parsed: Callable[[str], Any]) -> str | None:
     """What to write if a refused text is an expression once one of its words, a name to its author and SQL's own to the parser, is quoted."""
     words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", " ".join(parts[::2])))
+    words = {word: None for word in words if word.lower() != "null"}  # who writes it means null
     named = "as" in map(str.lower, words)
     for word in itertools.islice(words, MOST_WORDS):
         for name in (rf"(?<=\.){word}\b", rf"\b{word}\b"):
@@ -284,7 +285,7 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
         exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.And: "and", exp.Or: "or",
     }  # fmt: skip
     if type(node) in binary:
-        return Binary(binary[type(node)], inner(node.this), inner(node.expression))
+        return _binary(binary[type(node)], inner(node.this), inner(node.expression))
     if isinstance(node, exp.Paren):
         return inner(node.this)
     if isinstance(node, exp.Column):
@@ -311,9 +312,8 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
         return IsNull(inner(node.this), False)
     if isinstance(node, exp.Between) and not node.args.get("symmetric"):
         operand = inner(node.this)
-        return Binary(
-            "and", Binary(">=", operand, inner(node.args["low"])), Binary("<=", operand, inner(node.args["high"]))
-        )
+        low, high = inner(node.args["low"]), inner(node.args["high"])
+        return Binary("and", _binary(">=", operand, low), _binary("<=", operand, high))
     if isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
         values = tuple(inner(child) for child in node.expressions)
         if not all(isinstance(value, Literal) and value.value is not None for value in values):
@@ -327,6 +327,18 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
         f"contains {type(node).__name__.lower()} ({shorten(node.sql(), 40)}), which is not allowed here",
         "use columns, literals, comparisons, and, or, not, arithmetic and simple functions",
     )
+
+
+def _binary(op: str, left: Expr, right: Expr) -> Binary:
+    """An operation; a comparison with null is refused, as no row could match it."""
+    if op in COMPARISONS and Literal(None) in (left, right):
+        other = right if left == Literal(None) else left
+        name = to_text(other) if isinstance(other, Column) else "x"
+        tests = {"=": f"`{name} is null`", "!=": f"`{name} is not null`"}
+        raise Refused(
+            "compares with null, which never matches", f"write {tests.get(op) or ' or '.join(tests.values())}"
+        )
+    return Binary(op, left, right)
 
 
 def _negate(operand: Expr) -> Expr:
