@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Asset
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
 
@@ -85,7 +85,7 @@ def usable() -> Usable:
     """All query files, in name order. Never raises for what a file holds: one bad file must not cost another its DAGs.
 
     Besides what no command accepts, Airflow refuses names that would clash among DAG ids (``__``, ``latecomer_ingest``),
-    a name that two files share, and cron expressions that are not valid.
+    a name that two files share, and cron expressions that are not valid or never fire.
     """
     found = Usable()
     owners: dict[str, Path] = {}
@@ -120,4 +120,8 @@ def _problem(spec: Any, owners: dict[str, Path]) -> str | None:
             continue
         if not croniter.is_valid(value):
             return f"schedule.{key} {value!r} is not a valid cron expression; write five fields, or @hourly, @daily, @weekly"
+        try:
+            croniter(value).get_next()
+        except CroniterBadDateError:
+            return f"schedule.{key} {value!r} never fires; write days that their months have, or @monthly, @yearly"
     return None

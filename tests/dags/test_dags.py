@@ -135,6 +135,11 @@ BROKEN = {
         'schedule: {audit: "0 0 31 2 8"}\nquality:',
         "schedule.audit '0 0 31 2 8' is not a valid cron",
     ),
+    "never": (
+        "quality:",
+        'schedule: {repair: "0 0 30 2 *"}\nquality:',
+        "schedule.repair '0 0 30 2 *' never fires",
+    ),
     "yaml": ("kind: join", "kind: [join", "not valid YAML"),
 }
 
@@ -144,6 +149,8 @@ def test_a_broken_query_file_costs_its_own_dags_only(project):
         text = f"name: {name}{QUERIES['near']}"
         assert old in text
         (project.queries / f"{name}.yaml").write_text(text.replace(old, new))
+    leap = QUERIES["near"].replace("quality:", 'schedule: {repair: "0 0 29 2 *"}\nquality:')
+    (project.queries / "leap.yaml").write_text(f"name: leap{leap}")
     (project.queries / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     found = project.python(PARSE)
     assert list(found["errors"]) == ["latecomer_query_errors.py"]
@@ -152,7 +159,7 @@ def test_a_broken_query_file_costs_its_own_dags_only(project):
         assert any(f"{name}.yaml" in line and said in line for line in lines), (name, lines)
     assert any("bytes.yaml" in line for line in lines)
     mains = {name for name in found["dags"] if "__" not in name}
-    assert mains == {*QUERIES, "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 6
+    assert mains == {*QUERIES, "leap", "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 9
 
 
 def test_importing_the_plugin_starts_nothing_heavy(project):
