@@ -105,6 +105,15 @@ def test_every_argument_of_every_function_is_read_or_refused():
     assert {"mod", "quantile", "quantile_cont", "least", "coalesce"} <= read
 
 
+def test_a_function_is_proposed_only_for_one_that_is_nearly_the_same():
+    for text, near in (("sqr(l.a)", "sqrt"), ("celi(l.a)", "ceil"), ("lenght(l.a)", "length"), ("coalesc(l.a)", "coalesce")):  # fmt: skip
+        with pytest.raises(SpecError, match=rf"; did you mean '{near}'\?$"):
+            parse(text)
+    for text in ("cast(l.a as int)", "now()", "count(l.a)", "rand()"):
+        with pytest.raises(SpecError, match=r"\(\), which cannot be used here; use one of abs, .*, within_distance$"):
+            parse(text)
+
+
 def test_meaning():
     assert parse("l.a == 1") == parse("l.a = 1") == ex.Binary("=", ex.Column("l", "a"), ex.Literal(1))
     assert parse("l.a == '=='") == ex.Binary("=", ex.Column("l", "a"), ex.Literal("=="))

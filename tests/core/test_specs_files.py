@@ -432,6 +432,26 @@ def test_durations():
         assert parse_duration(text, source="f", key="k") == wanted
 
 
+def test_units_of_durations():
+    for text, remedy in (
+        ("5 m", "did you mean 'min'?"),
+        ("5 M", "did you mean 'min'?"),
+        ("5 sec", "did you mean 's'?"),
+        ("5 Minutes", "did you mean 'min'?"),
+        ("5 MS", "did you mean 'ms'?"),
+        ("2 days", "did you mean 'd'?"),
+        ("10 ns", "us is the finest there is"),
+        ("10 nanoseconds", "us is the finest there is"),
+        ("1 w", "use one of us, ms, s, min, h, d"),
+        ("1 month", "use one of us, ms, s, min, h, d"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse_duration(text, source="f", key="k")
+        assert str(caught.value) == f"f: k: {text!r}: has the unknown unit {text.split()[1]!r}; {remedy}"
+    with pytest.raises(SpecError, match="is finer than a microsecond"):
+        parse_duration("0.5 us", source="f", key="k")
+
+
 def test_commas_of_calls_inside_brackets():
     spec = parse_query(
         EXAMPLES["aggregate"].replace(

@@ -84,10 +84,10 @@ def shorten(value: object, limit: int = 80) -> str:
         return "(a huge number)"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A remedy: the closest known word, or all of them."""
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A remedy: the closest known word that is at least `cutoff` alike (0 to 1, as difflib has it), or all of them."""
     options = [str(k) for k in known]
-    close = difflib.get_close_matches(_cut(word, 100), options, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(_cut(word, 100), options, n=1, cutoff=cutoff)
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(options) or '(none)'}"
 
 
@@ -106,8 +106,10 @@ def parse_duration(value: object, *, source: str, key: str, zero: bool = False) 
     if match[2] not in UNITS_US:
         written = match[2].lower()
         meant = next((unit for word, unit in _UNIT_WORDS.items() if written.startswith(word)), None)
-        meant = written if written in UNITS_US else meant
-        hint = f"did you mean {meant!r}?" if meant else did_you_mean(match[2], UNITS_US)
+        meant = "min" if written == "m" else written if written in UNITS_US else meant
+        hint = f"did you mean {meant!r}?" if meant else f"use one of {', '.join(UNITS_US)}"
+        if written == "ns" or written.startswith("nano"):
+            hint = "us is the finest there is"
         raise SpecError(source, key, value, f"has the unknown unit {match[2]!r}", hint)
     try:
         exact = Decimal(match[1]) * UNITS_US[match[2]]

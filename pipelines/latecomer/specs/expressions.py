@@ -57,6 +57,8 @@ MOST_WORDS = 30
 """Words of a refused text that are tried in quotes."""
 MOST_DIGITS = 30
 """That ``round`` keeps."""
+NEAR = 0.75
+"""How alike the names of two functions are where one is meant by the other: ``sqr`` and ``sqrt``, not ``cast`` and ``least``."""
 _NO_EXPRESSION = "is not an expression", "write, for example, left.port = 53 and right.port < 1024"
 _NO_CALL = "is not a function call", "write, for example, avg(column)"
 
@@ -404,7 +406,8 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
             raise Refused("has a radius that is not a positive number", "write a number such as 5.0")
         return WithinDistance(values[0], values[1], values[2], values[3], float(radius))
     if name not in FUNCTIONS:
-        raise Refused(f"calls {name}(), which cannot be used here", did_you_mean(name, [*FUNCTIONS, "within_distance"]))
+        remedy = did_you_mean(name, [*FUNCTIONS, "within_distance"], NEAR)
+        raise Refused(f"calls {name}(), which cannot be used here", remedy)
     check_count(name, len(children), *FUNCTIONS[name])
     args = tuple(inner(child) for child in children)
     if name == "round" and len(args) == 2:
