@@ -452,6 +452,39 @@ def test_units_of_durations():
         parse_duration("0.5 us", source="f", key="k")
 
 
+def test_an_alias_in_front_of_a_column_says_of_which_stream_it_is():
+    for kind, key, value, named, says in (
+        ("membership", "element", "a.orig_h", "element", "is a column of a alone, but is taken of every stream; write orig_h, or {a: orig_h, b: orig_h, ...}"),
+        ("membership", "element", "c.orig_h", "element", "is a column of c alone, but is taken of every stream; write orig_h, or {a: orig_h, b: orig_h, ...}"),
+        ("membership", "element", {"a": "x", "b": "a.x", "c": "x"}, "element.b", "is a column of a, not of b; write a column of b, with or without its alias in front"),
+        ("membership", "element", "d.x", "element", "'d' is not an alias of the query's streams; use one of a, b, c"),
+        ("join", "keys", ["k", "right.orig_h"], "keys[1]", "is a column of right alone, but is taken of both streams; write orig_h, or {left: orig_h, right: orig_h}"),
+        ("join", "keys", {"left": "right.a", "right": "b"}, "keys.left", "is a column of right, not of left; write a column of left, with or without its alias in front"),
+    ):  # fmt: skip
+        with pytest.raises(SpecError) as caught:
+            parse_query(dumped(changed(kind, key, value)), "q.yaml")
+        assert (caught.value.key, f"{caught.value.problem}; {caught.value.remedy}") == (named, says)
+    plain, aliased = (
+        {"left": ["a", f"{left}b"], "right": [f"{right}c", "d"]} for left, right in (("", ""), ("left.", "right."))
+    )
+    specs = [parse_query(dumped(changed("join", "keys", keys))) for keys in (plain, aliased)]
+    assert specs[0].keys == (("a", "c"), ("b", "d")) and specs[0].fingerprint() == specs[1].fingerprint()
+    assert parse_query(dumped(changed("join", "keys", ["id.orig_h"]))).keys == (("id.orig_h", "id.orig_h"),)
+    assert parse_query(dumped(changed("membership", "element", '"a.x"'))).elements[1] == column("b", "a.x")
+
+
+def test_a_column_whose_name_has_spaces_is_written_as_the_lake_has_it():
+    for kind, key in (("aggregate", "group_by"), ("topk", "group_by"), ("membership", "element")):
+        for text in ("tail number", "the tail number "):
+            with pytest.raises(
+                SpecError, match=rf"is not a column; if it is .* with spaces, write {text.strip().replace(' ', '_')}$"
+            ):
+                parse_query(dumped(changed(kind, key, [text] if key == "group_by" else text)))
+        with pytest.raises(SpecError, match="gives the expression a name"):
+            parse_query(dumped(changed(kind, key, ["a as b"] if key == "group_by" else "a as b")))
+    assert parse_query(dumped(changed("topk", "group_by", ['"tail number"']))).group_by == ("tail_number",)
+
+
 def test_commas_of_calls_inside_brackets():
     spec = parse_query(
         EXAMPLES["aggregate"].replace(

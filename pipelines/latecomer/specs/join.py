@@ -131,6 +131,7 @@ def parse(reader: Reader, name: str) -> JoinSpec:
 
 
 def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """``keys: [column]``, of both streams, or ``{left: column, right: column}``, each with or without its alias in front."""
     value = reader.take("keys", ())
     if isinstance(value, dict):
         inner = Reader(value, reader.source, "keys")
@@ -140,7 +141,14 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
             listed = columns if isinstance(columns, list) else [columns]
             if not listed or not all(isinstance(column, str) and column for column in listed):
                 raise inner.fail(alias, columns, "must be a column or a list of columns", "write a column's name")
-            sides.append(listed)
+            for column in listed:
+                of = _alias(column, aliases)
+                if of not in (None, alias):
+                    problem = f"is a column of {of}, not of {alias}"
+                    raise inner.fail(
+                        alias, column, problem, f"write a column of {alias}, with or without its alias in front"
+                    )
+            sides.append([column.removeprefix(f"{alias}.") for column in listed])
         inner.done()
         if len(sides[0]) != len(sides[1]):
             raise reader.fail("keys", value, "has more columns for one stream than for the other", "pair them up")
@@ -151,7 +159,19 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
         raise reader.fail(
             "keys", value, "must be a list of columns", f"write [column] or {{{aliases[0]}: a, {aliases[1]}: b}}"
         )
+    for place, column in enumerate(value):
+        of = _alias(column, aliases)
+        if of is not None:
+            name = column.removeprefix(f"{of}.")
+            problem = f"is a column of {of} alone, but is taken of both streams"
+            remedy = f"write {name}, or {{{aliases[0]}: {name}, {aliases[1]}: {name}}}"
+            raise reader.fail(f"keys[{place}]", column, problem, remedy)
     return tuple((stored_name(column), stored_name(column)) for column in value)
+
+
+def _alias(column: str, aliases: tuple[str, ...]) -> str | None:
+    """The alias in front of a column's name; None: there is none."""
+    return next((alias for alias in aliases if column.startswith(f"{alias}.") and column != f"{alias}."), None)
 
 
 def _quality(reader: Reader, strategy: str) -> dict[str, Any]:

@@ -16,7 +16,16 @@ from typing import Any, ClassVar
 from latecomer.specs import expressions as ex
 from latecomer.specs.common import Reader, streams_of
 from latecomer.specs.spec import rest_of, rows_held_of
-from latecomer.specs.windows import WINDOW, Window, WindowedSpec, jsonable, quality_of, strategy_of, window_of
+from latecomer.specs.windows import (
+    WINDOW,
+    Window,
+    WindowedSpec,
+    column_of,
+    jsonable,
+    quality_of,
+    strategy_of,
+    window_of,
+)
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
 _CUCKOO = ("mcf", "one_filter")
@@ -129,22 +138,27 @@ def _check_rate(quality: Reader, rate: float, strategy: MembershipStrategy, stre
 def _elements(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.Column, ...]:
     value = reader.take("element")
     if isinstance(value, str) and value.strip():
-        return tuple(_column(reader, "element", value, alias) for alias in aliases)
+        columns = [column_of(reader, "element", value, aliases, alias) for alias in aliases]
+        if columns[0] == columns[1]:
+            name, (one, other, *more) = columns[0].name, aliases
+            each = f"{{{one}: {name}, {other}: {name}{', ...' if more else ''}}}"
+            problem = f"is a column of {columns[0].alias} alone, but is taken of every stream"
+            raise reader.fail("element", value, problem, f"write {name}, or {each}")
+        return tuple(columns)
     if not isinstance(value, Mapping):
         raise reader.fail(
             "element", value, "is not a column", f"write a column, or {{{aliases[0]}: a, {aliases[1]}: b}}"
         )
     inner = Reader(value, reader.source, "element")
-    found = tuple(_column(inner, alias, inner.text(alias), alias) for alias in aliases)
+    found = []
+    for alias in aliases:
+        text = inner.text(alias)
+        found.append(column_of(inner, alias, text, aliases, alias))
+        if found[-1].alias != alias:
+            problem = f"is a column of {found[-1].alias}, not of {alias}"
+            raise inner.fail(alias, text, problem, f"write a column of {alias}, with or without its alias in front")
     inner.done()
-    return found
-
-
-def _column(reader: Reader, key: str, text: str, alias: str) -> ex.Column:
-    column = ex.parse(text, source=reader.source, key=reader.key(key), aliases=(alias,))
-    if not isinstance(column, ex.Column):
-        raise reader.fail(key, text, "is not a column", "name one column of the stream")
-    return column
+    return tuple(found)
 
 
 def _windows(reader: Reader, aliases: tuple[str, ...]) -> tuple[Window, ...]:

@@ -8,7 +8,17 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import ALIAS, Reader, folded, parse_duration, shorten, texts
+from latecomer.specs.common import (
+    ALIAS,
+    RESERVED,
+    Reader,
+    SpecError,
+    folded,
+    parse_duration,
+    shorten,
+    stored_name,
+    texts,
+)
 from latecomer.specs.spec import Spec
 
 ENVELOPE = ("provenance", "revision", "published_seq")
@@ -19,6 +29,7 @@ INNER = ("_m", "shard", "closed_seq", "repaired_in", *STORED, "_last", "_nth")
 """Columns that windowed kinds have beside a result's own while they work; no windowed query may name its own so."""
 _NUMBERED = re.compile(r"_(first_(rows|\d+)|(error|join)_\d+|below|upto|all|none|often|value)")
 """More of them, those of repair."""
+_SPACED = re.compile(r"\s*[A-Za-z_]\w*( \w+)+\s*")
 MOST_SLIDES = 1_000_000
 """Windows one row may fall into. More is a unit mixed up."""
 
@@ -93,15 +104,27 @@ def window_of(reader: Reader, name: str = "window") -> Window:
     return Window(size_us, slide_us)
 
 
+def column_of(reader: Reader, key: str, text: str, aliases: tuple[str, ...], alias: str) -> ex.Column:
+    """A column, of `alias` where the text does not say of which stream."""
+    try:
+        column = ex.parse(text, source=reader.source, key=reader.key(key), aliases=aliases, default_alias=alias)
+    except SpecError:
+        if _SPACED.fullmatch(text) and not RESERVED & set(text.lower().split()):
+            remedy = f"if it is a column's name with spaces, write {stored_name(text.strip())}"
+            raise reader.fail(key, text, "is not a column", remedy) from None
+        raise
+    if not isinstance(column, ex.Column):
+        raise reader.fail(key, text, "is not a column", "name one column of the stream")
+    return column
+
+
 def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, ...]:
     """``group_by: [column, ...]``: columns of the one stream, with or without its alias in front."""
     found: list[str] = []
     taken = {*fixed, *ENVELOPE, *INNER}
     for place, text in enumerate(texts(reader, "group_by", ())):
         key = f"group_by[{place}]"
-        column = ex.parse(text, source=reader.source, key=key, aliases=(alias,))
-        if not isinstance(column, ex.Column):
-            raise reader.fail(key, text, "is not a column", "group by a column of the stream")
+        column = column_of(reader, key, text, (alias,), alias)
         if column.name in found:
             raise reader.fail(key, text, "is named twice", "remove one")
         if folded(column.name) in taken or _NUMBERED.fullmatch(folded(column.name)):
