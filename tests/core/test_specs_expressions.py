@@ -152,6 +152,27 @@ def test_a_short_text_that_would_be_gigabytes_of_sql_is_refused():
     parse(" and ".join(["abs(l.a - r.a) between abs(l.b) and 2"] * 38))
 
 
+def test_digits_with_letters_behind_them_are_no_number():
+    for text, piece in (
+        ("l.x = 1L", "1L"),
+        ("l.x = 0x10", "0x10"),
+        ("0x1F = l.x", "0x1F"),
+        ("l.x = 'a1b' and r.y < 1.5f", "1.5f"),
+        ("l.x = 5m", "5m"),
+        ("l.x = 1e3s", "1e3s"),
+    ):
+        for how in (parse, lambda text: ex.parse_item(text, aliases=ALIASES, **KNOWN)):
+            with pytest.raises(SpecError) as caught:
+                how(text)
+            says = f": contains {piece}, which is not a number; write it in decimal digits: 42, 0.5 or 1e6"
+            assert str(caught.value).endswith(says)
+    for text in ("l.x = 1e3", "l.x = 1.5E-3", "l.x = 1_000", 'l."1L" = 1', "l.a1b = .5"):
+        parse(text)
+    for text in ("l.x = 1e3 y", "l.x = 'a 1L' y", "l.x as y"):
+        with pytest.raises(SpecError, match="gives the expression a name"):
+            parse(text)
+
+
 def test_a_result_is_named_after_the_word_as():
     for good in ("l.x_as as y", "l.x AS y ", 'l.x as "y"', "(l.x)as y", 'l."as"as y', 'l.x\nas\n"y"', "l.x + 1 as\ty"):
         assert ex.parse_item(good, aliases=ALIASES, **KNOWN).name == "y"

@@ -485,6 +485,19 @@ def test_a_column_whose_name_has_spaces_is_written_as_the_lake_has_it():
     assert parse_query(dumped(changed("topk", "group_by", ['"tail number"']))).group_by == ("tail_number",)
 
 
+def test_a_score_with_an_order():
+    for text, remedy in (
+        ("dep_delay desc", "write dep_delay, or -dep_delay for the lowest"),
+        ("f.dep_delay  ASC ", "write f.dep_delay, or -f.dep_delay for the lowest"),
+        ("a + b desc", "write a + b, or -(a + b) for the lowest"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse_query(dumped(changed("topk", "score", text)), "q.yaml")
+        assert caught.value.key == "score" and caught.value.value == text
+        assert str(caught.value).endswith(f": names an order, but the highest scores are always taken; {remedy}")
+    assert parse_query(dumped(changed("topk", "score", 'f."desc"'))).score == column("f", "desc")
+
+
 def test_commas_of_calls_inside_brackets():
     spec = parse_query(
         EXAMPLES["aggregate"].replace(

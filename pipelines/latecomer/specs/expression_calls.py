@@ -1,4 +1,4 @@
-"""Calls in expressions: other names of their functions, and how many arguments are written.
+"""Calls in expressions: our names of their functions, and how many arguments are written.
 
 sqlglot drops arguments that it has no place for (``mod(a, 2, 3)`` is ``a % 2`` to it), so they are counted in the text.
 """
@@ -6,6 +6,7 @@ sqlglot drops arguments that it has no place for (``mod(a, 2, 3)`` is ``a % 2`` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from latecomer.specs.common import ALIAS
 from latecomer.specs.expression_tree import FUNCTIONS
@@ -22,6 +23,29 @@ class Refused(Exception):
 
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem, self.remedy = problem, remedy
+
+
+def call_name(node: Any) -> tuple[str, list[Any]]:
+    """Our name of a call, and its arguments."""
+    from sqlglot import exp
+
+    special = {
+        exp.Pow: "pow", exp.Substring: "substr", exp.Ceil: "ceil", exp.Length: "length", exp.Concat: "concat",
+        exp.Avg: "avg", exp.Quantile: "quantile", exp.PercentileCont: "quantile", exp.Median: "median",
+    }  # fmt: skip
+    name = (node.name if isinstance(node, exp.Anonymous) else special.get(type(node), node.sql_name())).lower()
+    name = OTHER_NAMES.get(name, name)
+    children = list(node.expressions) if isinstance(node, (exp.Anonymous, exp.Concat)) else _arguments(node)
+    return name, children
+
+
+def _arguments(node: Any) -> list[Any]:
+    from sqlglot import exp
+
+    found: list[Any] = []
+    for value in node.args.values():
+        found += [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, exp.Expression)]
+    return found
 
 
 def check_counts(sql: str, outer: Mapping[str, tuple[int, int]] | None, *, most_only: bool = False) -> None:

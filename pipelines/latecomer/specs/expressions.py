@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from latecomer.specs.common import ALIAS, SpecError, did_you_mean, shorten, stored_name
-from latecomer.specs.expression_calls import OTHER_NAMES, Refused, check_count, check_counts
+from latecomer.specs.expression_calls import Refused, call_name, check_count, check_counts
 from latecomer.specs.expression_sql import to_spark_sql
 from latecomer.specs.expression_tree import (
     ALWAYS_THERE,
@@ -82,9 +82,8 @@ def parse(text: str, *, source: str, key: str, aliases: Sequence[str], default_a
     """
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
-        raise SpecError(
-            source, key, text, "gives the expression a name, which has no meaning here", "write the expression alone"
-        )
+        meaningless = "gives the expression a name, which has no meaning here", "write the expression alone"
+        raise SpecError(source, key, text, *(_no_number(text) or meaningless))
     return item.expr
 
 
@@ -95,7 +94,8 @@ def parse_item(
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
         if not re.search(rf'(?<![\w.])as\s*("{item.name}"|(?<=\s){item.name})\s*$', text, re.IGNORECASE):
-            raise SpecError(source, key, text, "is not one expression", "write `expression as name`")
+            several = "is not one expression", "write `expression as name`"
+            raise SpecError(source, key, text, *(_no_number(text) or several))
         return item
     if isinstance(item.expr, Column):
         return SelectItem(item.expr.name if len(aliases) == 1 else f"{item.expr.alias}_{item.expr.name}", item.expr)
@@ -126,7 +126,7 @@ def parse_call(
             node, (exp.Cast, exp.Case, exp.If, exp.And, exp.Or)
         ):
             raise Refused(*_NO_CALL)
-        name, given = _call_name(node)
+        name, given = call_name(node)
         if any(isinstance(child, (exp.Star, exp.Distinct)) for child in given):
             raise Refused("uses * or distinct, which are not supported", "write count() to count rows")
         if name in (functions or {}):
@@ -197,7 +197,7 @@ def _guarded(
             return counted
         except Exception:  # not even words and marks
             pass
-        return Refused(*otherwise)
+        return Refused(*(_no_number(text) or otherwise))
 
     quiet = logging.getLogger("sqlglot")
     before, quiet.disabled = quiet.disabled, True
@@ -241,6 +241,17 @@ _NEVER_THERE = (
 )
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
 """Texts and quoted names; what `split` gives at odd places."""
+
+
+_NO_NUMBER = re.compile(r"(?<![\w.])(?!\d[\d.]*[eE][+-]?\d+(?!\w))\d[\d.]*[A-Za-z]\w*")
+
+
+def _no_number(text: str) -> tuple[str, str] | None:
+    """Problem and remedy of a refused text that holds digits with letters behind them, as ``1L`` and ``0x10``."""
+    found = _NO_NUMBER.search(" ".join(_QUOTED.split(text)[::2]))
+    if found is None:
+        return None
+    return f"contains {found[0]}, which is not a number", "write it in decimal digits: 42, 0.5 or 1e6"
 
 
 def _bounded(expr: Expr) -> Expr:
@@ -379,22 +390,8 @@ def _number(text: str) -> int | float:
     return value
 
 
-def _call_name(node: Any) -> tuple[str, list[Any]]:
-    """Our name of a call, and its arguments."""
-    from sqlglot import exp
-
-    special = {
-        exp.Pow: "pow", exp.Substring: "substr", exp.Ceil: "ceil", exp.Length: "length", exp.Concat: "concat",
-        exp.Avg: "avg", exp.Quantile: "quantile", exp.PercentileCont: "quantile", exp.Median: "median",
-    }  # fmt: skip
-    name = (node.name if isinstance(node, exp.Anonymous) else special.get(type(node), node.sql_name())).lower()
-    name = OTHER_NAMES.get(name, name)
-    children = list(node.expressions) if isinstance(node, (exp.Anonymous, exp.Concat)) else _arguments(node)
-    return name, children
-
-
 def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
-    name, children = _call_name(node)
+    name, children = call_name(node)
     if name == "within_distance":
         values = [inner(child) for child in children]
         if len(values) != 5:
@@ -416,12 +413,3 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
             remedy = "write, for example, round(x, 2)"
             raise Refused(f"has a number of digits that is not a whole number up to {MOST_DIGITS}", remedy)
     return Call(name, args)
-
-
-def _arguments(node: Any) -> list[Any]:
-    from sqlglot import exp
-
-    found: list[Any] = []
-    for value in node.args.values():
-        found += [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, exp.Expression)]
-    return found

@@ -9,12 +9,13 @@ or a window, whichever is longer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, streams_of
+from latecomer.specs.common import Reader, SpecError, streams_of
 from latecomer.specs.spec import CONFIDENCE, Answers, rest_of, rows_held_of
 from latecomer.specs.windows import (
     WINDOW,
@@ -30,6 +31,7 @@ from latecomer.specs.windows import (
 
 STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
 FIXED = (*WINDOW, "rank", "score", "seq", "event_ts")
+_ORDERED = re.compile(r"(.*\S)\s+(?:asc|desc)\s*", re.IGNORECASE | re.DOTALL)
 _STEERED = ("adaptive_wait", "calibrated")
 _USES = {
     "candidates": ("adaptive_wait",),
@@ -127,9 +129,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
     aliases = (streams[0][0],)
     window = window_of(reader)
     group_by = group_by_of(reader, aliases[0], FIXED)
-    score = ex.parse(reader.text("score"), source=reader.source, key="score", aliases=aliases)
-    if not ex.columns(score):
-        raise reader.fail("score", ex.to_text(score), "reads no column", "score rows by one of their columns")
+    score = _score(reader, aliases)
     k = reader.number("k", low=1, high=10_000, whole=True)
     select = select_of(reader, aliases, (*group_by, *FIXED))
     where = where_of(reader, aliases)
@@ -156,6 +156,23 @@ def parse(reader: Reader, name: str) -> TopKSpec:
         stated=stated,
         **rest_of(reader),
     )
+
+
+def _score(reader: Reader, aliases: tuple[str, ...]) -> ex.Expr:
+    text = reader.text("score")
+    try:
+        found = ex.parse(text, source=reader.source, key="score", aliases=aliases)
+    except SpecError:
+        ordered = _ORDERED.fullmatch(text)
+        if ordered is None:
+            raise
+        value = ordered[1].strip()
+        lowest = f"-{value}" if re.fullmatch(r"[\w.]+", value) else f"-({value})"
+        problem = "names an order, but the highest scores are always taken"
+        raise reader.fail("score", text, problem, f"write {value}, or {lowest} for the lowest") from None
+    if not ex.columns(found):
+        raise reader.fail("score", ex.to_text(found), "reads no column", "score rows by one of their columns")
+    return found
 
 
 def _strategy(inner: Reader, name: str, period_us: int) -> TopKStrategy:
