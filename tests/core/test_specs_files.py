@@ -533,6 +533,32 @@ def test_a_comment_ends_a_call_inside_brackets():
         parse_query(text[:start] + "select: {\n  p: quantile(x, # inside\n    0.9)\n}\n" + text[end:])
 
 
+def test_a_date_that_does_not_exist_is_named_with_its_key():
+    base = EXAMPLES["join"]
+    for schedule, value, why in (
+        ("schedule: {start: 2013-13-01}", "2013-13-01", "month must be in 1..12"),
+        ("schedule:\n  repair: '@daily'\n  start: 2013-02-30 # no", "2013-02-30", "day is out of range for month"),
+        ("schedule: {start: 2013-01-01T25:00:00Z}", "2013-01-01T25:00:00Z", "hour must be in 0..23"),
+        ("schedule: {start: 0000-01-01}", "0000-01-01", "year 0 is out of range"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            parse_query(base + schedule, "q.yaml")
+        line = 11 + schedule.count("\n")
+        remedy = "write one that exists, as 2013-01-31, or quote it if it is text"
+        assert str(caught.value).startswith(f"q.yaml:{line}: schedule.start: {value!r}: is not a date ({why}")
+        assert str(caught.value).endswith(f"; {remedy}")
+    for start, known in (
+        ("2013-01-31", "2013-01-31"),
+        ("'2013-01-31'", "2013-01-31"),
+        ("2013-01-31T12:00:00Z", "2013-01-31 12:00:00+00:00"),
+        ("2013-01-31 12:00:00.5 +02:00", "2013-01-31 12:00:00.500000+02:00"),
+    ):
+        assert parse_query(f"{base}schedule: {{start: {start}}}").schedule.start == known
+    for text in ("'2013-13-01'", "2013-1-1"):
+        with pytest.raises(SpecError, match=r"schedule\.start: .*: is not a date; write it as 2013-01-31"):
+            parse_query(f"{base}schedule: {{start: {text}}}")
+
+
 def test_choices_and_defaults():
     def spec(kind, **keys):
         data = changed(kind, "name", "q")

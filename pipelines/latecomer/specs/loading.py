@@ -145,6 +145,10 @@ def _bounded(loader: Any, text: str, source: str) -> tuple[list[Any], dict[str, 
             continue
         path = _place(event, stack, source, line)
         lines.setdefault(path, line)
+        wrong = _no_date(loader, event)
+        if wrong is not None:
+            remedy = "write one that exists, as 2013-01-31, or quote it if it is text"
+            raise SpecError(source, path, getattr(event, "value", None), f"is not a date ({wrong})", remedy, line)
         if isinstance(event, CollectionStartEvent):
             stack.append(_Open(path, "Mapping" in type(event).__name__))
             if len(stack) > DEEPEST:
@@ -169,6 +173,23 @@ def _refused(event: Any, count: int, documents: int) -> tuple[str, str] | None:
     value = getattr(event, "value", None) or ""
     if any("\ud800" <= char <= "\udfff" or char == "\x00" for char in value):
         return "holds a NUL or half of a surrogate pair", "remove that character"
+    return None
+
+
+def _no_date(loader: Any, event: Any) -> str | None:
+    """Why a plain value that YAML takes for a date or time is none; None: it is one, or something else."""
+    from ruamel.yaml.events import ScalarEvent
+    from ruamel.yaml.nodes import ScalarNode
+    from ruamel.yaml.util import create_timestamp, timestamp_regexp
+
+    if not isinstance(event, ScalarEvent) or event.style is not None or not event.value[:1].isdigit():
+        return None
+    if not str(loader.resolver.resolve(ScalarNode, event.value, event.implicit)).endswith(":timestamp"):
+        return None
+    try:
+        create_timestamp(**timestamp_regexp.match(event.value).groupdict())
+    except (ValueError, OverflowError) as error:
+        return str(error).rstrip(".")
     return None
 
 
