@@ -395,6 +395,26 @@ def test_aq_k_slack_is_least() -> None:
     assert aq_k_slack([s], G, 1.0) == 51 * G
 
 
+@pytest.mark.parametrize("interval_s", [1, 4, 7, 11, 25, 31, 60])
+def test_at_exactly_the_target_the_next_interval_needs_the_target(
+    interval_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 7 s: eight whole intervals in a period of 60 s, one of them is an eighth of what they should have
+    goals: list[float] = []
+    monkeypatch.setattr("latecomer.core.retention.choose_retention", lambda *given: goals.append(given[-1]) or (0, 0))
+    monkeypatch.setattr(QJoinRetention, "_recall", lambda self: object())
+    count = 60 // interval_s
+    for produced, wanted in ((95.0, 0.95), (96.0, 0.95 - (count - 1) / 100), (93.0, min(0.95 + (count - 1) / 50, 1.0))):
+        account = [(number, produced, 100.0) for number in range(100 - count, 100)]
+        policy = QJoinRetention("paper", 0.95, SECOND, 60 * SECOND, interval_s * SECOND, G, first=0, account=account)
+        assert policy.choose(100) == (0, 0)
+        assert goals.pop() == pytest.approx(max(wanted, 0.0))
+        if 60 % interval_s == 0:
+            rest = produced * (count - 1)
+            policy.choose(100)
+            assert goals.pop() == interval_target(0.95, rest, 100.0 * count, interval_s * SECOND, 60 * SECOND)
+
+
 def test_interval_target_is_equation_3() -> None:
     # 60 intervals, 100 results each should be 6000; 5610 made so far
     assert interval_target(0.95, 5610, 6000, SECOND, 60 * SECOND) == pytest.approx(0.9)

@@ -184,9 +184,10 @@ class QJoinRetention:
 
     Choices where the paper is silent: ideal results of an interval are those produced divided by the recall estimated
     under the retention in force (``empirical``: the estimated count itself); an interval without evidence leaves the
-    retention as it is. Until the first full period has passed everything is retained. Where the sample would show fewer
-    than `CalibratedRetention.EVIDENCE` of a period's losses, ``empirical`` keeps the window at least: below that it sees neither
-    results nor losses, and never recovers (0.28 of the pairs at a target of 0.95 and 60 pairs a period were measured; 0.86 so).
+    retention as it is; the period of equation (3) is as many whole `L` as fit into `P`. Until the first full period has passed
+    everything is retained. Where the sample would show fewer than `CalibratedRetention.EVIDENCE` of a period's losses,
+    ``empirical`` keeps the window at least: below that it sees neither results nor losses, and never recovers (0.28 of the pairs
+    at a target of 0.95 and 60 pairs a period were measured; 0.86 so).
     """
 
     estimator: str
@@ -243,10 +244,11 @@ class QJoinRetention:
             return self.retention
         recall = self._recall()
         if recall is not None:
-            oldest = interval - self.period_us // self.interval_us
+            intervals = max(self.period_us // self.interval_us, 1)
+            oldest = interval - intervals
             rest = sum(produced for number, produced, _ in self.account if number > oldest)
             ideal = sum(each for number, _, each in self.account if number >= oldest)
-            goal = interval_target(self.target, rest, ideal, self.interval_us, self.period_us)
+            goal = interval_target(self.target, rest, ideal, self.interval_us, intervals * self.interval_us)
             rows = [sum(getattr(s, name).rows for s in self.recent) for name in ("left", "right")]
             self.retention = choose_retention(recall, rows[0], rows[1], goal)
             shown = sampled_share(self.sample_fraction) * ideal * (1 - self.target)
