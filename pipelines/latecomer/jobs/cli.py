@@ -17,6 +17,8 @@ from latecomer import __version__
 from latecomer.jobs import text
 from latecomer.jobs.outcomes import Group
 from latecomer.specs.common import SpecError
+from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.spec import Spec
 
 QUERY = click.argument("query", type=click.Path(path_type=Path))
 LAKE = click.option(
@@ -177,7 +179,7 @@ def run(
     spec = _load(query)
     lake, wanted = Lake(lake_uri), None
     if element is not None:
-        if spec.kind != "membership":
+        if not isinstance(spec, MembershipSpec):
             raise SpecError(
                 str(query), "kind", spec.kind, "has no elements: only membership does", "leave --element out"
             )
@@ -453,7 +455,7 @@ def init(folder: Path, example: bool, as_json: bool) -> None:
     _report(as_json, {"folder": str(folder), "made": lines}, "\n".join(lines))
 
 
-def _load(query: Path) -> Any:
+def _load(query: Path) -> Spec:
     from latecomer.specs.loading import load_query
 
     return load_query(query)

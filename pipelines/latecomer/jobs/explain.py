@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from latecomer.jobs import explain_join, explain_windows
+from latecomer.jobs.curve import Explained
 from latecomer.lake import journal
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.specs.join import JoinSpec
+from latecomer.specs.spec import Spec
+from latecomer.specs.windows import WindowedSpec
 
 
-def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
+def explain(lake: Lake, spec: Spec, *, plot: Path | None = None) -> Explained | explain_windows.Text:
     """An explanation with `to_text` and `to_dict`, drawn to `plot` where it is given.
 
     Raises
@@ -22,5 +25,7 @@ def explain(lake: Lake, spec: Any, *, plot: Path | None = None) -> Any:
     state = journal.state_for(lake, spec)
     if plot is not None and plot.suffix != ".png":
         raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
-    kind = explain_join if spec.kind == "join" else explain_windows
-    return kind.explain(lake, spec, state, plot)
+    if isinstance(spec, JoinSpec):
+        return explain_join.explain(lake, spec, state, plot)
+    assert isinstance(spec, WindowedSpec)
+    return explain_windows.explain(lake, spec, state, plot)

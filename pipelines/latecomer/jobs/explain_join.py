@@ -8,7 +8,7 @@ recall, the share of periods that meet the target and the rows held are what `ru
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from latecomer.lake.journal import RunState
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality import promise
+from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
     from latecomer.spark.join import History
 
 
-def explain(lake: Lake, spec: Any, state: RunState, plot: Path | None) -> Explained:
+def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> Explained:
     """Count history and evaluate a grid of constants."""
     from latecomer.spark.join import JoinStage
     from latecomer.spark.session import session
@@ -83,7 +84,7 @@ def evaluate(history: History, settings: RetentionParameters, retention_us: int)
     )
 
 
-def _done(lake: Lake, spec: Any) -> Point | None:
+def _done(lake: Lake, spec: JoinSpec) -> Point | None:
     rows = promise.known(books.ledger(lake, spec).to_pandas())
     if not len(rows):
         return None

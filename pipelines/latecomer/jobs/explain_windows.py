@@ -21,8 +21,12 @@ from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality import promise
 from latecomer.specs import expressions as ex
+from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.windows import WindowedSpec
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from latecomer.core.theta_plan import Plan as ThetaPlan
     from latecomer.lake.journal import RunState
 
@@ -44,9 +48,9 @@ class Text:
         return "\n".join([f"{self.query}:", *self.lines])
 
 
-def explain(lake: Lake, spec: Any, state: RunState, plot: Path | None) -> Explained | Text:
+def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) -> Explained | Text:
     """What every wait would have given; or, where nothing waits, what the work is."""
-    if spec.kind == "membership":
+    if isinstance(spec, MembershipSpec):
         return _filters(lake, spec, plot)
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.session import session
@@ -84,7 +88,7 @@ def _waits(history: list[Observed]) -> list[int]:
     return sorted({0, *(int(required[order[p]]) for p in places), int(required[order[-1]])})
 
 
-def _point(history: list[Observed], grid: Grid, spec: Any, wait_us: int, rate: float) -> Point:
+def _point(history: list[Observed], grid: Grid, spec: WindowedSpec, wait_us: int, rate: float) -> Point:
     lost: dict[int, float] = {}
     total: dict[int, float] = {}
     for each in history:
@@ -101,7 +105,7 @@ def _point(history: list[Observed], grid: Grid, spec: Any, wait_us: int, rate: f
     )
 
 
-def _done(rows: Any) -> Point | None:
+def _done(rows: pd.DataFrame) -> Point | None:
     judged = promise.judged(rows)
     if not len(judged):
         return None
@@ -189,7 +193,7 @@ def _cut_short(says: str) -> str:
     return text.one_line(says, 36)
 
 
-def _filters(lake: Lake, spec: Any, plot: Path | None) -> Text:
+def _filters(lake: Lake, spec: MembershipSpec, plot: Path | None) -> Text:
     """What the filters let through, and what they saved; as a picture, period by period."""
     rows = books.ledger(lake, spec).to_pandas()
     if plot is not None:
@@ -207,7 +211,7 @@ def _filters(lake: Lake, spec: Any, plot: Path | None) -> Text:
     return Text(spec.name, lines, values_all)
 
 
-def _draw_filters(rows: Any, spec: Any, path: Path) -> None:
+def _draw_filters(rows: pd.DataFrame, spec: MembershipSpec, path: Path) -> None:
     with picture(path, 1) as (_, (axis,)):
         if len(rows):
             axis.plot(rows["period_start"], rows["exact_bytes"], color="0.6", label="an exact semi-join would move")

@@ -23,7 +23,7 @@ from latecomer.core.looks import spans_of
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
 from latecomer.core.thinning import Thinning
 from latecomer.core.time import FOREVER
-from latecomer.core.windows import Observed, SlackPolicy
+from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.spark import ranks
 from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
@@ -45,7 +45,7 @@ _PLAIN, _PLAIN_SQUARES = (2.0**-43, 2.0**62), (2.0**-20, 2.0**30)
 _STEP_BITS, _MOST_STEPS = 40, 25
 
 
-def policies_of(spec: AggregateSpec, grid: Any) -> list[SlackPolicy]:
+def policies_of(spec: AggregateSpec, grid: Grid) -> list[SlackPolicy]:
     """One slack policy per shard, at its start."""
     strategy = spec.strategy
 
@@ -65,6 +65,7 @@ class AggregateStage(WindowedStage):
     """``kind: aggregate``; see the module docstring."""
 
     spec: AggregateSpec
+    asked: AggregateSpec
 
     def check(self) -> None:
         """Columns exist, aggregated values are numbers (``min`` and ``max`` take any plain value, ``count`` anything)."""

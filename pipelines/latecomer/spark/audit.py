@@ -28,6 +28,7 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US, named, quoted
 from latecomer.spark.kinds import joined_to, last_closed
 from latecomer.spark.session import session, tune
 from latecomer.spark.truth import ABOUT, WINDOW_NO, Question, TimeRange, Truth
+from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import ENVELOPE, WINDOW, WindowedSpec
 
@@ -127,9 +128,10 @@ class _Audit:
         self.lake, self.spec, self.spark, self.seq_to = lake, spec, spark, state.seq_to
         self.reach = {"backfill": pc.field("published_seq") < state.seq_to, **reach}
         self.question = Question(spec, spark, lake)
-        windowed = isinstance(spec, WindowedSpec)
-        self.closed = last_closed(spec, state.stage) if windowed else None
-        self.joined_us = None if windowed else min(max(joined_to(spec, state.stage), EARLIEST_US), LATEST_US)
+        self.closed = last_closed(spec, state.stage) if isinstance(spec, WindowedSpec) else None
+        self.joined_us: int | None = None
+        if isinstance(spec, JoinSpec):
+            self.joined_us = min(max(joined_to(spec, state.stage), EARLIEST_US), LATEST_US)
         waits = (pc.field("seq") > closed_to) & (pc.field("seq") < state.seq_to)
         columns = ["seq"] if self.closed is None else ["windows_from", "windows_to"]
         self.waiting = small.read(lake, "late", spec.name, columns, waits)

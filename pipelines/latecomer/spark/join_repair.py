@@ -15,6 +15,7 @@ from latecomer.core.time import NEVER
 from latecomer.spark import tables
 from latecomer.spark.join_rows import LETTERS, JoinRows
 from latecomer.spark.stage import Stage
+from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 class JoinRepair(Stage):
     """The part of a join's stage that repairs; strategies differ only in which rows they register."""
 
+    spec: JoinSpec
     rows: JoinRows
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:

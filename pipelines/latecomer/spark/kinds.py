@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from latecomer.lake.location import Lake
+from latecomer.specs.join import JoinSpec
+from latecomer.specs.spec import Spec
+from latecomer.specs.windows import WindowedSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,31 +27,31 @@ _STAGES = {
 _SLACK = ("mp_k_slack", "k_slack", "aq_k_slack")
 
 
-def stage_of(spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> Stage:
+def stage_of(spec: Spec, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> Stage:
     """The stage for a query; `parameters` is what `adapt` learnt for it."""
     stage: Stage = _class(spec)(spec, spark, lake, parameters)
     return stage
 
 
-def open_ledger(spec: Any, state: dict[str, Any]) -> pa.Table:
+def open_ledger(spec: Spec, state: dict[str, Any]) -> pa.Table:
     """Ledger rows of periods that are still open, from the state alone."""
     found: pa.Table = _class(spec).open_ledger(spec, state)
     return found
 
 
-def joined_to(spec: Any, state: dict[str, Any]) -> int:
+def joined_to(spec: JoinSpec, state: dict[str, Any]) -> int:
     """Event time (us) up to which a join has joined every row that arrived; later rows still wait in the reorder buffer. From the state alone."""
     found: int = _class(spec).joined_to(state)
     return found
 
 
-def last_closed(spec: Any, state: dict[str, Any]) -> int:
+def last_closed(spec: WindowedSpec, state: dict[str, Any]) -> int:
     """Number of the last window up to which none is open in any shard, of a windowed kind, from the state alone."""
     found: int = _class(spec).last_closed(spec, state)
     return found
 
 
-def _class(spec: Any) -> Any:
+def _class(spec: Spec) -> Any:
     module, name = _STAGES[spec.kind]
     if spec.kind == "join" and spec.strategy.name in _SLACK:
         module, name = "join_slack", "SlackJoinStage"

@@ -73,6 +73,7 @@ class MembershipStage(WindowedStage):
     """``kind: membership``; see the module docstring."""
 
     spec: MembershipSpec
+    asked: MembershipSpec
 
     def check(self) -> None:
         """Element columns exist and are comparable."""

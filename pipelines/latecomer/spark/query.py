@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
-def open_streams(spec: Any, spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
+def open_streams(spec: Spec, spark: SparkSession, lake: Lake) -> dict[str, DataFrame]:
     """Stream name -> no events of it, with its columns; in the order of the query.
 
     Raises
@@ -46,7 +46,7 @@ def open_streams(spec: Any, spark: SparkSession, lake: Lake) -> dict[str, DataFr
 
 
 def check_expressions(
-    spec: Any, events: dict[str, DataFrame], expressions: Iterable[tuple[str, ex.Expr, str | None]]
+    spec: Spec, events: dict[str, DataFrame], expressions: Iterable[tuple[str, ex.Expr, str | None]]
 ) -> None:
     """Check expressions against the streams' columns.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,15 @@ def run(
         )
 
 
-def _batches(lake, spec, state, end, size, flush, confirm):  # type: ignore[no-untyped-def]
+def _batches(
+    lake: Lake,
+    spec: Spec,
+    state: journal.RunState | None,
+    end: int,
+    size: int,
+    flush: bool,
+    confirm: Callable[[], None],
+) -> Iterator[Batch]:
     """Plans still to be done: an unfinished one first, then new ones up to `end`."""
     number = state.number + 1 if state else 0
     seq = state.seq_to if state else 0
@@ -156,7 +164,7 @@ def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]
 
 
 def _process(
-    lake: Lake, spec: Any, batch: Batch, state: journal.RunState | None, end: int, confirm: Callable[[], None]
+    lake: Lake, spec: Spec, batch: Batch, state: journal.RunState | None, end: int, confirm: Callable[[], None]
 ) -> journal.RunState:
     """`confirm` is asked before every commit."""
     batch = replace(batch, released=state.released if state else {})

@@ -18,6 +18,7 @@ from latecomer.lake import small
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.session import expects_few
+from latecomer.specs.spec import Spec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +98,7 @@ class Outcome:
 class Stage:
     """One query kind on Spark. What it caches is freed by :meth:`release`, whatever happened in between."""
 
-    spec: Any
+    spec: Spec
     spark: SparkSession
     lake: Lake
 

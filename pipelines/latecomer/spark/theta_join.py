@@ -56,6 +56,7 @@ class ThetaJoinStage(WindowedStage):
     """``kind: theta_join``; see the module docstring."""
 
     spec: ThetaJoinSpec
+    asked: ThetaJoinSpec
 
     def check(self) -> None:
         """Columns exist, and every condition compares like with like."""

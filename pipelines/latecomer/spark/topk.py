@@ -69,6 +69,7 @@ class TopKStage(WindowedStage):
     """``kind: topk``; see the module docstring."""
 
     spec: TopKSpec
+    asked: TopKSpec
 
     def check(self) -> None:
         """Columns exist, the score is a number."""

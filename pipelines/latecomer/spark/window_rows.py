@@ -19,12 +19,13 @@ from latecomer.spark import tables
 from latecomer.spark.columns import floor_div, floor_div_sql, floor_to, named, quoted
 from latecomer.spark.query import calculated, open_streams
 from latecomer.spark.stage import Stage
+from latecomer.specs.windows import WindowedSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-def controls_of(spec: Any, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[WindowControl]:
+def controls_of(spec: WindowedSpec, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[WindowControl]:
     """One control plane per shard, as a micro-batch's state left them."""
     grid = Grid(spec.window.size_us, spec.window.slide_us)
     found = [WindowControl(grid, spec.period_us, policy, spec.observe_us) for policy in policies]
@@ -52,14 +53,20 @@ class Closing:
 
     first: int
     after: list[int]
-    table: Any
+    table: DataFrame
     count: int
 
 
 class WindowRows(Stage):
     """What every windowed kind says of its rows and answers (what raises ``NotImplementedError``), and what follows from it."""
 
-    def __init__(self, spec: Any, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> None:
+    spec: WindowedSpec
+    asked: WindowedSpec
+    """The query as its file has it; `spec` is as the engine is asked it (:func:`latecomer.spark.query.calculated`)."""
+
+    def __init__(
+        self, spec: WindowedSpec, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None
+    ) -> None:
         self.spark, self.lake, self.parameters = spark, lake, parameters
         self.grid = Grid(spec.window.size_us, spec.window.slide_us)
         self.events = open_streams(spec, spark, lake)

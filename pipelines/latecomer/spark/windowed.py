@@ -38,6 +38,7 @@ from latecomer.spark.window_books import WindowBooks
 from latecomer.spark.window_history import WindowHistory
 from latecomer.spark.window_repair import WindowRepair
 from latecomer.spark.window_rows import Closing, controls_of
+from latecomer.specs.windows import WindowedSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +47,7 @@ MANY_ANSWERS = 100_000
 """Answers of a micro-batch that are many: then a pass over the rows may save more than it costs."""
 
 
-def books_of(spec: Any, state: dict[str, Any] | None) -> WindowBooks:
+def books_of(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowBooks:
     """The ledger's open periods, as a micro-batch's state left them."""
     books = WindowBooks(spec.period_us, spec.target)
     if state is not None:
@@ -58,13 +59,13 @@ class WindowedStage(WindowHistory, WindowRepair):
     """Base of the windowed kinds' stages; subclasses fill in what raises ``NotImplementedError``."""
 
     @classmethod
-    def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table:
+    def open_ledger(cls, spec: WindowedSpec, state: dict[str, Any]) -> pa.Table:
         """Ledger rows of periods that are still open. Needs no Spark."""
         policies = cls.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
         return books_of(spec, state).open(controls_of(spec, policies, state))
 
     @classmethod
-    def last_closed(cls, spec: Any, state: dict[str, Any]) -> int:
+    def last_closed(cls, spec: WindowedSpec, state: dict[str, Any]) -> int:
         """Number of the last window up to which none is open in any shard, as a micro-batch's state left them."""
         policies = cls.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
         controls = controls_of(spec, policies, state)

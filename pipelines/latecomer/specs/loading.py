@@ -14,6 +14,7 @@ from typing import Any
 
 from latecomer.specs.common import NAME, Reader, SpecError, did_you_mean
 from latecomer.specs.flow_calls import quote_calls
+from latecomer.specs.spec import Spec
 
 KINDS = ("join", "aggregate", "topk", "theta_join", "membership")
 LARGEST_BYTES = 64 * 1024
@@ -21,7 +22,7 @@ DEEPEST = 12
 MOST_NODES = 10_000
 
 
-def load_query(path: str | Path) -> Any:
+def load_query(path: str | Path) -> Spec:
     """The spec of a query file.
 
     Raises
@@ -45,7 +46,7 @@ def load_query(path: str | Path) -> Any:
     return parse_query(text, source)
 
 
-def parse_query(text: str, source: str = "<string>") -> Any:
+def parse_query(text: str, source: str = "<string>") -> Spec:
     """The spec in a query file's text; errors as for `load_query`."""
     if len(text) > LARGEST_BYTES:
         raise _too_large(source)
@@ -64,7 +65,7 @@ def _too_large(source: str) -> SpecError:
     return SpecError(source, "", None, f"is larger than {LARGEST_BYTES} bytes", "is this a query file?")
 
 
-def _spec(data: Any, source: str) -> Any:
+def _spec(data: Any, source: str) -> Spec:
     if data is None:
         raise SpecError(source, "", None, "is empty", "start from a file that `latecomer init` writes")
     reader = Reader(data, source)
