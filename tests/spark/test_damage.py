@@ -15,6 +15,7 @@ from latecomer.specs.loading import parse_query
 
 from tests.support import events
 
+SELF = "streams: {l: a, r: a}\nkeys: [k]\nwindow: 2 s\nstrategy: {name: k_slack, slack: 1 us}\n"
 QUERIES = {
     "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nquality: {recall: 0.5, period: 10 s}\n",
     "aggregate": "streams: {s: a}\nwindow: 4 s\ngroup_by: [k]\nselect: {n: count(), m: max(v)}\n"
@@ -37,13 +38,15 @@ def whole(tmp_path_factory, spark):
     for stream in ("a", "b"):
         (folder / f"{stream}.csv").write_text("event_ts,k\nnever,1\nnor now,2\n", encoding="utf-8")
         ingest(lake, [str(folder / f"{stream}.csv")], IngestOptions(stream=stream))
-    for kind in QUERIES:
+    for kind in (*QUERIES, "self"):
         run(lake, spec(kind), rows_per_batch=150, flush=True)
         repair(lake, spec(kind), flush=True)
     return lake
 
 
 def spec(kind):
+    if kind == "self":
+        return parse_query(f"name: self\nkind: join\n{SELF}")
     return parse_query(f"name: {kind}\nkind: {kind}\n{QUERIES[kind]}")
 
 
@@ -68,7 +71,7 @@ def damaged(whole, folder, area, kind, change):
     return Lake(folder / "lake")
 
 
-@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.parametrize("kind", [*QUERIES, "self"])
 def test_an_undamaged_lake_breaks_no_law(whole, kind):
     assert broken(whole, kind) == set()
 
@@ -88,7 +91,7 @@ def test_a_row_that_stands_twice_is_named(whole, tmp_path, area, kind):
     assert lake is None or broken(lake, kind) == {ROWS, BOOKS}
 
 
-@pytest.mark.parametrize("kind", ["join", "aggregate"])
+@pytest.mark.parametrize("kind", ["join", "self", "aggregate"])
 def test_a_late_row_that_is_registered_twice_is_missed(whole, tmp_path, kind):
     lake = damaged(whole, tmp_path, "late", kind, lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
     assert broken(lake, kind) == {BOOKS}

@@ -10,7 +10,6 @@ from latecomer.core.histogram import UNCENSORED, IntervalStats, from_dict, to_di
 from latecomer.core.join import IntervalSummary
 from latecomer.core.retention import CalibratedRetention, QJoinRetention
 from latecomer.core.time import FOREVER
-from latecomer.specs.join import JoinSpec
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class RetentionParameters:
     slack_us: int | None = None
 
     @staticmethod
-    def of(spec: JoinSpec) -> RetentionParameters:
+    def of(spec: Any) -> RetentionParameters:
         """From a join's spec."""
         chosen = spec.strategy
         return RetentionParameters(
