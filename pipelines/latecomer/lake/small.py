@@ -17,6 +17,8 @@ from deltalake.exceptions import DeltaError
 
 from latecomer.lake.location import Lake
 
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+"""Type of every time that Latecomer itself writes."""
 CHECKPOINT_EVERY = 10
 TABLE = {"delta.checkpointInterval": str(CHECKPOINT_EVERY)}
 """Properties of every table. Opening one reads its log from the last checkpoint on; delta-rs would make one in a hundred commits, Spark in ten."""

@@ -27,7 +27,6 @@ from latecomer.specs.spec import Answers, Spec
 from latecomer.specs.windows import ENVELOPE, STORED, WINDOW, WindowedSpec
 
 _ANSWERS = ["on_time", "corrections", "backfill"]
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
@@ -209,8 +208,8 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
     return np.minimum(stored, booked).astype(float) / np.maximum(booked, 1) + (booked == 0)
 
 
-def ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
-    """One row per period: what was published, missed and repaired.
+def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
+    """A join's ledger, one row per period: what was published, missed and repaired.
 
     ``expected`` (and with it ``missed``, ``repaired``, both ``achieved``) is null until every late row registered in
     the period has been repaired. A period in which nothing was due has recall 1.
@@ -292,7 +291,7 @@ def write_file(rows: pa.Table, path: Path) -> None:
 
 
 def _utc(kind: pa.DataType) -> pa.DataType:
-    return _TIMESTAMP if pa.types.is_timestamp(kind) else kind
+    return small.TIMESTAMP if pa.types.is_timestamp(kind) else kind
 
 
 def _flat(rows: pa.Table) -> pa.Table:

@@ -24,4 +24,4 @@ def ledger(lake: Lake, spec: Spec) -> pa.Table:
     still_open = open_ledger(spec, state.stage)
     if isinstance(spec, WindowedSpec):
         return windowed.ledger(lake, spec, still_open)
-    return views.ledger(lake, spec, still_open)
+    return views.join_ledger(lake, spec, still_open)

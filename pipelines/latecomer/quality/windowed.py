@@ -26,12 +26,11 @@ import pyarrow as pa
 from latecomer.core.looks import every_number
 from latecomer.lake import identities, small, views
 from latecomer.lake.location import Lake
+from latecomer.lake.small import TIMESTAMP
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Answers
 from latecomer.specs.windows import WindowedSpec
-
-TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:

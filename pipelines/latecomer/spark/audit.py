@@ -42,7 +42,6 @@ SHOWN = 4
 IN_WORDS = "in words"
 """Column beside those that name a result."""
 _TRUTH, _RESULT, _VERDICT = "`the truth`", "`the result`", "`the verdict`"
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _APART = ("coverage", *ENVELOPE)
 """Result columns that say how an answer came about, not what it is."""
 
@@ -103,7 +102,7 @@ def audit(
     for period in periods:
         if len(found) == most:
             break
-        start = pa.scalar(period, _TIMESTAMP).as_py()
+        start = pa.scalar(period, small.TIMESTAMP).as_py()
         done = one.of(period)
         if isinstance(done, str):
             progress(f"{spec.name}: period {start} not audited, {done}")
@@ -151,7 +150,7 @@ class _Audit:
 
     def _read(self, column: str, low_us: int, high_us: int) -> pa.Table:
         """What users read, of results whose time in a column is in ``[low, high)``."""
-        low, high = (pa.scalar(each, pa.int64()).cast(_TIMESTAMP) for each in (low_us, high_us))
+        low, high = (pa.scalar(each, pa.int64()).cast(small.TIMESTAMP) for each in (low_us, high_us))
         own = (pc.field(column) >= low) & (pc.field(column) < high)
         rows = views.results(self.lake, self.spec, {area: own & within for area, within in self.reach.items()})
         return rows.drop_columns([name for name in _APART if name in rows.column_names])
@@ -266,7 +265,7 @@ class _Audit:
         if WINDOW_NO not in some.column_names:
             return some
         spec: Any = self.spec
-        start = pa.array(some[WINDOW_NO].to_numpy() * spec.window.slide_us).cast(_TIMESTAMP)
+        start = pa.array(some[WINDOW_NO].to_numpy() * spec.window.slide_us).cast(small.TIMESTAMP)
         return some.set_column(some.column_names.index(WINDOW_NO), WINDOW[0], start)
 
 

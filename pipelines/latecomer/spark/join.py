@@ -32,11 +32,12 @@ from latecomer.core.order import cuts, distinct, order_of
 from latecomer.core.policies import RetentionParameters, restore_policy
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.location import Lake
+from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import scan, tables
 from latecomer.spark.columns import ceil_div, floor_div, floor_to
+from latecomer.spark.join_books import JoinBooks, late_counts
 from latecomer.spark.join_repair import JoinRepair
 from latecomer.spark.join_rows import LETTERS, JoinRows, in_sample
-from latecomer.spark.ledger import TIMESTAMP, PeriodBooks, late_counts
 from latecomer.spark.stage import Batch, Outcome, Settled
 from latecomer.specs.join import JoinSpec
 
@@ -296,7 +297,7 @@ class JoinStage(JoinRepair):
 
 def restore(
     spec: JoinSpec, state: dict[str, Any] | None, parameters: dict[str, Any] | None = None
-) -> tuple[JoinControl, PeriodBooks]:
+) -> tuple[JoinControl, JoinBooks]:
     """Control plane and books of a query as a micro-batch's state left them; at the start where it is None."""
     settings = RetentionParameters.of(spec)
     control = JoinControl(
@@ -306,7 +307,7 @@ def restore(
         granularity_us=settings.granularity_us,
         period_us=spec.period_us,
     )
-    books = PeriodBooks(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
+    books = JoinBooks(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
     if state is not None:
         control.restore(state["control"])
         books.restore(state["books"])

@@ -27,7 +27,7 @@ from latecomer.core.time import FOREVER, NEVER
 from latecomer.spark import scan, tables
 from latecomer.spark.columns import floor_to
 from latecomer.spark.join import Counted, JoinStage, restore, summaries
-from latecomer.spark.ledger import late_counts
+from latecomer.spark.join_books import late_counts
 from latecomer.spark.stage import Batch, Outcome, Settled
 
 if TYPE_CHECKING:

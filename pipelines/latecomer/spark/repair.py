@@ -32,7 +32,7 @@ REPAIR_WEIGHT = 10
 REPAIRS = pa.schema(
     [
         ("number", pa.int64()),
-        ("period_start", pa.timestamp("us", tz="UTC")),
+        ("period_start", small.TIMESTAMP),
         ("repaired", pa.int64()),
         ("closes", pa.list_(pa.int64())),
     ]

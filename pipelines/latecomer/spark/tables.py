@@ -201,7 +201,7 @@ def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | No
 def _inside(seq_from: int | None, seq_to: int | None, low_us: int | None, high_us: int | None) -> pc.Expression:
     """The bounds of `events` for Arrow."""
     arrived = _within("seq", seq_from, None if seq_to is None else seq_to - 1, pa.int64())
-    return arrived & _within("event_ts", low_us, high_us, pa.timestamp("us", tz="UTC"))
+    return arrived & _within("event_ts", low_us, high_us, small.TIMESTAMP)
 
 
 def _within(column: str, low: int | None, high: int | None, kind: pa.DataType) -> pc.Expression:

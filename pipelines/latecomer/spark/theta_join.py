@@ -27,9 +27,9 @@ from latecomer.core import theta_plan
 from latecomer.core.closings import windows_of
 from latecomer.core.theta_window import RANGES, SMALL_ROWS, Operand, WindowJoin
 from latecomer.lake import small
+from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
-from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.tables import handed
 from latecomer.spark.types import FLOATING

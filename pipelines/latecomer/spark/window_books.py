@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from latecomer.core.windows import SlackAccount, WindowControl
-
-TIMESTAMP = pa.timestamp("us", tz="UTC")
+from latecomer.lake.small import TIMESTAMP
 
 LEDGER = pa.schema(
     [

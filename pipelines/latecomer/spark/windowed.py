@@ -30,9 +30,9 @@ from latecomer.core.closings import Closings, closings
 from latecomer.core.time import NEVER
 from latecomer.core.windows import Grid, Observed, WindowControl
 from latecomer.lake import small
+from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US
-from latecomer.spark.ledger import TIMESTAMP
 from latecomer.spark.stage import Batch, Outcome, Settled
 from latecomer.spark.window_books import WindowBooks
 from latecomer.spark.window_history import WindowHistory

@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from latecomer.core.join import JoinControl
-
-TIMESTAMP = pa.timestamp("us", tz="UTC")
+from latecomer.lake.small import TIMESTAMP
 
 
 @dataclass
@@ -42,7 +41,7 @@ def late_counts(late: pa.Table) -> LateCounts:
     return {period: (rows, last) for period, rows, last in zip(*columns, strict=True)}
 
 
-class PeriodBooks:
+class JoinBooks:
     """Counts of every period that is still open."""
 
     def __init__(self, period_us: int, target: float, aliases: tuple[str, ...]) -> None:
