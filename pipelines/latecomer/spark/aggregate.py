@@ -11,7 +11,7 @@ number and makes sums and means NaN, as in Spark. Controllers: :mod:`latecomer.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,11 @@ from latecomer.core.thinning import Thinning
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.spark import ranks
+from latecomer.spark.aggregate_states import States, with_columns
 from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_expressions, sql
-from latecomer.spark.types import FLOATING, is_number
+from latecomer.spark.types import is_number
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -164,10 +165,10 @@ class AggregateStage(WindowedStage):
         counts = {"n": "count(*)"}
         reduced: list[ExactSum] = []
         prepared: dict[str, str] = {}
-        keys = ["shard", "grp", "pane", "bucket"]
+        states, keys = self._states(), ["shard", "grp", "pane", "bucket"]
         for i, kind in enumerate(self.kinds):
             counts |= {f"c{i}": f"count(v{i})"}
-            summed, extremes = self._reads(i, ("sum", "avg")), self._reads(i, ("min", "max"))
+            summed, extremes = states.reads(i, "sum", "avg"), states.reads(i, "min", "max")
             if not summed and not extremes:
                 continue
             value = f"cast(v{i} as double)" if is_number(kind) else "0D"
@@ -193,7 +194,7 @@ class AggregateStage(WindowedStage):
                 prepared |= each.prepare()
                 counts |= each.partial()
             reduced += sums
-        table = _with(rows, prepared).groupBy(*keys).agg(*map(F.expr, named(counts)))
+        table = with_columns(rows, prepared).groupBy(*keys).agg(*map(F.expr, named(counts)))
         kept = [*keys, "n", *(name for name in counts if name[:1] == "c" or name[:2] in ("lo", "hi"))]
         return self._as_cells(table.selectExpr(*kept, *named({s.column: s.tame_total() for s in reduced})).toArrow())
 
@@ -235,106 +236,97 @@ class AggregateStage(WindowedStage):
         windows = F.broadcast(closing.table)
         tame = self.many_answers and self._all_tame(rows)
         if tame and self.tumbling:
-            keys = [*self.groups, "shard", "_m"]
             own = self.in_windows(rows, self.open_from("ts"), self.last_of("ts"))
             own = own.where(F.col("_m") <= self._by_shard(closing.after))
-            return self._aggregated(own, keys, None, keys, tame=True).join(windows, ["shard", "_m"])
+            return self._answered_whole(own, [*self.groups, "shard", "_m"]).join(windows, ["shard", "_m"])
 
         def spread(partial: DataFrame) -> DataFrame:
             return self.spread(partial, self.open_from).join(windows, ["shard", "_m"])
 
         outer = [*self.groups, "shard", "_m", "closed_seq", "wait_us"]
-        return self._aggregated(self.paned(rows), inner, spread, outer, tame=tame)
-
-    def _sums(self, *, tame: bool) -> list[ExactSum]:
-        kinds = enumerate(self.kinds)
-        return [ExactSum(f"v{i}", kind, tame) for i, kind in kinds if self._reads(i, ("sum", "avg"))]
+        return self._answered(self.paned(rows), inner, spread, outer, tame=tame)
 
     def _all_tame(self, rows: DataFrame) -> bool:
         """Is no summed value of the rows wild? A pass over them, which costs far less than lists of wild values for many answers."""
         from pyspark.sql import functions as F
 
-        wild = [each.is_wild() for each in self._sums(tame=False) if each.floating]
+        wild = [each.is_wild() for each in self._states().sums if each.floating]
         return not wild or not rows.select(F.expr(f"bool_or({' or '.join(wild)})")).collect()[0][0]
 
-    def _aggregated(
+    def _states(self, *, tame: bool = False) -> States:
+        return States(self.kinds, self.functions, tame)
+
+    def _answered_whole(self, rows: DataFrame, keys: list[str]) -> DataFrame:
+        """Answers of rows that are in one window each, and tame: their states by `keys` are the answers."""
+        from pyspark.sql import functions as F
+
+        states, picks = self._states(tame=True), dict[str, str]()
+        for i, shares in self._ranked_shares().items():
+            rows = ranks.placed(rows, keys, f"v{i}", "1")
+            picks |= ranks.picks(f"v{i}", shares)
+        found = states.folded(rows, keys, picks)
+        for i, shares in self._ranked_shares().items():
+            found = found.withColumn(f"r{i}", F.expr(ranks.picked(f"v{i}", shares)))
+        return self._public(found, keys, states.sums)
+
+    def _answered(
         self,
         rows: DataFrame,
         inner: list[str],
-        spread: Callable[[DataFrame], DataFrame] | None,
+        spread: Callable[[DataFrame], DataFrame],
         outer: list[str],
-        due: DataFrame | None = None,
         *,
-        tame: bool = False,
+        tame: bool,
     ) -> DataFrame:
-        """Fold rows by `inner`, `spread` the partial states, merge them by `outer`; public names.
-
-        Without `spread`, `inner` and `outer` are the same and the rows `tame`: then their states are the answers.
-
-        `due`, rows of `outer` and ``w``, the number of their other keys, which `spread` adds: then an answer counts the rows of its
-        last key and of all lesser ones, and only those due are answered. `tame`: no summed value is wild.
-        """
+        """Answers by `outer`: rows are folded by `inner`, and their states merged once they are `spread` over windows."""
         from pyspark.sql import functions as F
 
-        sums = self._sums(tame=tame)
-        keys = [*inner, *(each.wild for each in sums if each.may_be_wild)]
-        whole = rows
-        if spread is None:
-            for i in self._ranked_shares():
-                whole = ranks.placed(whole, inner, f"v{i}", "1")
-        prepared = _with(whole, {name: value for each in sums for name, value in each.prepare().items()})
-        partial, merge = {"rows": "count(*)"}, {"rows": "sum(rows)"}
-        for i in range(len(self.kinds)):
-            if self._reads(i, ("count",)):
-                partial[f"v{i}_count"], merge[f"v{i}_count"] = f"count(v{i})", f"sum(v{i}_count)"
-            value = (
-                f"v{i} + cast(0 as {self.kinds[i]})" if self.kinds[i] in FLOATING else f"v{i}"
-            )  # the two zeros are one
-            for name in ("min", "max"):
-                if self._reads(i, (name,)):
-                    partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = f"{name}({value})", f"{name}(v{i}_{name})"
-        counted = dict(merge)
-        for each in sums:
-            partial |= each.partial()
-            merge |= each.merge()
-        if spread is None:
-            for i, shares in self._ranked_shares().items():
-                partial |= ranks.picks(f"v{i}", shares)
-        folded = prepared.groupBy(*keys).agg(*map(F.expr, named(partial)))
-        merged = folded if spread is None else spread(folded).groupBy(*outer).agg(*map(F.expr, named(merge)))
-        if due is not None:
-            so_far = _so_far(outer)
-            running = {name: F.expr(how).over(so_far) for name, how in counted.items()}
-            for each in sums:
-                running |= each.running(so_far)
-            merged = merged.select(*outer, *(v.alias(k) for k, v in running.items()))
-            merged = join_null_safe(merged, due, outer)
+        states = self._states(tame=tame)
+        found = states.merged(spread(states.folded(rows, inner)), outer)
         for i, shares in self._ranked_shares().items():
-            if spread is None:
-                merged = merged.withColumn(f"r{i}", F.expr(ranks.picked(f"v{i}", shares)))
-                continue
             values = spread(self._values(rows, inner, i))
-            if due is not None:
-                counts = values.selectExpr("w", outer[-1], f"cast(v{i} as double) as value", "often").where("often > 0")
-                ranked = ranks.after_batches(counts, due.select("w", outer[-1]), outer[-1], shares)
-                merged = merged.join(ranked.withColumnRenamed("r", f"r{i}"), ["w", outer[-1]], "left")
-                continue
             if self.many_answers:
                 own = map(F.expr, named(ranks.picks(f"v{i}", shares)))
                 ranked = ranks.placed(values, outer, f"v{i}", "often").groupBy(*outer).agg(*own)
                 ranked = ranked.select(*outer, F.expr(ranks.picked(f"v{i}", shares)).alias(f"r{i}"))
             else:
-                found = F.expr(ranks.percentiles(f"v{i}", shares, "often"))
-                ranked = values.groupBy(*outer).agg(found.alias(f"r{i}"))
-            merged = join_null_safe(merged, ranked, outer, "left")
-        columns = [F.col(name) for name in outer if name not in self.groups]
-        groups = [F.col(f"g{i}").alias(name) for i, name in enumerate(self.spec.group_by)]
-        return merged.select(
-            *groups,
+                of_values = F.expr(ranks.percentiles(f"v{i}", shares, "often"))
+                ranked = values.groupBy(*outer).agg(of_values.alias(f"r{i}"))
+            found = join_null_safe(found, ranked, outer, "left")
+        return self._public(found, outer, states.sums)
+
+    def _answered_after_batches(
+        self,
+        rows: DataFrame,
+        inner: list[str],
+        spread: Callable[[DataFrame], DataFrame],
+        outer: list[str],
+        due: DataFrame,
+    ) -> DataFrame:
+        """As :meth:`_answered`, where the last key of `outer` is a batch: an answer counts the rows of its batch and of all before.
+
+        `due` has the rows of `outer` that are to be answered, and ``w``, the number of their other keys, which `spread` adds.
+        """
+        states, batch = self._states(), outer[-1]
+        merged = states.merged(spread(states.folded(rows, inner)), outer)
+        found = join_null_safe(states.running(merged, outer, _so_far(outer)), due, outer)
+        for i, shares in self._ranked_shares().items():
+            values = spread(self._values(rows, inner, i))
+            counts = values.selectExpr("w", batch, f"cast(v{i} as double) as value", "often").where("often > 0")
+            ranked = ranks.after_batches(counts, due.select("w", batch), batch, shares)
+            found = found.join(ranked.withColumnRenamed("r", f"r{i}"), ["w", batch], "left")
+        return self._public(found, outer, states.sums)
+
+    def _public(self, found: DataFrame, keys: list[str], sums: list[ExactSum]) -> DataFrame:
+        """Answers with the names that users know; of `keys`, what is no group stays beside them."""
+        from pyspark.sql import functions as F
+
+        return found.select(
+            *(F.col(f"g{i}").alias(name) for i, name in enumerate(self.spec.group_by)),
             *(self._output(each, sums).alias(each.name) for each in self.spec.select),
             F.col("rows"),
             F.lit(1.0).alias("coverage"),
-            *columns,
+            *(F.col(name) for name in keys if name not in self.groups),
         )
 
     def _ranked_shares(self) -> dict[int, list[float]]:
@@ -351,9 +343,6 @@ class AggregateStage(WindowedStage):
         from pyspark.sql import functions as F
 
         return rows.groupBy(*inner, f"v{column}").agg(F.count(f"v{column}").alias("often"))
-
-    def _reads(self, column: int, functions: tuple[str, ...]) -> bool:
-        return any(f.column == column and f.name in functions for f in self.functions)
 
     def _output(self, each: Any, sums: list[ExactSum]) -> Column:
         from pyspark.sql import functions as F
@@ -394,7 +383,7 @@ class AggregateStage(WindowedStage):
         def values(column: int) -> DataFrame:
             return spread(self._values(rows, inner, column))
 
-        found = self._aggregated(rows, inner, spread, outer, touched)
+        found = self._answered_after_batches(rows, inner, spread, outer, touched)
         return self._with_errors(found, self._first_answers(due), values, due)
 
     def _first_answers(self, due: Due) -> DataFrame:
@@ -473,8 +462,3 @@ def _relative(answer: Column, truth: Column) -> Column:
 
     off = F.abs(answer - truth) / F.abs(F.when(truth != 0, truth))
     return F.when(answer.eqNullSafe(truth), F.lit(0.0)).otherwise(F.coalesce(off, F.lit(float("inf"))))
-
-
-def _with(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """Rows with more columns, each of which may read those before it: one select, so that a plan is as deep for sixty sums as for one."""
-    return rows.selectExpr("*", *named(columns)) if columns else rows
