@@ -232,7 +232,7 @@ class Calibrated:
         self.period_us, self.interval_us, self.granularity_us = int(period_us), int(interval_us), int(granularity_us)
         self.floor_us = tuple(int(f) for f in floor_us)
         self.memory = max(math.ceil(share / (1 - share) - 1e-9), 1)
-        self.remembered = max(math.ceil(len(floor_us) / (1 - share) - 1 - 1e-9), 1)
+        self.most_periods = max(math.ceil(len(floor_us) / (1 - share) - 1 - 1e-9), 1)
         self._edges = cell_edges(self.granularity_us)
         self._first: int | None = None
         self._period: int | None = None
@@ -275,7 +275,7 @@ class Calibrated:
 
     def known(self) -> tuple[int, float]:
         """Periods remembered, without the current one, and the contributions in them."""
-        return len(self._past), self._remembered().contributions if self._past else 0.0
+        return len(self._past), self._past_curves().contributions if self._past else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Parameters and state, JSON-able; floats survive JSON exactly (shortest repr that reads back the same)."""
@@ -321,18 +321,18 @@ class Calibrated:
         if self._period is not None and period <= self._period:
             return
         if self._current.total > 0:
-            self._past = [*self._past, self._current][-self.remembered :]
+            self._past = [*self._past, self._current][-self.most_periods :]
             self._curves = None
         self._period, self._current = period, self._blank()
 
-    def _remembered(self) -> _Curves:
+    def _past_curves(self) -> _Curves:
         if self._curves is None:
             self._curves = _Curves.of(self._past, self.target)
         return self._curves
 
     def _constraints(self, interval: int) -> tuple[Float64Array, Float64Array, int]:
         """Losses float64[p, knobs, CELLS] and their `end` (see `_Curves`), what each period may lose float64[p]: rules 1, 3, 4."""
-        known, current = self._remembered(), self._current
+        known, current = self._past_curves(), self._current
         assert self._period is not None
         aim = 1 - self.target
         so_far = current.total
@@ -349,11 +349,11 @@ class Calibrated:
 
     def _least(self, tails: Float64Array, limits: Float64Array, end: int) -> tuple[int, int]:
         """Cells of the knobs that meet every limit at least cost."""
-        return _cheapest(tails, limits * (1 + 1e-12) + 1e-9, self._remembered().cost_rate, self._edges, end)
+        return _cheapest(tails, limits * (1 + 1e-12) + 1e-9, self._past_curves().cost_rate, self._edges, end)
 
     def _caution(self, tails: Float64Array, at: tuple[int, int]) -> float:
         """What the aim is multiplied by, in (0, 1], rules 2 and 5: `at` are the cells that the whole aim would choose."""
-        known = self._remembered()
+        known = self._past_curves()
         periods = len(known.totals)
         caution = 1 / (1 + max(known.missed - (1 - self.share) * (periods + 1), 0.0))
         few = (periods + 1) / (self.memory + 1)

@@ -77,6 +77,10 @@ class RetentionPolicy(Protocol):
         """State as JSON-able values; `from_dict` of the same class restores it exactly."""
 
 
+SIDE, REQUIRED, DELAY, CANDIDATES, RESULTS, SAMPLED = range(6)
+"""Columns of :attr:`IntervalSummary.cells`."""
+
+
 @dataclass(frozen=True)
 class IntervalSummary:
     """What the data plane counted in one adaptation interval of one micro-batch.
@@ -93,7 +97,7 @@ class IntervalSummary:
         Per stream: (int64 delay buckets, int64 rows) of the same arrivals.
     cells
         int64[n, 6], one row per non-empty cell of (side of x, required bucket, delay bucket of y): those three, then
-        candidates, results and sampled results. The delay bucket is -1 where the policy does not ask for it.
+        candidates, results and sampled results (columns `SIDE` to `SAMPLED`). The delay bucket is -1 where the policy does not ask for it.
     """
 
     interval: int
@@ -112,17 +116,19 @@ class IntervalSummary:
         cells = np.array(self.cells, np.int64, order="C")
         rising, delays_known = _shape(cells)
         if not rising:
-            cells = cells[np.argsort(cells[:, 1])]
+            cells = cells[np.argsort(cells[:, REQUIRED])]
         for side in (0, 1):
             bucket, rows = self.delays[side]
             candidates = results = np.zeros(len(bucket), np.int64)
             if delays_known:
-                met = cells[(cells[:, 0] == 1 - side) & (cells[:, 1] < censored[1 - side]) & (cells[:, 2] >= 0)]
+                met = cells[
+                    (cells[:, SIDE] == 1 - side) & (cells[:, REQUIRED] < censored[1 - side]) & (cells[:, DELAY] >= 0)
+                ]
                 bucket, (rows, candidates, results) = add_sparse(
-                    [bucket, met[:, 2]],
+                    [bucket, met[:, DELAY]],
                     [rows, np.zeros(len(met), np.int64)],
-                    [candidates, met[:, 3]],
-                    [results, met[:, 4]],
+                    [candidates, met[:, CANDIDATES]],
+                    [results, met[:, RESULTS]],
                 )
             bucket, rows = np.array(bucket, np.int64), np.array(rows, np.int64)
             needs = _results(cells, side, censored[side])
@@ -189,8 +195,11 @@ def _shape(cells: Int64) -> tuple[bool, bool]:
     """Are the cells in order of side and required bucket, and is any delay bucket known?"""
     rising, known = True, False
     for i in range(len(cells)):
-        known |= cells[i, 2] >= 0
-        if i and (cells[i, 0] < cells[i - 1, 0] or (cells[i, 0] == cells[i - 1, 0] and cells[i, 1] < cells[i - 1, 1])):
+        known |= cells[i, DELAY] >= 0
+        if i and (
+            cells[i, SIDE] < cells[i - 1, SIDE]
+            or (cells[i, SIDE] == cells[i - 1, SIDE] and cells[i, REQUIRED] < cells[i - 1, REQUIRED])
+        ):
             rising = False
     return rising, known
 
@@ -205,14 +214,14 @@ def _results(cells: Int64, side: int, censored: int) -> tuple[Int64, Int64, Int6
     )
     n = 0
     for i in range(len(cells)):
-        if cells[i, 0] != side:
+        if cells[i, SIDE] != side:
             continue
-        seen = cells[i, 4] if cells[i, 1] < censored else 0
-        if n and bucket[n - 1] == cells[i, 1]:
+        seen = cells[i, RESULTS] if cells[i, REQUIRED] < censored else 0
+        if n and bucket[n - 1] == cells[i, REQUIRED]:
             pairs[n - 1] += seen
-            sampled[n - 1] += cells[i, 5]
-        elif seen > 0 or cells[i, 5] > 0:
-            bucket[n], pairs[n], sampled[n] = cells[i, 1], seen, cells[i, 5]
+            sampled[n - 1] += cells[i, SAMPLED]
+        elif seen > 0 or cells[i, SAMPLED] > 0:
+            bucket[n], pairs[n], sampled[n] = cells[i, REQUIRED], seen, cells[i, SAMPLED]
             n += 1
     return bucket[:n], pairs[:n], sampled[:n]
 

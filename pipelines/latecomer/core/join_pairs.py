@@ -18,7 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample
-from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
+from latecomer.core.join import (
+    CANDIDATES,
+    DELAY,
+    RESULTS,
+    SAMPLED,
+    Horizons,
+    IntervalSummary,
+    JoinControl,
+    Sparse,
+    held_bucket_us,
+)
 from latecomer.core.time import NEVER, running_max, stream_time
 
 Int64 = NDArray[np.int64]
@@ -177,10 +187,10 @@ def summaries(
         arrived = tuple(_count(data.ts[s][inside[s]] // bucket) for s in (0, 1))
         delays = tuple(_count(delay_bucket(delay[s][inside[s]], g)) for s in (0, 1))
         own = slice(*np.searchsorted(cells[:, 0], [number, number + 1]))
-        table = np.zeros((own.stop - own.start, 6), np.int64)
-        table[:, :3] = cells[own, 1:]
-        table[:, 3] = table[:, 4] = counts[own]
-        table[:, 5] = sampled[own]
+        table = np.zeros((own.stop - own.start, SAMPLED + 1), np.int64)
+        table[:, : DELAY + 1] = cells[own, 1:]
+        table[:, CANDIDATES] = table[:, RESULTS] = counts[own]
+        table[:, SAMPLED] = sampled[own]
         last = max(int(now[s][inside[s]].max()) for s in (0, 1) if len(inside[s]))
         found.append(IntervalSummary(number, last, (arrived[0], arrived[1]), (delays[0], delays[1]), table))
     return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latecomer.core.join import IntervalSummary, JoinControl
+from latecomer.core.join import REQUIRED, RESULTS, IntervalSummary, JoinControl
 from latecomer.core.policies import Constant, RetentionParameters
 from latecomer.jobs.curve import POINTS, Explained, Point, draw
 from latecomer.lake.journal import RunState
@@ -47,8 +47,8 @@ def candidates(history: list[IntervalSummary], settings: RetentionParameters) ->
     cells = np.concatenate([s.cells for s in history]) if history else np.empty((0, 6), np.int64)
     if not len(cells):
         return [0]
-    order = np.argsort(cells[:, 1], kind="stable")
-    bucket, weight = cells[order, 1], np.cumsum(cells[order, 4])
+    order = np.argsort(cells[:, REQUIRED], kind="stable")
+    bucket, weight = cells[order, REQUIRED], np.cumsum(cells[order, RESULTS])
     shares = 1 - np.geomspace(1.0, 1e-5, POINTS - 1)
     places = np.minimum(np.searchsorted(weight, shares * weight[-1]), len(bucket) - 1)
     return sorted({int(b + 1) * settings.granularity_us for b in [*bucket[places], bucket[-1]]})
@@ -69,9 +69,9 @@ def evaluate(history: History, settings: RetentionParameters, retention_us: int)
     expected: dict[int, int] = {}
     for summary in history.intervals:
         period = summary.interval * settings.interval_us // settings.period_us
-        seen = summary.cells[:, 1] < retention_us // settings.granularity_us
-        expected[period] = expected.get(period, 0) + int(summary.cells[:, 4].sum())
-        produced[period] = produced.get(period, 0) + int(summary.cells[seen, 4].sum())
+        seen = summary.cells[:, REQUIRED] < retention_us // settings.granularity_us
+        expected[period] = expected.get(period, 0) + int(summary.cells[:, RESULTS].sum())
+        produced[period] = produced.get(period, 0) + int(summary.cells[seen, RESULTS].sum())
     area = sum(a.held_area for a in control.accounts.values())
     weight = sum(a.weight_us for a in control.accounts.values())
     met = [produced[p] >= settings.target * expected[p] for p in expected]
