@@ -16,8 +16,8 @@ from latecomer.spark.backfill import backfill
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.loading import parse_query
-from latecomer.specs.windows import ENVELOPE
 
 from tests.support import events
 

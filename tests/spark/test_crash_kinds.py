@@ -15,8 +15,8 @@ from latecomer.spark.adapt import adapt
 from latecomer.spark.backfill import backfill
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.loading import load_query
-from latecomer.specs.windows import ENVELOPE
 
 from tests.support import events, in_gateway
 from tests.support.lakes import exported, laws, load

@@ -23,8 +23,9 @@ from latecomer.core.repair import assign
 from latecomer.lake import identities, journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.specs.clauses import ENVELOPE, STORED
 from latecomer.specs.spec import Answers, Spec
-from latecomer.specs.windows import ENVELOPE, STORED, WINDOW, WindowedSpec
+from latecomer.specs.windows import WINDOW, WindowedSpec
 
 _ANSWERS = ["on_time", "corrections", "backfill"]
 

@@ -28,9 +28,10 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US, named, quoted
 from latecomer.spark.kinds import joined_to, last_closed
 from latecomer.spark.session import session, tune
 from latecomer.spark.truth import ABOUT, WINDOW_NO, Question, TimeRange, Truth
+from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
-from latecomer.specs.windows import ENVELOPE, WINDOW, WindowedSpec
+from latecomer.specs.windows import WINDOW, WindowedSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

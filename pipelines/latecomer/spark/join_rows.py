@@ -17,8 +17,8 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US, quoted, refuse_twice
 from latecomer.spark.query import calculated, check_expressions, open_streams
 from latecomer.spark.stage import Batch
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import ENVELOPE, STORED
 from latecomer.specs.join import JoinSpec
-from latecomer.specs.windows import ENVELOPE, STORED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -37,8 +37,9 @@ from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.theta_join import ThetaJoinSpec
-from latecomer.specs.windows import ENVELOPE, INNER, WINDOW
+from latecomer.specs.windows import WINDOW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

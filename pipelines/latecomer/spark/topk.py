@@ -29,9 +29,10 @@ from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.common import folded
 from latecomer.specs.topk import TopKSpec
-from latecomer.specs.windows import ENVELOPE, INNER, WINDOW
+from latecomer.specs.windows import WINDOW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,20 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import group_by_of, jsonable, quality_of, result_name, strategy_of, where_of
 from latecomer.specs.common import Reader, streams_of
 from latecomer.specs.spec import CONFIDENCE, Answers, rest_of, rows_held_of
-from latecomer.specs.windows import (
-    WINDOW,
-    Window,
-    WindowedSpec,
-    group_by_of,
-    jsonable,
-    quality_of,
-    result_name,
-    strategy_of,
-    where_of,
-    window_of,
-)
+from latecomer.specs.windows import WINDOW, Window, WindowedSpec, window_of
 
 STRATEGIES = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack", "k_slack", "exact")
 FUNCTIONS = {

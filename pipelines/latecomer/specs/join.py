@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import STORED, fixed_columns_of, quality_of, select_of, strategy_of, where_of
 from latecomer.specs.common import Reader, shown, stored_name, streams_of
 from latecomer.specs.spec import CONFIDENCE, Spec, rest_of, rows_held_of
-from latecomer.specs.windows import STORED, fixed_columns_of, quality_of, select_of, strategy_of, where_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")

@@ -14,18 +14,10 @@ from decimal import ROUND_CEILING, Context
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import column_of, jsonable, quality_of, strategy_of
 from latecomer.specs.common import Reader, streams_of
 from latecomer.specs.spec import rest_of, rows_held_of
-from latecomer.specs.windows import (
-    WINDOW,
-    Window,
-    WindowedSpec,
-    column_of,
-    jsonable,
-    quality_of,
-    strategy_of,
-    window_of,
-)
+from latecomer.specs.windows import WINDOW, Window, WindowedSpec, window_of
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
 _CUCKOO = ("mcf", "one_filter")

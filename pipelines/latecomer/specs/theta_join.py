@@ -14,18 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import fixed_columns_of, jsonable, quality_of, select_of, strategy_of
 from latecomer.specs.common import Reader, streams_of, texts
 from latecomer.specs.spec import Answers, rest_of, rows_held_of
-from latecomer.specs.windows import (
-    WINDOW,
-    WindowedSpec,
-    fixed_columns_of,
-    jsonable,
-    quality_of,
-    select_of,
-    strategy_of,
-    window_of,
-)
+from latecomer.specs.windows import WINDOW, WindowedSpec, window_of
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
 EMITS = ("rows", "count", "ranges")

@@ -15,19 +15,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import group_by_of, jsonable, quality_of, select_of, strategy_of, where_of
 from latecomer.specs.common import Reader, SpecError, streams_of
 from latecomer.specs.spec import CONFIDENCE, Answers, rest_of, rows_held_of
-from latecomer.specs.windows import (
-    WINDOW,
-    WindowedSpec,
-    group_by_of,
-    jsonable,
-    quality_of,
-    select_of,
-    strategy_of,
-    where_of,
-    window_of,
-)
+from latecomer.specs.windows import WINDOW, WindowedSpec, window_of
 
 STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
 FIXED = (*WINDOW, "rank", "score", "seq", "event_ts")
