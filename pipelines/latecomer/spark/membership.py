@@ -304,11 +304,9 @@ class MembershipStage(WindowedStage):
     def _new(self) -> Callable[[int, int], BloomFilter | CuckooFilter]:
         """Makes an empty filter of a stream, by its place, for so many elements; called in tasks."""
         error, strategy = self._error, self.spec.strategy
+        if strategy.name == "bloom":  # a tiny one errs more than its size says
+            return lambda place, count: BloomFilter(count + 32, error, seed=place)
         size = size_for(0, error, strategy.fingerprint_bits, strategy.bucket)
-        if strategy.name == "bloom":
-            return lambda place, count: BloomFilter(
-                count + 32, error, seed=place
-            )  # a tiny one errs more than its size says
         return lambda place, count: CuckooFilter(count, size.fingerprint_bits, size.bucket, seed=place)
 
     def _planned(self, counts: Iterable[tuple[int, int, int, int]]) -> tuple[Filters, dict[int, tuple[int, int]]]:

@@ -2,7 +2,7 @@
 
 Defaults, with their source: ``fingerprint_bits`` 12 and ``bucket`` 4 are the thesis's (chapter 2). Answers are
 confirmed exactly, so the target is 1 and ``false_positive_rate`` (default 0.001) bounds the work done in vain, not the answer; one that no
-fingerprint of `LONGEST_FINGERPRINT` bits meets is refused, but for ``exact``, which has no filters. ``period`` is 60 s or the longest
+fingerprint of `LONGEST_FINGERPRINT` bits meets is refused where filters are of fingerprints. ``period`` is 60 s or the longest
 window, whichever is longer, and ``gamma`` is one period. A window is answered ``slack`` (0) after its end in stream time.
 """
 
@@ -115,10 +115,10 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
 def _check_rate(quality: Reader, rate: float, strategy: MembershipStrategy, streams: int) -> None:
     """Refuse a rate that no filter can be sized for: an element asks one of every other stream, and each may err by its share."""
     least = 2 * strategy.bucket / 2**LONGEST_FINGERPRINT
-    if strategy.name == "exact" or least <= rate / (streams - 1):
+    if strategy.name not in _CUCKOO or least <= rate / (streams - 1):
         return
     enough = Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(least * (streams - 1))
-    smaller = "a smaller bucket, or " if strategy.bucket > 1 and strategy.name in _CUCKOO else ""
+    smaller = "a smaller bucket, or " if strategy.bucket > 1 else ""
     raise quality.fail(
         "false_positive_rate",
         rate,
