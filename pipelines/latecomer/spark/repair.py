@@ -7,7 +7,7 @@ at the same time. Commit order: plan, corrections, repairs; the last makes the r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -64,45 +64,53 @@ def repair(
     started = time.monotonic()
     with Lease(lake, f"repair-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
-        last = small.last_version(lake, "repairs", spec.name, "repair")
-        number = 0 if last is None else last + 1
         done_to = views.closed_to(lake, spec.name)
-        seq, event_time = _pending(lake, spec.name, done_to, state.seq_to)
-        unfinished = journal.planned(lake, spec.name, "repair", number)
-        report = RepairReport(0, 0, 0, len(seq), 0.0)
-        while True:
-            closes = (
-                np.array(unfinished["closes"], np.int64)
-                if unfinished
-                else _closes(seq, event_time, spec.gamma_us, flush)
-            )
-            if len(closes) == 0:
-                break
-            if unfinished is None:
-                lease.confirm()
-                journal.plan(lake, spec.name, "repair", number, {"closes": closes.tolist()})
+        pending = _pending(lake, spec.name, done_to, state.seq_to)
+        late, corrections, batches = 0, 0, 0
+        for plan in _plans(lake, spec, done_to, pending, flush, lease.confirm):
             crash.point("repair:planned")
-            unfinished = None
-            batch = assign(seq, closes)
-            due = batch >= 0
-            written = _commit(lake, spec, number, seq[due], batch[due], closes, done_to, state.seq_to, lease.confirm)
-            progress(
-                f"{spec.name}: repaired {int(due.sum())} late rows in {len(closes)} batches, {written} corrections"
-            )
-            seq, event_time = seq[~due], event_time[~due]
-            report = RepairReport(
-                report.late_repaired + int(due.sum()),
-                report.corrections + written,
-                report.batches + len(closes),
-                len(seq),
-                0.0,
-            )
-            done_to, number = int(closes[-1]), number + 1
-        if report.batches:
+            written = _carry_out(lake, spec, plan, state.seq_to, lease.confirm)
+            found = f"{len(plan.seq)} late rows in {len(plan.closes)} batches, {written} corrections"
+            progress(f"{spec.name}: repaired {found}")
+            late, corrections, batches = late + len(plan.seq), corrections + written, batches + len(plan.closes)
+        if batches:
             tend(lake, [(area, spec.name) for area in ("corrections", "repairs", "repair_journal")])
-        return RepairReport(
-            report.late_repaired, report.corrections, report.batches, report.pending, time.monotonic() - started
-        )
+        return RepairReport(late, corrections, batches, len(pending[0]) - late, time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Gamma batches to repair: the arrivals that close them, the one that closed the last before, and the late rows in them."""
+
+    number: int
+    closes: np.ndarray
+    done_to: int
+    seq: np.ndarray
+
+
+def _plans(
+    lake: Lake,
+    spec: Spec,
+    done_to: int,
+    pending: tuple[np.ndarray, np.ndarray],
+    flush: bool,
+    confirm: Callable[[], None],
+) -> Iterator[_Plan]:
+    """What a killed repair left, then what is complete by now, each recorded before it is yielded; what follows is asked for once it is done."""
+    seq, event_time = pending
+    last = small.last_version(lake, "repairs", spec.name, "repair")
+    number = 0 if last is None else last + 1
+    unfinished = journal.planned(lake, spec.name, "repair", number)
+    if unfinished is not None:
+        closes = np.array(unfinished["closes"], np.int64)
+        yield _Plan(number, closes, done_to, seq[seq <= closes[-1]])
+        number, done_to = number + 1, int(closes[-1])
+    rest = seq > done_to
+    closes = _closes(seq[rest], event_time[rest], spec.gamma_us, flush)
+    if len(closes):
+        confirm()
+        journal.plan(lake, spec.name, "repair", number, {"closes": closes.tolist()})
+        yield _Plan(number, closes, done_to, seq[rest & (seq <= closes[-1])])
 
 
 def _pending(lake: Lake, query: str, done_to: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,38 +130,29 @@ def _closes(seq: np.ndarray, event_time: np.ndarray, gamma_us: int, flush: bool)
     return closes
 
 
-def _commit(
-    lake: Lake,
-    spec: Spec,
-    number: int,
-    seq: np.ndarray,
-    batch: np.ndarray,
-    closes: np.ndarray,
-    done_to: int,
-    arrivals: int,
-    confirm: Callable[[], None],
-) -> int:
+def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Callable[[], None]) -> int:
+    """Commit a plan's corrections, and their counts; how many there are. `confirm` is asked before either."""
     done = small.last_version(lake, "corrections", spec.name, "repair")
-    if done is None or done < number:
+    if done is None or done < plan.number:
         spark = session(lake, rows=arrivals)
-        tune(spark, len(seq) * REPAIR_WEIGHT, arrivals)
+        tune(spark, len(plan.seq) * REPAIR_WEIGHT, arrivals)
         stage = stage_of(spec, spark, lake)
-        late = tables.between(spark, lake, "late", spec.name, "seq", int(seq.min()), int(seq.max()))
+        late = tables.between(spark, lake, "late", spec.name, "seq", int(plan.seq.min()), int(plan.seq.max()))
         try:
-            corrections = stage.repair(late, pa.table({"seq": seq, "repaired_in": batch}))
+            corrections = stage.repair(late, pa.table({"seq": plan.seq, "repaired_in": assign(plan.seq, plan.closes)}))
             confirm()
-            tables.append(corrections, lake, "corrections", spec.name, "repair", number)
+            tables.append(corrections, lake, "corrections", spec.name, "repair", plan.number)
         finally:
             stage.release()
     crash.point("repair:corrections")
-    mine = (pc.field("published_seq") > done_to) & (pc.field("published_seq") <= int(closes[-1]))
+    mine = (pc.field("published_seq") > plan.done_to) & (pc.field("published_seq") <= int(plan.closes[-1]))
     per_period = small.count_by(lake, "corrections", spec.name, "period_start", mine)
-    rows = [{"number": number, "period_start": None, "repaired": None, "closes": closes.tolist()}]
+    rows = [{"number": plan.number, "period_start": None, "repaired": None, "closes": plan.closes.tolist()}]
     rows += [
-        {"number": number, "period_start": start, "repaired": count, "closes": []}
+        {"number": plan.number, "period_start": start, "repaired": count, "closes": []}
         for start, count in sorted(per_period.items())
     ]
     confirm()
-    small.append(lake, "repairs", spec.name, pa.Table.from_pylist(rows, schema=REPAIRS), "repair", number)
+    small.append(lake, "repairs", spec.name, pa.Table.from_pylist(rows, schema=REPAIRS), "repair", plan.number)
     crash.point("repair:repairs")
     return sum(per_period.values())
