@@ -19,6 +19,8 @@ Reading rows and placing them in windows is :mod:`latecomer.spark.window_rows`, 
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +57,16 @@ def books_of(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowBooks:
     return books
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What a micro-batch begins with: controllers per shard, open periods, checkpoints of the scan, the number of what `adapt` learnt last."""
+
+    controls: list[WindowControl]
+    books: WindowBooks
+    marks: list[Checkpoint]
+    used: int | None
+
+
 class WindowedStage(WindowHistory, WindowRepair):
     """Base of the windowed kinds' stages; subclasses fill in what raises ``NotImplementedError``."""
 
@@ -75,22 +87,11 @@ class WindowedStage(WindowHistory, WindowRepair):
 
     def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
         """Answer one micro-batch."""
-        controls, books = controls_of(self.spec, self.policies(), state), books_of(self.spec, state)
-        used = (state or {}).get("parameters")
-        if self.parameters and self.parameters["number"] != used:
-            used = self.parameters["number"]
-            for control, learnt in zip(controls, self.parameters["policies"], strict=True):
-                control.policy.restore(learnt)
-        marks = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
-        observing = any(control.policy.needs_observation for control in controls)
-        new = self._arrivals(batch.seq_from, batch.seq_to, marks[-1].carry)
+        known = self._known(state)
+        controls, books = known.controls, known.books
+        new = self._arrivals(batch.seq_from, batch.seq_to, known.marks[-1].carry)
         arrived = Arrived.of(new, self.grid, self.shards)
-        wanted = [control.schedule(each) for control, each in zip(controls, arrived.intervals, strict=True)]
-        seen: list[dict[int, list[Observed]]] = [{} for _ in controls]
-        if any(wanted):
-            pieces = itertools.chain(self._pieces(marks[0], batch.seq_from), [new])
-            waited, thinning = self.waited(pieces, marks[0].seq, batch.seq_to, wanted)
-            seen = self.observed(waited, wanted, thinning)
+        seen = self._seen(batch, known, new, arrived)
         before = [self.grid.last_closed(control.watermark()) for control in controls]
         held_low = [_oldest(control, self.lookback_us) for control in controls]
         for control, waiting in zip(controls, arrived.waiting, strict=True):
@@ -103,10 +104,7 @@ class WindowedStage(WindowHistory, WindowRepair):
         ends = [None if control.interval is None else control.t_last_us for control in controls]
         flush = (batch.seq_to, ends) if batch.flush else None
         closing = self._closing(closings(self.grid, new, closed, arrived, before, openings, flush), before)
-        if self.lookback_us:
-            behind = closed >= self.first_of(new.event_time_us, new.side)
-        else:  # the same without a division
-            behind = overtaken(new.event_time_us, closed, self.grid.size_us, self.grid.slide_us)
+        behind = self._behind(new, closed)
         missed = self._listed(pa.table({"seq": new.seq[behind], "c": closed[behind]})) if behind.any() else None
         on_time = late = None
         all_count = False
@@ -118,31 +116,70 @@ class WindowedStage(WindowHistory, WindowRepair):
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
         if missed is not None or batch.number == 0:
             late = self._late_rows(batch, new, behind, closed, all_count)
-
-        def settle(produced: dict[int, int]) -> Settled:
-            waits = batch.waits(self.lake, self.spec.name) if produced else {}
-            published = {period: (count, waits.get(period, 0)) for period, count in produced.items()}
-            books.add(published, arrived.rows, self._registered(batch) if missed is not None else 0)
-            books.note(self.extras)
-            ledger = books.close(controls, flush=batch.flush)
-            if batch.flush:
-                for control in controls:
-                    control.flush()
-            following = [*marks, Checkpoint(batch.seq_to, new.carry)]
-            while len(following) > 1 and (not observing or self._passed(following[1], controls)):
-                following.pop(0)
-            after = {
-                "controls": [control.to_dict() for control in controls],
-                "books": books.to_dict(),
-                "marks": [[mark.seq, mark.carry] for mark in following],
-                "parameters": used,
-            }
-            return Settled(ledger, after, dict(books.totals))
-
         few = {"late"} if np.count_nonzero(behind) <= tables.FEW_ROWS else set()
         if self._few_answers(batch, len(new.seq), closing, books):
             few.add("on_time")
+        settle = partial(self._settled, batch, known, arrived, new.carry, missed is not None)
         return Outcome(on_time, late, settle, few)
+
+    def _known(self, state: dict[str, Any] | None) -> _Known:
+        """As the last micro-batch left it; with what `adapt` has learnt since."""
+        controls, books = controls_of(self.spec, self.policies(), state), books_of(self.spec, state)
+        used = (state or {}).get("parameters")
+        if self.parameters and self.parameters["number"] != used:
+            used = self.parameters["number"]
+            for control, learnt in zip(controls, self.parameters["policies"], strict=True):
+                control.policy.restore(learnt)
+        marks = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
+        return _Known(controls, books, marks, used)
+
+    def _seen(self, batch: Batch, known: _Known, new: Arrivals, arrived: Arrived) -> list[dict[int, list[Observed]]]:
+        """Per shard and interval, the windows whose observation ends there."""
+        wanted = [control.schedule(each) for control, each in zip(known.controls, arrived.intervals, strict=True)]
+        if not any(wanted):
+            return [{} for _ in known.controls]
+        pieces = itertools.chain(self._pieces(known.marks[0], batch.seq_from), [new])
+        waited, thinning = self.waited(pieces, known.marks[0].seq, batch.seq_to, wanted)
+        return self.observed(waited, wanted, thinning)
+
+    def _behind(self, new: Arrivals, closed: np.ndarray) -> np.ndarray:
+        """For which new rows a window was closed already, bool[n]; `closed` is the last closed one at each arrival."""
+        if self.lookback_us:
+            return np.asarray(closed >= self.first_of(new.event_time_us, new.side))
+        return overtaken(
+            new.event_time_us, closed, self.grid.size_us, self.grid.slide_us
+        )  # the same without a division
+
+    def _settled(
+        self,
+        batch: Batch,
+        known: _Known,
+        arrived: Arrived,
+        carry: list[int],
+        some_late: bool,
+        produced: dict[int, int],
+    ) -> Settled:
+        """Books and state, once results and late rows are committed; `carry` is the scan's, `produced` as :class:`Outcome` has it."""
+        controls, books = known.controls, known.books
+        waits = batch.waits(self.lake, self.spec.name) if produced else {}
+        published = {period: (count, waits.get(period, 0)) for period, count in produced.items()}
+        books.add(published, arrived.rows, self._registered(batch) if some_late else 0)
+        books.note(self.extras)
+        ledger = books.close(controls, flush=batch.flush)
+        if batch.flush:
+            for control in controls:
+                control.flush()
+        observing = any(control.policy.needs_observation for control in controls)
+        following = [*known.marks, Checkpoint(batch.seq_to, carry)]
+        while len(following) > 1 and (not observing or self._passed(following[1], controls)):
+            following.pop(0)
+        after = {
+            "controls": [control.to_dict() for control in controls],
+            "books": books.to_dict(),
+            "marks": [[mark.seq, mark.carry] for mark in following],
+            "parameters": known.used,
+        }
+        return Settled(ledger, after, dict(books.totals))
 
     def _few_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
         """May the answers be few: by the groups seen, by `rows` new rows where there are no others, or as they have been few so far?"""
