@@ -13,10 +13,8 @@ where it should not). Null and NaN never match.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +23,14 @@ import pyarrow.compute as pc
 from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_plan
 from latecomer.core.closings import windows_of
-from latecomer.core.theta_window import RANGES, SMALL_ROWS, Operand, WindowJoin
+from latecomer.core.theta_window import Operand, WindowJoin
 from latecomer.lake import small
 from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
 from latecomer.spark.query import check_expressions, sql
 from latecomer.spark.tables import handed
+from latecomer.spark.theta_answers import Answer, Counts, Increments, Ranges, Rows
 from latecomer.spark.types import FLOATING
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
@@ -46,11 +45,6 @@ if TYPE_CHECKING:
 
 LINEAR_FACTOR = 4
 """How many times the rows a window has before it is cut where no result row is formed."""
-
-
-_RANGES = tuple(
-    (field.name, {"int32": "int", "int64": "bigint"}.get(str(field.type), str(field.type))) for field in RANGES
-)
 
 
 class ThetaJoinStage(WindowedStage):
@@ -198,91 +192,35 @@ class ThetaJoinStage(WindowedStage):
         With `new`, a column of -1 for old rows: of ``emit: rows`` only results with a new row; of ``emit: count`` by how much each of its
         values made the count grow, ``_new`` and ``matches``, in parts that add up and without those that are 0.
         """
-        from pyspark.sql import functions as F
-        from pyspark.sql import types as T
-
-        join, kinds, emit = self.window_join, dict(rows.dtypes), self.spec.emit
-        if emit == "count":
-            columns = [("matches", "bigint"), ("_new", "bigint")] if new else [("matches", "decimal(38,0)")]
-        elif emit == "ranges":
-            columns = list(_RANGES)
-        else:
-            columns = []
-            for place in range(len(self.aliases)):
-                columns.append((f"a{place}_seq", "bigint"))
-                columns += [(f"a{place}_{name}", kinds[name]) for name in join.payload[place]]
-            columns += [("_new", "bigint")] if new else []
-        fields = [(key, kinds[key]) for key in keys] + columns
-        schema = T.StructType([T.StructField(name, _parsed(kind)) for name, kind in fields])
-
-        def counted(numbers: list[int]) -> pa.Table:
-            return pa.table({"matches": pa.array([Decimal(number) for number in numbers], pa.decimal128(38, 0))})
-
-        def grown(table: pa.Table, part: WindowJoin, key: str | None) -> tuple[pa.Array, pa.Table]:
-            assert new is not None
-            which, value, count = (pa.array(each) for each in part.increments(table, new, key))
-            return which, pa.table({"matches": count, "_new": value})
-
-        def tables(table: pa.Table, part: WindowJoin, number: int) -> Iterator[pa.Table]:
-            if emit == "count" and new is not None:
-                yield grown(table, part, None)[1]
-            elif emit == "count":
-                yield counted([part.count(table)])
-            elif emit == "ranges":
-                yield part.ranges(table, number)
-            else:
-                yield from part.rows(table, new)
-
-        def answered(windows: pa.Table, which: Any, found: pa.Table) -> Iterator[pa.RecordBatch]:
-            same = windows.select(keys).take(which).columns
-            own = [found[name.removeprefix("a") if emit == "rows" else name] for name, _ in columns]
-            yield from pa.table([*same, *own], names=[name for name, _ in fields]).combine_chunks().to_batches()
-
-        def solve(table: pa.Table, part: WindowJoin, number: int) -> Iterator[pa.RecordBatch]:
-            for found in tables(table, part, number):
-                yield from answered(table, pa.array(np.zeros(found.num_rows, np.int64)), found)
-
-        shared = join.together(pieces.WINDOW) if emit != "ranges" and join.shared else None
-
-        def many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for table in pieces.whole_windows(batches, keys):
-                small, windows, alone = pieces.by_size(table, keys, SMALL_ROWS if shared else 0)
-                for each in alone:
-                    yield from solve(each, join, 0)
-                if shared is None or not windows.num_rows:
-                    continue
-                if emit == "count" and new is not None:
-                    yield from answered(windows, *grown(small, shared, pieces.WINDOW))
-                elif emit == "count":
-                    every = pa.array(np.arange(windows.num_rows))
-                    numbers = shared.counts(small, pieces.WINDOW, windows.num_rows)
-                    yield from answered(windows, every, counted(numbers.tolist()))
-                else:
-                    for found in shared.rows(small, new):
-                        yield from answered(windows, found[f"0_{pieces.WINDOW}"], found)
-
-        def several(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            given = list(batches)
-            if not sum(batch.num_rows for batch in given):
-                return
-            for table, piece in pieces.parts_of(pa.Table.from_batches(given), keys):
-                yield from solve(table, join if piece < 0 else join.piece(bool(piece & 1)), max(piece, 0) >> 1)
-
+        join, answer = self.window_join, self._answer(keys, dict(rows.dtypes), new)
         hot = pieces.hot(rows, keys, join, crowded, self._bound)
         if hot is None:
-            found = rows.repartition(*keys).sortWithinPartitions(*keys).mapInArrow(many, schema)
+            found = rows.repartition(*keys).sortWithinPartitions(*keys).mapInArrow(answer.of_windows, answer.schema)
         else:
-            found = pieces.shipped(rows, keys, join, hot).mapInArrow(several, schema)
-        if emit == "rows":
+            found = pieces.shipped(rows, keys, join, hot).mapInArrow(answer.of_pieces, answer.schema)
+        if isinstance(answer, Rows):
             return self._public(found, keys, new)
-        if emit == "count" and new is None:
-            if hot is not None:  # a cut window may have no piece with a row
-                none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
-                windows = handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
-                zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
-                found = found.unionByName(zeros).groupBy(*keys).agg(F.expr("try_sum(matches)").alias("matches"))
-            found = found.selectExpr("try_cast(matches as bigint) as matches", *keys)
-        return found.select(*(name for name, _ in columns), *keys)
+        if isinstance(answer, Counts):
+            found = self._counted(found, keys, hot)
+        return found.select(*(name for name, _ in answer.columns), *keys)
+
+    def _answer(self, keys: list[str], kinds: dict[str, str], new: str | None) -> Answer:
+        if self.spec.emit == "rows":
+            return Rows(self.window_join, keys, kinds, new)
+        if self.spec.emit == "ranges":
+            return Ranges(self.window_join, keys, kinds)
+        return Increments(self.window_join, keys, kinds, new) if new else Counts(self.window_join, keys, kinds)
+
+    def _counted(self, found: DataFrame, keys: list[str], hot: pieces.Hot | None) -> DataFrame:
+        """Counts of windows, which add up from those of their pieces; null where 64 bits have no room for one."""
+        from pyspark.sql import functions as F
+
+        if hot is not None:  # a cut window may have no piece with a row
+            none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
+            windows = handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
+            zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
+            found = found.unionByName(zeros).groupBy(*keys).agg(F.expr("try_sum(matches)").alias("matches"))
+        return found.selectExpr("try_cast(matches as bigint) as matches", *keys)
 
     def _public(self, found: DataFrame, keys: list[str], new: str | None) -> DataFrame:
         from pyspark.sql import functions as F
@@ -357,12 +295,6 @@ class ThetaJoinStage(WindowedStage):
         after = "sum(s) over (partition by _m order by _new rows between unbounded preceding and current row)"
         known = sums.withColumn("s", F.expr(after)).where("_new >= 0")
         return known.selectExpr("try_cast(s as bigint) as matches", "_m", "_new as repaired_in")
-
-
-def _parsed(kind: str) -> Any:
-    from pyspark.sql.types import _parse_datatype_string
-
-    return _parse_datatype_string(kind)
 
 
 def _matching(op: str, operands: dict[str, str]) -> str:
