@@ -68,6 +68,23 @@ def test_run_does_not_take_back_the_plan_of_another(lake, loaded, asleep, monkey
     assert (journal.planned(lake, "q", "run", 0) is not None) == lost
 
 
+def test_a_commit_that_another_made_meanwhile_is_refused_by_name(lake, loaded, asleep, monkeypatch):
+    """Between the look at a table and the write, where no lease is asked for."""
+    real = small.write_deltalake
+
+    def overtaken(table, *given, **named):
+        if table == lake.table("on_time", "q"):
+            monkeypatch.setattr(small, "write_deltalake", real)
+            crash.point("test:write")
+            real(table, *given, **named)
+        return real(table, *given, **named)
+
+    asleep("test:write", "run-q")
+    monkeypatch.setattr(small, "write_deltalake", overtaken)
+    with pytest.raises(LeaseLost, match="host:1"):
+        run(lake, loaded)
+
+
 def test_repair_plans_nothing_more(lake, loaded, asleep, monkeypatch):
     run(lake, loaded, flush=True)
     real = journal.planned

@@ -90,9 +90,10 @@ def run(
                 state = _process(lake, spec, batch, state, end, lease.confirm)
             except LeaseHeld:
                 raise
-            except Exception:
-                with contextlib.suppress(DeltaError, OSError):
-                    lease.confirm()  # says so where another process has taken over: that is why, then
+            except Exception as error:
+                if isinstance(error, DeltaError):  # a commit that was refused: another process may have taken over
+                    with contextlib.suppress(DeltaError, OSError):
+                        lease.confirm()
                 _take_back(lake, spec, batch, lease.confirm)
                 raise
             count += 1
