@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latecomer.core.join import REQUIRED, RESULTS, IntervalSummary, JoinControl
+from latecomer.core.join import REQUIRED, RESULTS, SAMPLED, IntervalSummary, JoinControl
 from latecomer.core.policies import Constant, RetentionParameters
 from latecomer.jobs.curve import POINTS, Explained, Point, draw
 from latecomer.lake.journal import RunState
@@ -44,7 +44,7 @@ def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> E
 
 def candidates(history: list[IntervalSummary], settings: RetentionParameters) -> list[int]:
     """Retentions worth a look, in us: quantiles of what pairs needed, on the grid of `g`."""
-    cells = np.concatenate([s.cells for s in history]) if history else np.empty((0, 6), np.int64)
+    cells = np.concatenate([s.cells for s in history]) if history else np.empty((0, SAMPLED + 1), np.int64)
     if not len(cells):
         return [0]
     order = np.argsort(cells[:, REQUIRED], kind="stable")

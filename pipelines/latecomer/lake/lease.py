@@ -19,7 +19,7 @@ from types import TracebackType
 
 import psutil
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from latecomer.lake import small
@@ -169,15 +169,7 @@ class Lease:
         }
         data = pa.Table.from_pylist([row], schema=_SCHEMA)
         try:
-            write_deltalake(
-                table if table is not None else self._uri,
-                data,
-                mode="overwrite" if table is not None else "error",
-                schema_mode="overwrite" if table is not None else None,
-                storage_options=None if table is not None else (self._lake.storage_options or None),
-                configuration=small.properties("lease") if table is None else None,
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )
+            small.commit(self._lake, "lease", self._name, table, data)
         except (CommitFailedError, DeltaError, FileExistsError, OSError) as error:
             self._refused = error
             return False

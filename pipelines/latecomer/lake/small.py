@@ -120,19 +120,32 @@ def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, versio
     done = None if table is None else table.transaction_version(app_id)
     if done is not None and done >= version:
         return False
+    commit(lake, area, name, table, rows, Transaction(app_id, version))
+    return True
+
+
+def commit(
+    lake: Lake, area: str, name: str, table: DeltaTable | None, rows: pa.Table, transaction: Transaction | None = None
+) -> None:
+    """Commit `rows` to a table that was looked at, None where there was none; a commit since then is not rebased on, but refused.
+
+    Raises
+    ------
+    DeltaError, OSError
+        It was refused.
+    """
     replace = area in REPLACED_AREAS
     write_deltalake(
-        lake.table(area, name)
-        if table is None
-        else table,  # as it was when it was looked at: a commit since then is refused
+        lake.table(area, name) if table is None else table,
         rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])),
         mode="error" if table is None else "overwrite" if replace else "append",
         schema_mode=None if table is None else "overwrite" if replace else "merge",
         storage_options=None if table is not None else (lake.storage_options or None),
         configuration=properties(area) if table is None else None,
-        commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)], max_commit_retries=0),
+        commit_properties=CommitProperties(
+            app_transactions=None if transaction is None else [transaction], max_commit_retries=0
+        ),
     )
-    return True
 
 
 def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> None:

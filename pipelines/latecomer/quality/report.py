@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from latecomer.quality import promise
 from latecomer.specs.spec import Spec
 
 _STYLE = """
@@ -80,7 +81,7 @@ def _state(page: Path) -> str:
 
 
 def _tiles(counts: dict[str, int], ledger: pd.DataFrame, share: str) -> str:
-    known = ledger[ledger["achieved_on_time"].notna()] if len(ledger) else ledger
+    known = promise.known(ledger)
     weight = known["windows" if "windows" in known else "expected"] if len(known) else pd.Series(dtype=float)
     expected = float(weight.sum())
     values = {
@@ -109,7 +110,7 @@ def _expectations(results: list[dict[str, Any]]) -> str:
 
 
 def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
-    known = ledger[ledger["achieved_on_time"].notna()].tail(400)
+    known = promise.known(ledger).tail(400)
     if not len(known):
         return "<p>Nothing to show yet: late rows of every period are still to be repaired.</p>"
     width, height, margin = 1000, 180, 90

@@ -44,6 +44,12 @@ def column_of(reader: Reader, key: str, text: str, aliases: tuple[str, ...], ali
     return column
 
 
+def of_another(reader: Reader, alias: str, text: str, other: str | None) -> SpecError:
+    """The error of a column of stream `other` where one of `alias`, which is the key, is asked for."""
+    problem = f"is a column of {other}, not of {alias}"
+    return reader.fail(alias, text, problem, f"write a column of {alias}, with or without its alias in front")
+
+
 def group_by_of(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, ...]:
     """``group_by: [column, ...]``: columns of the one stream, with or without its alias in front."""
     found: list[str] = []

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.clauses import STORED, fixed_columns_of, quality_of, select_of, strategy_of, where_of
+from latecomer.specs.clauses import (
+    STORED,
+    fixed_columns_of,
+    jsonable,
+    of_another,
+    quality_of,
+    select_of,
+    strategy_of,
+    where_of,
+)
 from latecomer.specs.common import Reader, shown, stored_name, streams_of
 from latecomer.specs.spec import CONFIDENCE, Spec, rest_of, rows_held_of
 
@@ -89,12 +98,12 @@ class JoinSpec(Spec):
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
         return {
-            "keys": [list(pair) for pair in self.keys],
+            "keys": jsonable(self.keys),
             "window_us": self.window_us,
-            "where": None if self.where is None else ex.to_text(self.where),
-            "select": None if self.select is None else [[item.name, ex.to_text(item.expr)] for item in self.select],
+            "where": jsonable(self.where),
+            "select": jsonable(self.select),
             "quality": {"recall": self.recall, "period_us": self.period_us},
-            "strategy": {name: getattr(self.strategy, name) for name in JoinStrategy.__dataclass_fields__},
+            "strategy": jsonable(self.strategy),
         }
 
 
@@ -144,10 +153,7 @@ def _keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ..
             for column in listed:
                 of = _alias(column, aliases)
                 if of not in (None, alias):
-                    problem = f"is a column of {of}, not of {alias}"
-                    raise inner.fail(
-                        alias, column, problem, f"write a column of {alias}, with or without its alias in front"
-                    )
+                    raise of_another(inner, alias, column, of)
             sides.append([column.removeprefix(f"{alias}.") for column in listed])
         inner.done()
         if len(sides[0]) != len(sides[1]):

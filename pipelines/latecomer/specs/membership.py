@@ -14,7 +14,7 @@ from decimal import ROUND_CEILING, Context
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.clauses import column_of, jsonable, quality_of, strategy_of
+from latecomer.specs.clauses import column_of, jsonable, of_another, quality_of, strategy_of
 from latecomer.specs.common import Reader, streams_of
 from latecomer.specs.spec import rest_of, rows_held_of
 from latecomer.specs.windows import WINDOW, Window, WindowedSpec, window_of
@@ -147,8 +147,7 @@ def _elements(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.Column, ...]
         text = inner.text(alias)
         found.append(column_of(inner, alias, text, aliases, alias))
         if found[-1].alias != alias:
-            problem = f"is a column of {found[-1].alias}, not of {alias}"
-            raise inner.fail(alias, text, problem, f"write a column of {alias}, with or without its alias in front")
+            raise of_another(inner, alias, text, found[-1].alias)
     inner.done()
     return tuple(found)
 
