@@ -1,8 +1,8 @@
 """Small tables without a JVM: delta-rs reads them and commits to them, each commit once.
 
 Idempotence is Delta's own transaction identifiers: a writer names itself (`app_id`) and counts its commits
-(`version`); a commit whose version the table already holds is left out. Single writer per table, so the look
-before the write is enough; where two writers race (leases), the commit itself refuses the second.
+(`version`); a commit whose version the table already holds is left out. There is a single writer per table; where two
+race all the same, for a lease or since one was asleep between its look and its write, the commit itself refuses the second.
 """
 
 from __future__ import annotations
