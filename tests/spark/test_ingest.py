@@ -3,6 +3,7 @@
 import gzip
 import json
 import signal
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.ingestions import committed_seq, quarantined, stream_totals
 from latecomer.lake.landing import digest
 from latecomer.spark import ingest as ingestion
+from latecomer.spark import tables
 from latecomer.spark.ingest import IngestOptions, ingest
 
 from tests.support import commands
@@ -286,3 +288,83 @@ def test_what_was_taken_back_is_ingested_when_it_comes_again(lake, tmp_path):
     done = ingest(lake, [str(tmp_path / "second.csv")], of_s)
     assert done.rows_ingested == {"s": 2} and [row["v"] for row in rows_of(lake, "s")] == [1, 2, 3]
     assert committed_seq(lake) == 3
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("by_seq", [False, True])
+def test_streams_of_one_call_are_in_one_order_and_keep_their_own_types(lake, tmp_path, monkeypatch, many, by_seq):
+    if many:
+        monkeypatch.setattr(tables, "FEW_ROWS", 0)
+    order = "seq" if by_seq else "arrival_ts"
+    (tmp_path / "views").mkdir()
+    (tmp_path / "views" / "1.csv").write_text(f"event_ts,{order},value,odd name\n1,10,x,1\n2,30,,2\n")
+    (tmp_path / "views" / "2.csv").write_text(f"event_ts,{order},value\n3,50,007\nbad,55,y\n")
+    pq.write_table(
+        pa.table({"event_ts": [4, 5, 6], order: [20, 40, 60], "value": [0.5, 1.5, 2.5]}), tmp_path / "b.parquet"
+    )
+    paths = {"views": [str(tmp_path / "views")], "buys": [str(tmp_path / "b.parquet")]}
+    done = ingest(lake, paths, IngestOptions())
+    assert done.rows_ingested == {"views": 3, "buys": 3} and done.rows_quarantined == {"views": 1}
+    assert done.reasons == {"event time cannot be read": 1}
+    views, buys = rows_of(lake, "views"), rows_of(lake, "buys")
+    assert [(row["seq"], row["value"], row["odd_name"]) for row in views] == [
+        (0, "x", 1),
+        (2, None, 2),
+        (4, "007", None),
+    ]
+    assert [(row["seq"], row["value"]) for row in buys] == [(1, 0.5), (3, 1.5), (5, 2.5)]
+    assert small.read(lake, "quarantine", "views").to_pylist()[0]["file"] == str(tmp_path / "views" / "2.csv")
+    more = "source_seq" if by_seq else None
+    wanted = {"event_ts", "arrival_ts", "seq", "value", more} - {None}
+    assert set(buys[0]) == wanted and set(views[0]) == wanted | {"odd_name"}
+    again = ingest(lake, {"views": paths["views"]}, IngestOptions())
+    assert again.rows_read == 0 and len(again.skipped_files) == 2
+    assert ingest(lake, [paths["buys"][0]], IngestOptions(stream="buys")).rows_read == 0
+
+
+def test_a_call_of_several_streams_is_all_or_nothing(lake, tmp_path):
+    (tmp_path / "a.csv").write_text("event_ts\n1\n")
+    (tmp_path / "b.csv").write_text("time\n1\n")
+    with pytest.raises(InputError, match=r"b\.csv: 'event_ts': no such column"):
+        ingest(lake, {"a": [str(tmp_path / "a.csv")], "b": [str(tmp_path / "b.csv")]}, IngestOptions())
+    assert not lake.names("events")
+
+
+def test_streams_of_one_call_that_number_their_rows_in_two_ways_are_refused(lake, tmp_path):
+    (tmp_path / "a.csv").write_text("event_ts,seq\n1,1\n")
+    (tmp_path / "b.csv").write_text("event_ts,seq\n1,2024-01-01T00:00:00Z\n")
+    with pytest.raises(InputError, match=r"column seq.*it is to order them all"):
+        ingest(lake, {"a": [str(tmp_path / "a.csv")], "b": [str(tmp_path / "b.csv")]}, IngestOptions())
+
+
+def test_a_stream_that_arrived_before_another_ingested_earlier_is_said(lake, tmp_path):
+    said: list[str] = []
+    hours = [1_700_000_000 + 3600 * n for n in range(4)]
+    (tmp_path / "a.csv").write_text(f"event_ts,arrival_ts\n0,{hours[3]}\n")
+    (tmp_path / "b.csv").write_text(f"event_ts,arrival_ts\n0,{hours[0]}\n")
+    (tmp_path / "c.csv").write_text(f"event_ts,arrival_ts\n0,{hours[2]}\n")
+    seconds = IngestOptions(time_unit="s")
+    for name in "abc":
+        ingest(lake, {name: [str(tmp_path / f"{name}.csv")]}, seconds, said.append)
+    told = [line for line in said if "earlier call" in line]
+    assert len(told) == 1 and "rows of b arrived from 2023-11-14T22:13:20Z" in told[0] and "a=PATH b=PATH" in told[0]
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "double", "decimal", "bigint"])
+@pytest.mark.parametrize("unit", ["us", "ms", "s"])
+def test_numbers_in_time_columns_count_the_unit_that_is_said(lake, tmp_path, kind, unit):
+    scale = {"us": 1, "ms": 1_000, "s": 1_000_000}[unit]
+    times = [1_735_689_600, 1_735_689_601]
+    fraction = ".25" if unit != "us" and kind != "bigint" else ""
+    wanted = [int((t + (0.25 if fraction else 0)) * scale) for t in times]
+    path = tmp_path / ("a.csv" if kind == "text" else "a.json" if kind == "json" else "a.parquet")
+    if kind == "text":
+        path.write_text("event_ts\n" + "".join(f"{t}{fraction}\n" for t in times))
+    elif kind == "json":
+        path.write_text("".join(f'{{"event_ts": {t}{fraction}}}\n' for t in times))
+    else:
+        of = {"double": pa.float64(), "decimal": pa.decimal128(20, 2), "bigint": pa.int64()}[kind]
+        pq.write_table(pa.table({"event_ts": pa.array([Decimal(f"{t}{fraction}") for t in times]).cast(of)}), path)
+    done = ingest(lake, [str(path)], IngestOptions(stream="s", time_unit=unit))
+    assert done.rows_quarantined == {} and done.event_times_us == (wanted[0], wanted[1])
+    assert [row["event_ts"].timestamp() * 1e6 for row in rows_of(lake, "s")] == wanted

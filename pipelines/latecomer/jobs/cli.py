@@ -56,8 +56,8 @@ def main() -> None:
 
 @main.command()
 @LAKE
-@click.option("--stream", metavar="NAME", help="Stream that all rows belong to. Give this or --by.")
-@click.option("--by", metavar="COLUMN", help="Column that names each row's stream. Give this or --stream.")
+@click.option("--stream", metavar="NAME", help="Stream that all rows belong to.")
+@click.option("--by", metavar="COLUMN", help="Column that names each row's stream.")
 @click.option(
     "--format",
     "format_",
@@ -73,6 +73,13 @@ def main() -> None:
 )
 @click.option(
     "--timezone", default="UTC", show_default=True, help="Time zone of times that name none, in every column."
+)
+@click.option(
+    "--time-unit",
+    type=click.Choice(["us", "ms", "s"]),
+    default="us",
+    show_default=True,
+    help="What numbers in the two time columns count since 1970.",
 )
 @click.option(
     "--max-future",
@@ -91,13 +98,16 @@ def ingest(
     event_column: str,
     arrival_column: str,
     timezone: str,
+    time_unit: str,
     max_future: str,
     as_json: bool,
     paths: tuple[str, ...],
 ) -> None:
     """Read files and store their rows in arrival order.
 
-    The rows of one call are ordered by their `seq` column, if they have none by arrival time, else as they stand in the
+    Say which stream they are of: --stream NAME, --by COLUMN, or NAME=PATH for each path, as in
+    `views=landing/views buys=landing/buys`. The rows of one call, of all its streams, are ordered by their `seq` column, if they
+    have none by arrival time, else as they stand in the
     files; they follow everything ingested before. A file whose content was ingested before is skipped; one that has grown
     since comes in again with all its rows, and is named. Rows that cannot be used go to quarantine.
     """
@@ -112,9 +122,11 @@ def ingest(
         event_column=event_column,
         arrival_column=arrival_column,
         timezone=timezone,
+        time_unit=time_unit,
         max_future_us=parse_duration(max_future, source="ingest", key="--max-future"),
     )
-    done = stage.ingest(Lake(lake_uri), list(paths), options, progress=_progress)
+    named = list(paths) if stream is not None or by is not None else _by_name(paths)
+    done = stage.ingest(Lake(lake_uri), named, options, progress=_progress)
     quarantined = sum(done.rows_quarantined.values())
     _report(
         as_json,
@@ -122,6 +134,7 @@ def ingest(
             "rows_read": done.rows_read,
             "ingested": sum(done.rows_ingested.values()),
             "quarantined": quarantined,
+            "quarantine_reasons": done.reasons,
             "streams": done.rows_ingested,
             "skipped_files": done.skipped_files,
             "left_out_files": done.left_out_files,
@@ -135,6 +148,7 @@ def ingest(
         f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, put {quarantined:,} into "
         f"quarantine, skipped {len(done.skipped_files)} files ingested before ({done.seconds:.1f} s)"
         + text.event_times(done.event_times_us)
+        + "".join(f"\n  {count:,} into quarantine: {reason}" for reason, count in list(done.reasons.items())[:5])
         + text.listed(
             done.left_out_files,
             "left out, of unknown type, or folders (to ingest them, name them, files with --format)",
@@ -144,6 +158,20 @@ def ingest(
             "files were ingested before with other content or options (if they grew, their earlier rows are now there twice)",
         ),
     )
+
+
+def _by_name(paths: tuple[str, ...]) -> dict[str, list[str]]:
+    """The paths of each stream, from ``NAME=PATH``."""
+    from latecomer.lake.errors import InputError
+
+    found: dict[str, list[str]] = {}
+    for each in paths:
+        name, equals, path = each.partition("=")
+        if not equals:
+            remedy = "say --stream NAME or --by COLUMN, or give each path as NAME=PATH"
+            raise InputError("ingest", each, "does not say which stream its rows are of", remedy)
+        found.setdefault(name, []).append(path)
+    return found
 
 
 @main.command()

@@ -33,10 +33,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def event_times(span: tuple[int, int] | None) -> str:
-    """A line that shows when seconds were taken for microseconds."""
+    """A line that shows when seconds or milliseconds were taken for microseconds."""
     if span is None:
         return ""
-    doubt = " (is that right? integers are read as microseconds since 1970)" if 0 < span[1] < _YEAR_US else ""
+    doubt = (
+        " (is that right? numbers are microseconds since 1970, unless --time-unit says ms or s)"
+        if 0 < span[0] < _YEAR_US
+        else ""
+    )
     return f"\n  event times {instant(span[0])} to {instant(span[1])}{doubt}"
 
 

@@ -30,6 +30,17 @@ def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, in
     return found
 
 
+def last_arrivals(lake: Lake) -> dict[str, int]:
+    """When the last row of each stream arrived, us; without those whose rows say nothing of it."""
+    rows = small.read(lake, "ingest", "committed", columns=["counts"])
+    found: dict[str, int] = {}
+    for text in [] if rows is None else rows["counts"].to_pylist():
+        for stream, counts in json.loads(text).items():
+            if "arrived_to" in counts:
+                found[stream] = max(counts["arrived_to"], found.get(stream, counts["arrived_to"]))
+    return found
+
+
 def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> int:
     """Rows of these streams that ingestions put into quarantine: all, or those up to number `last`."""
     totals = stream_totals(lake, last)

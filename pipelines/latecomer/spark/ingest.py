@@ -2,7 +2,7 @@
 
 Rows of one call are ordered by the source's ``seq``, else by arrival, else as they stand in the files; ties always by
 file and position. They follow everything ingested before. Rows that cannot be used go to ``quarantine/<stream>``
-and get no place.
+and get no place. A call may be of several streams, each with its own files and types of columns, in one order.
 
 Commit order: plan (``ingest/journal``), event and quarantine tables, ``ingest/committed``. Readers trust arrivals
 below the last committed ``seq``. An interrupted ingestion is taken up again if the same content comes back, and
@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
-from latecomer.lake.ingestions import committed_seq, ingested_before
+from latecomer.lake.ingestions import committed_seq, ingested_before, last_arrivals
 from latecomer.lake.landing import digest, find, format_of, readable
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
@@ -37,8 +38,9 @@ from latecomer.specs.common import STREAM, STREAM_REMEDY
 from latecomer.specs.expressions import ALWAYS_THERE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
+HOUR_US = 3_600_000_000
 ROWS_PER_FILE = 1_000_000
 _WRITERS = 4
 
@@ -59,6 +61,8 @@ class IngestResult:
         The places it gave, ``[seq_from, seq_to)``.
     event_times_us
         First and last event time ingested, us; None where no row was.
+    reasons
+        Why rows were put into quarantine, and how many; without the values.
     """
 
     rows_read: int
@@ -70,13 +74,24 @@ class IngestResult:
     seq_from: int
     seq_to: int
     event_times_us: tuple[int, int] | None
+    reasons: dict[str, int]
     seconds: float
 
 
 def ingest(
-    lake: Lake, paths: Sequence[str], options: IngestOptions, progress: Callable[[str], None] | None = None
+    lake: Lake,
+    paths: Sequence[str] | Mapping[str, Sequence[str]],
+    options: IngestOptions,
+    progress: Callable[[str], None] | None = None,
 ) -> IngestResult:
     """Ingest landing files as one call.
+
+    Parameters
+    ----------
+    paths
+        Files and folders; or those of each stream, where `options` name none.
+    progress
+        Called with one line per thing worth saying.
 
     Raises
     ------
@@ -87,30 +102,38 @@ def ingest(
     """
     started = time.monotonic()
     say = progress or (lambda line: None)
-    _check_options(options)
-    files, others = find(paths, options.format)
-    left_out = [str(path) for path in others]
-    digests = {}
-    for path in files:
-        with readable(path):
-            digests[path] = _digest(path, options)
+    left_out: list[str] = []
+    found: list[tuple[IngestOptions, list[tuple[Path, str]]]] = []
+    for own, some in _by_stream(paths, options):
+        _check_options(own)
+        files, others = find(some, own.format)
+        left_out += map(str, others)
+        digests = []
+        for path in files:
+            with readable(path):
+                digests.append((path, _digest(path, own)))
+        found.append((own, digests))
     with Lease(lake, "ingest") as lease:
         known, streams_of = ingested_before(lake)
-        fresh: list[Path] = []
+        sources: list[_Source] = []
         skipped: list[str] = []
-        for path in files:
-            if known & {digests[path], _without_format(digests[path])}:
-                skipped.append(str(path))
-            else:
-                known.add(digests[path])
-                fresh.append(path)
+        for own, digests in found:
+            fresh = []
+            for path, digested in digests:
+                if known & {digested, _without_format(digested)}:
+                    skipped.append(str(path))
+                else:
+                    known.add(digested)
+                    fresh.append((path, digested))
+            if fresh:
+                sources.append(_Source(own, *map(list, zip(*fresh, strict=True))))
         start = committed_seq(lake)
-        if not fresh:
-            return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, time.monotonic() - started)
-        job = _Ingestion(lake, options, fresh, [digests[path] for path in fresh], start, lease)
+        if not sources:
+            return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, {}, time.monotonic() - started)
+        job = _Ingestion(lake, sources, start, lease)
         with job:
             job.check_unchanged()
-            say(f"ingest: {len(fresh)} files read")
+            say(f"ingest: {len(job.files)} files read")
             try:
                 counts = job.write(say)
             except Exception:
@@ -125,10 +148,11 @@ def ingest(
             kept_out,
             skipped,
             left_out,
-            [str(path) for path in fresh if streams_of.get(str(path.resolve()), set()) & counts.keys()],
+            [str(path) for path in job.files if streams_of.get(str(path.resolve()), set()) & counts.keys()],
             start,
             start + total,
             job.event_times_us,
+            job.reasons,
             time.monotonic() - started,
         )
 
@@ -137,40 +161,74 @@ ROW_BYTES = 16
 """Bytes of a landing file that may be a row; compressed ones have that few."""
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Files that are read alike, and their digests: a whole call's, or those of one of its streams."""
+
+    options: IngestOptions
+    files: list[Path]
+    digests: list[str]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A source that was read: its rows, the types of its payload columns, and what these are called until its tables are written."""
+
+    options: IngestOptions
+    landed: landing.Landed
+    types: dict[str, str]
+    inner: dict[str, str]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Inner names of the payload columns, by those in the table."""
+        return {landing_rows.stored(name): self.inner[name] for name in self.types}
+
+    def judged(self, clock_us: int, by_seq: bool) -> DataFrame:
+        """Its rows as :func:`latecomer.spark.landing_rows.judge` has them, under inner names."""
+        rows = landing_rows.judge(self.landed, self.types, self.options, clock_us, by_seq)
+        return rows.withColumnsRenamed({outer: inner for outer, inner in self.columns.items() if outer != inner})
+
+
 class _Ingestion:
     """One call's work, from read files to the committed row."""
 
-    def __init__(
-        self, lake: Lake, options: IngestOptions, files: list[Path], digests: list[str], start: int, lease: Lease
-    ) -> None:
-        self.lease = lease
-        self.lake, self.options, self.files, self.digests, self.start = lake, options, files, digests, start
-        self.spark = session(lake, rows=sum(path.stat().st_size for path in files) // ROW_BYTES)
-        self._stamps = {path: _stamp(path) for path in files if format_of(path, options.format) == "parquet"}
+    def __init__(self, lake: Lake, sources: list[_Source], start: int, lease: Lease) -> None:
+        self.lake, self.sources, self.start, self.lease = lake, sources, start, lease
+        self.files = [path for each in sources for path in each.files]
+        self.digests = [digested for each in sources for digested in each.digests]
+        self.spark = session(lake, rows=sum(path.stat().st_size for path in self.files) // ROW_BYTES)
+        self._stamps = {
+            path: _stamp(path) for s in sources for path in s.files if format_of(path, s.options.format) == "parquet"
+        }
         self.unfinished = self._unfinished()
-        self.landed = landing.read(self.spark, lake, files, options)
         self.event_times_us: tuple[int, int] | None = None
+        self.reasons: dict[str, int] = {}
+        self.staging = landing.Staging(lake)
+        self.staging.sweep()
         try:
-            self.types = self._agree_types()
+            self.parts = self._read()
+            self.by_seq = self._is_by_seq()
         except BaseException:
-            self.landed.close()
+            self.staging.close()
             raise
 
     def __enter__(self) -> _Ingestion:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.landed.close()
+        self.staging.close()
 
     def check_unchanged(self) -> None:
         """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
-        for path, known in zip(self.files, self.digests, strict=True):
-            try:
-                same = _digest(path, self.options) == known
-            except OSError:
-                same = False
-            if not same:
-                raise _changed(path)
+        for each in self.sources:
+            for path, known in zip(each.files, each.digests, strict=True):
+                try:
+                    same = _digest(path, each.options) == known
+                except OSError:
+                    same = False
+                if not same:
+                    raise _changed(path)
 
     def check_in_place(self) -> None:
         """Refuse Parquet files that were written to since: they are not copied but read again and again until their rows are written."""
@@ -178,14 +236,44 @@ class _Ingestion:
             if _stamp(path) != stamp:
                 raise _changed(path)
 
-    def _agree_types(self) -> dict[str, str]:
-        """Column -> Spark type for the whole call, agreed with the tables that exist."""
-        if self.options.stream is None:
-            found = landing_rows.streams(self.landed, self.options, self.lake.names("events"))
+    def _read(self) -> list[_Part]:
+        """Every source, with its columns' types agreed with the tables that exist."""
+        parts: list[_Part] = []
+        first = 0
+        for k, each in enumerate(self.sources):
+            landed = landing.read(self.spark, each.files, each.options, self.staging, first)
+            first += len(each.files)
+            types = landing_rows.agree(landed, self._existing(each, landed), each.options, each.files)
+            names = {name: landing_rows.stored(name) for name in types}
+            if len(self.sources) > 1:  # a column of one stream is another than that of the next
+                names = {name: f"_{k}_{outer}" for name, outer in names.items()}
+            parts.append(_Part(each.options, landed, types, names))
+        return parts
+
+    def _existing(self, source: _Source, landed: landing.Landed) -> dict[str, dict[str, str]]:
+        """Columns and Spark types of the tables that the source's rows go to."""
+        stream = source.options.stream
+        if stream is None:
+            found = landing_rows.streams(landed, source.options, self.lake.names("events"))
         else:
-            found = [self.options.stream] if self.lake.exists("events", self.options.stream) else []
-        existing = {name: dict(tables.read(self.spark, self.lake, "events", name).dtypes) for name in found}
-        return landing_rows.agree(self.landed, existing, self.options, self.files)
+            found = [stream] if self.lake.exists("events", stream) else []
+        return {name: dict(tables.read(self.spark, self.lake, "events", name).dtypes) for name in found}
+
+    def _is_by_seq(self) -> bool:
+        """Does the source's ``seq`` order the call? Where every file has one; it has to be one that can."""
+        if not all(landing_rows.orders(part.landed, part.types) for part in self.parts):
+            return False
+        for part in self.parts:
+            landing_rows.refuse_unordered(part.landed, part.types)
+        one, *others = self.parts
+        for part in others:
+            if part.types["seq"] != one.types["seq"]:
+                kind, file = one.types["seq"], one.landed.origin["seq"]
+                problem = f"is {part.types['seq']}, and {kind} in {file}; it is to order them all"
+                raise InputError(
+                    f"{part.landed.origin['seq']}: column seq", None, problem, "rename or mend one of them"
+                )
+        return True
 
     def _unfinished(self) -> tuple[int, int] | None:
         """(number, clock in us) of an interrupted ingestion of the same files; one of other files is taken back.
@@ -212,7 +300,8 @@ class _Ingestion:
 
     def _what(self) -> dict[str, object]:
         stamps = [list(stamp) for stamp in self._stamps.values()]
-        return {"digests": self.digests, "options": asdict(self.options), "stamps": stamps}
+        options = [asdict(each.options) for each in self.sources]
+        return {"digests": self.digests, "options": options[0] if len(options) == 1 else options, "stamps": stamps}
 
     def _plan(self) -> tuple[int, int]:
         """(number, clock in us): those of the interrupted ingestion, or new ones."""
@@ -232,12 +321,15 @@ class _Ingestion:
         """Write every table and commit; rows and quarantined rows per stream."""
         number, clock = self._plan()
         crash.point("ingest:planned")
-        for name in self.types:
+        for name in dict.fromkeys(name for part in self.parts for name in part.types):
             if landing_rows.stored(name) != name:
                 say(f"ingest: column {name!r} is stored as {landing_rows.stored(name)}")
-        if "seq" in self.types and not landing_rows.orders(self.landed, self.types):
+        if not self.by_seq and any("seq" in part.types for part in self.parts):
             say("ingest: not every file has a column seq, so it orders nothing")
-        judged = landing_rows.judge(self.landed, self.types, self.options, clock).persist()
+        judged, *others = (part.judged(clock, self.by_seq) for part in self.parts)
+        for other in others:
+            judged = judged.unionByName(other, allowMissingColumns=True)
+        judged = judged.persist()
         try:
             return self._write(judged, number, say)
         finally:
@@ -246,14 +338,24 @@ class _Ingestion:
     def _write(self, judged: DataFrame, number: int, say: Callable[[str], None]) -> dict[str, dict[str, int]]:
         from pyspark.sql import functions as F
 
-        usable = F.when(F.col("_problem").isNull(), F.col("event_ts"))
+        usable, arrived = (F.when(F.col("_problem").isNull(), F.col(name)) for name in ("event_ts", "arrival_ts"))
         totals = judged.groupBy("_stream").agg(
             F.count_if(F.col("_problem").isNull()).alias("rows"),
             F.count_if(F.col("_problem").isNotNull()).alias("quarantined"),
             *(F.unix_micros(each(usable)).alias(name) for name, each in (("first", F.min), ("last", F.max))),
+            F.unix_micros(F.min(arrived)).alias("arrived_from"),
+            F.unix_micros(F.max(arrived)).alias("arrived_to"),
         )
         found = totals.collect()
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in found}
+        if not self.by_seq:
+            self._note_arrivals({row["_stream"]: row for row in found if row["arrived_to"] is not None}, counts, say)
+        if any(c["quarantined"] for c in counts.values()):
+            reason = F.substring_index("_problem", ": ", 1).alias("reason")
+            why = judged.where(F.col("_problem").isNotNull()).groupBy(reason).count().collect()
+            self.reasons = {
+                row["reason"]: row["count"] for row in sorted(why, key=lambda row: (-row["count"], row["reason"]))
+            }
         spans = [(row["first"], row["last"]) for row in found if row["rows"]]
         if spans:
             self.event_times_us = min(first for first, _ in spans), max(last for _, last in spans)
@@ -285,12 +387,33 @@ class _Ingestion:
             ranked.unpersist()
         return self._commit(counts, good, number)
 
+    def _note_arrivals(
+        self, found: dict[str, Row], counts: dict[str, dict[str, int]], say: Callable[[str], None]
+    ) -> None:
+        """Keep in `counts` when the rows of each stream arrived; say so where others, which came before them, arrived long after."""
+        before = last_arrivals(self.lake)
+        for stream, row in found.items():
+            counts[stream] |= {"arrived_from": row["arrived_from"], "arrived_to": row["arrived_to"]}
+            later = {
+                other: time
+                for other, time in before.items()
+                if other not in counts and time > row["arrived_from"] + HOUR_US
+            }
+            if later:
+                other, time = max(later.items(), key=lambda each: each[1])
+                say(
+                    f"ingest: rows of {stream} arrived from {_instant(row['arrived_from'])} on, but stand after those of {other}, which "
+                    f"arrived up to {_instant(time)} and were ingested by an earlier call; a query over both sees such an order of "
+                    f"arrival. One call orders its streams by arrival: latecomer ingest {other}=PATH {stream}=PATH"
+                )
+
     def _write_few(self, ordered: DataFrame, judged: DataFrame, counts: dict[str, dict[str, int]], number: int) -> None:
         """Write every table from the driver: with few rows Spark's own commits would take all the time."""
         events = ordered.toArrow()
-        columns = [*ALWAYS_THERE, *map(landing_rows.stored, self.types)]
         for stream in sorted(stream for stream, c in counts.items() if c["rows"]):
-            own = events.filter(pc.equal(events["_stream"], stream)).select(columns).sort_by("seq")
+            columns = self._columns(stream)
+            own = events.filter(pc.equal(events["_stream"], stream)).select(list(columns.values())).sort_by("seq")
+            own = own.rename_columns(list(columns))
             self.lease.confirm()
             small.append(self.lake, "events", stream, own, "ingest", number)
             crash.point("ingest:events")
@@ -346,8 +469,13 @@ class _Ingestion:
     def _event_rows(self, ordered: DataFrame, stream: str) -> DataFrame:
         from pyspark.sql import functions as F
 
-        payload = map(quoted, map(landing_rows.stored, self.types))
-        return ordered.where(F.col("_stream") == stream).select(*ALWAYS_THERE, *payload)
+        columns = (F.col(quoted(inner)).alias(outer) for outer, inner in self._columns(stream).items())
+        return ordered.where(F.col("_stream") == stream).select(*columns)
+
+    def _columns(self, stream: str) -> dict[str, str]:
+        """Columns of a stream's table, and what they are called until it is written."""
+        part = next((part for part in self.parts if part.options.stream == stream), self.parts[0])
+        return {name: name for name in ALWAYS_THERE} | part.columns
 
     def _bad_rows(self, judged: DataFrame, stream: str | None, number: int) -> DataFrame:
         """Quarantined rows of a stream; None: of all, with ``_stream``."""
@@ -364,6 +492,15 @@ class _Ingestion:
             F.col("_problem").alias("reason"),
             F.lit(number).cast("bigint").alias("ingest_id"),
         )
+
+
+def _by_stream(
+    paths: Sequence[str] | Mapping[str, Sequence[str]], options: IngestOptions
+) -> list[tuple[IngestOptions, Sequence[str]]]:
+    """What is read alike: all paths, or those of each stream."""
+    if not isinstance(paths, Mapping):
+        return [(options, paths)]
+    return [(replace(options, stream=stream), some) for stream, some in paths.items()]
 
 
 def _check_options(options: IngestOptions) -> None:
@@ -393,9 +530,14 @@ def _changed(path: Path) -> InputError:
     return InputError(str(path), None, "was changed while it was read; nothing was ingested", remedy)
 
 
+def _instant(time_us: int) -> str:
+    return f"{np.datetime64(time_us, 'us').astype('datetime64[s]')}Z"
+
+
 def _digest(path: Path, options: IngestOptions) -> str:
     """Digest of a file's content and of how it is read, then its format: read as another it comes in again, as it should after a mistake."""
     named = [options.stream, options.by, options.event_column, options.arrival_column, options.timezone]
+    named += [] if options.time_unit == "us" else [options.time_unit]
     return f"{digest(path, json.dumps(named))} {format_of(path, options.format)}"
 
 

@@ -8,10 +8,16 @@ DAY_US = 86_400_000_000
 EARLIEST_EVENT_US = -2_208_988_800_000_000
 """1900: an earlier event time is taken for a clock that is wrong."""
 
+TIME_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}
+"""Microseconds of each."""
+
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds."""
+    """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds.
+
+    `time_unit` is what numbers in the two time columns count since 1970, one of `TIME_UNITS`.
+    """
 
     stream: str | None = None
     by: str | None = None
@@ -19,5 +25,6 @@ class IngestOptions:
     event_column: str = "event_ts"
     arrival_column: str = "arrival_ts"
     timezone: str = "UTC"
+    time_unit: str = "us"
     max_future_us: int = DAY_US
     earliest_us: int = EARLIEST_EVENT_US

@@ -86,31 +86,16 @@ class Landed:
     text: set[str]
     origin: dict[str, Path]
     shared: set[str]
-    staging: Staging
-
-    def close(self) -> None:
-        """Remove what was staged."""
-        self.staging.close()
 
 
-def read(spark: SparkSession, lake: Lake, files: list[Path], options: IngestOptions) -> Landed:
-    """All files as one DataFrame. Only for the holder of the lease of ingestions.
+def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging: Staging, first: int = 0) -> Landed:
+    """All files as one DataFrame, numbered from `first`.
 
     Raises
     ------
     InputError
         A file that cannot be used as a whole.
     """
-    staging = Staging(lake)
-    staging.sweep()
-    try:
-        return _read(spark, files, options, staging)
-    except BaseException:
-        staging.close()
-        raise
-
-
-def _read(spark: SparkSession, files: list[Path], options: IngestOptions, staging: Staging) -> Landed:
     from pyspark.sql import functions as F
 
     parts: list[DataFrame] = []
@@ -120,7 +105,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
     origin: dict[str, Path] = {}
     kept: dict[str, str] = {}
     kinds: dict[str, tuple[str, Path]] = {}
-    for index, path in enumerate(files):
+    for index, path in enumerate(files, first):
         kind = format_of(path, options.format)
         try:
             part = _parquet(spark, path, staging) if kind == "parquet" else _text(spark, path, kind or "csv", staging)
@@ -158,7 +143,7 @@ def _read(spark: SparkSession, files: list[Path], options: IngestOptions, stagin
             )
         union = union.withColumn(name, F.lit(None).cast("string"))
         text.add(name)
-    return Landed(union, text, origin, set.intersection(*named) if named else set(), staging)
+    return Landed(union, text, origin, set.intersection(*named) if named else set())
 
 
 def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) -> None:

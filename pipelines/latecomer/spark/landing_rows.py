@@ -11,6 +11,7 @@ import numpy as np
 from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import quoted
+from latecomer.spark.ingest_options import TIME_UNITS
 from latecomer.spark.landing import RESERVED, WIDENS, Landed
 from latecomer.spark.types import WHOLE, is_number
 from latecomer.specs.common import STREAM, folded, stored_name
@@ -102,7 +103,6 @@ def agree(
             del types[name]
         else:
             types[name] = guessed
-    _refuse_unordered(landed, types)
     for name, kind in list(types.items()):
         if name in texts:
             continue
@@ -125,12 +125,10 @@ def orders(landed: Landed, types: dict[str, str]) -> bool:
     return "seq" in landed.shared and types.get("seq", "void") != "void"
 
 
-def _refuse_unordered(landed: Landed, types: dict[str, str]) -> None:
+def refuse_unordered(landed: Landed, types: dict[str, str]) -> None:
     """Refuse a ``seq`` that cannot order rows: they would stand as they do in the files, and nobody would know."""
     from pyspark.sql import functions as F
 
-    if not orders(landed, types):
-        return
     kind, value = types["seq"], F.col("seq")
     if is_number(kind) or kind in (*_TIMES, "date"):
         return
@@ -145,12 +143,10 @@ def _refuse_unordered(landed: Landed, types: dict[str, str]) -> None:
         )
 
 
-def _order(landed: Landed, types: dict[str, str], arrival: Column, zone: str) -> Column:
-    """What orders the rows of the call; see :func:`judge`."""
+def _seq(landed: Landed, types: dict[str, str], zone: str) -> Column:
+    """The source's ``seq`` as what orders rows; see :func:`judge`."""
     from pyspark.sql import functions as F
 
-    if not orders(landed, types):
-        return arrival
     value = _typed(F.col("seq"), dict(landed.rows.dtypes)["seq"], types["seq"], zone)
     if types["seq"] != "string":
         return value
@@ -220,20 +216,20 @@ def _count_text(
     }
 
 
-def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_us: int) -> DataFrame:
+def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_us: int, by_seq: bool) -> DataFrame:
     """Typed rows with ``_stream``, ``_order``, and where a row cannot be used ``_problem`` and ``_raw``: of most rows it is not worked out.
 
-    ``_order`` is the source's ``seq`` where every file has one (text of digits as text that sorts as they count), else the arrival in us,
-    null where there is neither.
+    ``_order`` is the source's ``seq`` where it orders the call, `by_seq` (text of digits as text that sorts as they count), else the
+    arrival in us, null where there is none.
     """
     from pyspark.sql import functions as F
 
     rows = landed.rows
     kinds = dict(rows.dtypes)
-    event = _moment(options.event_column, kinds[options.event_column], options.timezone)
+    event = _moment(options.event_column, kinds[options.event_column], options)
     has_arrival = options.arrival_column in kinds
     arrival = (
-        _moment(options.arrival_column, kinds[options.arrival_column], options.timezone)
+        _moment(options.arrival_column, kinds[options.arrival_column], options)
         if has_arrival
         else F.lit(None).cast("bigint")
     )
@@ -273,7 +269,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
                     F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string")),
                 )
             )
-    order = _order(landed, types, arrival, options.timezone)
+    order = _seq(landed, types, options.timezone) if by_seq else arrival
     problem = F.coalesce(*problems)
     return rows.select(
         F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= LATEST_TIME_US), event)).alias("event_ts"),
@@ -288,23 +284,30 @@ UNKNOWN = "_unknown"
 """In place of a stream, for rows that name none."""
 
 
-def _moment(name: str, kind: str, zone: str) -> Column:
-    """A time column as bigint microseconds; null where it cannot be read."""
+def _moment(name: str, kind: str, options: IngestOptions) -> Column:
+    """A time column as bigint microseconds; null where it cannot be read. Numbers count the unit that the call says, and may have a fraction of it."""
     from pyspark.sql import functions as F
 
-    value = F.col(quoted(name))
+    value, unit = F.col(quoted(name)), TIME_UNITS[options.time_unit]
     if kind in WHOLE:
-        return value.cast("bigint")
+        return F.try_multiply(value.cast("bigint"), F.lit(unit))
     if kind == "double" or kind.startswith("decimal"):  # whole numbers beside a missing one, or unsigned
+        if unit > 1:
+            value = F.round(value.cast("double") * unit) if kind == "double" else value.cast("decimal(38,9)") * unit
         return F.when(value == F.floor(value), value.try_cast("bigint"))
     if kind == "string":
         text = F.trim(value)
-        whole = F.regexp_extract(text, "^([+-]?[0-9]{1,18})([.]0*)?$", 1)
-        number = F.when(whole != "", whole.try_cast("bigint"))
-        return F.coalesce(number, F.unix_micros(_instant(value, kind, zone)))
+        found = F.when(text.rlike(_NUMBER), text.try_cast("decimal(38,9)") * unit)
+        whole = F.floor(found)
+        number = (F.when(found == whole, whole) if unit == 1 else whole).try_cast("bigint")
+        return F.coalesce(number, F.unix_micros(_instant(value, kind, options.timezone)))
     if kind in ("timestamp", "timestamp_ntz", "date"):
-        return F.unix_micros(_instant(value, kind, zone))
+        return F.unix_micros(_instant(value, kind, options.timezone))
     return F.lit(None).cast("bigint")
+
+
+_NUMBER = "^[+-]?[0-9]{1,18}([.][0-9]*)?([eE][+-]?[0-9]{1,2})?$"
+"""Also with an exponent, as Spark writes the large ones of JSON that have a fraction."""
 
 
 def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
