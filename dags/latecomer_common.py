@@ -5,11 +5,12 @@ Nothing heavy is imported here or by what imports it: these files are parsed aga
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow.sdk import Asset
 from croniter import CroniterBadDateError, croniter
@@ -71,6 +72,24 @@ def status() -> dict[str, Any]:
         raise RuntimeError(done.stderr.strip()[-1000:])
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def skip(reason: str) -> NoReturn:
+    """End the task as skipped, and say why in its log: of a reason that is only raised, the UI shows "Skipping task."."""
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    log = logging.getLogger(__name__)
+    log.info("::endgroup::")  # Airflow's "Pre Execute", which the UI folds away
+    log.info("Skipped: %s", reason)
+    raise AirflowSkipException(reason)
+
+
+def awaited(spec: Any, streams: dict[str, Any]) -> str | None:
+    """Why a query cannot be run yet in a lake of these `streams`, as `status` has them: some have no row. None if it can."""
+    without = [s for s in dict.fromkeys(s for _, s in spec.streams) if not streams.get(s, {}).get("rows")]
+    if len(without) < 2:
+        return f"stream {without[0]} has no row yet" if without else None
+    return f"streams {', '.join(without)} have no row yet"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset
 from latecomer.specs.common import STREAM
-from latecomer_common import INGEST, LAKE, LANDING, SETTINGS, spark_task, status, stream_asset, usable
+from latecomer_common import INGEST, LAKE, LANDING, SETTINGS, skip, spark_task, status, stream_asset, usable
 
 BY = re.compile(r"_by_([A-Za-z0-9_.-]{1,96})")
 
@@ -39,14 +39,12 @@ def hooks(folder: Path, task_id: str) -> dict[str, Callable[..., None]]:
     seen: dict[str, Any] = {}
 
     def before(context: Any) -> None:
-        from airflow.sdk.exceptions import AirflowSkipException
-
         seen.update(marker(folder))
         # of a task that is not mapped (-1), the newest; without the index it would be a list of all
         last = context["ti"].xcom_pull(task_ids=task_id, key="marker", include_prior_dates=True, map_indexes=-1)
         # a lake that was removed since then is empty, and everything is new to it
         if not seen["files"] or (last == seen and status()["streams"]):
-            raise AirflowSkipException(f"nothing new in {folder}")
+            skip(f"nothing new in {folder}")
 
     def after(context: Any, result: Any) -> None:
         context["ti"].xcom_push(key="marker", value=seen)

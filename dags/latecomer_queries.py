@@ -27,6 +27,8 @@ from latecomer_common import (
     REPORTS,
     SETTINGS,
     answers_asset,
+    awaited,
+    skip,
     spark_task,
     status,
     stream_asset,
@@ -58,20 +60,26 @@ def check_task(path: Path) -> BashOperator:
     )
 
 
-def unless_never_run(query: str, *, by_hand: bool = False) -> Callable[[Any], None]:
-    """What a scheduled task does first: skip where its query has not been run yet, or if it is for runs `by_hand`. Those say so as an error."""
+def once_ingested(spec: Any) -> Callable[[Any], None]:
+    """What `run` does first: skip while a stream has no row. Any of the query's streams starts it, also the first of two."""
 
     def before(context: Any) -> None:
-        from airflow.sdk.exceptions import AirflowSkipException
+        if (reason := awaited(spec, status()["streams"])) is not None:
+            skip(reason)
 
-        if context["dag_run"].run_type != "scheduled":
-            return
-        if by_hand:
-            raise AirflowSkipException(
-                f"{query} states no schedule.interval: its backfills are those that are asked for"
-            )
-        if query not in {each["query"] for each in status()["queries"]}:
-            raise AirflowSkipException(f"{query} has not been run in {LAKE} yet")
+    return before
+
+
+def once_run(spec: Any, *, by_hand: bool = False) -> Callable[[Any], None]:
+    """What all other tasks do first: skip where the query has not been run yet, or on a schedule if they are for runs `by_hand`."""
+
+    def before(context: Any) -> None:
+        if by_hand and context["dag_run"].run_type == "scheduled":
+            skip(f"{spec.name} states no schedule.interval: its backfills are those that are asked for")
+        found = status()
+        if spec.name not in {each["query"] for each in found["queries"]}:
+            reason = awaited(spec, found["streams"])
+            skip(f"{spec.name} has not been run in {LAKE} yet" + (f": {reason}" if reason else ""))
 
     return before
 
@@ -84,14 +92,16 @@ def build(path: Path, spec: Any) -> list[DAG]:
         f"```yaml\n{path.read_text(encoding='utf-8')}\n```"
     )
     common = SETTINGS | {"tags": ["latecomer", spec.kind], "doc_md": about}
-    schedule, ready = spec.schedule, unless_never_run(spec.name)
+    schedule, ready = spec.schedule, once_run(spec)
     query = (str(path), "--lake", LAKE)
     with DAG(
         dag_id=spec.name,
         schedule=AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams))),
         **common,
     ) as main:
-        spark_task("run", "run", *query, outlets=[answers_asset(spec.name)]) >> check_task(path)
+        spark_task(
+            "run", "run", *query, outlets=[answers_asset(spec.name)], pre_execute=once_ingested(spec)
+        ) >> check_task(path)
     tick = OnceTimetable() if schedule.repair == "@once" else CronTriggerTimetable(schedule.repair, timezone="UTC")
     with DAG(
         dag_id=f"{spec.name}__repair",
@@ -122,7 +132,7 @@ def build(path: Path, spec: Any) -> list[DAG]:
                 "--to",
                 "{{ data_interval_end.isoformat() }}",
             )
-            asked = unless_never_run(spec.name, by_hand=schedule.interval is None)
+            asked = once_run(spec, by_hand=schedule.interval is None)
             spark_task("backfill", "backfill", *query, *interval, pre_execute=asked)
         dags.append(backfill)
     return dags

@@ -5,24 +5,6 @@ import pytest
 from tests.dags.support import QUERIES, Project
 from tests.support import events
 
-RUNS = """
-import json, os, sys
-sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
-from airflow.dag_processing.dagbag import DagBag
-bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
-assert not bag.import_errors, bag.import_errors
-done = []
-for call in sys.argv[1:]:
-    name, _, conf = call.partition("=")
-    if name == "touch":
-        os.utime(conf)
-        continue
-    run = bag.dags[name].test(run_conf=json.loads(conf or "null"))
-    states = {t.task_id: str(getattr(t.state, "value", t.state)) for t in run.get_task_instances()}
-    done.append([call, str(getattr(run.state, "value", run.state)), states])
-print(json.dumps(done))
-"""
-
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory):
@@ -49,4 +31,4 @@ def filled(database):
     wanted += [name for query in QUERIES for name in (query, f"{query}__repair")]
     wanted += [f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES]
     wanted += ["pairs__backfill", 'pairs__audit={"periods": 2}']
-    return database, database.python(RUNS, *wanted)
+    return database, database.run_dags(*wanted)[0]

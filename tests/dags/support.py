@@ -64,6 +64,26 @@ strategy: {name: mcf, gamma: 5 s}
 }
 QUERIES = ALL_QUERIES if LONG else {name: ALL_QUERIES[name] for name in ("near", "pairs")}
 
+DONE = "DAGS "
+RUNS = """
+import json, os, sys
+sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+assert not bag.import_errors, bag.import_errors
+done = []
+for call in sys.argv[1:]:
+    name, _, conf = call.partition("=")
+    if name == "touch":
+        os.utime(conf)
+        continue
+    run = bag.dags[name].test(run_conf=json.loads(conf or "null"))
+    states = {t.task_id: str(getattr(t.state, "value", t.state)) for t in run.get_task_instances()}
+    done.append([call, str(getattr(run.state, "value", run.state)), states])
+print("DAGS " + json.dumps(done))
+"""
+"""Runs DAGs by ``dag.test()``; ``NAME=JSON`` is a run with a configuration, ``touch=FILE`` makes a file news."""
+
 
 def free_port() -> int:
     """A port that nothing listens on."""
@@ -103,6 +123,7 @@ class Project:
             "LATECOMER_LAKE": str(self.lake),
             "LATECOMER_REPORTS": str(self.folder / "reports"),
             "LATECOMER_RETRIES": "0",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
             # beside an Airflow that is up already
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
@@ -136,6 +157,12 @@ class Project:
     def python(self, code: str, *arguments: str) -> Any:
         """The JSON that a program prints last; it runs in a process of its own, as Airflow's state is per process."""
         return json.loads(self.call(sys.executable, "-c", code, *arguments, timeout=850).strip().splitlines()[-1])
+
+    def run_dags(self, *wanted: str) -> tuple[list[Any], str]:
+        """Of each DAG that was run: what was asked for, its state, its tasks' states. Then what their logs say."""
+        said = self.call(sys.executable, "-c", RUNS, *wanted, timeout=850, both=True)
+        (done,) = [line for line in said.splitlines() if line.startswith(DONE)]
+        return json.loads(done.removeprefix(DONE)), said
 
     def table(self, query: str, name: str) -> Any:
         """One of the query's tables, as rows."""

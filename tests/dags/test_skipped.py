@@ -1,0 +1,38 @@
+"""What a DAG does while a stream of its query has no row: nothing, and its log says why. Real Airflow, a lake of one stream."""
+
+import pytest
+
+from tests.dags.support import ALL_QUERIES, Project
+from tests.support import events
+
+NEVER = "near has not been run in {lake} yet: stream b has no row yet"
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
+    """A project whose queries are over two streams, `a` and `b`, of which `a` has come; what each DAG gave, and the log."""
+    project = Project(tmp_path_factory.mktemp("half") / "project").write(("near", "pairs"))
+    assert all("b" in ALL_QUERIES[name] for name in ("near", "pairs"))
+    table = events.disordered(5, rows=60)
+    (project.landing / "a").mkdir()
+    ours = table.filter([name == "a" for name in table["stream"].to_pylist()])
+    events.write(ours.drop_columns(["seq", "stream"]), project.landing / "a" / "rows.parquet")
+    project.call("airflow", "db", "migrate")
+    wanted = ["latecomer_ingest", "latecomer_ingest", "near", "near__repair", "near__adapt"]
+    return project, *project.run_dags(*wanted, "pairs__audit", "pairs__backfill")
+
+
+def test_a_query_waits_for_its_second_stream(half):
+    _, runs, _ = half
+    first, again, *queries = runs
+    assert first[2]["ingest_a"] == "success" and again[2]["ingest_a"] == "skipped"
+    tasks = {f"{name}.{task}": state for name, _, states in queries for task, state in states.items()}
+    waiting = "near.run near.check near__repair.repair near__repair.check near__adapt.adapt pairs__audit.audit"
+    assert tasks == dict.fromkeys([*waiting.split(), "pairs__backfill.backfill"], "skipped")
+
+
+def test_the_log_says_why(half):
+    project, _, said = half
+    assert "Skipped: stream b has no row yet" in said
+    assert f"Skipped: {NEVER.format(lake=project.lake)}" in said
+    assert f"Skipped: nothing new in {project.landing / 'a'}" in said
