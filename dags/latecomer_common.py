@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, BaseOperator
 from croniter import CroniterBadDateError, croniter
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
@@ -60,6 +60,42 @@ def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
         verbose=False,
         **more,
     )
+
+
+class CheckOperator(BaseOperator):
+    """``latecomer check``: it reads small tables only and starts no Spark, so it is a plain process. What failed is the error's message."""
+
+    def __init__(self, *, query: str, path: Path, **more: Any) -> None:
+        super().__init__(**more)
+        self.query = query
+        self.path = str(path)
+
+    def execute(self, context: Any) -> None:
+        """Log what the command says, broken promises as errors."""
+        import fcntl
+        import subprocess
+
+        from airflow.sdk.exceptions import AirflowFailException
+
+        Path(REPORTS).mkdir(parents=True, exist_ok=True)
+        command = ["latecomer", "check", self.path, "--lake", LAKE, "--report", REPORTS]
+        said: list[str] = []
+        broken: list[str] = []
+        with open(Path(REPORTS) / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one writes the report at a time
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            with self.process as process:
+                for line in map(str.rstrip, process.stdout or ()):
+                    failed = line.startswith(f"{self.query}: FAILED ")
+                    (self.log.error if failed else self.log.info)("%s", line)
+                    (broken if failed else said).append(line)
+        if self.process.returncode:
+            raise AirflowFailException("\n".join(broken or said[-1:]) or f"exit code {self.process.returncode}")
+
+    def on_kill(self) -> None:
+        """Stop the command with the task."""
+        if (process := getattr(self, "process", None)) is not None:
+            process.terminate()
 
 
 def status() -> dict[str, Any]:

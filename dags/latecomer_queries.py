@@ -19,13 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
 from latecomer_common import (
     LAKE,
-    REPORTS,
     SETTINGS,
+    CheckOperator,
     answers_asset,
     awaited,
     skip,
@@ -46,18 +45,6 @@ PERIODS = Param(3, type="integer", minimum=1, title="Periods", description="How 
 FLUSH_OR_NOT = (
     "{{ '--flush' if (dag_run.run_type != 'asset_triggered' if params.flush is none else params.flush) else '--json' }}"
 )
-
-
-def check_task(path: Path) -> BashOperator:
-    """`check` reads small tables only and starts no Spark, so it is a plain process; one writes the report at a time."""
-    return BashOperator(
-        task_id="check",
-        bash_command='mkdir -p "$REPORTS" && { ! command -v flock >/dev/null || { exec 9>"$REPORTS/.lock" && flock 9; }; } '
-        '&& exec latecomer check "$QUERY" --lake "$LAKE" --report "$REPORTS"',
-        env={"QUERY": str(path), "LAKE": LAKE, "REPORTS": REPORTS},
-        append_env=True,
-        retries=0,
-    )
 
 
 def once_ingested(spec: Any) -> Callable[[Any], None]:
@@ -101,7 +88,7 @@ def build(path: Path, spec: Any) -> list[DAG]:
     ) as main:
         spark_task(
             "run", "run", *query, outlets=[answers_asset(spec.name)], pre_execute=once_ingested(spec)
-        ) >> check_task(path)
+        ) >> CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
     tick = OnceTimetable() if schedule.repair == "@once" else CronTriggerTimetable(schedule.repair, timezone="UTC")
     with DAG(
         dag_id=f"{spec.name}__repair",
@@ -109,7 +96,9 @@ def build(path: Path, spec: Any) -> list[DAG]:
         params={"flush": FLUSH},
         **common,
     ) as repair:
-        spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=ready) >> check_task(path)
+        spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=ready) >> CheckOperator(
+            task_id="check", query=spec.name, path=path, retries=0
+        )
     dags = [main, repair]
     if spec.adapts:
         with DAG(dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **common) as adapt:
