@@ -1,6 +1,7 @@
 """The DAGs of each query file.
 
-``<query>``: run, check; scheduled by the assets of its streams, whichever of them has news.
+``<query>``: run, check; scheduled by the assets of its streams, whichever of them has news, and once when it is new: its streams
+may have had their rows before.
 ``<query>__repair``: repair, check; one DAG with one run at a time, so that repair never meets itself. Started by each run
 of ``<query>`` it applies the Gamma rule, which is cheap where nothing is due; on the query's own schedule, or by hand, it
 flushes what stays below Gamma (``{"flush": false}`` as the run's configuration keeps it from that).
@@ -81,11 +82,8 @@ def build(path: Path, spec: Any) -> list[DAG]:
     common = SETTINGS | {"tags": ["latecomer", spec.kind], "doc_md": about}
     schedule, ready = spec.schedule, once_run(spec)
     query = (str(path), "--lake", LAKE)
-    with DAG(
-        dag_id=spec.name,
-        schedule=AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams))),
-        **common,
-    ) as main:
+    news = AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)))
+    with DAG(dag_id=spec.name, schedule=AssetOrTimeSchedule(timetable=OnceTimetable(), assets=news), **common) as main:
         spark_task(
             "run", "run", *query, outlets=[answers_asset(spec.name)], pre_execute=once_ingested(spec)
         ) >> CheckOperator(task_id="check", query=spec.name, path=path, retries=0)

@@ -33,6 +33,7 @@ print(json.dumps({
     "dags": {name: {t.task_id: sorted(t.downstream_task_ids) for t in dag.tasks} for name, dag in bag.dags.items()},
     "schedules": {name: type(dag.timetable).__name__ for name, dag in bag.dags.items()},
     "by": {name: type(getattr(dag.timetable, "asset_condition", None)).__name__ for name, dag in bag.dags.items()},
+    "times": {name: type(getattr(dag.timetable, "timetable", None)).__name__ for name, dag in bag.dags.items()},
     "active": sorted({dag.max_active_runs for dag in bag.dags.values()}),
     "each": sorted({t.max_active_tis_per_dag for t in tasks}),
     "catchup": sorted({dag.catchup for dag in bag.dags.values()}),
@@ -87,8 +88,8 @@ def test_every_kind_has_its_dags(project):
     }
     assert found["dags"] == expected
     assert found["connections"] == ["latecomer_spark"]
-    assert found["schedules"]["near"] == "AssetTriggeredTimetable" and found["by"]["near"] == "AssetAny"
-    assert {found["schedules"][f"{name}__repair"] for name in QUERIES} == {"AssetOrTimeSchedule"}
+    assert {found["schedules"][f"{name}{of}"] for name in QUERIES for of in ("", "__repair")} == {"AssetOrTimeSchedule"}
+    assert found["by"]["near"] == "AssetAny" and found["times"]["near"] == "OnceTimetable"
     assert found["schedules"]["pairs__backfill"] == "CronDataIntervalTimetable"
     assert found["active"] == [1] and found["each"] == [1] and found["catchup"] == [False]
     assert found["outlets"]["near.run"] == ["latecomer://on_time/near"]
