@@ -42,9 +42,10 @@ FLUSH = Param(
     description="Repair everything that is pending. Not set: yes, unless a run of the query started this repair",
 )
 PERIODS = Param(3, type="integer", minimum=1, title="Periods", description="How many to answer anew; others every time")
-# an argument cannot be templated away, and --json changes nothing but the line in the log
+# an argument cannot be templated away, and to name the lake again changes nothing
 FLUSH_OR_NOT = (
-    "{{ '--flush' if (dag_run.run_type != 'asset_triggered' if params.flush is none else params.flush) else '--json' }}"
+    "{{ '--flush' if (dag_run.run_type != 'asset_triggered' if params.flush is none else params.flush) "
+    f"else {f'--lake={LAKE}'!r} }}}}"
 )
 
 

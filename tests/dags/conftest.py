@@ -28,6 +28,7 @@ def filled(database):
     landed = database.landing / "_by_stream" / "rows.parquet"
     (database.folder / "rows.parquet").rename(landed)
     wanted = ["latecomer_ingest", f"touch={landed}", "latecomer_ingest", "latecomer_ingest"]
+    wanted += ["near", 'near__repair={"flush": false}']
     wanted += [name for query in QUERIES for name in (query, f"{query}__repair")]
     wanted += [f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES]
     wanted += ["pairs__backfill", 'pairs__audit={"periods": 2}']

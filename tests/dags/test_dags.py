@@ -98,8 +98,10 @@ def test_every_kind_has_its_dags(project):
 
 
 def test_repair_flushes_unless_a_run_started_it(project):
-    flushed = {how for how, argument in project.python(PARSE)["flush"].items() if argument == "--flush"}
+    arguments = project.python(PARSE)["flush"]
+    flushed = {how for how, argument in arguments.items() if argument == "--flush"}
     assert flushed == {"scheduled/None", "manual/None", "scheduled/True", "manual/True", "asset_triggered/True"}
+    assert {arguments[how] for how in arguments.keys() - flushed} == {f"--lake={project.lake}"}
 
 
 def test_parsing_is_light(project):
