@@ -22,6 +22,7 @@ from typing import Any
 
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
+from latecomer.specs.common import shown
 from latecomer_common import (
     LAKE,
     SETTINGS,
@@ -73,18 +74,37 @@ def once_run(spec: Any, *, by_hand: bool = False) -> Callable[[Any], None]:
     return before
 
 
+def promise(spec: Any) -> str:
+    """What the query promises: exact answers in the end, and on time what its file states."""
+    if not spec.promises:
+        return "Exact after repair."
+    kinds = {
+        "join": lambda: f"{100 * spec.recall:g}% of the pairs",
+        "aggregate": lambda: f"less than {100 * spec.error:g}% off with probability {spec.probability:g}",
+        "topk": lambda: f"{100 * spec.hit_rate:g}% of the {spec.k} best rows",
+    }
+    return f"Promised on time, per {shown(spec.period_us)}: {kinds[spec.kind]()}. Exact after repair."
+
+
 def build(path: Path, spec: Any) -> list[DAG]:
     """The DAGs of one query."""
-    target = f"Target on time: {spec.target:g}. " if spec.promises else ""
-    about = (
-        f"{spec.description or spec.name}\n\n{target}Exact after repair.\n\n"
-        f"```yaml\n{path.read_text(encoding='utf-8')}\n```"
-    )
-    common = SETTINGS | {"tags": ["latecomer", spec.kind], "doc_md": about}
+    about = [spec.description, promise(spec), f"```yaml\n{path.read_text(encoding='utf-8')}\n```"]
+
+    def common(does: str) -> dict[str, Any]:
+        """Settings of a DAG; its page in the UI opens with what it does and when."""
+        return SETTINGS | {"tags": ["latecomer", spec.kind], "doc_md": "\n\n".join(filter(None, [does, *about]))}
+
     schedule, ready = spec.schedule, once_run(spec)
     query = (str(path), "--lake", LAKE)
     news = AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)))
-    with DAG(dag_id=spec.name, schedule=AssetOrTimeSchedule(timetable=OnceTimetable(), assets=news), **common) as main:
+    with DAG(
+        dag_id=spec.name,
+        schedule=AssetOrTimeSchedule(timetable=OnceTimetable(), assets=news),
+        **common(
+            "Answers what is new and checks what was promised: whenever one of its streams has new rows, and once when "
+            "its query file is new. Skipped while a stream has no row."
+        ),
+    ) as main:
         spark_task(
             "run", "run", *query, outlets=[answers_asset(spec.name)], pre_execute=once_ingested(spec)
         ) >> CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
@@ -93,35 +113,49 @@ def build(path: Path, spec: Any) -> list[DAG]:
         dag_id=f"{spec.name}__repair",
         schedule=AssetOrTimeSchedule(timetable=tick, assets=[answers_asset(spec.name)]),
         params={"flush": FLUSH},
-        **common,
+        **common(
+            f"Corrects answers for rows that came too late, until they are exact, and checks: after each run of "
+            f"`{spec.name}` late rows whose event times span more than {shown(spec.gamma_us)} (`gamma`), "
+            f"on its schedule (`{schedule.repair}`) or by hand all that are pending."
+        ),
     ) as repair:
         spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=ready) >> CheckOperator(
             task_id="check", query=spec.name, path=path, retries=0
         )
     dags = [main, repair]
     if spec.adapts:
-        with DAG(dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **common) as adapt:
+        learns = "Learns from all stored history how long to wait, which the next runs do; on its schedule"
+        with DAG(
+            dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **common(f"{learns} (`{schedule.adapt}`).")
+        ) as adapt:
             spark_task("adapt", "adapt", *query, pre_execute=ready)
         dags.append(adapt)
     if schedule.audit is not None:
-        with DAG(dag_id=f"{spec.name}__audit", schedule=schedule.audit, params={"periods": PERIODS}, **common) as audit:
+        compares = "Answers some past periods anew by plain Spark SQL and compares every result; on its schedule"
+        with DAG(
+            dag_id=f"{spec.name}__audit",
+            schedule=schedule.audit,
+            params={"periods": PERIODS},
+            **common(f"{compares} (`{schedule.audit}`)."),
+        ) as audit:
             spark_task("audit", "check", *query, "--audit", "{{ params.periods }}", pre_execute=ready, retries=0)
         dags.append(audit)
     if spec.kind == "theta_join":
+        interval = schedule.interval or "@daily"
+        regular = f", and on its schedule (`{interval}`)" if schedule.interval else ""
         with DAG(
             dag_id=f"{spec.name}__backfill",
-            schedule=CronDataIntervalTimetable(schedule.interval or "@daily", timezone="UTC"),
+            schedule=CronDataIntervalTimetable(interval, timezone="UTC"),
             start_date=_first_day(schedule.start),
-            **common,
+            **common(
+                f"Answers the windows of past intervals again, where it is asked for{regular}. One run per interval of "
+                f"`{interval}`, for the windows that start in it; Airflow's From and To (`--from-date`, `--to-date`) name "
+                "the first and the last interval, both included, unlike `latecomer backfill --to`, which excludes its end."
+            ),
         ) as backfill:
-            interval = (
-                "--from",
-                "{{ data_interval_start.isoformat() }}",
-                "--to",
-                "{{ data_interval_end.isoformat() }}",
-            )
+            range_ = ("--from", "{{ data_interval_start.isoformat() }}", "--to", "{{ data_interval_end.isoformat() }}")
             asked = once_run(spec, by_hand=schedule.interval is None)
-            spark_task("backfill", "backfill", *query, *interval, pre_execute=asked)
+            spark_task("backfill", "backfill", *query, *range_, pre_execute=asked)
         dags.append(backfill)
     return dags
 

@@ -40,6 +40,7 @@ print(json.dumps({
     "connections": sorted({t._conn_id for t in tasks if hasattr(t, "_conn_id")}),
     "arguments": {f"{t.dag_id}.{t.task_id}": t.application_args for t in tasks if hasattr(t, "application_args")},
     "outlets": {f"{t.dag_id}.{t.task_id}": [a.uri for a in t.outlets] for t in tasks if t.outlets},
+    "docs": {name: dag.doc_md for name, dag in bag.dags.items()},
     "heavy": heavy,
     "by_hand": {name: outcome(name) for name in ("scheduled", "backfill") if "pairs__backfill" in bag.dags},
     "flush": {
@@ -95,6 +96,24 @@ def test_every_kind_has_its_dags(project):
     assert found["outlets"]["near.run"] == ["latecomer://on_time/near"]
     assert found["outlets"]["latecomer_ingest.ingest__by_kind"] == ["latecomer://events/a", "latecomer://events/b"]
     assert found["arguments"]["pairs__backfill.backfill"][-4::2] == ["--from", "--to"]
+
+
+def test_a_dags_page_opens_with_what_it_does(project):
+    docs = project.python(PARSE)["docs"]
+    opens = {name: text.split("\n\n")[0] for name, text in docs.items()}
+    assert len(set(opens.values())) >= 5 and all(len(first) < 400 for first in opens.values())
+    for name, said in {
+        "near": "whenever one of its streams has new rows",
+        "near__repair": "more than 5 s (`gamma`), on its schedule (`@hourly`)",
+        "near__adapt": "how long to wait",
+        "pairs__audit": "(`@weekly`)",
+        "pairs__backfill": "both included, unlike `latecomer backfill --to`",
+    }.items():
+        assert said in opens[name], opens[name]
+    assert "per 20 s: 50% of the pairs." in docs["near__adapt"]
+    assert "per 20 s: less than 30% off with probability 0.5." in docs["sums"]
+    assert "per 20 s: 50% of the 3 best rows." in docs["best"]
+    assert "Promised" not in docs["pairs"] + docs["both"] and "Exact after repair" in docs["pairs"]
 
 
 def test_repair_flushes_unless_a_run_started_it(project):
