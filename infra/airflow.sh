@@ -61,7 +61,9 @@ up)
   passwords=$AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE
   [ -s "$passwords" ] || echo '{"admin": "admin"}' >"$passwords"
   for part in $parts; do
-    setsid airflow "$part" >"$logs/$part.log" 2>&1 </dev/null &
+    # the API server reads logs where they lie; what else would serve them listens on every address, whatever the settings
+    case $part in scheduler|triggerer) alone=--skip-serve-logs ;; *) alone= ;; esac
+    setsid airflow "$part" $alone >"$logs/$part.log" 2>&1 </dev/null &
     echo $! >>"$pids"
   done
   for _ in $(seq 1 180); do

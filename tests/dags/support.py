@@ -124,9 +124,6 @@ class Project:
             "LATECOMER_REPORTS": str(self.folder / "reports"),
             "LATECOMER_RETRIES": "0",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
-            # beside an Airflow that is up already
-            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         }
 
     @property

@@ -1,6 +1,8 @@
-"""A query file that comes when its streams have their rows: a real scheduler runs it once by itself, and not again after a restart."""
+"""`make up` seen from outside: a query file that is new is run once, also over a restart; nothing listens but on this machine."""
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -34,17 +36,39 @@ def until(project, done, seconds=300):
     return found
 
 
-def test_it_runs_once(tmp_path):
+def listening(home):
+    """Addresses and ports, as the kernel writes them, that Airflow's processes listen on."""
+    groups = {int(line) for line in (home / "pids").read_text().split()}
+    sockets = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(process.name)) in groups:
+                sockets |= {os.readlink(each) for each in (process / "fd").iterdir()}
+        except OSError:
+            continue  # it has ended
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *more = line.split()
+            if state == "0A" and f"socket:[{more[5]}]" in sockets:
+                found.add(tuple(local.split(":")))
+    return found
+
+
+def test_a_new_query_runs_once_and_nothing_listens_outside(tmp_path):
     project = Project(tmp_path / "project").write(("near",))
     rows = events.write(events.disordered(3, rows=120).drop_columns(["seq"]), tmp_path / "rows.parquet")
     project.call("latecomer", "ingest", "--lake", str(project.lake), "--by", "stream", rows)
     settings = project.folder / "settings.env"
-    changed = project.settings | {"AIRFLOW__API__PORT": str(free_port())}
+    port = free_port()
+    changed = project.settings | {"AIRFLOW__API__PORT": str(port)}
     settings.write_text("".join(f"{key}={value}\n" for key, value in changed.items()))
     once = ["scheduled", "success", [["check", "success"], ["run", "success"]]]
     try:
         project.call("bash", "infra/airflow.sh", "up", str(settings), timeout=400)
         until(project, lambda found: found["runs"] == [once])
+        heard = listening(project.folder / "airflow")
+        assert heard == {("0100007F", f"{port:04X}")}  # 127.0.0.1
         project.call("bash", "infra/airflow.sh", "down", str(settings))
         stopped = time.time()
         project.call("bash", "infra/airflow.sh", "up", str(settings), timeout=400)
