@@ -4,7 +4,7 @@
 may have had their rows before.
 ``<query>__repair``: repair, check; one DAG with one run at a time, so that repair never meets itself. Started by each run
 of ``<query>`` it applies the Gamma rule, which is cheap where nothing is due; on the query's own schedule, or by hand, it
-flushes what stays below Gamma (``{"flush": false}`` as the run's configuration keeps it from that).
+flushes what stays below Gamma (``{"flush": false}`` as the run's configuration keeps it from that). Where no late row waits it is skipped.
 ``<query>__adapt``: recomputes adaptation statistics; joins, aggregates and top-k whose strategy has any.
 ``<query>__audit``: checks, and answers some past periods anew by plain SQL; queries with a ``schedule.audit``.
 ``<query>__backfill``: theta joins only. Its data interval is the range of windows to answer again, so the stock
@@ -60,16 +60,23 @@ def once_ingested(spec: Any) -> Callable[[Any], None]:
     return before
 
 
-def once_run(spec: Any, *, by_hand: bool = False) -> Callable[[Any], None]:
-    """What all other tasks do first: skip where the query has not been run yet, or on a schedule if they are for runs `by_hand`."""
+def once_run(spec: Any, *, by_hand: bool = False, late: bool = False) -> Callable[[Any], None]:
+    """What all other tasks do first: skip where the query has not been run yet.
+
+    Also on a schedule, if they are for runs `by_hand`; and where no late row waits, if they have nothing else to do (`late`): that
+    takes a second, and to start Spark and check for nothing eight, of every query on the hour.
+    """
 
     def before(context: Any) -> None:
         if by_hand and context["dag_run"].run_type == "scheduled":
             skip(f"{spec.name} states no schedule.interval: its backfills are those that are asked for")
         found = status()
-        if spec.name not in {each["query"] for each in found["queries"]}:
+        mine = next((each for each in found["queries"] if each["query"] == spec.name), None)
+        if mine is None:
             reason = awaited(spec, found["streams"])
             skip(f"{spec.name} has not been run in {LAKE} yet" + (f": {reason}" if reason else ""))
+        if late and mine.get("late_pending") == 0:
+            skip(f"no late row of {spec.name} waits for repair")
 
     return before
 
@@ -116,10 +123,10 @@ def build(path: Path, spec: Any) -> list[DAG]:
         **common(
             f"Corrects answers for rows that came too late, until they are exact, and checks: after each run of "
             f"`{spec.name}` late rows whose event times span more than {shown(spec.gamma_us)} (`gamma`), "
-            f"on its schedule (`{schedule.repair}`) or by hand all that are pending."
+            f"on its schedule (`{schedule.repair}`) or by hand all that are pending. Skipped where none is."
         ),
     ) as repair:
-        spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=ready) >> CheckOperator(
+        spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=once_run(spec, late=True)) >> CheckOperator(
             task_id="check", query=spec.name, path=path, retries=0
         )
     dags = [main, repair]

@@ -31,5 +31,5 @@ def filled(database):
     wanted += ["near", 'near__repair={"flush": false}']
     wanted += [name for query in QUERIES for name in (query, f"{query}__repair")]
     wanted += [f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES]
-    wanted += ["pairs__backfill", 'pairs__audit={"periods": 2}']
+    wanted += ["pairs__repair", "pairs__backfill", 'pairs__audit={"periods": 2}']
     return database, database.run_dags(*wanted)[0]

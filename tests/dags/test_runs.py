@@ -22,6 +22,12 @@ def test_nothing_new_starts_no_query(filled):
     assert ingested == ["success", "success", "skipped"]
 
 
+def test_a_repair_of_nothing_is_skipped(filled):
+    _, runs = filled
+    repairs = [tasks for call, _, tasks in runs if call == "pairs__repair"]
+    assert repairs == [{"repair": state, "check": state} for state in ("success", "skipped")]
+
+
 def test_a_repair_by_hand_leaves_nothing_pending(filled):
     project, _ = filled
     for name in QUERIES:
