@@ -1,9 +1,12 @@
-"""``latecomer_ingest``: whatever is new in the landing folder, one task per sub-folder, in name order.
+"""``latecomer_ingest``: whatever is new in the landing folder.
 
 ``landing/<stream>/*`` holds one stream; ``landing/_by_<column>/*`` holds many, the column names each row's. Files stay where
-they are: ingestion knows content it has seen. Each stream that a query file names is an asset, updated when its folder
-was ingested; a ``_by_`` folder updates them all. A folder that cannot be ingested holds up no other; the run then fails. A folder
+they are: ingestion knows content it has seen. Where several ``<stream>`` folders have news, `together` takes them in one call, so that
+their rows follow each other as they arrived; it takes all or none. Then each folder has a task, in name order, for what is new in it
+still: all of it where `together` failed. A folder that cannot be ingested holds up no other; the run then fails. A folder
 in which nothing changed since its last ingestion is skipped, and no query is started for it.
+
+Each stream that a query file names is an asset, updated when its folder was ingested; a ``_by_`` folder updates them all.
 """
 
 from __future__ import annotations
@@ -11,15 +14,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, AssetAlias
 from latecomer.specs.common import STREAM
 from latecomer_common import INGEST, LAKE, LANDING, SETTINGS, skip, spark_task, status, stream_asset, usable
 
 BY = re.compile(r"_by_([A-Za-z0-9_.-]{1,96})")
+TOGETHER = "together"
+NEWS = AssetAlias("latecomer_news")
+"""What `together` updates: the assets of the streams that it took."""
 
 
 def folders() -> list[Path]:
@@ -34,20 +41,52 @@ def marker(folder: Path) -> dict[str, Any]:
     return {"lake": LAKE, "files": [[p.name, s.st_size, s.st_mtime_ns] for p, s in files]}
 
 
-def hooks(folder: Path, task_id: str) -> dict[str, Callable[..., None]]:
-    """Skip before the task where nothing is new; after it remember what was there before it."""
+def news(folder: Path, context: Any, ask: Callable[[], dict[str, Any]] = status) -> dict[str, Any] | None:
+    """The folder's marker if something is new in it, else None; the lake's status is what `ask` says."""
+    found = marker(folder)
+    if not found["files"]:
+        return None
+    # of a task that is not mapped (-1), the newest; without the index it would be a list of all
+    newest = {"include_prior_dates": True, "map_indexes": -1}
+    tasks = [(f"ingest_{folder.name}", "marker"), (TOGETHER, folder.name)]
+    last = [context["ti"].xcom_pull(task_ids=task, key=key, **newest) for task, key in tasks]
+    # a lake that was removed since then is empty, and everything is new to it
+    return None if found in last and ask()["streams"] else found
+
+
+def hooks(folder: Path) -> dict[str, Callable[..., None]]:
+    """Skip before a folder's task where nothing is new; after it remember what was there before it."""
     seen: dict[str, Any] = {}
 
     def before(context: Any) -> None:
-        seen.update(marker(folder))
-        # of a task that is not mapped (-1), the newest; without the index it would be a list of all
-        last = context["ti"].xcom_pull(task_ids=task_id, key="marker", include_prior_dates=True, map_indexes=-1)
-        # a lake that was removed since then is empty, and everything is new to it
-        if not seen["files"] or (last == seen and status()["streams"]):
+        found = news(folder, context)
+        if found is None:
             skip(f"nothing new in {folder}")
+        seen.update(found)
 
     def after(context: Any, result: Any) -> None:
         context["ti"].xcom_push(key="marker", value=seen)
+
+    return {"pre_execute": before, "post_execute": after}
+
+
+def hooks_together(streams: list[Path]) -> dict[str, Callable[..., None]]:
+    """Skip before `together` unless there is something to bring in order; after it remember what it took, and update its assets."""
+    taken: dict[Path, dict[str, Any]] = {}
+
+    def before(context: Any) -> None:
+        taken.clear()
+        ask = cache(status)
+        taken.update({folder: found for folder in streams if (found := news(folder, context, ask)) is not None})
+        if len(taken) < 2:
+            skip("fewer than two streams have news, so there is nothing to bring in order")
+        paths = [f"{folder.name}={folder}" for folder in taken]
+        context["ti"].task.application_args = ["ingest", "--lake", LAKE, *paths]
+
+    def after(context: Any, result: Any) -> None:
+        for folder, found in taken.items():
+            context["ti"].xcom_push(key=folder.name, value=found)
+            context["outlet_events"][NEWS].add(stream_asset(folder.name))
 
     return {"pre_execute": before, "post_execute": after}
 
@@ -61,15 +100,19 @@ with DAG(
     **SETTINGS,
 ) as dag:
     _before = None
-    for _folder in folders():
+    _found = folders()
+    _streams = [folder for folder in _found if not BY.fullmatch(folder.name)]
+    if len(_streams) > 1:
+        _before = spark_task(TOGETHER, outlets=[NEWS], retries=0, **hooks_together(_streams))
+    _tasks = []
+    for _folder in _found:
         _by = BY.fullmatch(_folder.name)
         _how = ["--by", _by[1]] if _by else ["--stream", _folder.name]
         _assets: list[Asset] = [stream_asset(s) for s in (_named if _by else [_folder.name])]
-        _id = f"ingest_{_folder.name}"
-        _more: dict[str, Any] = {"outlets": _assets, "trigger_rule": "all_done", **hooks(_folder, _id)}
-        _task = spark_task(_id, "ingest", "--lake", LAKE, *_how, str(_folder), **_more)
+        _more: dict[str, Any] = {"outlets": _assets, "trigger_rule": "all_done", **hooks(_folder)}
+        _task = spark_task(f"ingest_{_folder.name}", "ingest", "--lake", LAKE, *_how, str(_folder), **_more)
         if _before is not None:
             _before >> _task  # one arrival order, one writer; a folder that fails or is skipped holds up no other
-        _before = _task
-    if dag.tasks:  # else the last folder alone would say how the run went
-        dag.tasks >> EmptyOperator(task_id="every_folder", trigger_rule="none_failed")
+        _tasks.append(_before := _task)
+    if _tasks:  # else the last folder alone would say how the run went; what `together` could not do they have done
+        _tasks >> EmptyOperator(task_id="every_folder", trigger_rule="none_failed")
