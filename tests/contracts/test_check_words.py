@@ -2,7 +2,8 @@
 
 import pandas as pd
 import pyarrow as pa
-from latecomer.quality import checks, once, words
+import pytest
+from latecomer.quality import checks, once, promise, words
 from latecomer.specs.loading import parse_query
 
 JOIN = """\
@@ -57,14 +58,77 @@ def test_a_failure_says_what_where_and_what_was_expected():
 
 
 def test_what_is_kept_is_said_in_the_same_words():
-    outcome = found([1.0, 0.9, *[1.0] * 4], [1.0] * 6, [3] * 6)
+    outcome = found([1.0, 0.9, *[1.0] * 4], [1.0] * 6, [3, 3, 4, 3, 4, 3])
     assert outcome.success and outcome.failures == []
     said = {each["says"]: each["observed"] for each in outcome.results}
     assert said == {
         "recall on time": "1 of 6 periods below 0.95 (2013-02-02: 0.9)",
         "complete after repair": "everything in all 6 periods",
-        "rows held": "at most 10 in all 6 periods",
+        "rows held": "most 4 (2013-02-03), of 6 periods",
         "every row accounted for": "all counts agree",
         "no result twice": "all 4 rows are unique",
         "results as recomputed": "all 2,000 results of 2 periods agree (2013-02-01, 2013-02-04)",
     }
+
+
+def said(outcome, subject):
+    """Per name: observed, expected."""
+    return {
+        each["says"]: (each["observed"], each["expected"]) for each in outcome.results if each["subject"] == subject
+    }
+
+
+def test_the_observed_value_stands_beside_the_bound_and_never_repeats_it():
+    outcome = found([1.0, 0.9501, *[1.0] * 4], [1.0] * 6, [3] * 6)
+    (recall,) = said(outcome, "promises").values()
+    assert recall == ("lowest 0.9501 (2013-02-02), of 6 periods", "at least 0.95 in 5 of 6 periods")
+    assert said(outcome, "ledger")["rows held"] == ("3 in all 6 periods", "at most 10 (quality.rows_held)")
+    unbounded = parse_query(JOIN.replace(", rows_held: 10", ""))
+    outcome = checks._validate(unbounded, frames([1.0] * 6, [1.0] * 6, [1, 1093, *[3] * 4]), None, 4_000)
+    assert said(outcome, "promises")["recall on time"][0] == "1 in all 6 periods"
+    assert said(outcome, "ledger")["rows held"] == (
+        "most 1,093 (2013-02-02), of 6 periods",
+        "no bound stated (quality.rows_held), so only 8,000, twice the rows read",
+    )
+
+
+def test_an_aggregate_counts_answers_where_chance_is_allowed_for():
+    spec = parse_query(
+        "name: q\nkind: aggregate\nstreams: {f: a}\nwindow: 1 h\nselect: {n: count()}\n"
+        "quality: {error: 0.05, probability: 0.95, period: 1 d}\n"
+    )
+    ledger = pd.DataFrame({"period_start": DAYS, "windows": [1.0, *[144.0] * 5], "windows_off": [1.0, *[3.0] * 5]})
+    ledger["achieved_on_time"] = 1 - ledger["windows_off"] / ledger["windows"]
+    ledger = ledger.assign(expected=5, target=0.95)
+    given = frames([1.0] * 6, [1.0] * 6, [3] * 6) | {"promises": promise.bounds(spec, ledger)}
+    assert said(checks._validate(spec, given, None, 5), "promises") == {
+        "answers within the error": (
+            "1 of 6 periods with too few answers within the error (2013-02-01: 0 of 1, needed 1)",
+            "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-01: needed 1 of 1), in 5 of 6 periods",
+        )
+    }
+    given["promises"] = promise.bounds(spec, ledger[1:])
+    assert said(checks._validate(spec, given, None, 5), "promises") == {
+        "answers within the error": (
+            "0.9792 in all 5 periods",
+            "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-02: needed 132 of 144), in 4 of 5 periods",
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"),
+    [
+        (0, "0 s"),
+        (12, "12 us"),
+        (999_600, "1 s"),
+        (-714_000_000, "-11 min 54 s"),
+        (59_960_000, "1 min"),
+        (12_431_785_714, "3 h 27 min"),
+        (3_599_600_000, "1 h"),
+        (86_399_000_000, "1 d"),
+        (40 * 86_400_000_000 + 3_600_000_000, "40 d 1 h"),
+    ],
+)
+def test_durations_for_reading(time_us, text):
+    assert words.duration(time_us) == text

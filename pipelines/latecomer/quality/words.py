@@ -17,6 +17,8 @@ from latecomer.specs.spec import Spec
 
 SHOWN = 3
 """Most periods, counts or results that a message lists."""
+_UNITS = {"s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
+_MOST = {"min": 60, "h": 24, "d": float("inf")}
 _SHARES = {"join": "recall on time", "aggregate": "answers within the error", "topk": "hit rate"}
 
 
@@ -58,36 +60,54 @@ def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: 
 
 
 def _promise(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
-    rows = list(zip(broken["period_start"], broken["achieved_on_time"], broken["least"], strict=True))
-    if spec.kind == "aggregate":  # every period has a bound of its own
-        lines = [(start, f"{_beside(value, least)}, at least {least:.4g}") for start, value, least in rows]
-        below, enough = f"too far below {spec.target:g}", f"at least {spec.target:g} (less where there are few answers)"
-    else:
-        target = float(frame["least"].iloc[0])
-        lines = [(start, _beside(value, least)) for start, value, least in rows]
-        below, enough = f"below {target:g}", f"at least {target:g}"
     periods = f"in {len(frame) - allowed} of {len(frame)} periods" if allowed else "in every period"
-    return _SHARES[spec.kind], _periods(frame, lines, below, enough), f"{enough} {periods}"
+    target = spec.target if spec.kind == "aggregate" else float(frame["least"].iloc[0])
+    lowest = _extreme(frame, frame["achieved_on_time"], "lowest", lambda value: beside(value, target))
+    if spec.kind == "aggregate":  # every period has a bound of its own
+        lines = [(row.period_start, f"{_within(row)}, needed {_needed(row):,}") for row in broken.itertuples()]
+        worst = next(frame.loc[[frame["achieved_on_time"].idxmin()]].itertuples())
+        needed = f"{moment(worst.period_start)}: needed {_needed(worst):,} of {int(worst.windows):,}"
+        enough = f"at least {target:g} of a period's answers, fewer where chance explains it ({needed}),"
+        missed = "with too few answers within the error"
+    else:
+        lines = [(row.period_start, beside(row.achieved_on_time, row.least)) for row in broken.itertuples()]
+        missed, enough = f"below {target:g}", f"at least {target:g}"
+    return _SHARES[spec.kind], _periods(frame, lines, missed, lowest), f"{enough} {periods}"
+
+
+def _within(row: Any) -> str:
+    return f"{int(row.windows - row.windows_off):,} of {int(row.windows):,}"
+
+
+def _needed(row: Any) -> int:
+    """Answers that had to be within the error."""
+    return round(row.least * row.windows)
 
 
 def _passed(spec: MembershipSpec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     rows = zip(broken["period_start"], broken["passed"], broken["most_passed"], strict=True)
     lines = [(start, f"{int(passed):,}, at most {int(most):,}") for start, passed, most in rows]
     bound = f"a rate of {spec.false_positive_rate:g}, and what chance adds"
-    return "false positives", _periods(frame, lines, f"above {bound}", f"at most {bound},"), f"at most {bound}"
+    passed, absent = int(frame["passed"].sum()), int((frame["tested"] - frame["confirmed"]).sum())
+    kept = f"{passed:,} of {absent:,} elements that are not in every stream passed the filters"
+    return "false positives", _periods(frame, lines, f"above {bound}", kept), f"at most {bound}"
 
 
 def _complete(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     rows = zip(broken["period_start"], broken["achieved_final"], strict=True)
-    lines = [(start, _beside(value, 1.0)) for start, value in rows]
-    return "complete after repair", _periods(frame, lines, "below 1", "everything"), "everything in every period"
+    lines = [(start, beside(value, 1.0)) for start, value in rows]
+    everything = f"everything {_all(frame)}"
+    return "complete after repair", _periods(frame, lines, "below 1", everything), "everything in every period"
 
 
 def _held(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     most = f"{int(how['max_value']):,}"
     lines = [(start, f"{int(n):,}") for start, n in zip(broken["period_start"], broken["rows_held_max"], strict=True)]
-    source = "quality.rows_held" if spec.rows_held else "twice the rows read"
-    return "rows held", _periods(frame, lines, f"above {most}", f"at most {most}"), f"at most {most} ({source})"
+    bound = f"at most {most} (quality.rows_held)"
+    if not spec.rows_held:
+        bound = f"no bound stated (quality.rows_held), so only {most}, twice the rows read"
+    kept = _extreme(frame, frame["rows_held_max"], "most", lambda n: f"{int(n):,}")
+    return "rows held", _periods(frame, lines, f"above {most}", kept), bound
 
 
 def _equal(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
@@ -106,7 +126,7 @@ def _once(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[
 
 
 def _recomputed(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
-    periods = ", ".join(_moment(start) for start in frame["period_start"][:SHOWN]) + (
+    periods = ", ".join(moment(start) for start in frame["period_start"][:SHOWN]) + (
         ", ..." if len(frame) > SHOWN else ""
     )
     observed = f"all {int(frame['results'].sum()):,} results of {len(frame)} periods agree ({periods})"
@@ -132,20 +152,30 @@ _WORDS: dict[str, Callable[..., tuple[str, str, str]]] = {
 
 
 def _periods(frame: pd.DataFrame, lines: list[tuple[Any, str]], missed: str, kept: str) -> str:
-    if lines:
-        return f"{len(lines)} of {len(frame)} periods {missed}{_some(lines)}"
-    return f"{kept} in all {len(frame)} periods" if len(frame) > 1 else f"{kept} in the only period"
+    return f"{len(lines)} of {len(frame)} periods {missed}{_some(lines)}" if lines else kept
+
+
+def _all(frame: pd.DataFrame) -> str:
+    return f"in all {len(frame)} periods" if len(frame) > 1 else "in the only period"
+
+
+def _extreme(frame: pd.DataFrame, values: pd.Series, which: str, show: Callable[[float], str]) -> str:
+    """The lowest or the most of a value, and the first period that had it."""
+    at = values.idxmin() if which == "lowest" else values.idxmax()
+    if values.nunique() == 1:
+        return f"{show(values[at])} {_all(frame)}"
+    return f"{which} {show(values[at])} ({moment(frame['period_start'][at])}), of {len(frame)} periods"
 
 
 def _some(lines: list[tuple[Any, str]]) -> str:
-    shown = [f"{_moment(name)}: {value}" if value else str(name) for name, value in lines[:SHOWN]]
+    shown = [f"{moment(name)}: {value}" if value else str(name) for name, value in lines[:SHOWN]]
     return f" ({'; '.join(shown)}{'; ...' if len(lines) > SHOWN else ''})"
 
 
 def some_of(rows: pa.Table) -> str:
     """Some rows of a table, by column."""
     shown = rows.slice(0, SHOWN + 1).to_pylist()  # one more tells that there are more
-    return _some([(", ".join(f"{key} {_moment(value)}" for key, value in row.items()), "") for row in shown])
+    return _some([(", ".join(f"{key} {moment(value)}" for key, value in row.items()), "") for row in shown])
 
 
 def differing(rows: pa.Table) -> str:
@@ -153,22 +183,37 @@ def differing(rows: pa.Table) -> str:
     lines = []
     for row in rows.to_pylist():
         what = row.pop(rows.column_names[-1])
-        lines.append((f"{', '.join(f'{key} {_moment(value)}' for key, value in row.items())} {what}", ""))
+        lines.append((f"{', '.join(f'{key} {moment(value)}' for key, value in row.items())} {what}", ""))
     return _some(lines)
 
 
-def _moment(value: Any) -> str:
+def moment(value: Any) -> str:
     """A period's start without what is the same for all: the zone, which is UTC, and midnight."""
     return str(value).removesuffix("+00:00").removesuffix(" 00:00:00")
 
 
-def _beside(value: float, bound: float) -> str:
+def beside(value: float, bound: float) -> str:
     """The number with as many digits as tell it from a bound that it misses."""
     for digits in (4, 6, 9):
         text = f"{value:.{digits}g}"
         if (float(text) < bound) == (value < bound):
             return text
     return repr(float(value))
+
+
+def duration(time_us: float) -> str:
+    """A length of time for reading: its two largest units, rounded; below a minute one unit."""
+    sign, left = ("-" if time_us < 0 else ""), abs(time_us)
+    for unit, size in (("us", 1), ("ms", 1_000), ("s", 1_000_000)):
+        shown = f"{left / size:.3g}"
+        if float(shown) < (60 if unit == "s" else 1_000):
+            return f"{sign}{shown} {unit}" if float(shown) else "0 s"
+    for (large, many), small in ((("min", 60), "s"), (("h", 60), "min"), (("d", 24), "h")):
+        units = round(left / _UNITS[small])
+        if units < many * _MOST[large]:
+            break
+    more = f" {units % many} {small}" if units % many else ""
+    return f"{sign}{units // many:,} {large}{more}"
 
 
 def _place(entry: Any) -> int:
