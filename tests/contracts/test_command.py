@@ -17,7 +17,7 @@ GOOD = "name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recal
 def test_help_teaches():
     done = call("--help")
     assert done.returncode == 0
-    names = "ingest run repair backfill adapt check export explain status init bench"
+    names = "ingest run repair backfill adapt check export explain status forget init bench"
     for command in names.split():
         assert command in done.stdout
 

@@ -240,6 +240,24 @@ def test_commits_are_taken_back(store):
     assert small.read(lake, "events", "b").equals(first)
 
 
+def test_a_query_is_forgotten(store):
+    lake, rows = Lake(f"s3://{BUCKET}/forgotten"), pa.table({"v": [1, 2]})
+    for query in ("q", "other"):
+        for area in ("on_time", "late", "journal", "state", "events"):
+            small.append(lake, area, query, rows, "run", 0)
+    asked = commands.call("forget", "q", "--lake", lake.uri, timeout=100)
+    assert asked.returncode == 2 and "on_time (2 rows)" in asked.stderr, asked.stderr
+    killed = commands.call("forget", "q", "--lake", lake.uri, "--yes", crash_at="drop:log@2", timeout=100)
+    assert killed.returncode < 0 and lake.names("forgetting") == ["q"], killed.stderr
+    done = commands.call("forget", "q", "--lake", lake.uri, "--yes", timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = [item.object_name for item in store.list_objects(BUCKET, "forgotten/", recursive=True)]
+    assert not [name for name in found if "/q/" in name and "/events/" not in name], found
+    for area in ("on_time", "late", "journal", "state"):
+        assert lake.names(area) == ["other"]
+    assert lake.names("events") == ["other", "q"]
+
+
 def test_a_held_lake_refuses_the_command(store, tmp_path):
     landing = events.write(events.disordered(2, rows=20), tmp_path / "in.parquet")
     with Lease(Lake(LAKE + "2"), "ingest"):

@@ -6,6 +6,7 @@ import subprocess
 
 import psutil
 import pytest
+from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -90,3 +91,30 @@ def test_a_run_that_is_stopped_says_so_in_one_line(truth, lake, tmp_path, how):
     run(lake, load_query(path), rows_per_batch=100, flush=True)
     repair(lake, load_query(path), flush=True)
     assert exported(lake, load_query(path))["results"].equals(expected["results"])
+
+
+@pytest.mark.parametrize("crash_at", [None, "drop:rest@3"])
+def test_a_forgotten_query_begins_again_with_another_target(truth, spark, lake, tmp_path, crash_at):
+    """As in a fresh lake; half forgotten, it is refused."""
+    path, table, expected = truth
+    load(lake, table, tmp_path)
+    before = tmp_path / "before.yaml"
+    before.write_text(path.read_text().replace("recall: 0.6", "recall: 0.9"))
+    run(lake, load_query(before), rows_per_batch=70)
+    repair(lake, load_query(before), flush=True)
+    with pytest.raises(
+        InputError, match=r"has changed since it ran: quality.recall was 0.9, is 0.6; .*latecomer forget pairs"
+    ):
+        run(lake, load_query(path))
+    if crash_at:
+        assert commands.call("forget", before, "--lake", lake.uri, "--yes", crash_at=crash_at).returncode < 0
+        for job in (run, repair, exported):
+            with pytest.raises(InputError, match="half forgotten"):
+                job(lake, load_query(path))
+    done = commands.call("forget", "pairs", "--lake", lake.uri, "--yes")
+    assert done.returncode == 0, done.stderr
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # commands have each their own
+    run(lake, load_query(path), rows_per_batch=100, flush=True)
+    repair(lake, load_query(path), flush=True)
+    for name, rows in exported(lake, load_query(path)).items():
+        assert rows.equals(expected[name]), name

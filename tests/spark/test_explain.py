@@ -98,7 +98,7 @@ def test_results_are_judged_by_another_target_but_not_by_another_question(shop, 
         text = f"name: {name}\nkind: join\nstreams: {{a: views}}\nscore: seq\nk: 2\nwindow: 10 min\nquality: {{hit_rate: 0.9, period: 1 h}}\n"
     changed = parse_query(text.replace(*change))
     for command in (check, explain, lambda lake, spec: views.view(lake, spec, "results")):
-        with pytest.raises(InputError, match=r"has changed: .* was .* when it ran, and is .* only its target"):
+        with pytest.raises(InputError, match=r"has changed since it ran: .* was .*, is .* only its target"):
             command(lake, changed)
 
 

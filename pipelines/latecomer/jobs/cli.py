@@ -16,7 +16,7 @@ import click
 from latecomer import __version__
 from latecomer.jobs import text
 from latecomer.jobs.outcomes import Group
-from latecomer.specs.common import SpecError
+from latecomer.specs.common import NAME, SpecError
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
 
@@ -426,6 +426,33 @@ def status(lake_uri: str, as_json: bool) -> None:
 
     found = job.status(Lake(lake_uri))
     _report(as_json, found, job.render(found))
+
+
+@main.command()
+@click.argument("query", metavar="QUERY.yaml|NAME")
+@LAKE
+@click.option("--yes", is_flag=True, help="Delete. Without it, only say what would be deleted.")
+@JSON
+def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
+    """Delete all that the lake holds of a query, to begin it again.
+
+    Its results, late rows, ledger, state and checks go; events, quarantine and the query file stay. The next `run` starts
+    from the first row, with the file as it is then.
+    """
+    from latecomer.lake import forget as job
+    from latecomer.lake.errors import InputError
+    from latecomer.lake.location import Lake
+
+    lake = Lake(lake_uri)
+    name = query if NAME.fullmatch(query) else _load(Path(query)).name
+    found = job.forget(lake, name) if yes else job.held(lake, name)
+    rows = {area: "damaged" if count is None else f"{count:,} rows" for area, count in found.items()}
+    listed = ", ".join(f"{area} ({count})" for area, count in rows.items()) or "no table"
+    if not yes:
+        raise InputError(f"query {name}", None, f"would lose {listed}", "add --yes to delete that; events stay")
+    _report(
+        as_json, {"query": name, "deleted": found}, f"{name}: deleted {listed}; its next run starts from the first row"
+    )
 
 
 @main.command()

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 from latecomer.core.state import OtherVersion
 from latecomer.jobs import text
 from latecomer.lake import journal, small, views
+from latecomer.lake.errors import InputError
+from latecomer.lake.forget import half_forgotten
 from latecomer.lake.location import Lake
 
 
@@ -19,10 +21,10 @@ def status(lake: Lake) -> dict[str, Any]:
 
     available = committed_seq(lake)
     queries = []
-    for name in lake.names("state"):
+    for name in sorted({*lake.names("state"), *half_forgotten(lake)}):
         try:
             found = _query(lake, name, available)
-        except OtherVersion as error:  # one query that this program cannot read hides no other
+        except (OtherVersion, InputError) as error:  # one query that this program cannot read hides no other
             found = {"query": name, "problem": str(error)}
         if found is not None:
             queries.append(found)

@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 from latecomer.core.state import OtherVersion
 from latecomer.lake import small, stored
 from latecomer.lake.errors import InputError
+from latecomer.lake.forget import refuse_forgotten
 from latecomer.lake.location import Lake
+from latecomer.specs.differences import differences
 from latecomer.specs.spec import Spec
 
 STATE_FORMAT = 1
@@ -59,8 +61,9 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
     OtherVersion
         The state was written by a version with another layout; so does the state where it lacks what this version asks of it.
     InputError
-        With `spec`: the query that wrote it asked something else.
+        With `spec`: the query that wrote it asked something else. Or it is half forgotten.
     """
+    refuse_forgotten(lake, query)
     table = small.read(lake, "state", query)
     if table is None or table.num_rows == 0:
         return None
@@ -116,32 +119,11 @@ def as_stored(asked: dict[str, Any]) -> dict[str, Any]:
 def changed(query: str, before: dict[str, Any] | None, now: dict[str, Any], besides: str = "") -> InputError:
     """The query asks something else than it did; `besides` ends the remedy."""
     problem = "has changed since it was first run in this lake, and its results would mix two questions"
-    if before is not None:
-        old, new = _leaves(before), _leaves(as_stored(now))
-        key = next((key for key in (*new, *old) if new.get(key) != old.get(key)), None)
-        if key is not None:
-            shown = [json.dumps(leaves.get(key), ensure_ascii=False) for leaves in (old, new)]
-            problem = f"has changed: {key} is not what it was when it ran"
-            if max(map(len, shown)) <= _SHORT:
-                problem = "has changed: {} was {} when it ran, and is {} in the file".format(key, *shown)
-    return InputError(
-        f"query {query}", None, problem, f"give the changed query a new name, or restore the file{besides}"
-    )
-
-
-_SHORT = 60
-"""Characters of a value that is shown; what is longer (an expression, taken apart) says nothing to who wrote it."""
-
-
-def _leaves(value: Any, at: str = "") -> dict[str, Any]:
-    """Dotted paths to what is no object."""
-    if not isinstance(value, dict):
-        return {at: value}
-    return {
-        path: leaf
-        for key, inner in value.items()
-        for path, leaf in _leaves(inner, f"{at}.{key}" if at else key).items()
-    }
+    found = [] if before is None else differences(before, as_stored(now))
+    if found:
+        problem = f"has changed since it ran: {'; '.join(found)}"
+    remedy = f"restore the file, give it a new name, or begin it again after `latecomer forget {query}`"
+    return InputError(f"query {query}", None, problem, f"{remedy}{besides}")
 
 
 def save_state(lake: Lake, query: str, state: RunState) -> None:

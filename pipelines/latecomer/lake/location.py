@@ -2,7 +2,8 @@
 
 Layout: ``<lake>/<area>/<name>`` is one Delta table. Areas that a query's user reads: ``events``, ``quarantine`` (by
 stream), ``on_time``, ``corrections``, ``backfill``, ``late``, ``ledger`` (by query). Areas the product keeps for itself: ``state``,
-``journal``, ``repair_journal``, ``repairs``, ``parameters``, ``checks`` (by query), ``ingest`` (by lake), ``lease`` (by purpose).
+``journal``, ``repair_journal``, ``repairs``, ``parameters``, ``checks``, ``forgetting`` (by query), ``ingest`` (by lake), ``lease`` (by
+purpose).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ AREAS = (
     "ingest",
     "lease",
     "checks",
+    "forgetting",
 )
 
 

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
+from pyarrow import fs
 
+from latecomer.lake import crash
 from latecomer.lake.location import Lake
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -164,13 +166,21 @@ def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> No
             if before.schema() != table.schema() or set(before.file_uris()) != set(table.file_uris()):
                 table.restore(earlier)
             return
+    drop(lake, area, name)
+
+
+def drop(lake: Lake, area: str, name: str) -> None:
+    """Delete a table, or what a killed call left of it: the log first, for without it nothing is a table."""
     filesystem, root = lake.filesystem()
-    for part in ("/_delta_log", ""):  # the log first: without it nothing is a table
-        filesystem.delete_dir(f"{root}/{area}/{name}{part}")
+    for what, part in (("log", "/_delta_log"), ("rest", "")):
+        place = f"{root}/{area}/{name}{part}"
+        if filesystem.get_file_info(place).type == fs.FileType.Directory:
+            filesystem.delete_dir(place)
+        crash.point(f"drop:{what}")
 
 
-def count(lake: Lake, area: str, name: str, filter: pc.Expression) -> int:
-    """Rows that pass `filter`; 0 where the table is absent."""
+def count(lake: Lake, area: str, name: str, filter: pc.Expression | None = None) -> int:
+    """Rows, or those that pass `filter`; 0 where the table is absent."""
     table = open_table(lake, area, name)
     if table is None:
         return 0
