@@ -208,9 +208,7 @@ def run(
     lake, wanted = Lake(lake_uri), None
     if element is not None:
         if not isinstance(spec, MembershipSpec):
-            raise SpecError(
-                str(query), "kind", spec.kind, "has no elements: only membership does", "leave --element out"
-            )
+            raise spec.fail("kind", spec.kind, "has no elements: only membership does", "leave --element out")
         wanted = elements.typed(lake, spec, element)
     done = runner.run(lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress)
     kept_out = quarantined(lake, dict(spec.streams).values())

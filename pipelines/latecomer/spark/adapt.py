@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from latecomer.core.policies import adapted_parameters
 from latecomer.lake import crash, journal, small, stored
-from latecomer.lake.errors import InputError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
@@ -31,11 +30,13 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
     Raises
     ------
     InputError
-        The query has not been run or has changed since, or its strategy does not adapt.
+        The query has not been run or has changed since.
+    SpecError
+        Its strategy does not adapt.
     """
     if not spec.adapts:
         problem = "takes nothing from adapt: it learns as it runs, or not at all"
-        raise InputError(f"query {spec.name}: strategy", spec.strategy.name, problem, "choose one that adapts")
+        raise spec.fail("strategy", spec.strategy.name, problem, "choose one that adapts")
     with Lease(lake, f"adapt-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
         learnt = _learnt(lake, spec, state)

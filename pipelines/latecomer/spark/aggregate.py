@@ -28,7 +28,7 @@ from latecomer.spark import ranks
 from latecomer.spark.aggregate_states import States, with_columns
 from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
-from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.query import check_columns, sql
 from latecomer.spark.types import is_number
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
@@ -70,17 +70,7 @@ class AggregateStage(WindowedStage):
 
     def check(self) -> None:
         """Columns exist, aggregated values are numbers (``min`` and ``max`` take any plain value, ``count`` anything)."""
-        alias = self.asked.streams[0][0]
-        wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.asked.group_by)
-        ]
-        for each in self.asked.select:
-            if each.argument is not None:
-                kind = {"count": None, "min": "plain", "max": "plain"}.get(each.function, "number")
-                wanted.append((f"select.{each.name}", each.argument, kind))
-        if self.asked.where is not None:
-            wanted.append(("where", self.asked.where, "bool"))
-        check_expressions(self.asked, self.events, wanted)
+        check_columns(self.asked, self.events)
 
     policies_of = staticmethod(policies_of)
     """HPM's controller, its rivals, or the calibrated one."""

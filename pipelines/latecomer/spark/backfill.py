@@ -43,9 +43,7 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
     """
     started = time.monotonic()
     if spec.kind == "join":
-        raise InputError(
-            f"query {spec.name}: kind", spec.kind, "has no windows of its own to backfill", "repair makes a join exact"
-        )
+        raise spec.fail("kind", spec.kind, "has no windows of its own to backfill", "repair makes a join exact")
     if from_us >= to_us:
         raise InputError("--from", from_us, "is not before --to", "give a range of event time")
     with Lease(lake, f"backfill-{spec.name}") as lease:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from latecomer.lake.errors import InputError
 from latecomer.specs.common import repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
+
+    from latecomer.specs.spec import Spec
 
 EARLIEST_US, LATEST_US = -60_000_000_000_000_000, 250_000_000_000_000_000
 """Event times that Spark's timestamps hold with room to add a window (years 68 to 9892); bounds beyond them are left out."""
@@ -99,18 +100,18 @@ def join_null_safe(
     return left.join(renamed, matched, how).drop(*hidden.values())
 
 
-def refuse_twice(query: str, names: Sequence[str], fixed: Iterable[str]) -> None:
+def refuse_twice(spec: Spec, names: Sequence[str], fixed: Iterable[str]) -> None:
     """Refuse a result of which two columns would have one name, `names` and the `fixed` ones that its table has beside them.
 
     Raises
     ------
-    InputError
+    SpecError
         With the name.
     """
     twice = repeated([*names, *fixed])
     if twice:
-        raise InputError(
-            f"query {query}: select",
+        raise spec.fail(
+            "select",
             twice[0],
             "two result columns would have this name (case does not tell columns apart)",
             "rename one of them with `as`",

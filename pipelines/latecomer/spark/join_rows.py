@@ -14,7 +14,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.bands import DistanceCells, band_join
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, quoted, refuse_twice
-from latecomer.spark.query import calculated, check_expressions, open_streams
+from latecomer.spark.query import calculated, check_columns, open_streams
 from latecomer.spark.stage import Batch
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import ENVELOPE, STORED
@@ -54,15 +54,8 @@ class JoinRows:
         return self.events[0 if self.is_self else side]
 
     def _check(self, events: dict[str, DataFrame]) -> None:
-        left, right = self.aliases
-        wanted: list[tuple[str, ex.Expr, str | None]] = [
-            ("keys", ex.Binary("=", ex.Column(left, a), ex.Column(right, b)), None) for a, b in self.spec.keys
-        ]
-        if self.spec.where is not None:
-            wanted.append(("where", self.spec.where, "bool"))
-        wanted += [("select", item.expr, None) for item in self.spec.select or ()]
-        check_expressions(self.spec, events, wanted)
-        refuse_twice(self.spec.name, [name for name, _ in self._outputs()], (*ENVELOPE, *STORED))
+        check_columns(self.spec, events)
+        refuse_twice(self.spec, [name for name, _ in self._outputs()], (*ENVELOPE, *STORED))
 
     # -- names ---------------------------------------------------------------------------------------------------
 

@@ -50,13 +50,12 @@ from latecomer.core.hashing import HASH_BITS, enough_bits, packed_size
 from latecomer.spark import tables
 from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quoted
 from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
-from latecomer.spark.query import check_expressions
+from latecomer.spark.query import check_columns
 from latecomer.spark.session import expects_few
 from latecomer.spark.types import FLOATING, WHOLE, WHOLE_OR_FLOATING
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
-from latecomer.specs import expressions as ex
 from latecomer.specs.membership import MembershipSpec
 
 if TYPE_CHECKING:
@@ -77,14 +76,7 @@ class MembershipStage(WindowedStage):
 
     def check(self) -> None:
         """Element columns exist and are comparable."""
-        first, columns = self.asked.elements[0], self.asked.elements
-        alike = len({column.name for column in columns}) == 1  # the file says it once
-        keys = ["element" if alike else f"element.{column.alias}" for column in columns]
-        wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (key, ex.Binary("=", first, column), "bool") for key, column in zip(keys[1:], columns[1:], strict=True)
-        ]
-        wanted += [(key, column, "plain") for key, column in zip(keys, columns, strict=True)]
-        check_expressions(self.asked, self.events, wanted)
+        check_columns(self.asked, self.events)
 
     @cached_property
     def side_of(self) -> list[int]:

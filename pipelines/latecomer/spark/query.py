@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from latecomer.lake.errors import InputError
+from latecomer.lake import schemas
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.columns import quoted
 from latecomer.spark.types import WHOLE, is_number
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import SpecError
 from latecomer.specs.spec import Spec
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ def open_streams(spec: Spec, spark: SparkSession, lake: Lake) -> dict[str, DataF
 
     Raises
     ------
-    InputError
+    SpecError
         A stream is not in the lake.
     """
     found: dict[str, DataFrame] = {}
@@ -34,47 +32,14 @@ def open_streams(spec: Spec, spark: SparkSession, lake: Lake) -> dict[str, DataF
         if stream in found:
             continue
         if not lake.exists("events", stream):
-            known = ", ".join(lake.names("events")) or "none"
-            raise InputError(
-                f"query {spec.name}: streams",
-                stream,
-                f"is not a stream of {lake.uri}: no row of it was ever ingested",
-                f"ingest some first, or use one of its streams: {known}",
-            )
+            raise schemas.unknown(lake, spec, stream)
         found[stream] = tables.shape(spark, lake, stream)
     return found
 
 
-def check_expressions(
-    spec: Spec, events: dict[str, DataFrame], expressions: Iterable[tuple[str, ex.Expr, str | None]]
-) -> None:
-    """Check expressions against the streams' columns.
-
-    Parameters
-    ----------
-    expressions
-        Triples of key (for messages), expression, and the kind it must have: ``number``, ``bool``, ``plain`` (no list,
-        struct or map), None for any.
-
-    Raises
-    ------
-    SpecError
-        With key, value and remedy.
-    """
-    schemas = {alias: events[stream].columns for alias, stream in spec.streams}
-    kinds = {(alias, name): kind_of(kind) for alias, stream in spec.streams for name, kind in events[stream].dtypes}
-    for key, expression, wanted in expressions:
-        ex.check_columns(expression, schemas, source=spec.source, key=key)
-        kind = ex.check_types(expression, kinds, source=spec.source, key=key)
-        if wanted == "plain":
-            if kind is not None and "<" in kind:
-                remedy = "use a column of single values"
-                raise SpecError(spec.source, key, ex.to_text(expression), f"is a {kind}, not a single value", remedy)
-        elif wanted is not None and kind not in (wanted, None):
-            wanted = "condition" if wanted == "bool" else wanted
-            raise SpecError(
-                spec.source, key, ex.to_text(expression), f"is a {kind}, not a {wanted}", f"use a {wanted} here"
-            )
+def check_columns(spec: Spec, events: dict[str, DataFrame]) -> None:
+    """Check the query's expressions against the streams' columns; errors as for :meth:`latecomer.specs.spec.Spec.check_columns`."""
+    spec.check_columns({stream: {name: kind_of(kind) for name, kind in rows.dtypes} for stream, rows in events.items()})
 
 
 def calculated(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import crash, journal, small
+from latecomer.lake import crash, journal, schemas, small
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
@@ -77,6 +77,7 @@ def run(
     available = committed_seq(lake)
     if not available and not lake.exists("ingest", "committed"):
         raise InputError("--lake", lake.uri, "has nothing ingested", "ingest first, or check the path")
+    schemas.check(lake, spec)  # before a JVM is started, and before a mistake is taken for a change
     with Lease(lake, f"run-{spec.name}") as lease:
         state = journal.load_state(lake, spec.name, spec)
         end = available if until_seq is None else min(available, until_seq + 1)

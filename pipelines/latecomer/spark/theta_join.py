@@ -28,7 +28,7 @@ from latecomer.lake import small
 from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
-from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.query import check_columns, sql
 from latecomer.spark.tables import handed
 from latecomer.spark.theta_answers import Answer, Counts, Increments, Ranges, Rows
 from latecomer.spark.types import FLOATING
@@ -55,15 +55,8 @@ class ThetaJoinStage(WindowedStage):
 
     def check(self) -> None:
         """Columns exist, and every condition compares like with like."""
-        wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"conditions[{i}]", ex.Binary(c.op, c.left, c.right), "bool") for i, c in enumerate(self.asked.conditions)
-        ]
-        wanted += [
-            (f"conditions[{i}]", e, "plain") for i, c in enumerate(self.asked.conditions) for e in (c.left, c.right)
-        ]
-        wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.asked.select or ())]
-        check_expressions(self.asked, self.events, wanted)
-        refuse_twice(self.asked.name, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
+        check_columns(self.asked, self.events)
+        refuse_twice(self.asked, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
 
     # ------------------------------------------------------------------------------------------------------- names
 

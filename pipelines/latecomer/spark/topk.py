@@ -20,15 +20,13 @@ from latecomer.core.thinning import Thinning
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
-from latecomer.lake.errors import InputError
 from latecomer.spark import tables
 from latecomer.spark.columns import join_null_safe, quoted
-from latecomer.spark.query import check_expressions, sql
+from latecomer.spark.query import check_columns, sql
 from latecomer.spark.session import expects_few
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
-from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.common import folded
 from latecomer.specs.topk import TopKSpec
@@ -74,21 +72,13 @@ class TopKStage(WindowedStage):
 
     def check(self) -> None:
         """Columns exist, the score is a number."""
-        alias = self.asked.streams[0][0]
-        wanted: list[tuple[str, ex.Expr, str | None]] = [
-            (f"group_by[{i}]", ex.Column(alias, name), "plain") for i, name in enumerate(self.asked.group_by)
-        ]
-        wanted.append(("score", self.asked.score, "number"))
-        wanted += [(f"select[{i}]", item.expr, None) for i, item in enumerate(self.asked.select or ())]
-        if self.asked.where is not None:
-            wanted.append(("where", self.asked.where, "bool"))
-        check_expressions(self.asked, self.events, wanted)
+        check_columns(self.asked, self.events)
         fixed = {*ENVELOPE, *INNER, *WINDOW}
         for name, _ in self.selected:
             if folded(name) in fixed:
                 remedy = "list the columns you want with `select`, this one with another name: `... as name`"
                 problem = "a column of the stream has the name of a fixed result column"
-                raise InputError(f"query {self.asked.name}: select", name, problem, remedy)
+                raise self.asked.fail("select", name, problem, remedy)
 
     policies_of = staticmethod(policies_of)
     """Adaptive wait, calibrated, or none."""

@@ -11,6 +11,7 @@ far, at most 16 windows, for ``calibrated``; the quality period of a query witho
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -114,6 +115,18 @@ class AggregateSpec(WindowedSpec):
     def observe_us(self) -> int | None:
         """As long as the strategy says."""
         return self.strategy.observe_us
+
+    def expressions(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
+        """Aggregated values are numbers; ``min`` and ``max`` take any plain value, ``count`` anything."""
+        alias = self.streams[0][0]
+        for place, name in enumerate(self.group_by):
+            yield f"group_by[{place}]", ex.Column(alias, name), "plain"
+        for each in self.select:
+            if each.argument is not None:
+                kind = {"count": None, "min": "plain", "max": "plain"}.get(each.function, "number")
+                yield f"select.{each.name}", each.argument, kind
+        if self.where is not None:
+            yield "where", self.where, "bool"
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""

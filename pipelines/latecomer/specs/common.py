@@ -49,20 +49,34 @@ class SpecError(Exception):
         What is wrong; what to do.
     line
         Line of the key, counted from 1, where it is known.
+    at
+        Dotted path of the key whose line is meant, where it is another: a key that is missing has none.
     """
 
     exit_code = 2
 
-    def __init__(self, where: str, key: str, value: object, problem: str, remedy: str, line: int | None = None) -> None:
-        self.where, self.key, self.value, self.problem, self.remedy, self.line = (
-            where,
-            key,
-            value,
-            problem,
-            remedy,
-            line,
-        )
-        super().__init__(where, key, value, problem, remedy, line)
+    def __init__(
+        self,
+        where: str,
+        key: str,
+        value: object,
+        problem: str,
+        remedy: str,
+        line: int | None = None,
+        at: str | None = None,
+    ) -> None:
+        self.where, self.key, self.value, self.problem, self.remedy = where, key, value, problem, remedy
+        self.line, self.at = line, at
+        super().__init__(where, key, value, problem, remedy, line, at)
+
+    def located(self, lines: Mapping[str, int]) -> SpecError:
+        """The same with its line, where that is not known yet: of its key, or of the nearest one around it."""
+        key = self.key if self.at is None else self.at
+        while self.line is None and key:
+            if key in lines:
+                return SpecError(self.where, self.key, self.value, self.problem, self.remedy, lines[key], self.at)
+            key = key[: max(key.rfind("."), key.rfind("["), 0)]
+        return self
 
     def __str__(self) -> str:
         place = self.where if self.line is None else f"{self.where}:{self.line}"
@@ -189,7 +203,8 @@ class Reader:
         if default is _MISSING:
             close = difflib.get_close_matches(name, list(self._left), n=1, cutoff=0.7)
             remedy = f"is {close[0]!r} a typo for it?" if close else "add it"
-            raise SpecError(self.source, self.key(name), _MISSING, "is missing", remedy)
+            at = self.key(close[0]) if close else None
+            raise SpecError(self.source, self.key(name), _MISSING, "is missing", remedy, at=at)
         return default
 
     def text(self, name: str, default: Any = _MISSING, *, limit: int = 10_000) -> Any:

@@ -8,7 +8,7 @@ is one period.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -94,6 +94,16 @@ class JoinSpec(Spec):
         first = ("seq", "event_ts")
         named = [(alias, (*first, *(n for n in columns[stream] if n not in first))) for alias, stream in self.streams]
         return [(f"{alias}_{name}", alias, name) for alias, names in named for name in names]
+
+    def expressions(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
+        """Keys are comparable."""
+        left, right = (alias for alias, _ in self.streams)
+        for a, b in self.keys:
+            yield "keys", ex.Binary("=", ex.Column(left, a), ex.Column(right, b)), None
+        if self.where is not None:
+            yield "where", self.where, "bool"
+        for place, item in enumerate(self.select or ()):
+            yield f"select[{place}]", item.expr, None
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""

@@ -7,7 +7,7 @@ Refused besides what is no YAML: repeated keys, anchors and aliases (a short fil
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,9 @@ def parse_query(text: str, source: str = "<string>") -> Spec:
         raise _too_large(source)
     data, lines = _read(text, source)
     try:
-        return _spec(data, source)
+        return replace(_spec(data, source), lines=lines)
     except SpecError as error:
-        if error.line is None and error.where == source:
-            raise SpecError(
-                error.where, error.key, error.value, error.problem, error.remedy, _line(error.key, lines)
-            ) from None
-        raise
+        raise error.located(lines) from None
 
 
 def _too_large(source: str) -> SpecError:
@@ -78,15 +74,6 @@ def _spec(data: Any, source: str) -> Spec:
             "name", name, "is not a query name", "use a-z, 0-9 and _, a letter first, at most 63 characters"
         )
     return import_module(f"latecomer.specs.{kind}").parse(reader, name)
-
-
-def _line(key: str, lines: dict[str, int]) -> int | None:
-    """Line of a key, or of the nearest one around it."""
-    while key:
-        if key in lines:
-            return lines[key]
-        key = key[: max(key.rfind("."), key.rfind("["), 0)]
-    return None
 
 
 def _read(text: str, source: str) -> tuple[Any, dict[str, int]]:

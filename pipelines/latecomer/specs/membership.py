@@ -8,7 +8,7 @@ window, whichever is longer, and ``gamma`` is one period. A window is answered `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from typing import Any, ClassVar
@@ -62,6 +62,15 @@ class MembershipSpec(WindowedSpec):
     def result_keys(self) -> tuple[str, ...]:
         """Window and element."""
         return (*WINDOW, "element")
+
+    def expressions(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
+        """Elements are comparable."""
+        first, alike = self.elements[0], len({column.name for column in self.elements}) == 1
+        for column in self.elements:
+            key = "element" if alike else f"element.{column.alias}"  # the file says it once, or by alias
+            if column is not first:
+                yield key, ex.Binary("=", first, column), "bool"
+            yield key, column, "plain"
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""

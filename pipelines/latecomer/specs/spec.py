@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from latecomer.specs.common import Reader
+from latecomer.specs.common import Reader, SpecError
+from latecomer.specs.expression_tree import Expr, to_text
+from latecomer.specs.expression_types import check_columns, check_types
 from latecomer.specs.schedule import DEFAULT, Schedule, schedule_of
 
 CONFIDENCE = 0.95
@@ -43,8 +45,8 @@ class Spec:
         Most rows that a period may hold, which `check` holds it to; it changes no result.
     strategy
         How the query is run; every kind's has ``name`` and ``gamma_us``.
-    source, description, schedule
-        The file, what its author says, when Airflow runs what. They change no result.
+    source, lines, description, schedule
+        The file and the line of every dotted key, what its author says, when Airflow runs what. They change no result.
     stated : bool
         Does the file state the target, or a strategy that steers by it? Else `target` is a default that nobody asked for.
     """
@@ -56,6 +58,7 @@ class Spec:
     strategy: Any
     rows_held: int | None = field(default=None, compare=False)
     source: str = field(default="", compare=False)
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
     description: str = field(default="", compare=False)
     schedule: Schedule = field(default=DEFAULT, compare=False)
     stated: bool = field(default=True, compare=False)
@@ -103,6 +106,41 @@ class Spec:
     def gamma_us(self) -> int:
         """Span of event times at which late rows become a repair batch."""
         return int(self.strategy.gamma_us)
+
+    def expressions(self) -> Iterable[tuple[str, Expr, str | None]]:
+        """All expressions over the streams' columns: key, expression, and the kind it must have.
+
+        That is ``number``, ``bool``, ``plain`` (no list, struct or map), or None for any.
+        """
+        raise NotImplementedError
+
+    def fail(self, key: str, value: object, problem: str, remedy: str) -> SpecError:
+        """An error about one key of the file."""
+        return SpecError(self.source or f"query {self.name}", key, value, problem, remedy).located(self.lines)
+
+    def check_columns(self, kinds: Mapping[str, Mapping[str, str]]) -> None:
+        """Check every expression against the streams' columns: stream -> column -> kind (as of `check_types`).
+
+        Raises
+        ------
+        SpecError
+            A column that is not there, or unlike things that are compared or computed with.
+        """
+        known = {alias: list(kinds[stream]) for alias, stream in self.streams}
+        typed = {(alias, name): kind for alias, stream in self.streams for name, kind in kinds[stream].items()}
+        try:
+            for key, expression, wanted in self.expressions():
+                check_columns(expression, known, source=self.source, key=key)
+                kind = check_types(expression, typed, source=self.source, key=key)
+                if wanted == "plain":
+                    if kind is not None and "<" in kind:
+                        remedy = "use a column of single values"
+                        raise self.fail(key, to_text(expression), f"is a {kind}, not a single value", remedy)
+                elif wanted is not None and kind not in (wanted, None):
+                    word = "condition" if wanted == "bool" else wanted
+                    raise self.fail(key, to_text(expression), f"is a {kind}, not a {word}", f"use a {word} here")
+        except SpecError as error:
+            raise error.located(self.lines) from None
 
     def question(self) -> dict[str, Any]:
         """What this kind adds to :meth:`to_dict`."""

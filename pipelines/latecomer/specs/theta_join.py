@@ -9,7 +9,7 @@ period. ``partitions`` is for speed alone and may be changed at any time: into h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -95,6 +95,15 @@ class ThetaJoinSpec(WindowedSpec):
             for name in columns[stream]
             if name != "seq"
         ]
+
+    def expressions(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
+        """Every condition compares like with like."""
+        for place, each in enumerate(self.conditions):
+            yield f"conditions[{place}]", ex.Binary(each.op, each.left, each.right), "bool"
+            yield f"conditions[{place}]", each.left, "plain"
+            yield f"conditions[{place}]", each.right, "plain"
+        for place, item in enumerate(self.select or ()):
+            yield f"select[{place}]", item.expr, None
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""

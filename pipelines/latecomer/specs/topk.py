@@ -10,7 +10,7 @@ or a window, whichever is longer.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -93,6 +93,17 @@ class TopKSpec(WindowedSpec):
         (alias, stream) = self.streams[0]
         fixed = {"seq", "event_ts", "score", "rank", *self.group_by}
         return [] if not self.selects_all else [(n, alias, n) for n in columns[stream] if n not in fixed]
+
+    def expressions(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
+        """The score is a number."""
+        alias = self.streams[0][0]
+        for place, name in enumerate(self.group_by):
+            yield f"group_by[{place}]", ex.Column(alias, name), "plain"
+        yield "score", self.score, "number"
+        for place, item in enumerate(self.select or ()):
+            yield f"select[{place}]", item.expr, None
+        if self.where is not None:
+            yield "where", self.where, "bool"
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
