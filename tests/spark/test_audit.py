@@ -248,3 +248,17 @@ def test_a_query_without_closed_periods_says_so(tmp_path, rows):
     assert journal.run_state(lake, "best").seq_to == 1
     checks.check(lake, spec("best"), audit=3, progress=lines.append)
     assert lines == ["best: nothing to audit, no period with rows is closed yet"]
+
+
+def test_a_result_whose_type_cannot_hold_it_is_noticed(whole, tmp_path):
+    """Not cast away: means that were stored as whole numbers."""
+    shutil.copytree(whole.uri, tmp_path / "lake")
+    lake = Lake(tmp_path / "lake")
+    for area in ("on_time", "corrections"):
+        path = lake.table(area, "numbers")
+        rows = DeltaTable(path).to_pyarrow_dataset().to_table()
+        place, column = rows.column_names.index("mean"), rows["mean"]
+        whole_numbers = pc.cast(pc.floor(pc.cast(column, pa.float64())), pa.int64())
+        write_deltalake(path, rows.set_column(place, "mean", whole_numbers), mode="overwrite", schema_mode="overwrite")
+    found = audited(lake, "numbers")
+    assert not found["success"] and "has mean" in found["observed"], found["observed"]

@@ -223,14 +223,16 @@ class _Audit:
         kinds = dict(here.dtypes)
         values = [name for name in here.columns if name not in keys]
         about = [name for name in expected.columns if name.startswith(ABOUT)]
+        lost = _lost(dict(expected.dtypes), kinds, values)
 
-        def side(rows: DataFrame, name: str, more: list[str]) -> DataFrame:
+        def side(rows: DataFrame, name: str, more: list[str], besides: dict[str, str]) -> DataFrame:
             own = {each: f"cast({quoted(each)} as {kinds.get(each, 'double')})" for each in (*values, *more)}
-            fields = ", ".join(named({"is there": "true"} | own))
+            fields = ", ".join(named({"is there": "true"} | own | besides))
             identity = named({key: f"cast({quoted(key)} as {kinds[key]})" for key in keys})
             return rows.selectExpr(*identity, f"struct({fields}) as {name}")
 
-        both = side(expected, _TRUTH, about).unionByName(side(here, _RESULT, []), allowMissingColumns=True)
+        truth, result = side(expected, _TRUTH, about, lost), side(here, _RESULT, [], {})
+        both = truth.unionByName(result, allowMissingColumns=True)
         both = both.groupBy(*(F.col(quoted(key)) for key in keys)).agg(
             *(F.expr(f"any_value({name}, true) as {name}") for name in (_TRUTH, _RESULT))
         )
@@ -238,9 +240,13 @@ class _Audit:
         shown = [f"when {_RESULT} is null then 'is missing'", f"when {_TRUTH} is null then 'should not be there'"]
         for name in values:
             same = _same(quoted(name), kinds[name], quoted(ABOUT + name) if ABOUT + name in about else None)
-            cases.append(f"when not ({same}) then 'other'")
-            text = ", ".join(f"coalesce(string({each}.{quoted(name)}), 'null')" for each in (_RESULT, _TRUTH))
+            should = f"string({_TRUTH}.{quoted(name)})"
+            if _LOST + name in lost:
+                whole = f"{_TRUTH}.{quoted(_LOST + name)}"
+                same, should = f"{whole} is null and {same}", f"coalesce({whole}, {should})"
+            text = f"coalesce(string({_RESULT}.{quoted(name)}), 'null'), coalesce({should}, 'null')"
             words = "has {} %s, should be %s".format(name.replace("%", "%%")).replace("'", "\\'")
+            cases.append(f"when not ({same}) then 'other'")
             shown.append(f"when not ({same}) then format_string('{words}', {text})")
         judged = both.selectExpr(
             *(quoted(key) for key in keys),
@@ -268,6 +274,21 @@ class _Audit:
         spec: Any = self.spec
         start = pa.array(some[WINDOW_NO].to_numpy() * spec.window.slide_us).cast(small.TIMESTAMP)
         return some.set_column(some.column_names.index(WINDOW_NO), WINDOW[0], start)
+
+
+_LOST = "lost "
+"""Before the name of a column: its true value as text, where the type of the stored one cannot hold it."""
+
+
+def _lost(expected: dict[str, str], stored: dict[str, str], columns: list[str]) -> dict[str, str]:
+    """Such columns, as SQL; not of a stored float, which is a rounded number anyway, nor of maps, which Spark does not compare."""
+    found = {}
+    for name in columns:
+        own, kind, value = expected.get(name), stored[name], quoted(name)
+        if own not in (None, kind) and kind not in ("float", "double") and "map<" not in f"{own}{kind}":
+            back = f"try_cast(try_cast({value} as {kind}) as {own})"
+            found[_LOST + name] = f"if({back} <=> {value}, null, string({value}))"
+    return found
 
 
 def _same(name: str, kind: str, about: str | None) -> str:
