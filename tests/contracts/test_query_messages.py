@@ -44,6 +44,7 @@ WRONG = [
 def lake(tmp_path) -> Lake:
     lake = Lake(tmp_path / "lake")
     small.append(lake, "events", "readings", ROWS, "ingest", 0)
+    small.append(lake, "ingest", "committed", pa.table({"number": [0], "seq_to": [1]}), "ingest", 0)
     return lake
 
 
@@ -67,7 +68,6 @@ def test_a_key_that_is_missing_has_the_line_of_the_typo():
 
 
 def test_run_finds_a_wrong_column_before_it_starts_spark_or_speaks_of_a_change(lake, tmp_path):
-    small.append(lake, "ingest", "committed", pa.table({"seq_to": [1]}), "ingest", 0)
     path = tmp_path / "q.yaml"
     path.write_text((AGGREGATE + QUALITY).replace("[sensor]", "[senor]"))
     small.append(lake, "state", "q", pa.table({"fingerprint": ["another"]}), "run", 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import small, views
+from latecomer.lake import ingestions, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 
@@ -24,7 +24,7 @@ def typed(lake: Lake, spec: MembershipSpec, text: str) -> pa.Scalar:
         No value of the column is written like that.
     """
     column = spec.elements[0].name
-    schema = small.shape(lake, "events", spec.streams[0][1])
+    schema = ingestions.columns(lake, spec.streams[0][1])
     if column not in schema.names:
         return pa.scalar(text)
     kind = schema.field(column).type

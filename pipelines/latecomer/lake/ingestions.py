@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from latecomer.lake import small
 from latecomer.lake.location import Lake
@@ -15,6 +17,30 @@ def committed_seq(lake: Lake) -> int:
     """Next place in the arrival order: every arrival below it is complete. 0 for an empty lake."""
     rows = small.read(lake, "ingest", "committed", columns=["seq_to"])
     return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
+
+
+def open_events(lake: Lake, stream: str) -> DeltaTable | None:
+    """The stream's table as ingestions have committed it; None where none has.
+
+    An ingestion that is under way, or was killed, may be taken back: its rows are beyond :func:`committed_seq`, and its columns and their
+    types are not the stream's yet.
+    """
+    table = small.open_table(lake, "events", stream)
+    if table is None or table.transaction_version("ingest") is None:
+        return table
+    done = small.last_version(lake, "ingest", "committed", "ingest")
+    return small.before(lake, "events", stream, table, "ingest", 0 if done is None else done + 1)
+
+
+def columns(lake: Lake, stream: str) -> pa.Schema:
+    """The stream's columns; none where no row of it was ingested."""
+    table = open_events(lake, stream)
+    return pa.schema([]) if table is None else table.to_pyarrow_dataset().schema
+
+
+def streams(lake: Lake) -> list[str]:
+    """Streams of which a row was ingested, sorted."""
+    return [stream for stream in lake.names("events") if open_events(lake, stream) is not None]
 
 
 def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:

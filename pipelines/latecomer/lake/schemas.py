@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from latecomer.lake import small
+from latecomer.lake import ingestions
 from latecomer.lake.location import Lake
 from latecomer.specs.common import SpecError, did_you_mean
 from latecomer.specs.spec import Spec
@@ -20,16 +20,17 @@ def check(lake: Lake, spec: Spec) -> None:
     """
     kinds = {}
     for _, stream in spec.streams:
-        if not lake.exists("events", stream):
+        columns = ingestions.columns(lake, stream)
+        if not columns:
             raise unknown(lake, spec, stream)
-        kinds[stream] = {field.name: _kind(field.type) for field in small.shape(lake, "events", stream)}
+        kinds[stream] = {field.name: _kind(field.type) for field in columns}
     spec.check_columns(kinds)
 
 
 def unknown(lake: Lake, spec: Spec, stream: str) -> SpecError:
     """The error of a stream that is not in the lake."""
     alias = next(alias for alias, each in spec.streams if each == stream)
-    known = lake.names("events")
+    known = ingestions.streams(lake)
     remedy = f"ingest some first; {did_you_mean(stream, known)}" if known else "ingest some first"
     return spec.fail(
         f"streams.{alias}", stream, f"is not a stream of {lake.uri}: no row of it was ever ingested", remedy

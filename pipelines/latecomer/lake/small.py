@@ -7,13 +7,14 @@ race all the same, for a lease or since one was asleep between its look and its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError, SchemaMismatchError
 from pyarrow import fs
 
 from latecomer.lake import crash
@@ -134,12 +135,15 @@ def commit(
     Raises
     ------
     DeltaError, OSError
-        It was refused.
+        It was refused; also where a column is of another type than the table's, and would be cast to it, whatever that does to its values.
     """
     replace = area in REPLACED_AREAS
+    rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
+    if table is not None and not replace:
+        _refuse_cast(lake, area, name, table, rows)
     write_deltalake(
         lake.table(area, name) if table is None else table,
-        rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema])),
+        rows,
         mode="error" if table is None else "overwrite" if replace else "append",
         schema_mode=None if table is None else "overwrite" if replace else "merge",
         storage_options=None if table is not None else (lake.storage_options or None),
@@ -150,23 +154,46 @@ def commit(
     )
 
 
+def _refuse_cast(lake: Lake, area: str, name: str, table: DeltaTable, rows: pa.Table) -> None:
+    stored = {field.name: _type(field) for field in table.schema().fields}
+    for field in Schema.from_arrow(rows.schema).fields:
+        kind = _type(field)
+        if kind != '"void"' and stored.get(field.name, kind) != kind:
+            problem = f"column {field.name} is {stored[field.name]} in the table, and {kind} in the rows"
+            raise SchemaMismatchError(f"{lake.table(area, name)}: {problem}")
+
+
+def _type(field: Field) -> str:
+    """A column's type, whichever parts of it may be null."""
+    return re.sub(r'"(nullable|containsNull|valueContainsNull)":(true|false),?', "", field.type.to_json())
+
+
+def before(lake: Lake, area: str, name: str, table: DeltaTable, app_id: str, version: int) -> DeltaTable | None:
+    """The table, opened as `table`, as it was before the writer's commits from `version` on; None where it began with one of them."""
+    found = table
+    while (done := found.transaction_version(app_id)) is not None and done >= version:
+        if found.version() == 0:
+            return None
+        with _named(lake, area, name):
+            found = DeltaTable(
+                lake.table(area, name), version=found.version() - 1, storage_options=lake.storage_options
+            )
+    return found
+
+
 def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> None:
     """Undo the writer's commits from `version` on: rows, columns and types are what they were before, a table it began is gone.
 
     Only for a table to which nobody else has written since. A second time it does nothing.
     """
     table = open_table(lake, area, name)
-    reached = None if table is None else table.transaction_version(app_id)
-    if table is None or reached is None or reached < version:
+    if table is None:
         return
-    for earlier in range(table.version() - 1, -1, -1):
-        before = DeltaTable(lake.table(area, name), version=earlier, storage_options=lake.storage_options)
-        done = before.transaction_version(app_id)
-        if done is None or done < version:
-            if before.schema() != table.schema() or set(before.file_uris()) != set(table.file_uris()):
-                table.restore(earlier)
-            return
-    drop(lake, area, name)
+    earlier = before(lake, area, name, table, app_id, version)
+    if earlier is None:
+        drop(lake, area, name)
+    elif earlier.schema() != table.schema() or set(earlier.file_uris()) != set(table.file_uris()):
+        table.restore(earlier.version())
 
 
 def drop(lake: Lake, area: str, name: str) -> None:

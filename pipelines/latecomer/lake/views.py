@@ -20,7 +20,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from latecomer.core.repair import assign
-from latecomer.lake import identities, journal, small
+from latecomer.lake import identities, ingestions, journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.specs.clauses import ENVELOPE, STORED
@@ -112,7 +112,7 @@ def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
     if not spec.selects_all:
         return rows
     streams = dict(spec.streams)
-    shapes = {stream: small.shape(lake, "events", stream) for stream in streams.values()}
+    shapes = {stream: ingestions.columns(lake, stream) for stream in streams.values()}
     # a column of such a name may have come since: `run` refuses it
     fixed = {*ENVELOPE, *STORED, *WINDOW}
     columns = {stream: shape.names for stream, shape in shapes.items()}

@@ -31,9 +31,10 @@ def open_streams(spec: Spec, spark: SparkSession, lake: Lake) -> dict[str, DataF
     for _, stream in spec.streams:
         if stream in found:
             continue
-        if not lake.exists("events", stream):
-            raise schemas.unknown(lake, spec, stream)
-        found[stream] = tables.shape(spark, lake, stream)
+        try:
+            found[stream] = tables.shape(spark, lake, stream)
+        except FileNotFoundError:
+            raise schemas.unknown(lake, spec, stream) from None
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import small
+from latecomer.lake import ingestions, small
 from latecomer.lake.location import Lake
 from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.session import compiles, expects_few
@@ -33,9 +33,10 @@ def literal(path: str) -> str:
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
 
 
-def read(spark: SparkSession, lake: Lake, area: str, name: str) -> DataFrame:
-    """The table's rows, in no particular order."""
-    return spark.read.format("delta").load(lake.spark_path(area, name))
+def read(spark: SparkSession, lake: Lake, area: str, name: str, version: int | None = None) -> DataFrame:
+    """The table's rows, in no particular order; those of a version, else of the newest."""
+    reader = spark.read.format("delta")
+    return (reader if version is None else reader.option("versionAsOf", version)).load(lake.spark_path(area, name))
 
 
 def between(spark: SparkSession, lake: Lake, area: str, name: str, column: str, low: int, high: int) -> DataFrame:
@@ -64,7 +65,7 @@ def brought(rows: DataFrame) -> pa.Table | None:
 
 def shape(spark: SparkSession, lake: Lake, stream: str) -> DataFrame:
     """No events, with the columns of a stored stream."""
-    table = small.open_table(lake, "events", stream)
+    table = ingestions.open_events(lake, stream)
     if table is None:
         raise FileNotFoundError(lake.table("events", stream))
     return spark.createDataFrame([], _schema(table))
@@ -88,14 +89,14 @@ def events(
     here, where they are few indeed.
     """
 
-    table = small.open_table(lake, "events", stream)
+    table = ingestions.open_events(lake, stream)
     inside = _inside(seq_from, seq_to, low_us, high_us)
     found = None if table is None else _few(spark, table, columns, inside)
     if found is not None:
         return found
     rows = None if table is None else _of_files(spark, lake, stream, table, inside)
     if rows is None:
-        rows = read(spark, lake, "events", stream)
+        rows = read(spark, lake, "events", stream, None if table is None else table.version())
     bounds = {"seq >= {}L": seq_from, "seq < {}L": seq_to}
     bounds |= {"event_ts >= timestamp_micros({}L)": low_us, "event_ts <= timestamp_micros({}L)": high_us}
     asked = [text.format(value) for text, value in bounds.items() if value is not None]
@@ -156,7 +157,7 @@ def arrivals(
     Read here, not by Spark: few and narrow columns, and only of the files that hold the range.
     """
     seq, event_time_us = np.empty((2, max(seq_to - seq_from, 0)), np.int64)
-    table = small.open_table(lake, "events", stream)
+    table = ingestions.open_events(lake, stream)
     if table is None:
         return seq[:0], event_time_us[:0], pa.table({name: pa.nulls(0) for name in columns})
     inside = _inside(seq_from, seq_to, None, None)
@@ -190,7 +191,7 @@ def computed(spark: SparkSession, rows: pa.Table, sql: str) -> np.ndarray:
 
 def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | None:
     """The earliest arrival before `seq_to` with an event time above a bound (us); None where there is none."""
-    table = small.open_table(lake, "events", stream)
+    table = ingestions.open_events(lake, stream)
     if table is None or above_us >= LATEST_US:
         return None
     inside = _inside(None, seq_to, above_us + 1 if above_us > EARLIEST_US else None, None)

@@ -24,7 +24,7 @@ from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_plan
 from latecomer.core.closings import windows_of
 from latecomer.core.theta_window import Operand, WindowJoin
-from latecomer.lake import small
+from latecomer.lake import ingestions
 from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
@@ -155,7 +155,7 @@ class ThetaJoinStage(WindowedStage):
         panes: list[np.ndarray] = []
         rows: list[np.ndarray] = []
         for stream in self.sources:
-            table = small.open_table(self.lake, "events", stream)
+            table = ingestions.open_events(self.lake, stream)
             if table is None:
                 continue
             inside = pc.scalar(True)

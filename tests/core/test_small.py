@@ -1,0 +1,52 @@
+"""Small tables: a commit changes no value."""
+
+import pyarrow as pa
+import pytest
+from deltalake.exceptions import SchemaMismatchError
+from latecomer.lake import small
+from latecomer.lake.location import Lake
+
+ROW = {"v": pa.array([1], pa.int32()), "tags": pa.array([["a"]]), "of": pa.array([{"x": 1}])}
+
+
+@pytest.fixture
+def lake(tmp_path) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    small.append(lake, "late", "q", pa.table(ROW), "w", 0)
+    return lake
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("v", pa.array([7.75])), ("v", pa.array([1], pa.int64())), ("v", pa.array(["007"])),
+        ("tags", pa.array([[1.5]])), ("of", pa.array([{"x": 1.5}])),
+    ],
+)  # fmt: skip
+def test_a_column_of_another_type_is_refused_not_cast(lake, name, values):
+    with pytest.raises(SchemaMismatchError, match=rf"late/q: column {name} is .* in the table, and .* in the rows"):
+        small.append(lake, "late", "q", pa.table({**ROW, name: values}), "w", 1)
+    assert small.read(lake, "late", "q").num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"v": pa.array([2], pa.int32())},
+        {**ROW, "v": pa.nulls(1)},
+        {**ROW, "new": pa.array(["x"])},
+        {"tags": pa.array([["b"]], pa.list_(pa.field("item", pa.large_string(), nullable=False)))},
+    ],
+)
+def test_columns_may_come_and_stay_away(lake, rows):
+    small.append(lake, "late", "q", pa.table(rows), "w", 1)
+    assert small.read(lake, "late", "q").num_rows == 2
+
+
+def test_a_table_as_it_was_before_a_commit(lake):
+    for version in (1, 2):
+        small.append(lake, "late", "q", pa.table({**ROW, f"c{version}": pa.array([1])}), "w", version)
+    table = small.open_table(lake, "late", "q")
+    found = {version: small.before(lake, "late", "q", table, "w", version) for version in range(4)}
+    assert found[0] is None and [found[v].to_pyarrow_table().num_rows for v in (1, 2, 3)] == [1, 2, 3]
+    assert small.before(lake, "late", "q", table, "another", 0) is table
