@@ -83,8 +83,7 @@ landing/<stream>/       put files of one stream here (.csv, .parquet, .json line
 landing/_by_<column>/   or files of many streams, whose <column> names each row's stream: ingest --by <column>
 queries/                one file per query
 
-latecomer ingest --lake lake --stream views  landing/views
-latecomer ingest --lake lake --stream clicks landing/clicks
+latecomer ingest --lake lake views=landing/views clicks=landing/clicks
 latecomer run    queries/join.yaml --lake lake
 latecomer repair queries/join.yaml --lake lake --flush
 latecomer check  queries/join.yaml --lake lake --report report
