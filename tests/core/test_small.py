@@ -1,10 +1,15 @@
 """Small tables: a commit changes no value."""
 
+import os
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from deltalake.exceptions import SchemaMismatchError
 from latecomer.lake import small
+from latecomer.lake.housekeeping import MANY_FILES, tend
 from latecomer.lake.location import Lake
+from latecomer.lake.small import CHECKPOINT_EVERY
 
 ROW = {"v": pa.array([1], pa.int32()), "tags": pa.array([["a"]]), "of": pa.array([{"x": 1}])}
 
@@ -50,3 +55,28 @@ def test_a_table_as_it_was_before_a_commit(lake):
     found = {version: small.before(lake, "late", "q", table, "w", version) for version in range(4)}
     assert found[0] is None and [found[v].to_pyarrow_table().num_rows for v in (1, 2, 3)] == [1, 2, 3]
     assert small.before(lake, "late", "q", table, "another", 0) is table
+
+
+@pytest.mark.parametrize("commits", range(6, 14))
+def test_the_version_before_the_last_commit_is_there_however_old(lake, commits):
+    """Also where the commit made a checkpoint."""
+    for version in range(1, commits):
+        small.append(lake, "late", "q", pa.table(ROW), "w", version)
+    logs = Path(lake.table("late", "q"), "_delta_log")
+    for log in logs.iterdir():
+        os.utime(log, (0, 0))
+    small.append(lake, "late", "q", pa.table(ROW), "w", commits)
+    table = small.open_table(lake, "late", "q")
+    assert small.before(lake, "late", "q", table, "w", commits).to_pyarrow_table().num_rows == commits
+
+
+def test_housekeeping_shortens_the_log(lake):
+    for version in range(1, MANY_FILES + 2):
+        small.append(lake, "late", "q", pa.table(ROW), "w", version)
+    logs = Path(lake.table("late", "q"), "_delta_log")
+    for log in logs.iterdir():
+        os.utime(log, (0, 0))
+    assert Path(logs, f"{0:020}.json").exists()
+    assert tend(lake, [("late", "q")], MANY_FILES)
+    assert len(list(logs.glob("*.json"))) <= CHECKPOINT_EVERY + 1
+    assert small.read(lake, "late", "q").num_rows == MANY_FILES + 2

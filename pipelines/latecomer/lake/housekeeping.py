@@ -1,4 +1,4 @@
-"""Housekeeping: many small files become few, and files no version needs any more are removed.
+"""Housekeeping: many small files become few, and files no version needs any more are removed, and the log of old versions.
 
 Each writer tends, after its work, the tables that it alone writes (what checks found is tended by whichever check was first), so a table
 never has two writers. Compaction changes no row and no transaction version; killed anywhere, it leaves the table as it was. Files are kept
@@ -49,6 +49,7 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> lis
             if table.version():
                 # by what lies there: a checkpoint forgets a file once it may be removed, so the log does not know all of them
                 table.vacuum(dry_run=False, full=True)
+                table.cleanup_metadata()
         except (DeltaError, OSError):
             continue
     return tended

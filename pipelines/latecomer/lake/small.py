@@ -23,12 +23,16 @@ from latecomer.lake.location import Lake
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 """Type of every time that Latecomer itself writes."""
 CHECKPOINT_EVERY = 10
-TABLE = {"delta.checkpointInterval": str(CHECKPOINT_EVERY)}
-"""Properties of every table. Opening one reads its log from the last checkpoint on; delta-rs would make one in a hundred commits, Spark in ten."""
+TABLE = {"delta.checkpointInterval": str(CHECKPOINT_EVERY), "delta.enableExpiredLogCleanup": "false"}
+"""Properties of every table. Opening one reads its log from the last checkpoint on; delta-rs would make one in a hundred commits, Spark in ten.
+
+A commit that makes one would also remove what is a month old before it, and then could not be undone (:func:`before`): housekeeping does.
+"""
 REPLACED_HOURS = 1
 REPLACED = TABLE | {
     "delta.deletedFileRetentionDuration": f"interval {REPLACED_HOURS} hours",
     "delta.logRetentionDuration": "interval 1 days",
+    "delta.enableExpiredLogCleanup": "true",
 }
 """Those of tables whose rows are replaced at each commit: a checkpoint lists every file that was replaced and is kept, for a week else."""
 REPLACED_AREAS = frozenset({"state", "checks", "lease"})

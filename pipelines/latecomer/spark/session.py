@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
-from latecomer.lake.small import CHECKPOINT_EVERY
+from latecomer.lake.small import TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -209,9 +209,8 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols": "8",
         "spark.databricks.delta.stats.collect": "true",
-        "spark.databricks.delta.properties.defaults.checkpointInterval": str(
-            CHECKPOINT_EVERY
-        ),  # said in the table: delta-rs reads it there
+        # said in the table: delta-rs reads it there
+        **{key.replace("delta.", "spark.databricks.delta.properties.defaults."): value for key, value in TABLE.items()},
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # call sites cost a round trip per expression
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
