@@ -185,5 +185,5 @@ def test_a_mistake_is_named_as_the_file_says_it(tmp_path, spark):
     lake = Lake(tmp_path / "lake")
     load(lake, data(3), tmp_path)
     for element, key in (("w", r"element"), ("{x: k, y: w}", r"element\.y"), ("{x: k, y: note}", r"element\.y")):
-        with pytest.raises(SpecError, match=rf"test\.yaml: {key}: "):
+        with pytest.raises(SpecError, match=rf"test\.yaml:\d+: {key}: "):
             run(lake, query(element=element))

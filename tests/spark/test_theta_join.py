@@ -11,13 +11,13 @@ import pytest
 from latecomer.core.slack import Fixed
 from latecomer.core.theta_window import WindowJoin, expand
 from latecomer.lake import views
-from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.specs.common import SpecError
 from latecomer.specs.loading import parse_query
 
 from tests.support import events
@@ -232,7 +232,7 @@ def test_a_column_that_would_have_the_name_of_a_fixed_one(lake, tmp_path, kind, 
     if (kind, alias) == ("join", "window"):
         assert run(lake, parse_query(text), flush=True).on_time
         return
-    with pytest.raises(InputError, match=f"{alias}_{column}.*two result columns"):
+    with pytest.raises(SpecError, match=f"{alias}_{column}.*two result columns"):
         run(lake, parse_query(text), flush=True)
 
 

@@ -6,12 +6,12 @@ import pytest
 from latecomer.core import thinning
 from latecomer.core.windows import Grid, Observed
 from latecomer.lake import views
-from latecomer.lake.errors import InputError
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.spark.topk import policies_of
+from latecomer.specs.common import SpecError
 from latecomer.specs.loading import parse_query
 
 from tests.support import events
@@ -118,7 +118,7 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, k, gro
 def test_a_column_named_as_a_fixed_one_is_refused_not_lost(lake, tmp_path):
     load(lake, data(3, 40).append_column("error", pa.array(["none"] * 40)), tmp_path)
     text = "name: q\nkind: topk\nstreams: {s: a}\nscore: v\nk: 2\nwindow: 4 s\nstrategy: none\n"
-    with pytest.raises(InputError, match=r"error.*select"):
+    with pytest.raises(SpecError, match=r"error.*select"):
         run(lake, parse_query(text), flush=True)
     spec = parse_query(text + "select: [error as problem]\n")
     run(lake, spec, flush=True)
