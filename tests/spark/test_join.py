@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from latecomer.core.policies import RetentionParameters, restore_policy
+from latecomer.jobs.status import render, status
 from latecomer.lake import journal, views
 from latecomer.lake.errors import InputError
 from latecomer.quality import ledger as books
+from latecomer.quality.checks import check
 from latecomer.reference.join import exact_join, k_slack, qjoin
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -155,6 +157,20 @@ def test_a_killed_micro_batch_is_finished_as_it_was_asked(lake, tmp_path):
     with pytest.raises(InputError, match=r"quality\.recall was 0\.6, is 0\.5; restore the file"):
         run(lake, query(recall=0.5), rows_per_batch=20)
     assert run(lake, query(), rows_per_batch=20).micro_batches == 1
+
+
+def test_what_awaits_repair_is_not_judged_and_said(lake, tmp_path):
+    load(lake, events.disordered(5, rows=300), tmp_path)
+    late = run(lake, query(), flush=True).late
+    found, ledger = check(lake, query(), report_dir=tmp_path / "report"), books.ledger(lake, query())
+    assert 0 < found.unjudged == ledger["achieved_on_time"].null_count and found.periods == ledger.num_rows
+    assert found.pending == late and f"{late} late rows await repair" in found.to_judge
+    assert f"{found.to_judge}." in found.report.read_text()
+    assert f"{found.unjudged} periods not judged" in render(status(lake))
+    repair(lake, query(), flush=True)
+    found = check(lake, query())
+    assert (found.unjudged, found.pending, found.to_judge) == (0, 0, "")
+    assert "not judged" not in render(status(lake))
 
 
 @pytest.mark.parametrize(("strategy", "more"), [("k_slack", ", slack: 1 s"), ("mp_k_slack", ""), ("aq_k_slack", "")])

@@ -343,6 +343,8 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     count = len(outcome.results)
     failed = f"{len(outcome.failures)} of {count} checks failed"
     lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]
+    if outcome.unjudged:
+        lines.append(f"  {outcome.to_judge} (latecomer repair --flush)")
     if outcome.report is not None:
         lines.append(f"  report: {outcome.report}")
     _report(
@@ -351,6 +353,9 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
             "query": spec.name,
             "success": outcome.success,
             "expectations": outcome.results,
+            "periods": outcome.periods,
+            "periods_unjudged": outcome.unjudged,
+            "late_pending": outcome.pending,
             "report": str(outcome.report) if outcome.report else None,
         },
         "\n".join(lines),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow.compute as pc
-
 from latecomer.core.state import OtherVersion
 from latecomer.jobs import text
 from latecomer.lake import journal, small, views
@@ -36,10 +34,7 @@ def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
     state = journal.load_state(lake, name)
     if state is None:
         return None
-    seq = pc.field("seq")  # those of a micro-batch that is at work do not count yet
-    mine = (seq > views.closed_to(lake, name)) & (seq < state.seq_to)
-    waiting = small.read(lake, "late", name, columns=["seq"], filter=mine)
-    pending = 0 if waiting is None else pc.count_distinct(waiting["seq"]).as_py()
+    pending = views.pending(lake, name, state.seq_to)  # those of a micro-batch that is at work do not count yet
     return {
         "query": name,
         "processed_to": state.seq_to,
@@ -67,7 +62,8 @@ def _checked(lake: Lake, query: str) -> str | None:
     if rows is None or not rows.num_rows:
         return None
     row = rows.to_pylist()[0]
-    return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}"
+    unjudged = f", {row['unjudged']:,} periods not judged" if row.get("unjudged") else ""
+    return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}{unjudged}"
 
 
 def _iso(seconds: float) -> str:

@@ -194,6 +194,13 @@ def closed_to(lake: Lake, query: str) -> int:
     return int(closes[-1]) if len(closes) else -1
 
 
+def pending(lake: Lake, query: str, seq_to: int) -> int:
+    """Late rows among the first `seq_to` arrivals that no repair has looked at."""
+    seq = pc.field("seq")
+    waiting = small.read(lake, "late", query, columns=["seq"], filter=(seq > closed_to(lake, query)) & (seq < seq_to))
+    return 0 if waiting is None else int(pc.count_distinct(waiting["seq"]).as_py())
+
+
 def repaired(lake: Lake, query: str) -> dict[int, int]:
     """Corrections that repairs have counted, per period (us)."""
     return small.count_by(lake, "repairs", query, "period_start", pc.field("repaired").is_valid(), "repaired")

@@ -15,7 +15,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,20 @@ class CheckOutcome:
         Per expectation what :func:`latecomer.quality.words.describe` says of it.
     report
         The page, where one was written.
+    periods, unjudged, pending
+        Periods of the ledger, those of which nothing can be said before a repair, and the late rows that await it.
     """
 
     results: list[dict[str, Any]]
     report: Path | None = None
+    periods: int = 0
+    unjudged: int = 0
+    pending: int = 0
+
+    @property
+    def to_judge(self) -> str:
+        """What could not be judged, in words."""
+        return words.unjudged(self.unjudged, self.periods, self.pending)
 
     @property
     def success(self) -> bool:
@@ -110,10 +120,15 @@ def check(
         "results": _standing(results),
         "audit": _audited(lake, spec, state, reach, audit, progress) if audit else pd.DataFrame(),
     }
-    outcome = _validate(spec, frames, report_dir, state.counts["rows_read"])
+    outcome = replace(
+        _validate(spec, frames, report_dir, state.counts["rows_read"]),
+        periods=len(ledger),
+        unjudged=len(ledger) - len(promise.known(ledger)),
+        pending=views.pending(lake, spec.name, state.seq_to),
+    )
     if report_dir is not None:
-        page = pages.write(report_dir, spec, state.counts, ledger, outcome.results)
-        outcome = CheckOutcome(outcome.results, page)
+        page = pages.write(report_dir, spec, state.counts, ledger, outcome.results, outcome.to_judge)
+        outcome = replace(outcome, report=page)
     _remember(lake, spec, state.seq_to, outcome)
     return outcome
 
@@ -122,6 +137,7 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> Non
     """Keep the outcome for `status`; what the last check found does not depend on who looks."""
     last = small.last_version(lake, "checks", spec.name, "check")
     row = {"checked": time.time(), "seq_to": seq_to, "success": outcome.success, "failures": len(outcome.failures)}
+    row["unjudged"] = outcome.unjudged
     number = 0 if last is None else last + 1
     with contextlib.suppress(DeltaError):  # another check of the query was first: what it found is as good
         small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import html
+import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from latecomer.quality import promise
+from latecomer.core.time import FOREVER
+from latecomer.quality import promise, words
 from latecomer.specs.spec import Spec
 
 _STYLE = """
@@ -17,13 +20,16 @@ body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
 th,td{padding:.3rem .6rem;border-bottom:1px solid #d9dee5;text-align:right;font-variant-numeric:tabular-nums}
 th:first-child,td:first-child,.words th,.words td{text-align:left}.ok{color:#0a7a3d}.bad{color:#b3261e;font-weight:600}
+.ledger td,.ledger th{white-space:nowrap}
 .tiles{display:flex;gap:1rem;flex-wrap:wrap}.tile{border:1px solid #d9dee5;border-radius:.5rem;padding:.7rem 1rem}
 .tile b{display:block;font-size:1.4rem}a{color:#1a56b0}svg{width:100%;height:auto}
 """
 
 
-_BROKEN = "latecomer-broken"
-"""In a page's head: how many expectations did not hold."""
+_SUMMARY = "latecomer-summary"
+"""In a page's head: the query's row of the index, as JSON."""
+LAST = 60
+"""Most periods that a page lists."""
 
 DATA_DOCS = "data_docs"
 """Folder of Great Expectations' own pages, a site per query."""
@@ -39,9 +45,17 @@ SHARES = {
 
 
 def write(
-    folder: Path, spec: Spec, counts: dict[str, int], ledger: pd.DataFrame, results: list[dict[str, Any]]
+    folder: Path,
+    spec: Spec,
+    counts: dict[str, int],
+    ledger: pd.DataFrame,
+    results: list[dict[str, Any]],
+    to_judge: str = "",
 ) -> Path:
-    """Write ``<folder>/<query>.html`` and refresh ``<folder>/index.html``; returns the query's page."""
+    """Write ``<folder>/<query>.html`` and refresh ``<folder>/index.html``; returns the query's page.
+
+    `to_judge` says what could not be judged.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")
     body = [
@@ -49,51 +63,75 @@ def write(
         f"<h1>{_e(spec.name)}</h1>"
     ]
     target = spec.target if spec.promises else None
-    promise = "exact after repair" if target is None else f"target {target:g}"
-    body.append(f"<p>{_e(spec.kind)} · {promise} · strategy {_e(spec.strategy.name)}</p>")
-    body.append(_tiles(counts, ledger, SHARES[spec.kind]))
-    body.append("<h2>Expectations</h2>" + _expectations(results))
+    share, promised = SHARES[spec.kind], "exact after repair" if target is None else f"target {target:g}"
+    checked = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    body.append(f"<p>{_e(spec.kind)} · {promised} · strategy {_e(spec.strategy.name)} · checked {checked}</p>")
+    before, after = _completeness(ledger)
+    body.append(_tiles(counts, ledger, {f"{share}, before repair": before, "after repair": after}))
+    body.append("<h2>Expectations</h2>" + _expectations(results) + (f"<p>{_e(to_judge)}.</p>" if to_judge else ""))
     if len(ledger):
-        share = SHARES[spec.kind]
-        body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger))
+        body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger, target))
     broken = sum(not each["success"] for each in results)
-    page.write_text(_page(spec.name, "".join(body), broken), encoding="utf-8")
+    late = f"{counts['late']:,}"
+    row = {"kind": spec.kind, "broken": broken, "unjudged": to_judge, "promised": promised, "share": share}
+    row |= {"before": before, "after": after, "late": late, "checked": checked}
+    page.write_text(_page(spec.name, "".join(body), row), encoding="utf-8")
     _index(folder)
     return page
 
 
+_INDEX = {"kind": "kind", "promised": "promise", "share": "of", "before": "before repair", "after": "after repair"}
+_INDEX |= {"late": "late rows", "checked": "checked"}
+
+
 def _index(folder: Path) -> None:
     pages = sorted(p for p in folder.glob("*.html") if p.name != "index.html")
-    rows = "".join(f"<li><a href='{_e(p.name)}'>{_e(p.stem)}</a>{_state(p)}</li>" for p in pages)
-    sites = sorted(site.parent.name for site in folder.glob(f"{DATA_DOCS}/*/index.html"))
-    docs = ", ".join(f"<a href='{DATA_DOCS}/{_e(name)}/index.html'>{_e(name)}</a>" for name in sites)
-    text = f"<h1>Latecomer: quality</h1><ul>{rows}</ul><p>Data Docs: {docs}</p>"
+    rows = "".join(_row(folder, page) for page in pages)
+    head = "".join(f"<th>{_e(name)}</th>" for name in ("query", "state", *_INDEX.values(), "Data Docs"))
+    text = f"<h1>Latecomer: quality</h1><table class=words><tr>{head}</tr>{rows}</table>"
     (folder / "index.html").write_text(_page("Latecomer: quality", text), encoding="utf-8")
 
 
-def _state(page: Path) -> str:
-    """What a query's page says in its head of the last check; nothing where another version wrote it."""
-    found = re.search(rf"<meta name='{_BROKEN}' content='(\d+)'>", page.read_text(encoding="utf-8"))
-    if found is None:
-        return ""
-    number = int(found[1])
-    return f" <span class=bad>{number} broken</span>" if number else " <span class=ok>all kept</span>"
+def _row(folder: Path, page: Path) -> str:
+    """A query's line of the index: what its page says in its head; where another version wrote it only its name."""
+    text = page.read_text(encoding="utf-8")
+    found = re.search(rf"<meta name='{_SUMMARY}' content='([^']*)'>", text)
+    row = json.loads(html.unescape(found[1])) if found else {}
+    name = "index" if page.name == "index.query.html" else page.stem
+    state = "<td></td>"
+    if row.get("broken"):
+        state = f"<td class=bad>{int(row['broken'])} broken</td>"
+    elif row:
+        more = "<br>" + _e(row["unjudged"]) if row["unjudged"] else ""
+        state = f"<td><span class=ok>all kept</span>{more}</td>"
+    docs = f"{DATA_DOCS}/{name}/index.html"
+    link = f"<a href='{_e(docs)}'>open</a>" if (folder / docs).exists() else ""
+    cells = "".join(f"<td>{_e(row.get(key, ''))}</td>" for key in _INDEX)
+    return f"<tr><td><a href='{_e(page.name)}'>{_e(name)}</a></td>{state}{cells}<td>{link}</td></tr>"
 
 
-def _tiles(counts: dict[str, int], ledger: pd.DataFrame, share: str) -> str:
+def _completeness(ledger: pd.DataFrame) -> tuple[str, str]:
+    """The shares of all known periods together, before and after repair."""
     known = promise.known(ledger)
     weight = known["windows" if "windows" in known else "expected"] if len(known) else pd.Series(dtype=float)
     expected = float(weight.sum())
+    if not expected:
+        return "not known yet", "not known yet"
+    shares = [float((known[name] * weight).sum()) / expected for name in ("achieved_on_time", "achieved_final")]
+    before, after = (words.beside(value, 1.0) for value in shares)
+    return before, after
+
+
+def _tiles(counts: dict[str, int], ledger: pd.DataFrame, shares: dict[str, str]) -> str:
     values = {
         "rows read": f"{counts['rows_read']:,}",
         "results on time": f"{counts['on_time']:,}",
         "late rows": f"{counts['late']:,}",
-        f"{share}, before repair": f"{(known['achieved_on_time'] * weight).sum() / expected:.4f}"
-        if expected
-        else "not known yet",
-        "after repair": f"{(known['achieved_final'] * weight).sum() / expected:.4f}" if expected else "not known yet",
-        "rows held, mean": f"{known['rows_held_mean'].mean():,.0f}" if len(known) else "0",
+        **shares,
+        "rows held, mean": f"{ledger['rows_held_mean'].mean():,.0f}" if len(ledger) else "0",
     }
+    if "slack_mean_us" in ledger and len(ledger):  # joins answer at once, and hold rows instead
+        values["wait, mean"] = words.duration(ledger["wait_mean_us"].mean())
     return (
         "<div class=tiles>" + "".join(f"<div class=tile><b>{v}</b>{_e(k)}</div>" for k, v in values.items()) + "</div>"
     )
@@ -137,27 +175,43 @@ def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
     return f"<svg viewBox='0 0 {width} {height}' role='img' aria-label='{_e(share)} per period'>{texts}{bars}{line}</svg>{note}"
 
 
-def _ledger(ledger: pd.DataFrame) -> str:
-    shown = ledger.tail(60).copy()
-    for column in shown.columns:
-        if pd.api.types.is_float_dtype(shown[column]):
-            shown[column] = shown[column].map(_number)
-    head = "".join(f"<th>{_e(c)}</th>" for c in shown.columns)
+def _ledger(ledger: pd.DataFrame, target: float | None) -> str:
+    """The last periods, as `export --table ledger` has them; what is the same for all stands above."""
+    shown = ledger.tail(LAST)
+    below = [False] * len(shown) if target is None else (shown["achieved_on_time"] < target).tolist()
+    length = shown["period_end"].iloc[0] - shown["period_start"].iloc[0]
+    days = length % pd.Timedelta(days=1) == pd.Timedelta(0)
+    shown = shown.assign(period_start=shown["period_start"].dt.strftime("%Y-%m-%d" if days else "%Y-%m-%d %H:%M:%S"))
+    columns = {
+        name.removesuffix("_us"): [_cell(name, value) for value in shown[name]]
+        for name in shown.columns
+        if name not in ("period_end", "target")
+    }
+    head = "".join(f"<th>{_e(name)}</th>" for name in columns)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{_e(v)}</td>" for v in row) + "</tr>" for row in shown.itertuples(index=False)
+        f"<tr{' class=bad' if red else ''}>" + "".join(f"<td>{_e(value)}</td>" for value in row) + "</tr>"
+        for red, row in zip(below, zip(*columns.values(), strict=True), strict=True)
     )
-    note = "" if len(ledger) <= 60 else f"<p>The last 60 of {len(ledger):,} periods.</p>"
-    return f"{note}<div style='overflow-x:auto'><table><tr>{head}</tr>{rows}</table></div>"
+    which = f"The last {LAST} of {len(ledger):,} periods" if len(ledger) > LAST else "Periods"
+    note = f"{which} of {words.duration(length.total_seconds() * 1e6)}, by their start (UTC)."
+    return f"<p>{note}</p><div style='overflow-x:auto'><table class=ledger><tr>{head}</tr>{rows}</table></div>"
 
 
-def _number(value: float) -> str:
+def _cell(name: str, value: Any) -> str:
     if pd.isna(value):
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,.4g}"
+        return "–"
+    if isinstance(value, str):
+        return value
+    if name.endswith("_us"):
+        return "everything" if value >= FOREVER else words.duration(float(value))
+    if name.startswith("achieved"):
+        return words.beside(float(value), 1.0)
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 10_000 else f"{value:,.4g}"
 
 
-def _page(title: str, body: str, broken: int = 0) -> str:
-    marks = f"<meta charset='utf-8'><meta name='{_BROKEN}' content='{broken}'>"
+def _page(title: str, body: str, row: dict[str, Any] | None = None) -> str:
+    summary = f"<meta name='{_SUMMARY}' content='{_e(json.dumps(row))}'>" if row else ""
+    marks = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'>{summary}"
     return f"<!doctype html><html lang='en'>{marks}<title>{_e(title)}</title><style>{_STYLE}</style><body>{body}</body></html>"
 
 

@@ -216,5 +216,13 @@ def duration(time_us: float) -> str:
     return f"{sign}{units // many:,} {large}{more}"
 
 
+def unjudged(periods: int, of: int, pending: int) -> str:
+    """What a check could not say, empty where there is nothing."""
+    if not periods:
+        return ""
+    rows = "1 late row awaits" if pending == 1 else f"{pending:,} late rows await"
+    return f"{periods:,} of {of:,} periods not judged yet, {rows} repair"
+
+
 def _place(entry: Any) -> int:
     return int(next(iter(entry.values()))) if isinstance(entry, dict) else int(entry)
