@@ -70,7 +70,10 @@ def test_a_second_writer_is_told_who_holds_the_lake(lake, tmp_path, truth):
     assert done.returncode == 3 and f":{os.getpid()}" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("how", ["java is killed", "interrupted"])
+STOPPED = {"interrupted": (signal.SIGINT, 130), "terminated": (signal.SIGTERM, 143)}
+
+
+@pytest.mark.parametrize("how", ["java is killed", "interrupted", "terminated"])
 def test_a_run_that_is_stopped_says_so_in_one_line(truth, lake, tmp_path, how):
     path, table, expected = truth
     load(lake, table, tmp_path)
@@ -79,13 +82,13 @@ def test_a_run_that_is_stopped_says_so_in_one_line(truth, lake, tmp_path, how):
     first = running.stderr.readline()
     while first and "micro-batch" not in first:
         first = running.stderr.readline()
-    if how == "interrupted":
-        running.send_signal(signal.SIGINT)
+    if how in STOPPED:
+        running.send_signal(STOPPED[how][0])
     else:
         for child in psutil.Process(running.pid).children(recursive=True):
             child.kill()
     _, errors = running.communicate()
-    code, says = (130, "interrupted") if how == "interrupted" else (4, "Java process ended")
+    code, says = (STOPPED[how][1], how) if how in STOPPED else (4, "Java process ended")
     assert running.returncode == code and says in errors.strip().splitlines()[-1], errors[-1000:]
     assert "Traceback" not in errors
     run(lake, load_query(path), rows_per_batch=100, flush=True)

@@ -125,6 +125,25 @@ def test_a_column_named_as_a_fixed_one_is_refused_not_lost(lake, tmp_path):
     assert set(views.results(lake, spec)["problem"].to_pylist()) == {"none"}
 
 
+@pytest.mark.parametrize(
+    ("name", "score", "refused"), [("rank", "v", True), ("Score", "v", True), ("Score", "Score", False)]
+)
+def test_a_column_named_as_rank_or_score_is_not_left_out_unsaid(lake, tmp_path, name, score, refused):
+    """Unless it is what ranks: then it stands there as `score`."""
+    table = data(3, 40)
+    load(lake, table.append_column(name, table["v"]), tmp_path)
+    text = f"name: q\nkind: topk\nstreams: {{s: a}}\nscore: {score}\nk: 2\nwindow: 4 s\nstrategy: none\n"
+    if refused:
+        with pytest.raises(SpecError, match=rf"{name}.*select.*under a new name"):
+            run(lake, parse_query(text), flush=True)
+        text += f"select: [{name} as place]\n"
+    run(lake, parse_query(text), flush=True)
+    rows = views.results(lake, parse_query(text))
+    assert (
+        rows.num_rows and (rows["place"].to_pylist() if refused else rows["v"].to_pylist()) == rows["score"].to_pylist()
+    )
+
+
 def test_any_cut_gives_the_same_tables(tmp_path, spark):
     table, spec = data(5), query("calibrated")
     tables = whole_and_cut(tmp_path, table, spec, (90,), stop=170)

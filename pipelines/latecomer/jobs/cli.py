@@ -15,7 +15,7 @@ import click
 
 from latecomer import __version__
 from latecomer.jobs import text
-from latecomer.jobs.outcomes import Group
+from latecomer.jobs.outcomes import Group, end_on_term
 from latecomer.specs.common import NAME, SpecError
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
@@ -50,7 +50,8 @@ def main() -> None:
       latecomer export queries/NAME.yaml --lake lake --table results --to results.parquet
 
     Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 another process is at work on the same
-    tables; 4 an internal error or a Java process that died; 130 interrupted.
+    tables; 4 an internal error or a Java process that died; 130 interrupted, 143
+    terminated.
     """
 
 
@@ -560,6 +561,7 @@ def command() -> None:
     """
     if not os.environ.get("LATECOMER_DEBUG"):
         logging.getLogger().addHandler(logging.NullHandler())  # libraries log, with tracebacks, what they raise too
+    end_on_term()
     try:
         main()
         code: Any = 0

@@ -1,30 +1,60 @@
 """How a command ends that does not end well: one line on standard error, and an exit code.
 
 1 a check failed (said by `check` itself), 2 the input or the query is wrong, 3 something else is at work here, 4 nobody foresaw it, 130
-interrupted. Errors that are foreseen carry their code as ``exit_code``.
+interrupted, 143 terminated. Errors that are foreseen carry their code as ``exit_code``.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from latecomer.jobs import text
+from latecomer.lake.errors import is_full
 
 
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Did the user press Ctrl-C? It cancels Spark's jobs, so what is raised may be their failure, with the interrupt behind it."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+class Terminated(KeyboardInterrupt):
+    """A signal asked the process to end, as a scheduler or a shutdown does."""
+
+
+def end_on_term() -> None:
+    """From now on SIGTERM ends a command as Ctrl-C does: what is at work is stopped, leases are given back, and a line says so.
+
+    A second one ends it at once.
+    """
+
+    def raised(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, raised)
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what caused it."""
+    while error is not None:
+        yield error
         error = error.__cause__ or error.__context__
-    return error is not None
+
+
+def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
+    """Ctrl-C, or a signal to end. It cancels Spark's jobs, so what is raised may be their failure, with the interrupt behind it."""
+    return next((each for each in _behind(error) if isinstance(each, KeyboardInterrupt)), None)
 
 
 def _fault(error: BaseException) -> str:
     """What nobody foresaw, in one line."""
+    if any(is_full(each) for each in _behind(error)):
+        return (
+            "no space is left on the disk, of the lake or of temporary files (TMPDIR, SPARK_LOCAL_DIRS); finished work is kept; "
+            "make room and run the command again"
+        )
     if "pyspark" in sys.modules:
         from latecomer.spark.session import is_gone
 
@@ -84,9 +114,10 @@ class Group(click.Group):
             code = getattr(error, "exit_code", None)
             if isinstance(error, BrokenPipeError) and _nobody_reads():
                 context.exit(141)  # as what a closed pipe has killed
-            if _was_interrupted(error):
-                click.echo("latecomer: interrupted; finished work is kept; run the command again to continue", err=True)
-                context.exit(130)
+            if (stopped := _interrupt(error)) is not None:
+                ended, code = ("terminated", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
+                click.echo(f"latecomer: {ended}; finished work is kept; run the command again to continue", err=True)
+                context.exit(code)
             if code is None:
                 if os.environ.get("LATECOMER_DEBUG"):
                     raise

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 
 class LatecomerError(Exception):
     """Base of this module's errors. ``exit_code`` is what the command returns."""
 
     exit_code = 2
+
+
+def is_full(error: BaseException) -> bool:
+    """Did a write fail because the disk is full? The JVM and delta-rs say so in their texts only."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
 
 
 class InputError(LatecomerError):

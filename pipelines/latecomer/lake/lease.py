@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from latecomer.lake import small
-from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld, LeaseLost
+from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld, LeaseLost, is_full
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
 
@@ -74,6 +74,8 @@ class Lease:
         self._refused: Exception | None = None
 
     def __enter__(self) -> Lease:
+        if (problem := self._lake.unwritable()) is not None:
+            raise self._unwritable(problem)
         for _ in range(5):
             table = self._open()
             row = self._row(table)
@@ -87,8 +89,9 @@ class Lease:
         else:
             row = self._row(self._open())
             if (row is None or row["holder"] == _FREE) and not isinstance(self._refused, CommitFailedError):
-                problem = f"cannot be written to ({self._refused})"
-                raise InputError("--lake", self._lake.uri, problem, "choose a place that this user may write to")
+                if self._refused is not None and is_full(self._refused):
+                    raise self._refused
+                raise self._unwritable(self._refused)
             raise LeaseHeld(self._name, "another process that has just started", 0.0)
         self._heard = _clocks()
         self._renewer = threading.Thread(target=self._renew, name=f"lease-{self._name}", daemon=True)
@@ -121,6 +124,10 @@ class Lease:
             self._look()
         if self._taken_by is not None:
             raise LeaseLost(self._name, self._taken_by)
+
+    def _unwritable(self, reason: object) -> InputError:
+        remedy = "choose a place that this user may write to"
+        return InputError("--lake", self._lake.uri, f"cannot be written to ({reason})", remedy)
 
     def _look(self) -> DeltaTable | None:
         """Is the lease still ours? The table then."""

@@ -8,6 +8,7 @@ purpose).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -61,17 +62,22 @@ class Lake:
             )
         scheme = urlsplit(text).scheme if "://" in text else ""
         if not scheme and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
-            raise InputError("--lake", text, "is neither a path nor a URI", f"write {text.replace(':/', '://', 1)}")
+            meant = text.replace(":/", ":///" if text.startswith("file:") else "://", 1)
+            raise InputError("--lake", text, "is neither a path nor a URI", f"write {meant}")
         if scheme in ("s3", "s3a"):
             self.uri = "s3://" + text.split("://", 1)[1].rstrip("/")
             if not urlsplit(self.uri).netloc:
                 raise InputError("--lake", text, "has no bucket name", "write s3://BUCKET/PREFIX")
             self.is_local = False
         elif scheme in ("", "file"):
-            path = Path(text[len("file://") :] if scheme else text).expanduser()
-            if path.exists() and not path.is_dir():
-                raise InputError("--lake", text, "is a file", "give a directory")
-            self.uri = str(path.resolve())
+            try:
+                path = Path(text[len("file://") :] if scheme else text).expanduser()
+                if path.exists() and not path.is_dir():
+                    raise InputError("--lake", text, "is a file", "give a directory")
+                self.uri = str(path.resolve())
+            except (OSError, RuntimeError) as error:  # a name too long, a folder that may not be looked into; no such user's home
+                problem = (getattr(error, "strerror", None) or str(error)).rstrip(".")
+                raise InputError("--lake", text, f"cannot be used ({problem})", "give another directory") from None
             unusable = _UNUSABLE.search(self.uri)
             if unusable:
                 raise InputError(
@@ -143,6 +149,15 @@ class Lake:
                 f"the object store cannot be used ({' '.join(str(error).split())[:400]})",
                 "check the bucket, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
             ) from None
+
+    def unwritable(self) -> str | None:
+        """Why nothing can be written to a local lake, before delta-rs tries it and panics; None if it seems possible, or is in a store."""
+        if not self.is_local:
+            return None
+        place = next(each for each in (Path(self.uri), *Path(self.uri).parents) if each.exists())
+        if os.access(place, os.W_OK | os.X_OK):
+            return None
+        return os.strerror(errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES)
 
     def names(self, area: str) -> list[str]:
         """Tables of an area, sorted."""

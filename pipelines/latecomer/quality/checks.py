@@ -134,7 +134,9 @@ def check(
 
 
 def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> None:
-    """Keep the outcome for `status`; what the last check found does not depend on who looks."""
+    """Keep the outcome for `status`, where the lake can be written; what the last check found does not depend on who looks."""
+    if lake.unwritable() is not None:
+        return
     last = small.last_version(lake, "checks", spec.name, "check")
     row = {"checked": time.time(), "seq_to": seq_to, "success": outcome.success, "failures": len(outcome.failures)}
     row["unjudged"] = outcome.unjudged

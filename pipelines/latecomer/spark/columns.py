@@ -114,5 +114,5 @@ def refuse_twice(spec: Spec, names: Sequence[str], fixed: Iterable[str]) -> None
             "select",
             twice[0],
             "two result columns would have this name (case does not tell columns apart)",
-            "rename one of them with `as`",
+            "list the columns you want with `select`, one of these under a new name: `... as name`",
         )

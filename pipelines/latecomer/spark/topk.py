@@ -29,6 +29,7 @@ from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
 from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.common import folded
+from latecomer.specs.expressions import Column
 from latecomer.specs.topk import TopKSpec
 from latecomer.specs.windows import WINDOW
 
@@ -74,9 +75,15 @@ class TopKStage(WindowedStage):
         """Columns exist, the score is a number."""
         check_columns(self.asked, self.events)
         fixed = {*ENVELOPE, *INNER, *WINDOW}
-        for name, _ in self.selected:
+        names = [name for name, _ in self.selected]
+        if self.spec.select is None:
+            # `everything` leaves out what has the name of a result column, which is right of the score itself only
+            fixed |= {"rank", "score"}
+            scored = self.spec.score.name if isinstance(self.spec.score, Column) else ""
+            names = [name for name in self.events[self.spec.streams[0][1]].columns if name != scored]
+        for name in names:
             if folded(name) in fixed:
-                remedy = "list the columns you want with `select`, this one with another name: `... as name`"
+                remedy = "list the columns you want with `select`, this one under a new name: `... as name`"
                 problem = "a column of the stream has the name of a fixed result column"
                 raise self.asked.fail("select", name, problem, remedy)
 

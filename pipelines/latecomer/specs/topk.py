@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import group_by_of, jsonable, quality_of, select_of, strategy_of, where_of
-from latecomer.specs.common import Reader, SpecError, streams_of
+from latecomer.specs.common import Reader, SpecError, folded, streams_of
 from latecomer.specs.spec import CONFIDENCE, Answers, rest_of, rows_held_of
 from latecomer.specs.windows import WINDOW, WindowedSpec, window_of
 
@@ -91,8 +91,8 @@ class TopKSpec(WindowedSpec):
     def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
         """All columns of the stream that no fixed result column names."""
         (alias, stream) = self.streams[0]
-        fixed = {"seq", "event_ts", "score", "rank", *self.group_by}
-        return [] if not self.selects_all else [(n, alias, n) for n in columns[stream] if n not in fixed]
+        fixed = {"seq", "event_ts", "score", "rank", *map(folded, self.group_by)}
+        return [] if not self.selects_all else [(n, alias, n) for n in columns[stream] if folded(n) not in fixed]
 
     def expressions(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
         """The score is a number."""

@@ -1,0 +1,62 @@
+"""A lake on a disk that is full, or may only be read: one line each, and nothing of the libraries' own alarm."""
+
+import shutil
+import subprocess
+
+import pytest
+from latecomer.spark.run import run
+from latecomer.specs.loading import load_query
+
+from tests.support import commands, events
+from tests.support.lakes import load
+
+QUERY = """\
+name: pairs
+kind: join
+streams: {left: a, right: b}
+keys: [k]
+window: 2 s
+quality: {recall: 0.6, period: 10 s}
+"""
+FULL = "mount -t tmpfs -o size=100k none ."
+READ_ONLY = "mount --bind . . && mount -o remount,ro,bind ."
+
+
+def may_mount() -> bool:
+    """In a mount namespace of its own a process may, if the machine lets users have one."""
+    tried = ["unshare", "-rm", "sh", "-c", READ_ONLY]
+    return shutil.which("unshare") is not None and subprocess.run(tried, capture_output=True).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not may_mount(), reason="mounting takes a user namespace (unshare -rm)")
+
+
+def call(lake, mount, *arguments):
+    """The command, with the lake's folder mounted so for it alone."""
+    command = commands.line(*arguments, "--lake", lake.uri)
+    inside = ["unshare", "-rm", "sh", "-c", f'cd "$0" && {mount} && cd / && exec "$@"', lake.uri, *command]
+    return subprocess.run(inside, capture_output=True, text=True, timeout=300)
+
+
+def test_a_full_disk_is_one_line(lake, tmp_path):
+    (tmp_path / "lake").mkdir(exist_ok=True)
+    events.write(events.disordered(5, rows=4000), tmp_path / "rows.parquet")
+    done = call(lake, FULL, "ingest", "--by", "stream", tmp_path / "rows.parquet")
+    assert done.returncode == 4, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "no space is left on the disk" in last and "make room and run the command again" in last
+
+
+def test_a_lake_that_may_only_be_read_is_read(lake, tmp_path):
+    path = tmp_path / "q.yaml"
+    path.write_text(QUERY)
+    load(lake, events.disordered(5, rows=60), tmp_path)
+    run(lake, load_query(path), until_seq=20)
+    assert call(lake, READ_ONLY, "status").returncode == 0
+    checked = call(lake, READ_ONLY, "check", path)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    for command in ("run", "repair"):
+        done = call(lake, READ_ONLY, command, path)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "cannot be written to (Read-only file system)" in line
