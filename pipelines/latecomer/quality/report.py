@@ -16,10 +16,10 @@ from latecomer.quality import promise, words
 from latecomer.specs.spec import Spec
 
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2430}
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:82rem;padding:0 1rem;color:#1c2430}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
 th,td{padding:.3rem .6rem;border-bottom:1px solid #d9dee5;text-align:right;font-variant-numeric:tabular-nums}
-th:first-child,td:first-child,.words th,.words td{text-align:left}.ok{color:#0a7a3d}.bad{color:#b3261e;font-weight:600}
+th:first-child,td:first-child,.words th,.words td{text-align:left}.ok,td.bad{white-space:nowrap}.ok{color:#0a7a3d}.bad{color:#b3261e;font-weight:600}
 .ledger td,.ledger th{white-space:nowrap}
 .tiles{display:flex;gap:1rem;flex-wrap:wrap}.tile{border:1px solid #d9dee5;border-radius:.5rem;padding:.7rem 1rem}
 .tile b{display:block;font-size:1.4rem}a{color:#1a56b0}svg{width:100%;height:auto}
