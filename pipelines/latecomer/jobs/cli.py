@@ -334,7 +334,8 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     Checked are its quality (recall, error or hit rate), that its results are complete after repair, that no row was lost
     and that no result stands twice. That takes no Spark; an audit does, and the time that it takes to answer again.
 
-    Of the periods 95% have to reach the target, less what chance takes from a small number: "in 21 of 24 periods".
+    Of the periods 95% have to reach the target, less what chance takes from a small number: "in 21 of 24 periods". A
+    period whose late rows await repair is not judged yet.
     """
     from latecomer.lake.location import Lake
     from latecomer.quality import checks
