@@ -179,6 +179,41 @@ def test_tail_estimator_survives_json() -> None:
     assert one.sums == mean.sums, "what is added is never learnt from"
 
 
+def unseen_of_late(results: int, periods: int, delay: int = 400) -> tuple[float, float]:
+    """Estimate of what lies beyond bucket 300 after so many periods, by the model as corrected and as it stands.
+
+    A hundred punctual tuples have a result per 100 buckets; ten late ones `results` in the 100 buckets below bucket 300.
+    """
+    found = []
+    for believed in (False, True):
+        tail = TailEstimator(100 * G, G, SECOND, SECOND, 0.0)
+        if believed:
+            tail._error = lambda x, near: 1.0  # type: ignore[method-assign]
+        late = side({0: (100, 0, 0), 400: (9, 0, 0), delay: (9 if delay == 400 else 1, 0, 0)}, {})
+        held = side({}, {-50: (100, 0), 250: (results, 0)}, censored_from=300)
+        for interval in range(periods):
+            bucket, weight = tail.estimate(IntervalStats(interval, held, late))[0]
+        found.append(float(weight[bucket >= 300].sum()))
+    return found[0], found[1]
+
+
+def test_results_near_the_retention_correct_the_model_of_those_beyond() -> None:
+    for periods in (1, 20):
+        corrected, model = unseen_of_late(9, periods)
+        assert corrected == pytest.approx(model, rel=0.02), "right where the model is"
+        corrected, model = unseen_of_late(36, periods)
+        assert corrected > 2 * model, "late tuples that meet many partners are believed at once"
+    ratios = [corrected / model for corrected, model in (unseen_of_late(0, periods) for periods in (1, 4, 20))]
+    assert ratios[0] > 0.6 > ratios[1] > 2 * ratios[2], "those that meet few as periods show it"
+    one, far = (np.subtract(*unseen_of_late(36, 20, delay)) for delay in (600, 3000))
+    assert far < one, "and what was measured near the retention counts less for tuples far beyond"
+    empty = TailEstimator(100 * G, G, SECOND, SECOND, 0.0).to_dict()
+    older = {
+        k: v for k, v in empty["sums"].items() if k in ("results", "exposure", "sampled", "long", "short", "square")
+    }
+    assert TailEstimator.from_dict({**empty, "sums": older}).to_dict() == empty
+
+
 def test_the_scatter_of_what_was_not_seen_is_added_and_nothing_else() -> None:
     case, added = synthetic(21, spread=0.6, seconds=240, rate=60), []
     wide, mean = (TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.0, deviations=each) for each in (2.0, 0.0))
