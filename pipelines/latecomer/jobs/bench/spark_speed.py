@@ -164,7 +164,10 @@ def _stream(rows: DataFrame, lake: Lake) -> None:
         .trigger(availableNow=True)
         .start(f"{place}/out")
     )
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
 
 
 def _window_function(spark: SparkSession, lake: Lake) -> None:
