@@ -16,6 +16,7 @@ from latecomer.spark.backfill import backfill
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.spark.truth import Question, TimeRange
 from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.loading import parse_query
 
@@ -220,6 +221,21 @@ def test_a_period_that_takes_too_many_comparisons_is_passed_over(whole, tmp_path
     found = checks.check(lake, spec("ranges"), audit=ALL, progress=lines.append)
     assert all(each["subject"] != "audit" for each in found.results)
     assert lines and all("not audited" in line and "comparisons" in line for line in lines)
+
+
+def test_a_membership_of_short_windows_takes_no_more_comparisons_than_its_rows_do(tmp_path, rows, spark):
+    """A day of windows of a millisecond: 86 million, of which some hundreds hold a row."""
+    lake = Lake(tmp_path / "lake")
+    ingest(lake, [rows], IngestOptions(by="stream"))
+    text = "name: short\nkind: membership\nstreams: {r: a, s: b}\nelement: note\nquality: {period: 1 d}\n"
+    short = parse_query(text + "window: {r: 1 ms, s: {size: 4 s, slide: 2 s}}\n", "test.yaml")
+    run(lake, short, flush=True)
+    repair(lake, short, flush=True)
+    day = 86_400_000_000
+    start = 1_700_000_000_000_000 // day * day
+    assert Question(short, spark, lake).truth(TimeRange(start, start + day), 400).pairs < 400 * 400
+    found = next(each for each in checks.check(lake, short, audit=1).results if each["subject"] == "audit")
+    assert found["success"] and int(found["observed"].split()[1]) > 0, found
 
 
 def test_a_period_that_only_repairs_answered_is_audited(tmp_path, spark):

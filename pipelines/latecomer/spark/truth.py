@@ -203,22 +203,23 @@ class Question:
         return found
 
     def _membership(self, over: TimeRange, seq_to: int) -> Truth:
+        """Windows of the others are looked at where the first stream has an element: only there may a result be."""
         main: Window = self.spec.window
         first, last = over.windows(main)
-        found, pairs = [], 0
+        found: list[DataFrame] = []
+        pairs = 0
         for column, window in zip(self.spec.elements, self.spec.windows, strict=True):
             if window == main:
                 rows = self._windowed(column.alias, over, seq_to)
             else:
                 low, high = _reach(main, window)
-                numbers = self.spark.range(first, last + 1).selectExpr(
-                    f"id as {_WINDOW}", f"id * {main.slide_us}L as start"
-                )
+                held = found[0].selectExpr(_WINDOW).distinct()
+                numbers = held.selectExpr(_WINDOW, f"{_WINDOW} * {main.slide_us}L as start")
                 spans = numbers.selectExpr(_WINDOW, f"{low} as {_LOW}", f"{high} as {_HIGH}")
                 start = first * main.slide_us - window.size_us - window.slide_us
                 events = self._events(column.alias, start, last * main.slide_us + main.size_us, seq_to)
                 rows = events.join(spans, _column(f"{_TIME} >= {_LOW} and {_TIME} < {_HIGH}"))
-                pairs += events.count() * (last + 1 - first)
+                pairs += events.count() * spans.count()
             rows = rows.selectExpr(_WINDOW, f"try_cast({quoted(column.name)} as {self.stage.kind}) as element")
             some = "element is not null" + (" and not isnan(element)" if self.stage.kind == "double" else "")
             found.append(rows.where(some).distinct())
