@@ -178,7 +178,7 @@ class _Stream:
 
 
 def read_csv(source: Source) -> Iterator[TextRows]:
-    """The rows of CSV with a header line; all columns as strings, empty fields null. Blank lines are no rows.
+    """The rows of CSV with a header line; all columns as strings, empty fields null. Blank lines are no rows. Line ends in values are ``\\n``.
 
     At least one table, all with the same columns.
 
