@@ -453,7 +453,7 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
     found = job.forget(lake, name) if yes else job.held(lake, name)
     rows = {area: "damaged" if count is None else f"{count:,} rows" for area, count in found.items()}
     listed = ", ".join(f"{area} ({count})" for area, count in rows.items()) or "no table"
-    if not yes:
+    if not yes and (found or name in job.half_forgotten(lake)):
         raise InputError(f"query {name}", None, f"would lose {listed}", "add --yes to delete that; events stay")
     _report(
         as_json, {"query": name, "deleted": found}, f"{name}: deleted {listed}; its next run starts from the first row"
