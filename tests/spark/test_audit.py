@@ -223,6 +223,14 @@ def test_a_period_that_takes_too_many_comparisons_is_passed_over(whole, tmp_path
     assert lines and all("not audited" in line and "comparisons" in line for line in lines)
 
 
+def test_a_condition_that_is_null_passes_no_row(whole, spark):
+    text = "name: nothing\nkind: topk\nstreams: {s: a}\nscore: v\nk: 2\nwindow: 4 s\nstrategy: {name: none}\n"
+    nothing, some = (parse_query(text + where, "test.yaml") for where in ("where: 'null'\n", ""))
+    over = TimeRange(0, 2_000_000_000_000_000)
+    assert Question(nothing, spark, whole).truth(over, 400).rows.count() == 0
+    assert Question(some, spark, whole).truth(over, 400).rows.count() > 0
+
+
 def test_a_membership_of_short_windows_takes_no_more_comparisons_than_its_rows_do(tmp_path, rows, spark):
     """A day of windows of a millisecond: 86 million, of which some hundreds hold a row."""
     lake = Lake(tmp_path / "lake")

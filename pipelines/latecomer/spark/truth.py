@@ -111,7 +111,8 @@ class Question:
         """Rows in windows, those that pass `where`."""
         ((alias, _),) = self.spec.streams
         rows = self._windowed(alias, over, seq_to)
-        return rows if self.spec.where is None else rows.where(_sql(self.spec.where))
+        # a condition that is the literal null has no type of its own
+        return rows if self.spec.where is None else rows.where(f"coalesce({_sql(self.spec.where)}, false)")
 
     # ------------------------------------------------------------------------------------------------------- kinds
 
