@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 
 import pytest
 from hypothesis import given, settings
@@ -397,3 +398,27 @@ def test_any_text_is_parsed_or_refused(text):
         assert "\n" not in str(error)
     else:
         assert ex.to_text(parse(ex.to_text(expr))) == ex.to_text(expr)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a.day >= '2023-11-15'", None),
+        ("a.day in ('2023-11-15', '2023-11-16')", None),
+        ("'2023-11-15' < a.day", None),
+        ("a.day = '15.11.2023'", r"compares a date with text that is not a date; write it as '2013-01-31'"),
+        ("a.day = '2023-02-30'", "compares a date with a date that does not exist"),
+        ("a.day in ('2023-11-15', 'soon')", "compares a date with text that is not a date"),
+        ("a.day = a.note", "compares a date with text that is not a date"),
+        ("a.day = 3", "compares a date with a number"),
+    ],
+)
+def test_a_date_is_compared_with_a_day_in_quotes(text, says):
+    expr = ex.parse(text, source="q.yaml", key="where", aliases=("a",))
+    types = {("a", "day"): "date", ("a", "note"): "string"}
+    if says is None:
+        assert ex.check_types(expr, types, source="q.yaml", key="where") == "bool"
+        assert ex.evaluate(expr, lambda column: date(2023, 11, 16)) is True
+    else:
+        with pytest.raises(SpecError, match=says):
+            ex.check_types(expr, types, source="q.yaml", key="where")

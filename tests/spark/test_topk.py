@@ -1,5 +1,7 @@
 """Top-k on Spark: first answers = tuple-at-a-time reference, after repair = sort everything; any cut the same tables."""
 
+from datetime import date
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,6 +9,7 @@ from latecomer.core import thinning
 from latecomer.core.windows import Grid, Observed
 from latecomer.lake import views
 from latecomer.quality import ledger as books
+from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -142,6 +145,22 @@ def test_a_column_named_as_rank_or_score_is_not_left_out_unsaid(lake, tmp_path, 
     assert (
         rows.num_rows and (rows["place"].to_pylist() if refused else rows["v"].to_pylist()) == rows["score"].to_pylist()
     )
+
+
+def test_a_date_column_is_compared_with_days(lake, tmp_path):
+    table = data(3, 60)
+    days = [None if row % 7 == 0 else date(2023, 11, 10 + row % 10) for row in range(60)]
+    load(lake, table.append_column("day", pa.array(days, pa.date32())), tmp_path)
+    text = "name: q\nkind: topk\nstreams: {s: a}\nscore: v\nk: 60\nwindow: 400 s\nstrategy: none\nselect: [day, seq as n]\nwhere: "
+    spec = parse_query(text + "day >= '2023-11-14' and not day in ('2023-11-15', '2023-11-18')\n")
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    of_a = [
+        s == "a" and v is not None for s, v in zip(table["stream"].to_pylist(), table["v"].to_pylist(), strict=True)
+    ]
+    wanted = {n for n, day in enumerate(days) if day and of_a[n] and day.day in (14, 16, 17, 19)}
+    assert set(views.results(lake, spec)["n"].to_pylist()) == wanted and len(wanted) > 5
+    assert check(lake, spec, audit=5).success
 
 
 def test_any_cut_gives_the_same_tables(tmp_path, spark):

@@ -42,8 +42,8 @@ def main() -> None:
     row is registered, and repair makes the results exact.
 
     \b
-      latecomer init demo && cd demo
-      latecomer ingest --lake lake --stream clicks landing/clicks/*.csv
+      latecomer init shop --example && cd shop
+      latecomer ingest --lake lake --by stream landing/_by_stream
       latecomer run    queries/NAME.yaml --lake lake
       latecomer repair queries/NAME.yaml --lake lake --flush
       latecomer check  queries/NAME.yaml --lake lake --report report
@@ -146,8 +146,9 @@ def ingest(
             "event_to": None if done.event_times_us is None else text.instant(done.event_times_us[1]),
             "seconds": round(done.seconds, 3),
         },
-        f"ingested {sum(done.rows_ingested.values()):,} rows into {len(done.rows_ingested)} streams, put {quarantined:,} into "
-        f"quarantine, skipped {len(done.skipped_files)} files ingested before ({done.seconds:.1f} s)"
+        f"ingested {text.counted(sum(done.rows_ingested.values()), 'row')} into {text.counted(len(done.rows_ingested), 'stream')}, "
+        f"put {quarantined:,} into quarantine, skipped {text.counted(len(done.skipped_files), 'file')} ingested before "
+        f"({done.seconds:.1f} s)"
         + text.event_times(done.event_times_us)
         + "".join(f"\n  {count:,} into quarantine: {reason}" for reason, count in list(done.reasons.items())[:5])
         + text.listed(
@@ -216,8 +217,8 @@ def run(
     counts = _counts(done.rows_read, done.on_time, done.late, 0, kept_out, done.micro_batches, done.seconds)
     more: dict[str, Any] = {"query": spec.name, "seq_to": done.seq_to}
     line = (
-        f"{spec.name}: {done.rows_read:,} rows in {done.micro_batches} micro-batches, {done.on_time:,} results on time, "
-        f"{done.late:,} late rows registered ({done.seconds:.1f} s)"
+        f"{spec.name}: {text.counted(done.rows_read, 'row')} in {text.counted(done.micro_batches, 'micro-batch', 'micro-batches')}, "
+        f"{text.counted(done.on_time, 'result')} on time, {text.counted(done.late, 'late row')} registered ({done.seconds:.1f} s)"
     )
     if wanted is not None:
         windows = elements.windows_of(lake, spec, wanted)
@@ -249,8 +250,8 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     _report(
         as_json,
         counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
-        f"{spec.name}: {done.late_repaired:,} late rows repaired in {done.batches} batches, {done.corrections:,} corrections, "
-        f"{done.pending:,} pending ({done.seconds:.1f} s)",
+        f"{spec.name}: {text.counted(done.late_repaired, 'late row')} repaired in {text.counted(done.batches, 'batch', 'batches')}, "
+        f"{text.counted(done.corrections, 'correction')}, {done.pending:,} pending ({done.seconds:.1f} s)",
     )
 
 

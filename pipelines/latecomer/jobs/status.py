@@ -62,7 +62,7 @@ def _checked(lake: Lake, query: str) -> str | None:
     if rows is None or not rows.num_rows:
         return None
     row = rows.to_pylist()[0]
-    unjudged = f", {row['unjudged']:,} periods not judged" if row.get("unjudged") else ""
+    unjudged = f", {text.counted(row['unjudged'], 'period')} not judged" if row.get("unjudged") else ""
     return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}{unjudged}"
 
 

@@ -133,7 +133,7 @@ def ingest(
         job = _Ingestion(lake, sources, start, lease)
         with job:
             job.check_unchanged()
-            say(f"ingest: {len(job.files)} files read")
+            say(f"ingest: {len(job.files)} {'file' if len(job.files) == 1 else 'files'} read")
             try:
                 counts = job.write(say)
             except Exception:

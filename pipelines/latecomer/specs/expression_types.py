@@ -54,25 +54,31 @@ def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: s
             )
 
 
-_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
+_DATED = {
+    "timestamp": (
+        re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)"),
+        "write it as '2013-01-31T12:00:00Z', with a time zone",
+    ),
+    "date": (re.compile(r"\d{4}-\d\d-\d\d"), "write it as '2013-01-31'"),
+}
+"""How text is written that may stand beside a timestamp or a date."""
 
 
-def _check_instant(expr: Binary, place: int, fail: Callable[[str, str], SpecError]) -> None:
-    """A timestamp may be compared with text that is an instant: Spark casts it, and it cannot fail."""
-    text = (expr.left, expr.right)[place]
-    remedy = "write it as '2013-01-31T12:00:00Z', with a time zone"
-    if not isinstance(text, Literal) or not isinstance(text.value, str) or not _INSTANT.fullmatch(text.value):
-        raise fail("compares a timestamp with text that is not a timestamp", remedy)
+def _check_dated(text: Expr, kind: str, fail: Callable[[str, str], SpecError]) -> None:
+    """A timestamp may be compared with text that is an instant, a date with one that is a day: Spark casts it, and it cannot fail."""
+    written, remedy = _DATED[kind]
+    if not isinstance(text, Literal) or not isinstance(text.value, str) or not written.fullmatch(text.value):
+        raise fail(f"compares a {kind} with text that is not a {kind}", remedy)
     try:
         datetime.fromisoformat(text.value)
     except ValueError:
-        raise fail("compares a timestamp with a date that does not exist", remedy) from None
+        raise fail(f"compares a {kind} with a date that does not exist", remedy) from None
 
 
 def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str, key: str) -> str | None:
     """Refuse what compares or computes unlike things; returns the kind of the value (None: unknown or null).
 
-    Kinds are ``number``, ``string``, ``bool``, ``timestamp``; others compare only with themselves.
+    Kinds are ``number``, ``string``, ``bool``, ``timestamp``, ``date``; others compare only with themselves.
     """
 
     def fail(problem: str, remedy: str) -> SpecError:
@@ -98,9 +104,9 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
             if any(kind not in ("bool", None) for kind in kinds):
                 raise fail(f"`{op}` needs two conditions", "compare the columns with other values")
             return "bool"
-        case Binary(op, _, _) if op in COMPARISONS:
-            if "timestamp" in kinds and "string" in kinds:
-                _check_instant(expr, kinds.index("string"), fail)
+        case Binary(op, left, right) if op in COMPARISONS:
+            if "string" in kinds and (dated := next((kind for kind in _DATED if kind in kinds), None)):
+                _check_dated((left, right)[kinds.index("string")], dated, fail)
             elif None not in kinds and kinds[0] != kinds[1]:
                 raise fail(f"compares a {kinds[0]} with a {kinds[1]}", "compare values of the same type")
             elif any(kind is not None and kind.startswith("map<") for kind in kinds):
@@ -118,8 +124,8 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
         case InList(values=values):
             for item in values:
                 kind = check_types(item, types, source=source, key=key)
-                if kinds[0] == "timestamp" and kind == "string":
-                    _check_instant(Binary("=", expr.operand, item), 1, fail)
+                if kinds[0] in _DATED and kind == "string":
+                    _check_dated(item, kinds[0], fail)
                 elif kinds[0] is not None and kind != kinds[0]:
                     raise fail(f"looks for a {kind} among {kinds[0]} values", "list values of the column's type")
             return "bool"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
@@ -111,7 +111,7 @@ def _compare(op: str, a: Any, b: Any) -> bool:
 
 
 def _alike(a: Any, b: Any) -> tuple[Any, Any]:
-    """An instant written as text beside a timestamp (datetime, or integer microseconds since the epoch)."""
+    """An instant written as text beside a timestamp (datetime, or integer microseconds since the epoch), a day beside a date."""
     if isinstance(a, str) and not isinstance(b, str):
         return _instant(a, b), b
     if isinstance(b, str) and not isinstance(a, str):
@@ -120,6 +120,8 @@ def _alike(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _instant(text: str, like: Any) -> Any:
+    if isinstance(like, date) and not isinstance(like, datetime):
+        return date.fromisoformat(text)
     moment = datetime.fromisoformat(text)
     if isinstance(like, datetime):
         return moment
