@@ -16,7 +16,7 @@ import click
 from latecomer import __version__
 from latecomer.jobs import text
 from latecomer.jobs.outcomes import Group, end_on_term
-from latecomer.specs.common import NAME, SpecError
+from latecomer.specs.common import NAME, SpecError, counted
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
 
@@ -50,8 +50,7 @@ def main() -> None:
       latecomer export queries/NAME.yaml --lake lake --table results --to results.parquet
 
     Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 another process is at work on the same
-    tables; 4 an internal error or a Java process that died; 130 interrupted, 143
-    terminated.
+    tables; 4 an internal error or a Java process that died; 130 interrupted; 143 terminated.
     """
 
 
@@ -146,8 +145,8 @@ def ingest(
             "event_to": None if done.event_times_us is None else text.instant(done.event_times_us[1]),
             "seconds": round(done.seconds, 3),
         },
-        f"ingested {text.counted(sum(done.rows_ingested.values()), 'row')} into {text.counted(len(done.rows_ingested), 'stream')}, "
-        f"put {quarantined:,} into quarantine, skipped {text.counted(len(done.skipped_files), 'file')} ingested before "
+        f"ingested {counted(sum(done.rows_ingested.values()), 'row')} into {counted(len(done.rows_ingested), 'stream')}, "
+        f"put {quarantined:,} into quarantine, skipped {counted(len(done.skipped_files), 'file')} ingested before "
         f"({done.seconds:.1f} s)"
         + text.event_times(done.event_times_us)
         + "".join(f"\n  {count:,} into quarantine: {reason}" for reason, count in list(done.reasons.items())[:5])
@@ -217,8 +216,8 @@ def run(
     counts = _counts(done.rows_read, done.on_time, done.late, 0, kept_out, done.micro_batches, done.seconds)
     more: dict[str, Any] = {"query": spec.name, "seq_to": done.seq_to}
     line = (
-        f"{spec.name}: {text.counted(done.rows_read, 'row')} in {text.counted(done.micro_batches, 'micro-batch', 'micro-batches')}, "
-        f"{text.counted(done.on_time, 'result')} on time, {text.counted(done.late, 'late row')} registered ({done.seconds:.1f} s)"
+        f"{spec.name}: {counted(done.rows_read, 'row')} in {counted(done.micro_batches, 'micro-batch', 'micro-batches')}, "
+        f"{counted(done.on_time, 'result')} on time, {counted(done.late, 'late row')} registered ({done.seconds:.1f} s)"
     )
     if wanted is not None:
         windows = elements.windows_of(lake, spec, wanted)
@@ -250,8 +249,8 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     _report(
         as_json,
         counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
-        f"{spec.name}: {text.counted(done.late_repaired, 'late row')} repaired in {text.counted(done.batches, 'batch', 'batches')}, "
-        f"{text.counted(done.corrections, 'correction')}, {done.pending:,} pending ({done.seconds:.1f} s)",
+        f"{spec.name}: {counted(done.late_repaired, 'late row')} repaired in {counted(done.batches, 'batch', 'batches')}, "
+        f"{counted(done.corrections, 'correction')}, {done.pending:,} pending ({done.seconds:.1f} s)",
     )
 
 

@@ -11,6 +11,7 @@ from latecomer.lake import journal, small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import half_forgotten
 from latecomer.lake.location import Lake
+from latecomer.specs.common import counted
 
 
 def status(lake: Lake) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def _checked(lake: Lake, query: str) -> str | None:
     if rows is None or not rows.num_rows:
         return None
     row = rows.to_pylist()[0]
-    unjudged = f", {text.counted(row['unjudged'], 'period')} not judged" if row.get("unjudged") else ""
+    unjudged = f", {counted(row['unjudged'], 'period')} not judged" if row.get("unjudged") else ""
     return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}{unjudged}"
 
 

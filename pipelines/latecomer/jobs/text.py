@@ -14,11 +14,6 @@ def one_line(value: object, limit: int = 400) -> str:
     return flat if len(flat) <= limit else flat[: limit - 3] + "..."
 
 
-def counted(number: int, one: str, many: str = "") -> str:
-    """A number of things: "1 batch", "2 batches"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def instant(time_us: int) -> str:
     """Microseconds since the epoch as ISO 8601, UTC."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()

@@ -75,10 +75,8 @@ class Lake:
                 if path.exists() and not path.is_dir():
                     raise InputError("--lake", text, "is a file", "give a directory")
                 self.uri = str(path.resolve())
-            except (
-                OSError,
-                RuntimeError,
-            ) as error:  # a name too long, a folder that may not be looked into; no such user's home
+            except (OSError, RuntimeError) as error:
+                # a name too long, a folder that may not be looked into; the home of a user that does not exist
                 problem = (getattr(error, "strerror", None) or str(error)).rstrip(".")
                 raise InputError("--lake", text, f"cannot be used ({problem})", "give another directory") from None
             unusable = _UNUSABLE.search(self.uri)

@@ -138,8 +138,13 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> Non
     if lake.unwritable() is not None:
         return
     last = small.last_version(lake, "checks", spec.name, "check")
-    row = {"checked": time.time(), "seq_to": seq_to, "success": outcome.success, "failures": len(outcome.failures)}
-    row["unjudged"] = outcome.unjudged
+    row = {
+        "checked": time.time(),
+        "seq_to": seq_to,
+        "success": outcome.success,
+        "failures": len(outcome.failures),
+        "unjudged": outcome.unjudged,
+    }
     number = 0 if last is None else last + 1
     with contextlib.suppress(DeltaError):  # another check of the query was first: what it found is as good
         small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number)

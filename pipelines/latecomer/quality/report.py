@@ -71,17 +71,33 @@ def write(
     body.append("<h2>Expectations</h2>" + _expectations(results) + (f"<p>{_e(to_judge)}.</p>" if to_judge else ""))
     if len(ledger):
         body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger, target))
-    broken = sum(not each["success"] for each in results)
-    late = f"{counts['late']:,}"
-    row = {"kind": spec.kind, "broken": broken, "unjudged": to_judge, "promised": promised, "share": share}
-    row |= {"before": before, "after": after, "late": late, "checked": checked}
+    row = {
+        "query": spec.name,
+        "broken": sum(not each["success"] for each in results),
+        "unjudged": to_judge,
+        "kind": spec.kind,
+        "promised": promised,
+        "share": share,
+        "before": before,
+        "after": after,
+        "late": f"{counts['late']:,}",
+        "checked": checked,
+    }
     page.write_text(_page(spec.name, "".join(body), row), encoding="utf-8")
     _index(folder)
     return page
 
 
-_INDEX = {"kind": "kind", "promised": "promise", "share": "of", "before": "before repair", "after": "after repair"}
-_INDEX |= {"late": "late rows", "checked": "checked"}
+_INDEX = {
+    "kind": "kind",
+    "promised": "promise",
+    "share": "of",
+    "before": "before repair",
+    "after": "after repair",
+    "late": "late rows",
+    "checked": "checked",
+}
+"""Columns of the index that are a summary's values as they stand, and their headings."""
 
 
 def _index(folder: Path) -> None:
@@ -97,7 +113,7 @@ def _row(folder: Path, page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     found = re.search(rf"<meta name='{_SUMMARY}' content='([^']*)'>", text)
     row = json.loads(html.unescape(found[1])) if found else {}
-    name = "index" if page.name == "index.query.html" else page.stem
+    name = row.get("query", page.stem)
     state = "<td></td>"
     if row.get("broken"):
         state = f"<td class=bad>{int(row['broken'])} broken</td>"

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from latecomer.specs.common import counted
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
 
@@ -220,8 +221,8 @@ def unjudged(periods: int, of: int, pending: int) -> str:
     """What a check could not say, empty where there is nothing."""
     if not periods:
         return ""
-    rows = "1 late row awaits" if pending == 1 else f"{pending:,} late rows await"
-    return f"{periods:,} of {of:,} periods not judged yet, {rows} repair"
+    rows, wait = counted(pending, "late row"), "awaits" if pending == 1 else "await"
+    return f"{periods:,} of {of:,} periods not judged yet, {rows} {wait} repair"
 
 
 def _place(entry: Any) -> int:

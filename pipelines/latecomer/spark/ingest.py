@@ -34,7 +34,7 @@ from latecomer.spark import landing, landing_rows, tables
 from latecomer.spark.columns import quoted
 from latecomer.spark.ingest_options import IngestOptions
 from latecomer.spark.session import session
-from latecomer.specs.common import STREAM, STREAM_REMEDY
+from latecomer.specs.common import STREAM, STREAM_REMEDY, counted
 from latecomer.specs.expressions import ALWAYS_THERE
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def ingest(
         job = _Ingestion(lake, sources, start, lease)
         with job:
             job.check_unchanged()
-            say(f"ingest: {len(job.files)} {'file' if len(job.files) == 1 else 'files'} read")
+            say(f"ingest: {counted(len(job.files), 'file')} read")
             try:
                 counts = job.write(say)
             except Exception:

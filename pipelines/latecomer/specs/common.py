@@ -98,6 +98,11 @@ def shorten(value: object, limit: int = 80) -> str:
         return "(a huge number)"
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things: "1 batch", "2 batches"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """A remedy: the closest known word that is at least `cutoff` alike (0 to 1, as difflib has it), or all of them."""
     options = [str(k) for k in known]
