@@ -106,3 +106,14 @@ def test_answers_after_repair_are_compared_with_sums_over_all_rows(change):
     start = pa.array(columns[0], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     results = pa.table({"window_start": start, "sensor": pa.array(columns[1], pa.int16()), "total": columns[2]})
     assert on_spark.wrong(results, rows) == (change != "none")
+
+
+def test_cores_are_measured_from_an_environment_that_knows_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    found = on_spark.measure(tmp_path, lambda line: None, games=1, rows=40_000, turns=1)
+    assert found["wrong_after_repair"] == 0
+    for cores in on_spark.cores_to_try():
+        for shards in on_spark.SHARDS:
+            assert found[f"{cores}.{shards}"]["rows_per_second"] > 0
+    assert (tmp_path / "fig6_throughput_spark.png").read_bytes()[:4] == b"\x89PNG"

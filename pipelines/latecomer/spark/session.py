@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,8 +75,13 @@ MEANING = {
 """What results depend on: always so, whatever a deployment or whoever made the session before says."""
 
 
-def session(lake: Lake, app_name: str = "latecomer", *, rows: int | None = None) -> SparkSession:
-    """The session of this process, made at the first call, for a job of about so many `rows`; `MEANING` holds in it from now on."""
+def session(
+    lake: Lake, app_name: str = "latecomer", *, rows: int | None = None, more: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process, made at the first call, for a job of about so many `rows`; `MEANING` holds in it from now on.
+
+    `more` are settings that win over all others, where the session is made here.
+    """
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -89,7 +94,7 @@ def session(lake: Lake, app_name: str = "latecomer", *, rows: int | None = None)
     spark = SparkSession.getActiveSession()
     if spark is None:
         builder = SparkSession.builder.appName(app_name)
-        for key, value in settings(lake, rows).items():
+        for key, value in (settings(lake, rows) | dict(more or {})).items():
             builder = builder.config(key, value)
         with _quiet_start():
             spark = builder.getOrCreate()

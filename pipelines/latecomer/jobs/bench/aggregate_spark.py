@@ -67,7 +67,9 @@ def events(games: int = GAMES, rows: int = GAME_ROWS) -> pa.Table:
     )
 
 
-def measure(out: Path, progress: Callable[[str], None], *, games: int = GAMES, rows: int = GAME_ROWS) -> dict[str, Any]:
+def measure(
+    out: Path, progress: Callable[[str], None], *, games: int = GAMES, rows: int = GAME_ROWS, turns: int = TURNS
+) -> dict[str, Any]:
     """Rows per second of every number of cores and shards, and by how much the cores help; a figure beside the in-memory one.
 
     Returns
@@ -84,7 +86,7 @@ def measure(out: Path, progress: Callable[[str], None], *, games: int = GAMES, r
         pq.write_table(table.slice(0, len(table) // 20), folder / "small.parquet")
         for each in cores:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                spent, wrong = pool.submit(on_cores, folder, each, SHARDS).result()
+                spent, wrong = pool.submit(on_cores, folder, each, SHARDS, turns).result()
             found["wrong_after_repair"] = found.get("wrong_after_repair", 0) + wrong
             for shards, (whole, rate) in spent.items():
                 found[f"{each}.{shards}"] = {"seconds": whole, "rows_per_second": rate}
@@ -116,38 +118,35 @@ def amdahl(many: float, one: float, cores: int) -> dict[str, float]:
     return {"speedup": speedup, "sequential": min(max((cores / speedup - 1) / (cores - 1), 0.0), 1.0)}
 
 
-def on_cores(folder: Path, cores: int, shards: Sequence[int]) -> tuple[dict[int, tuple[float, float]], int]:
-    """In a fresh process: seconds of `run` over all events and steady rows per second, by number of shards; wrong answers after repair."""
-    from pyspark.sql import SparkSession
+def on_cores(folder: Path, cores: int, shards: Sequence[int], turns: int) -> tuple[dict[int, tuple[float, float]], int]:
+    """In a fresh process: seconds of `run` over all events and steady rows per second, by number of shards; wrong answers after repair.
+
+    Raises RuntimeError for whatever Spark raised: its own errors cannot leave the process.
+    """
+    from pyspark.errors import PySparkException
 
     from latecomer.lake import views
     from latecomer.lake.location import Lake
     from latecomer.spark.ingest import IngestOptions, ingest
     from latecomer.spark.repair import repair
     from latecomer.spark.run import run
-    from latecomer.spark.session import session, settings
+    from latecomer.spark.session import session
     from latecomer.specs.loading import parse_query
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     own = folder / str(cores)
     lakes = {name: Lake(str(own / name)) for name in ("small", "all")}
-    wanted = settings(lakes["all"]) | {
-        "spark.master": f"local[{cores}]",
-        "spark.sql.shuffle.partitions": str(2 * cores),
-    }
-    builder = SparkSession.builder
-    for key, value in wanted.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    assert session(lakes["all"]) is spark and spark.sparkContext.defaultParallelism == cores
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session(
+        lakes["all"], more={"spark.master": f"local[{cores}]", "spark.sql.shuffle.partitions": str(2 * cores)}
+    )
+    assert spark.sparkContext.defaultParallelism == cores
     try:
         seconds: dict[int, list[float]] = {count: [] for count in shards}
         for name, lake in lakes.items():
             ingest(lake, [str(folder / f"{name}.parquet")], IngestOptions(stream="a"))
         batch = min(BATCH_ROWS, -(-pq.read_metadata(folder / "all.parquet").num_rows // 3))
-        for turn, count in itertools.product(range(TURNS), shards):
+        for turn, count in itertools.product(range(turns), shards):
             spec, ends = parse_query(_QUERY.format(turn, count)), [time.perf_counter()]
 
             def ended(_: str, ends: list[float] = ends) -> None:
@@ -159,6 +158,8 @@ def on_cores(folder: Path, cores: int, shards: Sequence[int]) -> tuple[dict[int,
         run(lakes["small"], spec, flush=True)
         repair(lakes["small"], spec, flush=True)
         return found, wrong(views.results(lakes["small"], spec), pq.read_table(folder / "small.parquet"))
+    except PySparkException as error:
+        raise RuntimeError(f"Spark on {cores} cores: {error}") from None
     finally:
         spark.stop()
         shutil.rmtree(own, ignore_errors=True)
