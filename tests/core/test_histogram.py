@@ -12,11 +12,13 @@ from latecomer.core.histogram import (
     UNCENSORED,
     IntervalStats,
     SideStats,
+    _exposure,
     add_sparse,
     delay_bucket,
     empty_side,
     exact_below,
     from_dict,
+    lateness_bucket,
     merge,
     merge_counts,
     recall_curve,
@@ -95,6 +97,17 @@ def test_merge_refuses_two_intervals() -> None:
 def test_delay_buckets_are_the_papers() -> None:
     # [0, g] -> 0, (g, 2g] -> 1, (2g, 3g] -> 2
     np.testing.assert_array_equal(delay_bucket(np.array([0, 1, 10, 11, 20, 21, 30]), 10), [0, 0, 0, 1, 1, 2, 2])
+
+
+def test_lateness_buckets_are_those_of_delays_and_go_on_below_zero() -> None:
+    late = np.array([-21, -20, -11, -10, -1, 0, 1, 10, 11, 30])
+    np.testing.assert_array_equal(lateness_bucket(late, 10), [-3, -2, -2, -1, -1, 0, 0, 0, 1, 2])
+
+
+def test_a_tuple_that_is_more_than_a_window_ahead_was_exposed_to_no_partner() -> None:
+    buckets = np.array([-300, -100, -50, 0, 50, 100, 250])
+    exposure = _exposure(buckets, np.full(7, 2), 1_000, 0, 1, 100)[0]
+    np.testing.assert_allclose(exposure, 2 * np.array([0, 0.5, 50.5, 100.5, 150.5, 200, 200]))
 
 
 @given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=20), st.integers(1, 10**6))

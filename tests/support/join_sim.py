@@ -71,6 +71,8 @@ class JoinCase:
         ``T(a)``; ``UNDEFINED`` until both streams have spoken.
     delay : int64[n]
         Delay on the tuple's own stream.
+    lateness : int64[n]
+        ``T(a)`` less the event time, negative for a tuple ahead of it; the delay before both have spoken.
     pair_x, pair_y : int64[m]
         Row of the earlier and of the later arrival, ordered by the later arrival.
     is_result : bool[m]
@@ -90,6 +92,11 @@ class JoinCase:
     pair_y: np.ndarray
     is_result: np.ndarray
     rho: np.ndarray
+
+    @property
+    def lateness(self) -> np.ndarray:
+        """See the class."""
+        return np.where(self.stream_time > UNDEFINED // 2, self.stream_time - self.ts, self.delay)
 
     @property
     def pair_time(self) -> np.ndarray:
@@ -205,7 +212,8 @@ def simulate(
     sample_fraction: float = 0.0,
 ) -> Outcome:
     """Run a controller over a case, interval by interval, with censored statistics."""
-    run = _Run(case, interval_us, granularity_us, sample_fraction)
+    lateness = getattr(controller, "needs_lateness", False)
+    run = _Run(case, interval_us, granularity_us, sample_fraction, lateness)
     for interval in run.intervals():
         d = controller.choose(interval)
         controller.observe(run.step(interval, d))
@@ -266,7 +274,9 @@ def clairvoyant(
 class _Run:
     """One pass over the intervals; keeps the two horizons and the tallies."""
 
-    def __init__(self, case: JoinCase, interval_us: int, granularity_us: int, fraction: float) -> None:
+    def __init__(
+        self, case: JoinCase, interval_us: int, granularity_us: int, fraction: float, lateness: bool = False
+    ) -> None:
         self.case, self.g, self.fraction = case, granularity_us, fraction
         alive = np.flatnonzero(case.stream_time > UNDEFINED // 2)
         self.first_row = int(alive[0]) if alive.size else case.ts.size
@@ -275,7 +285,9 @@ class _Run:
         self.sampled = in_sample(case.seq, fraction) if fraction else np.zeros(case.ts.size, dtype=bool)
         self.pair_side = case.side[case.pair_x]
         self.bucket = case.rho // granularity_us
-        self.delay_bucket = np.maximum(-(-case.delay // granularity_us) - 1, 0)
+        self.delay = case.lateness if lateness else case.delay
+        waited = np.maximum(-(-self.delay // granularity_us) - 1, 0)
+        self.delay_bucket = np.where(self.delay < 0, self.delay // granularity_us, waited)
         self.horizon = np.full(2, UNDEFINED, dtype=np.int64)
         self.produced = np.zeros(case.pair_x.size, dtype=bool)
         numbers, self.row_start = np.unique(self.row_interval[self.first_row :], return_index=True)
@@ -360,7 +372,7 @@ class _Run:
         until = np.minimum(_next_step(case, until), end)
         held = np.maximum(until - begin, 0)
         # A sampled row stays for the largest delay the other stream has shown by the time it arrives.
-        reach = np.stack([np.maximum.accumulate(np.where(case.side == s, case.delay, 0)) for s in (1, 0)])
+        reach = np.stack([np.maximum.accumulate(np.where(case.side == s, self.delay, 0)) for s in (1, 0)])
         reach = reach[case.side, np.arange(case.ts.size)]
         total = np.maximum(np.minimum(case.ts + case.window_us + reach, end) - begin, 0)
         extra = np.where(self.sampled, np.maximum(total - held, 0), 0)

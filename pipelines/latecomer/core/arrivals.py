@@ -80,6 +80,11 @@ class Arrivals:
         _delays(self.event_time_us, self.side, self.shard, self.before.copy(), found)
         return found
 
+    @property
+    def lateness_us(self) -> Int64:
+        """Stream time after each row less its event time, int64[n]; negative for rows ahead of it, meaningless before each source has spoken."""
+        return self.stream_time_us - self.event_time_us
+
     def closed(self, placements: list[Placement], grid: Grid) -> Int64:
         """Number of the last window that is closed after each arrival, int64[n]; far below all others before the first."""
         interval = np.concatenate([each.interval for each in placements])

@@ -62,10 +62,13 @@ class RetentionPolicy(Protocol):
         Does it look at pairs at all? If not, the data plane does not count them.
     needs_candidates
         Does it look at candidates and results by the delay of the arriving tuple?
+    needs_lateness
+        Are tuples counted by their delay against stream time, and not on their own stream?
     """
 
     needs_pairs: bool
     needs_candidates: bool
+    needs_lateness: bool
 
     def observe(self, stats: IntervalStats) -> None:
         """Take in one complete interval. Called once per interval that saw an arrival, in order."""
@@ -94,7 +97,7 @@ class IntervalSummary:
     arrived
         Per stream: (int64 buckets ``floor(event_ts / held_bucket_us)``, int64 rows) of the interval's arrivals.
     delays
-        Per stream: (int64 delay buckets, int64 rows) of the same arrivals.
+        Per stream: (int64 buckets of delay or, as the policy asks, of lateness, int64 rows) of the same arrivals.
     cells
         int64[n, 6], one row per non-empty cell of (side of x, required bucket, delay bucket of y): those three, then
         candidates, results and sampled results (columns `SIDE` to `SAMPLED`). The delay bucket is -1 where the policy does not ask for it.
@@ -266,7 +269,7 @@ class JoinControl:
         self.arrivals = [0, 0]
         self.first_t_us: int | None = None
         self.largest_us = [0, 0]
-        """Largest delay so far per stream, rounded up to whole granules."""
+        """Largest delay (or lateness) so far per stream, rounded up to whole granules."""
 
     def horizon(self, side: int) -> int:
         """`H` of stream `side` now, after the last arrival taken in."""
@@ -350,7 +353,7 @@ class JoinControl:
     def _sample_rows(self) -> int:
         """Rows that the deterministic sample holds beside the buffers, by expectation.
 
-        A row of the sample is of use until stream time has passed it by ``w`` and the largest delay of the opposite stream. So many
+        A row of the sample is of use until stream time has passed it by ``w`` and the largest lateness of the opposite stream. So many
         rows as come in that span at the mean rate since the start, less those that the buffer holds anyway, times `SAMPLE_FRACTION`.
         """
         if not self.policy.needs_pairs or self.first_t_us is None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample
+from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample, lateness_bucket
 from latecomer.core.join import (
     CANDIDATES,
     DELAY,
@@ -175,22 +175,23 @@ def summaries(
     chosen = np.flatnonzero(pairs)
     earlier = np.where(side == 0, data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]])[chosen]
     later_delay = np.where(side == 0, delay[1][data.pairs[:, 1]], delay[0][data.pairs[:, 0]])[chosen]
-    cells = np.stack(
-        [later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, delay_bucket(later_delay, g)],
-        axis=1,
-    )
+    own = delay_bucket(later_delay, g) if control.policy.needs_candidates else np.full(len(chosen), -1)
+    cells = np.stack([later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, own], axis=1)
     cells, place, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     sampled = np.bincount(place.ravel(), in_sample(earlier, SAMPLE_FRACTION), len(counts)).astype(np.int64)
     found = []
     for number in np.union1d(numbers[0], numbers[1]).tolist():
         inside = [placed[s][numbers[s] == number] for s in (0, 1)]
         arrived = tuple(_count(data.ts[s][inside[s]] // bucket) for s in (0, 1))
-        delays = tuple(_count(delay_bucket(delay[s][inside[s]], g)) for s in (0, 1))
-        own = slice(*np.searchsorted(cells[:, 0], [number, number + 1]))
-        table = np.zeros((own.stop - own.start, SAMPLED + 1), np.int64)
-        table[:, : DELAY + 1] = cells[own, 1:]
-        table[:, CANDIDATES] = table[:, RESULTS] = counts[own]
-        table[:, SAMPLED] = sampled[own]
+        if control.policy.needs_lateness:
+            delays = tuple(_count(lateness_bucket((now[s] - data.ts[s])[inside[s]], g)) for s in (0, 1))
+        else:
+            delays = tuple(_count(delay_bucket(delay[s][inside[s]], g)) for s in (0, 1))
+        here = slice(*np.searchsorted(cells[:, 0], [number, number + 1]))
+        table = np.zeros((here.stop - here.start, SAMPLED + 1), np.int64)
+        table[:, : DELAY + 1] = cells[here, 1:]
+        table[:, CANDIDATES] = table[:, RESULTS] = counts[here]
+        table[:, SAMPLED] = sampled[here]
         last = max(int(now[s][inside[s]].max()) for s in (0, 1) if len(inside[s]))
         found.append(IntervalSummary(number, last, (arrived[0], arrived[1]), (delays[0], delays[1]), table))
     return found

@@ -50,6 +50,7 @@ class KeepAll:
 
     needs_pairs = False
     needs_candidates = False
+    needs_lateness = False
 
     def observe(self, stats: IntervalStats) -> None:
         """Nothing to learn."""
@@ -68,6 +69,7 @@ class Constant:
 
     needs_pairs = False
     needs_candidates = False
+    needs_lateness = False
 
     def __init__(self, left_us: int, right_us: int) -> None:
         self.retention = (left_us, right_us)
@@ -93,6 +95,7 @@ class KSlackRetention:
 
     needs_pairs = False
     needs_candidates = False
+    needs_lateness = False
 
     def __init__(self, settings: RetentionParameters, state: dict[str, Any] | None) -> None:
         self.settings = settings

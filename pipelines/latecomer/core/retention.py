@@ -57,8 +57,8 @@ class CalibratedRetention:
     with fewer than ``1 / (1 - target)`` pairs may lose none; then the controller holds for the largest requirement that `M`
     periods showed.
 
-    Never for nothing. A tuple y of delay `u` needs no partner beyond ``d = u``: ``T(seq_y) - w - x.ts <= T(seq_y) - y.ts <= u``.
-    So widening ends at `WARM_UP` times the largest delay that the *opposite* stream has shown, ``(M + 1) / (n + 1)`` times
+    Never for nothing. A tuple y of lateness ``u = T(seq_y) - y.ts`` needs no partner beyond ``d = u``: ``T(seq_y) - w - x.ts <= u``.
+    So widening ends at `WARM_UP` times the largest lateness that the *opposite* stream has shown, ``(M + 1) / (n + 1)`` times
     while that is more: with 2, a pair is lost only to a delay that exceeds twice all before.
 
     The constants. `TAIL` and `GROWTH` were first 20 and 0.75, and were lowered until the rows held on one pair of network logs
@@ -77,6 +77,7 @@ class CalibratedRetention:
 
     needs_pairs = True
     needs_candidates = False
+    needs_lateness = True
 
     EVIDENCE = 4.0
     """Sampled losses per period; a Poisson count of 4 is known to within a half."""
@@ -99,7 +100,7 @@ class CalibratedRetention:
     ) -> None:
         self.controller, self.tail, self.results, self.periods = controller, tail, results, periods
         self.largest_us = largest_us
-        """Largest delay so far, left and right stream, in whole granules; None before the first complete interval."""
+        """Largest lateness so far, left and right stream, in whole granules; None before the first complete interval."""
 
     @classmethod
     def build(
@@ -175,7 +176,8 @@ class CalibratedRetention:
 
 
 def _largest(side: SideStats, granularity_us: int) -> int:
-    return (int(side.delay_bucket[-1]) + 1) * granularity_us if len(side.delay_bucket) else 0
+    """Not below 0: what `observe` compares it with begins there."""
+    return max(int(side.delay_bucket[-1]) + 1, 0) * granularity_us if len(side.delay_bucket) else 0
 
 
 @dataclass
@@ -205,6 +207,7 @@ class QJoinRetention:
     """Per interval of the last P: number, results produced, results it should have had (estimated)."""
 
     needs_pairs = True
+    needs_lateness = False
 
     def __post_init__(self) -> None:
         if self.estimator not in ESTIMATORS:

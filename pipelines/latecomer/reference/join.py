@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, SideStats, delay_bucket, exact_below, in_sample
+from latecomer.core.histogram import (
+    SAMPLE_FRACTION,
+    IntervalStats,
+    SideStats,
+    delay_bucket,
+    exact_below,
+    in_sample,
+    lateness_bucket,
+)
 from latecomer.core.time import FOREVER, NEVER
 
 
@@ -85,7 +93,7 @@ def qjoin(
             number = now // interval
             if current is None or number > current:
                 if current is not None:
-                    policy.observe(_stats(current, seen, censored, granularity))
+                    policy.observe(_stats(current, seen, censored, granularity, policy.needs_lateness))
                 keep, current, seen = list(policy.choose(number)), number, _nothing()
                 answer.retention.append((number, keep[0], keep[1]))
                 censored = [
@@ -98,7 +106,7 @@ def qjoin(
         for side in roles:
             delay = max_ts[side] - arrival.ts
             if now > NEVER:
-                seen[side]["delay"].append(delay)
+                seen[side]["delay"].append(now - arrival.ts if policy.needs_lateness else delay)
             for partner in buffers[1 - side]:
                 pair = (arrival, partner) if side == 0 else (partner, arrival)
                 required = (now - window - partner.ts) // granularity
@@ -176,10 +184,12 @@ def _nothing() -> list[dict[str, list]]:
     return [{"delay": [], "candidates": [], "results": [], "required": [], "sampled": []} for _ in (0, 1)]
 
 
-def _stats(number: int, seen: list[dict[str, list]], censored: list[int], granularity: int) -> IntervalStats:
-    sides = []
+def _stats(
+    number: int, seen: list[dict[str, list]], censored: list[int], granularity: int, lateness: bool
+) -> IntervalStats:
+    sides, bucket_of = [], lateness_bucket if lateness else delay_bucket
     for side in (0, 1):
-        delays = delay_bucket(np.array(seen[side]["delay"], np.int64), granularity)
+        delays = bucket_of(np.array(seen[side]["delay"], np.int64), granularity)
         candidates, results = (
             delay_bucket(np.array(seen[side][name], np.int64), granularity) for name in ("candidates", "results")
         )

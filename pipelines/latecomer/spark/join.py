@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.core.arrivals import Arrivals
-from latecomer.core.histogram import delay_bucket, required_bucket
+from latecomer.core.histogram import delay_bucket, lateness_bucket, required_bucket
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.order import cuts, distinct, order_of
 from latecomer.core.policies import RetentionParameters, restore_policy
@@ -84,7 +84,7 @@ class JoinStage(JoinRepair):
         control, books = restore(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         new = scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
-        arrived = Counted.of(new, self.settings, self.rows.is_self)
+        arrived = Counted.of(new, self.settings, self.rows.is_self, lateness=control.policy.needs_lateness)
         pairs = self._pairs(new, batch, [control.horizon(0), control.horizon(1)], arrived, control)
         kept = control.policy.needs_pairs and not control.policy.needs_candidates
         if kept:
@@ -142,10 +142,10 @@ class JoinStage(JoinRepair):
         """All arrivals before `seq_to`, every pair counted, missed or not; takes 40 bytes an arrival."""
         batch = Batch(-1, 0, seq_to)
         new = scan.arrivals(self.lake, self.rows.sources, 0, seq_to, [NEVER] * len(self.rows.sources))
-        arrived = Counted.of(new, self.settings, self.rows.is_self)
+        control, _ = restore(self.spec, None)
+        arrived = Counted.of(new, self.settings, self.rows.is_self, lateness=control.policy.needs_lateness)
         if not arrived.rows:
             return History(arrived.before_speech, [])
-        control, _ = restore(self.spec, None)
         try:
             pairs = self._pairs(new, batch, [NEVER, NEVER], arrived, control)
             return History(arrived.before_speech, summaries(arrived, self._counted(pairs, control, kept=False)))
@@ -328,8 +328,8 @@ class Counted:
         self.left_is_smaller = False
 
     @staticmethod
-    def of(new: Arrivals, settings: RetentionParameters, is_self: bool) -> Counted:
-        """Rows by interval: of each side by event time (rows held) and by delay."""
+    def of(new: Arrivals, settings: RetentionParameters, is_self: bool, *, lateness: bool = False) -> Counted:
+        """Rows by interval: of each side by event time (rows held) and by delay, or by `lateness`."""
         found = Counted()
         found.rows = len(new.seq)
         if not found.rows:
@@ -342,7 +342,9 @@ class Counted:
         number = t // settings.interval_us
         held = times // held_bucket_us(settings.interval_us, settings.granularity_us)
         by_time = _by_interval(new.side, number, held, is_self)
-        by_delay = _by_interval(new.side, number, delay_bucket(new.delay_us, settings.granularity_us), is_self)
+        g = settings.granularity_us
+        late = lateness_bucket(new.lateness_us, g) if lateness else delay_bucket(new.delay_us, g)
+        by_delay = _by_interval(new.side, number, late, is_self)
         edges = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
         ends = np.append(edges[1:], found.rows)
         for each, t_last, count in zip(

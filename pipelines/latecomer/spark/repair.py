@@ -23,6 +23,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.kinds import stage_of
 from latecomer.spark.session import session, tune
+from latecomer.specs.common import counted
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -70,8 +71,8 @@ def repair(
         for plan in _plans(lake, spec, done_to, pending, flush, lease.confirm):
             crash.point("repair:planned")
             written = _carry_out(lake, spec, plan, state.seq_to, lease.confirm)
-            found = f"{len(plan.seq)} late rows in {len(plan.closes)} batches, {written} corrections"
-            progress(f"{spec.name}: repaired {found}")
+            found = counted(len(plan.seq), "late row"), counted(len(plan.closes), "batch", "batches")
+            progress(f"{spec.name}: repaired {' in '.join(found)}, {counted(written, 'correction')}")
             late, corrections, batches = late + len(plan.seq), corrections + written, batches + len(plan.closes)
         if batches:
             tend(lake, [(area, spec.name) for area in ("corrections", "repairs", "repair_journal")])

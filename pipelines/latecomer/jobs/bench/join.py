@@ -33,7 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from latecomer.core import join_pairs
-from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample
+from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample, lateness_bucket
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.order import packed, unpacked
 from latecomer.core.policies import RetentionParameters, restore_policy
@@ -147,19 +147,28 @@ def keyed_case(name: str, rows: pa.Table, window_us: int) -> Case:
     return make_case(name, ts, side, seq, pairs, window_us)
 
 
-def summarise(case: Case, interval_us: int, granularity_us: int) -> list[IntervalSummary]:
-    """What the data plane counts, per adaptation interval: as ``join_pairs.summaries``, of all rows at once."""
+def summarise(case: Case, interval_us: int, granularity_us: int, *, lateness: bool = False) -> list[IntervalSummary]:
+    """What the data plane counts, per adaptation interval: as ``join_pairs.summaries``, of all rows at once.
+
+    `lateness`: rows by their delay against stream time, pairs by none; as the calibrated estimator wants them.
+    """
     bucket = held_bucket_us(interval_us, granularity_us)
     alive = case.now > NEVER
     number = case.now // interval_us
     places = [np.flatnonzero(alive & (case.side == s)) for s in (0, 1)]
     arrived = [_count(number[p], case.ts[p] // bucket) for p in places]
-    delays = [_count(number[p], delay_bucket(case.delay[p], granularity_us)) for p in places]
+    if lateness:
+        late = lateness_bucket(case.now - case.ts, granularity_us)
+        own = np.full(len(case.late), -1)
+    else:
+        late = delay_bucket(case.delay, granularity_us)
+        own = late[case.late]
+    delays = [_count(number[p], late[p]) for p in places]
     columns = (
         number[case.late],
         case.side[case.early].astype(np.int64),
         case.required // granularity_us,
-        delay_bucket(case.delay[case.late], granularity_us),
+        own,
     )
     code, least, widths = _code(columns)
     code, place, counts = np.unique(code, return_inverse=True, return_counts=True)
@@ -168,10 +177,18 @@ def summarise(case: Case, interval_us: int, granularity_us: int) -> list[Interva
     found, last = [], np.flatnonzero(alive & (number != np.append(number[1:], number[-1] + 1)))
     for row in last:
         here = int(number[row])
-        own = slice(*np.searchsorted(cells[:, 0], [here, here + 1]))
+        inside = slice(*np.searchsorted(cells[:, 0], [here, here + 1]))
         at = [_part(each, here) for each in (*arrived, *delays)]
-        found.append(IntervalSummary(here, int(case.now[row]), (at[0], at[1]), (at[2], at[3]), cells[own, 1:]))
+        found.append(IntervalSummary(here, int(case.now[row]), (at[0], at[1]), (at[2], at[3]), cells[inside, 1:]))
     return found
+
+
+def counts(case: Case, settings: RetentionParameters) -> dict[str, list[IntervalSummary]]:
+    """By method, what the data plane counts for it."""
+    own, late = (
+        summarise(case, settings.interval_us, settings.granularity_us, lateness=late) for late in (False, True)
+    )
+    return {method: late if method == "calibrated" else own for method in METHODS}
 
 
 def _code(columns: Sequence[Int64]) -> tuple[Int64, list[int], list[int]]:
@@ -336,12 +353,16 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
         progress(f"{case.name}: {len(case.ts):,} rows, {len(case.early):,} pairs")
         if number == 0:
             vary(case, base, out, progress, quick)
-        counted = summarise(case, base.interval_us, base.granularity_us)
+        counted = counts(case, base)
         for method in METHODS:
             progress(f"{case.name}: {method}")
             for target in targets:
                 settings = settings_of(method, target, case.window_us, quick)
-                found = clairvoyant(case, settings) if method == "clairvoyant" else run_method(case, settings, counted)
+                found = (
+                    clairvoyant(case, settings)
+                    if method == "clairvoyant"
+                    else run_method(case, settings, counted[method])
+                )
                 head = {"workload": group, "case": case.name, "method": method, "target": target}
                 rows.append(head | asdict(found))
     plots.table(out, "join_measured", list(rows[0]), [list(row.values()) for row in rows])
@@ -382,10 +403,10 @@ def vary(
             progress(f"{case.name}: {label} {value:g}")
             varied: dict[str, Any] = {name: round(value * unit_us * (0.2 if quick and letter == "a" else 1))}
             own = replace(base, **varied)
-            counted = summarise(case, own.interval_us, own.granularity_us)
+            counted = counts(case, own)
             for method in methods:
                 for target in FIGURE_2_TARGETS:
-                    found = run_method(case, replace(own, estimator=method, target=target), counted)
+                    found = run_method(case, replace(own, estimator=method, target=target), counted[method])
                     rows.append({"figure": f"2{letter}", "parameter": name, "value": value} | asdict(found))
                     rows[-1] |= {"method": method, "target": target}
                     held.setdefault(f"{method}, {target:g}", []).append(found.rows)
