@@ -340,6 +340,19 @@ def test_whole_numbers_beside_doubles_of_another_file_are_not_rounded(lake, tmp_
     assert sorted(row["id"] or 0 for row in rows_of(lake)) == [0, 1, 7, 8]
 
 
+def test_files_that_write_their_times_otherwise_come_by_a_call_each(lake, tmp_path):
+    times = pa.array([1_700_000_000_000_000])
+    kinds = {"number": times, "moment": times.cast(pa.timestamp("us", "UTC"))}
+    files = {name: str(tmp_path / f"{name}.parquet") for name in kinds}
+    for name, column in kinds.items():
+        pq.write_table(pa.table({"event_ts": column, "id": [1]}), files[name])
+    with pytest.raises(InputError, match=r"column event_ts: is .*; ingest the files by a call each"):
+        ingest(lake, list(files.values()), IngestOptions(stream="s"))
+    for path in files.values():
+        ingest(lake, [path], IngestOptions(stream="s"))
+    assert len({row["event_ts"] for row in rows_of(lake)}) == 1 and len(rows_of(lake)) == 2
+
+
 def test_objects_on_one_line_and_what_stands_beside_them(lake, tmp_path):
     lines = '{"event_ts": 1, "v": 1}{"event_ts": 2, "v": 2}\n{"event_ts": 3, "v": 3} {"event_ts": 4\n{"event_ts": 5}x\n'
     done = put(lake, tmp_path / "a.json", lines)

@@ -125,7 +125,8 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
                     "name it the same everywhere",
                 )
         if kind == "parquet":
-            _agree(kinds, dict(part.select(*map(quoted, names)).dtypes), path)
+            times = {options.event_column, options.arrival_column}
+            _agree(kinds, dict(part.select(*map(quoted, names)).dtypes), path, times)
         parts.append(part.withColumn("_file", F.lit(index)))
     both = text & typed
     union = _cast_text(parts[0], both)
@@ -146,8 +147,11 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
     return Landed(union, text, origin, set.intersection(*named) if named else set())
 
 
-def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) -> None:
-    """Add the column types of a file to those known, with their files; refuse what is neither the same, nor numbers, nor moments."""
+def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path, times: set[str]) -> None:
+    """Add the column types of a file to those known, with their files; refuse what is neither the same, nor numbers, nor moments.
+
+    Of the columns in `times` each call makes moments, so files that write them otherwise can come by another one.
+    """
     for name, kind in own.items():
         known, other = kinds.get(name, ("void", path))
         rounds = any(a.startswith("decimal") and b in _EXACT_TO for a, b in ((kind, known), (known, kind)))
@@ -155,7 +159,8 @@ def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path) 
         alike = kind == known or {(known, kind), (kind, known)} & WIDENS or numbers
         if not alike and "void" not in (kind, known):
             problem = f"is {kind}, and {known} in {other}"
-            raise InputError(f"{path}: column {name}", None, problem, "rename one of them, or mend the file")
+            remedy = "ingest the files by a call each" if name in times else "rename one of them, or mend the file"
+            raise InputError(f"{path}: column {name}", None, problem, remedy)
         if known == "void" or (known, kind) in WIDENS:
             kinds[name] = kind, path
 

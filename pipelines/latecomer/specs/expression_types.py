@@ -41,7 +41,7 @@ def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: s
     for column in sorted(columns(expr), key=lambda c: (c.alias, c.name)):
         known = schemas[column.alias]
         if column.name not in known and column.name not in ALWAYS_THERE:
-            close = difflib.get_close_matches(column.name, known, n=3, cutoff=0.5)
+            close = difflib.get_close_matches(column.name, known, n=3)
             some = ", ".join(close or list(known)[:20])
             raise SpecError(
                 source,
