@@ -18,7 +18,6 @@ from latecomer.core.histogram import (
     empty_side,
     exact_below,
     from_dict,
-    lateness_bucket,
     merge,
     merge_counts,
     recall_curve,
@@ -99,9 +98,9 @@ def test_delay_buckets_are_the_papers() -> None:
     np.testing.assert_array_equal(delay_bucket(np.array([0, 1, 10, 11, 20, 21, 30]), 10), [0, 0, 0, 1, 1, 2, 2])
 
 
-def test_lateness_buckets_are_those_of_delays_and_go_on_below_zero() -> None:
+def test_buckets_of_lateness_are_those_of_delays_and_go_on_below_zero() -> None:
     late = np.array([-21, -20, -11, -10, -1, 0, 1, 10, 11, 30])
-    np.testing.assert_array_equal(lateness_bucket(late, 10), [-3, -2, -2, -1, -1, 0, 0, 0, 1, 2])
+    np.testing.assert_array_equal(delay_bucket(late, 10), [-3, -2, -2, -1, -1, 0, 0, 0, 1, 2])
 
 
 def test_a_tuple_that_is_more_than_a_window_ahead_was_exposed_to_no_partner() -> None:

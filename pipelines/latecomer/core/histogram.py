@@ -96,14 +96,9 @@ class IntervalStats:
 
 
 def delay_bucket(delay_us: Int64Array, granularity_us: int) -> Int64Array:
-    """Delay bucket of each delay, int64[n]: ``max(ceil(delay / g) - 1, 0)``."""
-    return np.maximum(-(-np.asarray(delay_us, dtype=np.int64) // granularity_us) - 1, 0)
-
-
-def lateness_bucket(lateness_us: Int64Array, granularity_us: int) -> Int64Array:
-    """Lateness bucket of each lateness ``T(seq) - ts``, int64[n]: the bucket of a delay, ``floor(lateness / g)`` below 0."""
-    late = np.asarray(lateness_us, dtype=np.int64)
-    return np.where(late < 0, late // granularity_us, delay_bucket(late, granularity_us))
+    """Bucket of each delay or lateness, int64[n]: ``max(ceil(delay / g) - 1, 0)``, and ``floor(delay / g)`` below 0."""
+    delay = np.asarray(delay_us, dtype=np.int64)
+    return np.where(delay > 0, -(-delay // granularity_us) - 1, delay // granularity_us)
 
 
 def required_bucket(rho_us: Int64Array, granularity_us: int) -> Int64Array:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample, lateness_bucket
+from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.join import (
     CANDIDATES,
     DELAY,
@@ -179,14 +179,12 @@ def summaries(
     cells = np.stack([later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, own], axis=1)
     cells, place, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     sampled = np.bincount(place.ravel(), in_sample(earlier, SAMPLE_FRACTION), len(counts)).astype(np.int64)
+    waited = [now[s] - data.ts[s] if control.policy.needs_lateness else delay[s] for s in (0, 1)]
     found = []
     for number in np.union1d(numbers[0], numbers[1]).tolist():
         inside = [placed[s][numbers[s] == number] for s in (0, 1)]
         arrived = tuple(_count(data.ts[s][inside[s]] // bucket) for s in (0, 1))
-        if control.policy.needs_lateness:
-            delays = tuple(_count(lateness_bucket((now[s] - data.ts[s])[inside[s]], g)) for s in (0, 1))
-        else:
-            delays = tuple(_count(delay_bucket(delay[s][inside[s]], g)) for s in (0, 1))
+        delays = tuple(_count(delay_bucket(waited[s][inside[s]], g)) for s in (0, 1))
         here = slice(*np.searchsorted(cells[:, 0], [number, number + 1]))
         table = np.zeros((here.stop - here.start, SAMPLED + 1), np.int64)
         table[:, : DELAY + 1] = cells[here, 1:]

@@ -19,7 +19,6 @@ from latecomer.core.histogram import (
     delay_bucket,
     exact_below,
     in_sample,
-    lateness_bucket,
 )
 from latecomer.core.time import FOREVER, NEVER
 
@@ -93,7 +92,7 @@ def qjoin(
             number = now // interval
             if current is None or number > current:
                 if current is not None:
-                    policy.observe(_stats(current, seen, censored, granularity, policy.needs_lateness))
+                    policy.observe(_stats(current, seen, censored, granularity))
                 keep, current, seen = list(policy.choose(number)), number, _nothing()
                 answer.retention.append((number, keep[0], keep[1]))
                 censored = [
@@ -184,12 +183,10 @@ def _nothing() -> list[dict[str, list]]:
     return [{"delay": [], "candidates": [], "results": [], "required": [], "sampled": []} for _ in (0, 1)]
 
 
-def _stats(
-    number: int, seen: list[dict[str, list]], censored: list[int], granularity: int, lateness: bool
-) -> IntervalStats:
-    sides, bucket_of = [], lateness_bucket if lateness else delay_bucket
+def _stats(number: int, seen: list[dict[str, list]], censored: list[int], granularity: int) -> IntervalStats:
+    sides = []
     for side in (0, 1):
-        delays = bucket_of(np.array(seen[side]["delay"], np.int64), granularity)
+        delays = delay_bucket(np.array(seen[side]["delay"], np.int64), granularity)
         candidates, results = (
             delay_bucket(np.array(seen[side][name], np.int64), granularity) for name in ("candidates", "results")
         )

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.core.arrivals import Arrivals
-from latecomer.core.histogram import delay_bucket, lateness_bucket, required_bucket
+from latecomer.core.histogram import delay_bucket, required_bucket
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.order import cuts, distinct, order_of
 from latecomer.core.policies import RetentionParameters, restore_policy
@@ -342,9 +342,8 @@ class Counted:
         number = t // settings.interval_us
         held = times // held_bucket_us(settings.interval_us, settings.granularity_us)
         by_time = _by_interval(new.side, number, held, is_self)
-        g = settings.granularity_us
-        late = lateness_bucket(new.lateness_us, g) if lateness else delay_bucket(new.delay_us, g)
-        by_delay = _by_interval(new.side, number, late, is_self)
+        waited = delay_bucket(new.lateness_us if lateness else new.delay_us, settings.granularity_us)
+        by_delay = _by_interval(new.side, number, waited, is_self)
         edges = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
         ends = np.append(edges[1:], found.rows)
         for each, t_last, count in zip(

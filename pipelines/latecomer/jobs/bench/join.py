@@ -33,7 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from latecomer.core import join_pairs
-from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample, lateness_bucket
+from latecomer.core.histogram import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.join import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.order import packed, unpacked
 from latecomer.core.policies import RetentionParameters, restore_policy
@@ -157,18 +157,13 @@ def summarise(case: Case, interval_us: int, granularity_us: int, *, lateness: bo
     number = case.now // interval_us
     places = [np.flatnonzero(alive & (case.side == s)) for s in (0, 1)]
     arrived = [_count(number[p], case.ts[p] // bucket) for p in places]
-    if lateness:
-        late = lateness_bucket(case.now - case.ts, granularity_us)
-        own = np.full(len(case.late), -1)
-    else:
-        late = delay_bucket(case.delay, granularity_us)
-        own = late[case.late]
-    delays = [_count(number[p], late[p]) for p in places]
+    waited = delay_bucket(case.now - case.ts if lateness else case.delay, granularity_us)
+    delays = [_count(number[p], waited[p]) for p in places]
     columns = (
         number[case.late],
         case.side[case.early].astype(np.int64),
         case.required // granularity_us,
-        own,
+        np.full(len(case.late), -1) if lateness else waited[case.late],
     )
     code, least, widths = _code(columns)
     code, place, counts = np.unique(code, return_inverse=True, return_counts=True)
@@ -183,12 +178,19 @@ def summarise(case: Case, interval_us: int, granularity_us: int, *, lateness: bo
     return found
 
 
-def counts(case: Case, settings: RetentionParameters) -> dict[str, list[IntervalSummary]]:
+def counts(
+    case: Case, settings: RetentionParameters, methods: Sequence[str] = METHODS
+) -> dict[str, list[IntervalSummary]]:
     """By method, what the data plane counts for it."""
-    own, late = (
-        summarise(case, settings.interval_us, settings.granularity_us, lateness=late) for late in (False, True)
-    )
-    return {method: late if method == "calibrated" else own for method in METHODS}
+    wants = {
+        method: restore_policy(settings_of(method, settings.target, case.window_us), None, None).needs_lateness
+        for method in methods
+    }
+    found = {
+        late: summarise(case, settings.interval_us, settings.granularity_us, lateness=late)
+        for late in set(wants.values())
+    }
+    return {method: found[late] for method, late in wants.items()}
 
 
 def _code(columns: Sequence[Int64]) -> tuple[Int64, list[int], list[int]]:
@@ -403,7 +405,7 @@ def vary(
             progress(f"{case.name}: {label} {value:g}")
             varied: dict[str, Any] = {name: round(value * unit_us * (0.2 if quick and letter == "a" else 1))}
             own = replace(base, **varied)
-            counted = counts(case, own)
+            counted = counts(case, own, methods)
             for method in methods:
                 for target in FIGURE_2_TARGETS:
                     found = run_method(case, replace(own, estimator=method, target=target), counted[method])
