@@ -1,7 +1,7 @@
 """`run`: micro-batches of any query kind, each planned, produced and committed once.
 
 Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what*; this
-module decides *when it counts*.
+module decides *when it counts*. While one is committed, the next may be decided (:mod:`latecomer.spark.ahead`): that writes nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.adapt import effective, parameters
+from latecomer.spark.ahead import Ahead
 from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import session, tune
-from latecomer.spark.stage import Batch
+from latecomer.spark.session import session, tune, tuning
+from latecomer.spark.stage import Batch, Stage
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -86,20 +87,23 @@ def run(
             progress(f"{spec.name}: not flushed, the last arrival is {available - 1}, after --until-seq {until_seq}")
         before = dict(state.counts) if state else {}
         count = 0
-        for batch in _batches(lake, spec, state, end, rows_per_batch or ROWS_PER_BATCH, last_flush, lease.confirm):
-            try:
-                state = _process(lake, spec, batch, state, end, lease.confirm)
-            except LeaseHeld:
-                raise
-            except Exception as error:
-                if isinstance(error, DeltaError):  # a commit that was refused: another process may have taken over
-                    with contextlib.suppress(DeltaError, OSError):
-                        lease.confirm()
-                _take_back(lake, spec, batch, lease.confirm)
-                raise
-            count += 1
-            what = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
-            progress(f"{spec.name}: micro-batch {batch.number}, {what if batch.seq_to > batch.seq_from else 'flush'}")
+        plans = _Plans(lake, spec, end, rows_per_batch or ROWS_PER_BATCH, last_flush)
+        with Ahead() as ahead:
+            for batch in plans.batches(state, lease.confirm):
+                try:
+                    state = _process(plans, batch, state, ahead, lease.confirm)
+                except LeaseHeld:
+                    raise
+                except Exception as error:
+                    if isinstance(error, DeltaError):  # a commit that was refused: another process may have taken over
+                        with contextlib.suppress(DeltaError, OSError):
+                            lease.confirm()
+                    _take_back(lake, spec, batch, lease.confirm)
+                    raise
+                count += 1
+                rows = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
+                what = rows if batch.seq_to > batch.seq_from else "flush"
+                progress(f"{spec.name}: micro-batch {batch.number}, {what}")
         if count:
             tend(lake, [(area, spec.name) for area in ("on_time", "late", "ledger", "state", "journal")], count)
         after = state.counts if state else {}
@@ -109,34 +113,49 @@ def run(
         )
 
 
-def _batches(
-    lake: Lake,
-    spec: Spec,
-    state: journal.RunState | None,
-    end: int,
-    size: int,
-    flush: bool,
-    confirm: Callable[[], None],
-) -> Iterator[Batch]:
-    """Plans still to be done: an unfinished one first, then new ones up to `end`."""
-    number = state.number + 1 if state else 0
-    seq = state.seq_to if state else 0
-    flushed = state.flushed if state else False
-    unfinished = _unfinished(lake, spec, number)
-    while unfinished is not None or seq < end or (flush and not flushed):
-        agreed = unfinished
-        if agreed is None:
-            agreed = {"seq_from": seq, "seq_to": min(seq + size, end), "flush": flush and seq + size >= end}
-            agreed["parameters"] = effective(lake, spec.name, seq)
-            asked = {"asked": spec.to_dict()} if number == 0 else {}  # of later ones the state tells
-            confirm()
-            journal.plan(lake, spec.name, "run", number, agreed | asked)
-        unfinished = None
-        crash.point("run:planned")
-        # plans of earlier versions do not say
-        learnt = agreed["parameters"] if "parameters" in agreed else effective(lake, spec.name, seq)
-        yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
-        number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
+@dataclass(frozen=True)
+class _Plans:
+    """Micro-batches of at most `size` arrivals, up to arrival `end`; the last is to `flush` or not."""
+
+    lake: Lake
+    spec: Spec
+    end: int
+    size: int
+    flush: bool
+
+    def batches(self, state: journal.RunState | None, confirm: Callable[[], None]) -> Iterator[Batch]:
+        """Those still to be done, each planned before it is given: an unfinished one first, then new ones."""
+        number = state.number + 1 if state else 0
+        seq = state.seq_to if state else 0
+        flushed = state.flushed if state else False
+        unfinished = _unfinished(self.lake, self.spec, number)
+        while unfinished is not None or seq < self.end or (self.flush and not flushed):
+            agreed = unfinished
+            if agreed is None:
+                agreed = self._next(seq)
+                asked = {"asked": self.spec.to_dict()} if number == 0 else {}  # of later ones the state tells
+                confirm()
+                journal.plan(self.lake, self.spec.name, "run", number, agreed | asked)
+            unfinished = None
+            crash.point("run:planned")
+            # plans of earlier versions do not say
+            learnt = agreed["parameters"] if "parameters" in agreed else effective(self.lake, self.spec.name, seq)
+            yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
+            number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
+
+    def after(self, batch: Batch) -> Batch | None:
+        """The one that will be planned after `batch`, if nothing comes between and Spark is to plan alike for it; None: none."""
+        if batch.flush or batch.seq_to >= self.end:
+            return None
+        found = Batch(batch.number + 1, **self._next(batch.seq_to))
+        alike = [tuning(each.seq_to - each.seq_from, each.seq_to) for each in (batch, found)]
+        return found if alike[0] == alike[1] else None
+
+    def _next(self, seq: int) -> dict[str, Any]:
+        """What a plan says of the arrivals from `seq` on."""
+        upto = seq + self.size
+        agreed = {"seq_from": seq, "seq_to": min(upto, self.end), "flush": self.flush and upto >= self.end}
+        return agreed | {"parameters": effective(self.lake, self.spec.name, seq)}
 
 
 def _unfinished(lake: Lake, spec: Spec, number: int) -> dict[str, Any] | None:
@@ -166,15 +185,25 @@ def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]
 
 
 def _process(
-    lake: Lake, spec: Spec, batch: Batch, state: journal.RunState | None, end: int, confirm: Callable[[], None]
+    plans: _Plans, batch: Batch, state: journal.RunState | None, ahead: Ahead, confirm: Callable[[], None]
 ) -> journal.RunState:
     """`confirm` is asked before every commit."""
-    batch = replace(batch, released=state.released if state else {})
-    spark = session(lake, rows=end - batch.seq_from)
+    lake, spec = plans.lake, plans.spec
+    spark = session(lake, rows=plans.end - batch.seq_from)
     tune(spark, batch.seq_to - batch.seq_from, batch.seq_to)
-    stage = stage_of(spec, spark, lake, parameters(lake, spec.name, batch.parameters))
+
+    def stage_for(each: Batch) -> Stage:
+        return stage_of(spec, spark, lake, parameters(lake, spec.name, each.parameters))
+
+    stage, decided = ahead.take(batch) or (stage_for(batch), None)
+    before = state.stage if state else None
     try:
-        outcome = stage.process(batch, state.stage if state else None)
+        decided = decided or stage.decide(batch, before)
+        if decided is not None and decided.following is not None:
+            known, past = decided.following, batch
+            ahead.start(lambda: plans.after(past), stage_for, lambda stage, each: stage.decide(each, known))
+        batch = replace(batch, released=state.released if state else {})
+        outcome = stage.process(batch, before, decided)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
             confirm()
             if rows is not None and not _committed(lake, area, spec.name, batch.number):

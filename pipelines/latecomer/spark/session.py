@@ -162,11 +162,19 @@ def tune(spark: SparkSession, rows: int, arrived: int | None = None) -> None:
     anew where plans hold other bounds. That new rows are few says nothing of the code: open windows and late rows' windows are read
     again, and may hold any of those before. (Windows of ten seconds, 20,000 rows each two: micro-batches took twice as long without.)
     """
-    compiled = (rows if arrived is None else arrived) > SMALL_ROWS
-    spark.conf.set(_FEW, str(rows <= SMALL_ROWS).lower())
-    spark.conf.set("spark.sql.adaptive.enabled", str(compiled).lower())
-    spark.conf.set(_COMPILED, str(compiled).lower())
-    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
+    for key, value in tuning(rows, arrived).items():
+        spark.conf.set(key, value)
+
+
+def tuning(rows: int, arrived: int | None = None) -> dict[str, str]:
+    """The settings by which :func:`tune` does that."""
+    compiled = str((rows if arrived is None else arrived) > SMALL_ROWS).lower()
+    return {
+        _FEW: str(rows <= SMALL_ROWS).lower(),
+        "spark.sql.adaptive.enabled": compiled,
+        _COMPILED: compiled,
+        "spark.sql.codegen.factoryMode": "FALLBACK" if compiled == "true" else "NO_CODEGEN",
+    }
 
 
 def expects_few(spark: SparkSession) -> bool:

@@ -95,6 +95,13 @@ class Outcome:
     few: Set[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class Decided:
+    """What a stage decides of a micro-batch before it answers; `following` is all that the next one's `decide` needs of the state, None at a flush."""
+
+    following: dict[str, Any] | None
+
+
 class Stage:
     """One query kind on Spark. What it caches is freed by :meth:`release`, whatever happened in between."""
 
@@ -102,8 +109,15 @@ class Stage:
     spark: SparkSession
     lake: Lake
 
-    def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
-        """Answer one micro-batch. `state` is None at the first."""
+    def decide(self, batch: Batch, state: dict[str, Any] | None) -> Decided | None:
+        """What can be decided before the predecessor's rows are committed; None where that is nothing. Reads, and writes nothing.
+
+        `state` is what the predecessor decided, or left; None at the first.
+        """
+        return None
+
+    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None = None) -> Outcome:
+        """Answer one micro-batch. `state` is None at the first; `decided` is this stage's, of the same micro-batch."""
         raise NotImplementedError
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:

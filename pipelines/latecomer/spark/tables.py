@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,6 +104,8 @@ def events(
     return rows.where(" and ".join(asked)) if asked else rows
 
 
+_handing = Lock()
+"""Held while the setting is another: two threads of a run hand rows over (:mod:`latecomer.spark.ahead`)."""
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -115,13 +118,14 @@ def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
-    given = spark.conf.get(_ARROW_ROWS)
     share = -(-rows.num_rows // spark.sparkContext.defaultParallelism)
-    try:
-        spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
-        return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
-    finally:
-        spark.conf.set(_ARROW_ROWS, str(given))
+    with _handing:
+        given = spark.conf.get(_ARROW_ROWS)
+        try:
+            spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
+            return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+        finally:
+            spark.conf.set(_ARROW_ROWS, str(given))
 
 
 BROADCAST_ROWS = 1 << 20

@@ -48,6 +48,25 @@ class Published:
     extra: dict[str, int] | None = None
 
 
+@dataclass(frozen=True)
+class Left:
+    """No row of the ledger before `until_us` changes any more; `accounts` are those of its periods (start in us), one per shard."""
+
+    until_us: int
+    accounts: dict[int, list[SlackAccount]]
+
+
+def leave(controls: list[WindowControl]) -> Left:
+    """Take the accounts of periods that every shard has left behind out of the controls."""
+    until = min(control.left_until() for control in controls)
+    starts = {start for control in controls for start in control.accounts if start + control.period_us <= until}
+    accounts = {start: [control.account(start) for control in controls] for start in sorted(starts)}
+    for control in controls:
+        for start in starts:
+            control.accounts.pop(start, None)
+    return Left(until, accounts)
+
+
 class WindowBooks:
     """Counts of every period that is still open."""
 
@@ -73,33 +92,29 @@ class WindowBooks:
             before = found.extra or {}
             found.extra = before | {name: before.get(name, 0) + count for name, count in counts.items()}
 
-    def close(self, controls: list[WindowControl], *, flush: bool) -> pa.Table | None:
-        """Rows of the periods that every shard has left behind; with `flush`, of the open ones too.
+    def close(self, left: Left, controls: list[WindowControl]) -> pa.Table | None:
+        """Rows of the periods that every shard has left behind; at a flush, given `controls`, of the open ones too.
 
         Call it before the controls are told of the flush: what a flush closes is no natural end of a period.
         """
-        reached = min(control.left_until() for control in controls)
-        starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
         rows = []
-        for start in starts:
-            if start + self.period_us <= reached:
-                rows.append(self._row(start, controls, now=False))
+        for start in sorted(set(self.periods).union(left.accounts, *(control.accounts for control in controls))):
+            if start + self.period_us <= left.until_us:
+                rows.append(self._row(start, left.accounts.get(start, [])))
                 self.periods.pop(start, None)
-                for control in controls:
-                    control.accounts.pop(start, None)
-            elif flush:
-                rows.append(self._row(start, controls, now=True))
+            elif controls:
+                rows.append(self._row(start, [control.account(start, now=True) for control in controls]))
                 self.periods.setdefault(start, Published()).emitted += 1
         return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
 
     def open(self, controls: list[WindowControl]) -> pa.Table:
         """Rows of the periods that are still open, as they stand; also where there are none they say which columns a ledger has."""
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
-        return pa.Table.from_pylist([self._row(start, controls, now=True) for start in starts], schema=LEDGER)
+        rows = [self._row(start, [control.account(start, now=True) for control in controls]) for start in starts]
+        return pa.Table.from_pylist(rows, schema=LEDGER)
 
-    def _row(self, start: int, controls: list[WindowControl], *, now: bool) -> dict[str, Any]:
+    def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, Any]:
         counts = self.periods.get(start, Published())
-        accounts = [control.account(start, now=now) for control in controls]
         slack = [a.slack_area / a.slack_weight_us for a in accounts if a.slack_weight_us]
         return {
             "period_start": start,

@@ -12,6 +12,9 @@ One micro-batch, arrivals ``[seq_from, seq_to)``:
    answers the windows that close from stored rows, in plain scans and aggregations. A row for which a closed window exists is
    registered as late.
 
+The first three only read, and need of their predecessor what it decided, not what it wrote: :meth:`WindowedStage.decide` takes them while that
+is still being written (:mod:`latecomer.spark.ahead`).
+
 Reading rows and placing them in windows is :mod:`latecomer.spark.window_rows`, what windows required
 :mod:`latecomer.spark.window_history`, repairs and backfills :mod:`latecomer.spark.window_repair`.
 """
@@ -35,8 +38,8 @@ from latecomer.lake import small
 from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US
-from latecomer.spark.stage import Batch, Outcome, Settled
-from latecomer.spark.window_books import WindowBooks
+from latecomer.spark.stage import Batch, Decided, Outcome, Settled
+from latecomer.spark.window_books import Left, WindowBooks, leave
 from latecomer.spark.window_history import WindowHistory
 from latecomer.spark.window_repair import WindowRepair
 from latecomer.spark.window_rows import Closing, controls_of
@@ -59,12 +62,41 @@ def books_of(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowBooks:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a micro-batch begins with: controllers per shard, open periods, checkpoints of the scan, the number of what `adapt` learnt last."""
+    """What a micro-batch begins with: controllers per shard, checkpoints of the scan, the number of what `adapt` learnt last."""
 
     controls: list[WindowControl]
-    books: WindowBooks
     marks: list[Checkpoint]
     used: int | None
+
+
+@dataclass(frozen=True)
+class Placed(Decided):
+    """Steps 1 to 3 of a micro-batch: its arrivals and where windows close, before one of them is answered.
+
+    Attributes
+    ----------
+    known
+        Controllers as they are after the micro-batch (a flush is still to come), and from where a later scan can begin.
+    new, arrived
+        Its arrivals, by row and as the control plane counted them.
+    closed : int64[n]
+        Number of the last closed window at each arrival.
+    before, held_low : int per shard
+        Last closed window, and earliest event time of a row in an open one (us), before the micro-batch.
+    closings
+        Windows that close.
+    left
+        Periods of the ledger that are over.
+    """
+
+    known: _Known
+    new: Arrivals
+    arrived: Arrived
+    closed: np.ndarray
+    before: list[int]
+    held_low: list[int]
+    closings: Closings
+    left: Left
 
 
 class WindowedStage(WindowHistory, WindowRepair):
@@ -85,10 +117,10 @@ class WindowedStage(WindowHistory, WindowRepair):
         closed = [control.grid.last_closed(control.watermark()) for control in waiting or controls]
         return min(closed) if waiting else max(closed)
 
-    def process(self, batch: Batch, state: dict[str, Any] | None) -> Outcome:
-        """Answer one micro-batch."""
+    def decide(self, batch: Batch, state: dict[str, Any] | None) -> Placed:
+        """Scan, observe, decide; `state` may be what the :class:`Placed` before says of it."""
         known = self._known(state)
-        controls, books = known.controls, known.books
+        controls = known.controls
         new = self._arrivals(batch.seq_from, batch.seq_to, known.marks[-1].carry)
         arrived = Arrived.of(new, self.grid, self.shards)
         seen = self._seen(batch, known, new, arrived)
@@ -103,14 +135,26 @@ class WindowedStage(WindowHistory, WindowRepair):
         closed = new.closed(placements, self.grid)
         ends = [None if control.interval is None else control.t_last_us for control in controls]
         flush = (batch.seq_to, ends) if batch.flush else None
-        closing = self._closing(closings(self.grid, new, closed, arrived, before, openings, flush), before)
+        closing = closings(self.grid, new, closed, arrived, before, openings, flush)
+        left = leave(controls)
+        known = _Known(controls, self._following(known.marks, batch.seq_to, new.carry, controls), known.used)
+        following = None if batch.flush else _state(known)
+        return Placed(following, known, new, arrived, closed, before, held_low, closing, left)
+
+    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None = None) -> Outcome:
+        """Answer one micro-batch."""
+        placed = decided if isinstance(decided, Placed) else self.decide(batch, state)
+        new, arrived, closed = placed.new, placed.arrived, placed.closed
+        books = books_of(self.spec, state)
+        closing = self._closing(placed.closings, placed.before)
         behind = self._behind(new, closed)
         missed = self._listed(pa.table({"seq": new.seq[behind], "c": closed[behind]})) if behind.any() else None
         on_time = late = None
         all_count = False
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
             density = len(new.seq) // max(sum(len(each.panes) for own in arrived.intervals for each in own), 1)
-            rows, all_count = self.reduced(self._available(batch, before, held_low, closing), missed, density)
+            available = self._available(batch, placed.before, placed.held_low, closing)
+            rows, all_count = self.reduced(available, missed, density)
             rows = self._marked(rows, missed)
             self.many_answers = self._many_answers(batch, len(new.seq), closing, books)
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
@@ -119,19 +163,29 @@ class WindowedStage(WindowHistory, WindowRepair):
         few = {"late"} if np.count_nonzero(behind) <= tables.FEW_ROWS else set()
         if self._few_answers(batch, len(new.seq), closing, books):
             few.add("on_time")
-        settle = partial(self._settled, batch, known, arrived, new.carry, missed is not None)
+        settle = partial(self._settled, batch, placed, books, missed is not None)
         return Outcome(on_time, late, settle, few)
 
     def _known(self, state: dict[str, Any] | None) -> _Known:
         """As the last micro-batch left it; with what `adapt` has learnt since."""
-        controls, books = controls_of(self.spec, self.policies(), state), books_of(self.spec, state)
+        controls = controls_of(self.spec, self.policies(), state)
         used = (state or {}).get("parameters")
         if self.parameters and self.parameters["number"] != used:
             used = self.parameters["number"]
             for control, learnt in zip(controls, self.parameters["policies"], strict=True):
                 control.policy.restore(learnt)
         marks = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
-        return _Known(controls, books, marks, used)
+        return _Known(controls, marks, used)
+
+    def _following(
+        self, marks: list[Checkpoint], seq_to: int, carry: list[int], controls: list[WindowControl]
+    ) -> list[Checkpoint]:
+        """Checkpoints that later scans may need, the oldest first."""
+        observing = any(control.policy.needs_observation for control in controls)
+        found = [*marks, Checkpoint(seq_to, carry)]
+        while len(found) > 1 and (not observing or self._passed(found[1], controls)):
+            found.pop(0)
+        return found
 
     def _seen(self, batch: Batch, known: _Known, new: Arrivals, arrived: Arrived) -> list[dict[int, list[Observed]]]:
         """Per shard and interval, the windows whose observation ends there."""
@@ -151,34 +205,19 @@ class WindowedStage(WindowHistory, WindowRepair):
         )  # the same without a division
 
     def _settled(
-        self,
-        batch: Batch,
-        known: _Known,
-        arrived: Arrived,
-        carry: list[int],
-        some_late: bool,
-        produced: dict[int, int],
+        self, batch: Batch, placed: Placed, books: WindowBooks, some_late: bool, produced: dict[int, int]
     ) -> Settled:
-        """Books and state, once results and late rows are committed; `carry` is the scan's, `produced` as :class:`Outcome` has it."""
-        controls, books = known.controls, known.books
+        """Books and state, once results and late rows are committed; `produced` as :class:`Outcome` has it."""
         waits = batch.waits(self.lake, self.spec.name) if produced else {}
         published = {period: (count, waits.get(period, 0)) for period, count in produced.items()}
-        books.add(published, arrived.rows, self._registered(batch) if some_late else 0)
+        books.add(published, placed.arrived.rows, self._registered(batch) if some_late else 0)
         books.note(self.extras)
-        ledger = books.close(controls, flush=batch.flush)
+        controls = placed.known.controls
+        ledger = books.close(placed.left, controls if batch.flush else [])
         if batch.flush:
             for control in controls:
                 control.flush()
-        observing = any(control.policy.needs_observation for control in controls)
-        following = [*known.marks, Checkpoint(batch.seq_to, carry)]
-        while len(following) > 1 and (not observing or self._passed(following[1], controls)):
-            following.pop(0)
-        after = {
-            "controls": [control.to_dict() for control in controls],
-            "books": books.to_dict(),
-            "marks": [[mark.seq, mark.carry] for mark in following],
-            "parameters": known.used,
-        }
+        after = (placed.following or _state(placed.known)) | {"books": books.to_dict()}
         return Settled(ledger, after, dict(books.totals))
 
     def _few_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
@@ -256,6 +295,15 @@ class WindowedStage(WindowHistory, WindowRepair):
         """Rows of the micro-batch that were committed as late."""
         mine = (pc.field("seq") >= batch.seq_from) & (pc.field("seq") < batch.seq_to)
         return small.count(self.lake, "late", self.spec.name, mine)
+
+
+def _state(known: _Known) -> dict[str, Any]:
+    """The state less its books: all that `decide` needs of it."""
+    return {
+        "controls": [control.to_dict() for control in known.controls],
+        "marks": [[mark.seq, mark.carry] for mark in known.marks],
+        "parameters": known.used,
+    }
 
 
 def _oldest(control: WindowControl, lookback_us: int) -> int:
