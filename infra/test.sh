@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests, in two processes at a time: those of Spark's stages share one JVM; the others start what they need. Some of Spark's, most
-# of those that kill a run between two commits among them, go last in the second, so that both take about as long. With arguments
+# All tests, in two processes at a time: those of Spark's stages share one JVM; the others start what they need. Some of Spark's,
+# those that kill a run between two commits among them, go last in the second, so that both take about as long. With arguments
 # (`bash infra/test.sh -k name`) one process runs what they choose.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ if [ $# -gt 0 ]; then
 fi
 mkdir -p build
 other=build/tests_of_processes.txt
-moved=(tests/spark/test_{crash_kinds,membership,membership_shards,theta_pieces}.py)
+moved=(tests/spark/test_{crash,crash_kinds,membership,membership_shards,theta_pieces}.py)
 "${pytest[@]}" tests/core tests/contracts tests/benchmarks tests/dags tests/end_to_end "${moved[@]}" >"$other" 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null' EXIT

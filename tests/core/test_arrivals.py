@@ -40,6 +40,19 @@ def test_stream_time_is_the_least_running_maximum_whatever_the_cut(given_rows, c
 
 
 @settings(deadline=None, max_examples=60)
+@given(rows, st.integers(1, 70))
+def test_a_scan_that_begins_at_a_checkpoint_goes_on_as_the_whole_does(given_rows, every):
+    columns = arrays(given_rows)
+    whole = Arrivals.of(*columns, [NEVER] * 6, 3)
+    found = whole.checkpoints(every)
+    assert [mark.seq for mark in found] == columns[0][every::every].tolist()
+    for mark in found:
+        at = mark.seq // 3
+        rest = Arrivals.of(*(c[at:] for c in columns), mark.carry, 3)
+        assert rest.stream_time_us.tolist() == whole.stream_time_us[at:].tolist() and rest.carry == whole.carry
+
+
+@settings(deadline=None, max_examples=60)
 @given(rows)
 def test_counts_by_interval_and_pane(given_rows):
     grid = Grid(40, 20)

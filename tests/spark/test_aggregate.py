@@ -162,7 +162,8 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, group,
         ("k_slack", ", slack: 1 us", "7 s", 23),  # periods of 10 s end inside windows, and between two micro-batches
     ],
 )
-def test_any_cut_gives_the_same_tables(tmp_path, spark, strategy, more, window, size):
+def test_any_cut_gives_the_same_tables(tmp_path, spark, monkeypatch, strategy, more, window, size):
+    monkeypatch.setattr(windowed, "CHECKPOINT_ROWS", 10)  # what is observed is read from inside a micro-batch on
     table = data(7)
     spec = query(strategy, more=more, window=window)
     found = whole_and_cut(tmp_path, table, spec, (size,), stop=150)

@@ -73,6 +73,14 @@ class Arrivals:
         """`after` as in :class:`Checkpoint`."""
         return [int(each) for each in self.after.ravel()]
 
+    def checkpoints(self, every: int) -> list[Checkpoint]:
+        """Where a later scan may begin inside these arrivals: before every so many of them, not before the first."""
+        places = np.arange(every, len(self.seq), every)
+        maxima = _maxima(self.event_time_us, self.side, self.shard, self.before.copy(), places)
+        return [
+            Checkpoint(int(seq), found.ravel().tolist()) for seq, found in zip(self.seq[places], maxima, strict=True)
+        ]
+
     @cached_property
     def delay_us(self) -> Int64:
         """Running maximum of each row's own source less its event time, >= 0, int64[n]."""
@@ -105,6 +113,19 @@ def _follow(ts, side, shard, maxima, time):  # type: ignore[no-untyped-def]
         for other in range(1, maxima.shape[0]):
             least = min(least, maxima[other, g])
         time[i] = least
+
+
+@njit(cache=True, nogil=True)
+def _maxima(ts, side, shard, maxima, places):  # type: ignore[no-untyped-def]
+    """Running maxima before the rows at these ascending places, int64[places, sources, shards]."""
+    found, i = np.empty((len(places), *maxima.shape), np.int64), 0
+    for at in range(len(places)):
+        while i < places[at]:
+            s, g = side[i], shard[i]
+            maxima[s, g] = max(maxima[s, g], ts[i])
+            i += 1
+        found[at] = maxima
+    return found
 
 
 @njit(cache=True, nogil=True)

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 MANY_ANSWERS = 100_000
 """Answers of a micro-batch that are many: then a pass over the rows may save more than it costs."""
 
+CHECKPOINT_ROWS = 1 << 18
+"""Arrivals from one checkpoint of the scan to the next: so few, at most, are read again for nothing when windows are observed."""
+
 
 def books_of(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowBooks:
     """The ledger's open periods, as a micro-batch's state left them."""
@@ -137,7 +140,7 @@ class WindowedStage(WindowHistory, WindowRepair):
         flush = (batch.seq_to, ends) if batch.flush else None
         closing = closings(self.grid, new, closed, arrived, before, openings, flush)
         left = leave(controls)
-        known = _Known(controls, self._following(known.marks, batch.seq_to, new.carry, controls), known.used)
+        known = _Known(controls, self._following(known.marks, new, batch.seq_to, controls), known.used)
         following = None if batch.flush else _state(known)
         return Placed(following, known, new, arrived, closed, before, held_low, closing, left)
 
@@ -178,12 +181,14 @@ class WindowedStage(WindowHistory, WindowRepair):
         return _Known(controls, marks, used)
 
     def _following(
-        self, marks: list[Checkpoint], seq_to: int, carry: list[int], controls: list[WindowControl]
+        self, marks: list[Checkpoint], new: Arrivals, seq_to: int, controls: list[WindowControl]
     ) -> list[Checkpoint]:
-        """Checkpoints that later scans may need, the oldest first."""
-        observing = any(control.policy.needs_observation for control in controls)
-        found = [*marks, Checkpoint(seq_to, carry)]
-        while len(found) > 1 and (not observing or self._passed(found[1], controls)):
+        """Checkpoints that later scans may need, the oldest first; `new` are the last arrivals before `seq_to`."""
+        last = Checkpoint(seq_to, new.carry)
+        if not any(control.policy.needs_observation for control in controls):
+            return [last]
+        found = [*marks, *new.checkpoints(CHECKPOINT_ROWS), last]
+        while len(found) > 1 and self._passed(found[1], controls):
             found.pop(0)
         return found
 
