@@ -14,7 +14,7 @@ from latecomer.spark.windowed import WindowedStage
 from latecomer.specs.loading import parse_query
 
 from tests.support.events import disordered
-from tests.support.lakes import bits, exported, load
+from tests.support.lakes import exported, load, same
 
 QUERY = (
     "name: sums\nkind: aggregate\nstreams: {s: a}\ngroup_by: [k]\nwindow: {size: 4 s, slide: 1 s}\n"
@@ -46,11 +46,6 @@ def filled(tmp_path, spark):
         return lake
 
     return make
-
-
-def same(left, right):
-    for name, rows in left.items():
-        assert bits(rows).equals(bits(right[name])), name
 
 
 def test_every_micro_batch_is_decided_once_and_all_but_the_first_beside_another(filled, decisions):

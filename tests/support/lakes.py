@@ -48,6 +48,12 @@ def bits(table: pa.Table) -> pa.Table:
     return table
 
 
+def same(left: dict[str, pa.Table], right: dict[str, pa.Table], what: Any = None) -> None:
+    """Asserts that the tables of `left`, by name, are to the bit those of `right`."""
+    for name, rows in left.items():
+        assert bits(rows).equals(bits(right[name])), (name, what)
+
+
 def whole_and_cut(folder: Any, table: pa.Table, spec: Any, sizes: tuple[int, ...], stop: int) -> dict[str, pa.Table]:
     """Tables of a query run in one micro-batch; asserts that other cuts give the same.
 
@@ -65,6 +71,5 @@ def whole_and_cut(folder: Any, table: pa.Table, spec: Any, sizes: tuple[int, ...
         repair(lake, spec, flush=True)
         found = exported(lake, spec)
         first = first or found
-        for name, rows in first.items():
-            assert bits(rows).equals(bits(found[name])), (name, size)
+        same(first, found, size)
     return first

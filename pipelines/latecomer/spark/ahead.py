@@ -9,20 +9,11 @@ error is reported. At most one micro-batch is decided ahead, which bounds the me
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from latecomer.spark.stage import Batch, Decided, Stage
-
-
-@dataclass
-class _Taken:
-    """What the thread has found so far."""
-
-    batch: Batch | None = None
-    stage: Stage | None = None
-    decided: Decided | None = None
 
 
 class Ahead:
@@ -30,49 +21,36 @@ class Ahead:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._taken = _Taken()
+        self._found: tuple[Batch, Stage, Decided | None] | None = None
 
-    def start(
-        self,
-        batch_of: Callable[[], Batch | None],
-        stage_of: Callable[[Batch], Stage],
-        decide: Callable[[Stage, Batch], Decided | None],
-    ) -> None:
-        """Decide `batch_of()`, None where none will come, on a stage of its own. Needs a Spark session."""
+    def start(self, decide: Callable[[], tuple[Batch, Stage, Decided | None] | None]) -> None:
+        """Find out which micro-batch comes next and what a stage of its own decides of it. Needs a Spark session."""
         from pyspark import InheritableThread
 
         self.close()
-        taken = self._taken = _Taken()
 
         def work() -> None:
-            try:
-                batch = batch_of()
-                if batch is not None:
-                    taken.stage = stage_of(batch)
-                    taken.decided = decide(taken.stage, batch)
-                    taken.batch = batch
-            except Exception:
-                taken.batch = None
+            with contextlib.suppress(Exception):
+                self._found = decide()
 
         self._thread = InheritableThread(work, name="next micro-batch", daemon=True)
         self._thread.start()
 
-    def take(self, batch: Batch) -> tuple[Stage, Decided] | None:
+    def take(self, batch: Batch) -> tuple[Stage, Decided | None] | None:
         """The stage and what it decided of `batch`; None where that was not decided ahead. The stage is the caller's to release."""
         self._join()
-        taken = self._taken
-        if taken.batch != batch or taken.stage is None or taken.decided is None:
+        if self._found is None or self._found[0] != batch:
             self.close()
             return None
-        self._taken = _Taken()
-        return taken.stage, taken.decided
+        (_, stage, decided), self._found = self._found, None
+        return stage, decided
 
     def close(self) -> None:
         """Forget what was decided, once the thread has ended."""
         self._join()
-        taken, self._taken = self._taken, _Taken()
-        if taken.stage is not None:
-            taken.stage.release()
+        if self._found is not None:
+            self._found[1].release()
+            self._found = None
 
     def _join(self) -> None:
         if self._thread is not None:

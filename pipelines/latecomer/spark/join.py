@@ -74,7 +74,7 @@ class JoinStage(JoinRepair):
 
     # -- run -----------------------------------------------------------------------------------------------------
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None = None) -> Outcome:
+    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
         """Answer one micro-batch."""
         fresh = (
             self.parameters

@@ -42,7 +42,7 @@ class SlackJoinStage(JoinStage):
         """Rows up to the watermark are released."""
         return int(state["watermark"])
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None = None) -> Outcome:
+    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
         """Answer one micro-batch; a flush releases everything."""
         control, books = restore(self.spec, state)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])

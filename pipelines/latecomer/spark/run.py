@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
@@ -24,9 +25,11 @@ from latecomer.spark.adapt import effective, parameters
 from latecomer.spark.ahead import Ahead
 from latecomer.spark.kinds import stage_of
 from latecomer.spark.session import session, tune, tuning
-from latecomer.spark.stage import Batch, Stage
+from latecomer.spark.stage import Batch, Decided, Stage
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from latecomer.specs.spec import Spec
 
 ROWS_PER_BATCH = 2_000_000
@@ -143,9 +146,13 @@ class _Plans:
             yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
             number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
 
+    def is_last(self, batch: Batch) -> bool:
+        """Is `batch` the last one, unless it is only the flush that is left?"""
+        return batch.flush or batch.seq_to >= self.end
+
     def after(self, batch: Batch) -> Batch | None:
         """The one that will be planned after `batch`, if nothing comes between and Spark is to plan alike for it; None: none."""
-        if batch.flush or batch.seq_to >= self.end:
+        if self.is_last(batch):
             return None
         found = Batch(batch.number + 1, **self._next(batch.seq_to))
         alike = [tuning(each.seq_to - each.seq_from, each.seq_to) for each in (batch, found)]
@@ -184,6 +191,27 @@ def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]
             journal.take_back(lake, spec.name, "run", batch.number)
 
 
+def _decided(
+    plans: _Plans, spark: SparkSession, batch: Batch, state: dict[str, Any] | None
+) -> tuple[Stage, Decided | None]:
+    """A stage for the micro-batch, which is the caller's to release, and what it decides."""
+    learnt = parameters(plans.lake, plans.spec.name, batch.parameters)
+    stage = stage_of(plans.spec, spark, plans.lake, learnt)
+    try:
+        return stage, stage.decide(batch, state)
+    except BaseException:
+        stage.release()
+        raise
+
+
+def _decided_after(
+    plans: _Plans, spark: SparkSession, batch: Batch, decided: Decided
+) -> tuple[Batch, Stage, Decided | None] | None:
+    """The same of the micro-batch after `batch`, as far as can be told before that is committed; None: there is none."""
+    following = plans.after(batch)
+    return None if following is None else (following, *_decided(plans, spark, following, decided.following))
+
+
 def _process(
     plans: _Plans, batch: Batch, state: journal.RunState | None, ahead: Ahead, confirm: Callable[[], None]
 ) -> journal.RunState:
@@ -191,17 +219,11 @@ def _process(
     lake, spec = plans.lake, plans.spec
     spark = session(lake, rows=plans.end - batch.seq_from)
     tune(spark, batch.seq_to - batch.seq_from, batch.seq_to)
-
-    def stage_for(each: Batch) -> Stage:
-        return stage_of(spec, spark, lake, parameters(lake, spec.name, each.parameters))
-
-    stage, decided = ahead.take(batch) or (stage_for(batch), None)
     before = state.stage if state else None
+    stage, decided = ahead.take(batch) or _decided(plans, spark, batch, before)
     try:
-        decided = decided or stage.decide(batch, before)
-        if decided is not None and decided.following is not None:
-            known, past = decided.following, batch
-            ahead.start(lambda: plans.after(past), stage_for, lambda stage, each: stage.decide(each, known))
+        if decided is not None and not plans.is_last(batch):
+            ahead.start(partial(_decided_after, plans, spark, batch, decided))
         batch = replace(batch, released=state.released if state else {})
         outcome = stage.process(batch, before, decided)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):

@@ -116,8 +116,8 @@ class Stage:
         """
         return None
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None = None) -> Outcome:
-        """Answer one micro-batch. `state` is None at the first; `decided` is this stage's, of the same micro-batch."""
+    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
+        """Answer one micro-batch. `state` is None at the first; `decided` is what this stage decided of it."""
         raise NotImplementedError
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:

@@ -60,11 +60,7 @@ def leave(controls: list[WindowControl]) -> Left:
     """Take the accounts of periods that every shard has left behind out of the controls."""
     until = min(control.left_until() for control in controls)
     starts = {start for control in controls for start in control.accounts if start + control.period_us <= until}
-    accounts = {start: [control.account(start) for control in controls] for start in sorted(starts)}
-    for control in controls:
-        for start in starts:
-            control.accounts.pop(start, None)
-    return Left(until, accounts)
+    return Left(until, {start: [each.accounts.pop(start, SlackAccount()) for each in controls] for start in starts})
 
 
 class WindowBooks:
@@ -103,15 +99,17 @@ class WindowBooks:
                 rows.append(self._row(start, left.accounts.get(start, [])))
                 self.periods.pop(start, None)
             elif controls:
-                rows.append(self._row(start, [control.account(start, now=True) for control in controls]))
+                rows.append(self._row_now(start, controls))
                 self.periods.setdefault(start, Published()).emitted += 1
         return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
 
     def open(self, controls: list[WindowControl]) -> pa.Table:
         """Rows of the periods that are still open, as they stand; also where there are none they say which columns a ledger has."""
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
-        rows = [self._row(start, [control.account(start, now=True) for control in controls]) for start in starts]
-        return pa.Table.from_pylist(rows, schema=LEDGER)
+        return pa.Table.from_pylist([self._row_now(start, controls) for start in starts], schema=LEDGER)
+
+    def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, Any]:
+        return self._row(start, [control.account(start, now=True) for control in controls])
 
     def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, Any]:
         counts = self.periods.get(start, Published())

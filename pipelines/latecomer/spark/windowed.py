@@ -144,9 +144,10 @@ class WindowedStage(WindowHistory, WindowRepair):
         following = None if batch.flush else _state(known)
         return Placed(following, known, new, arrived, closed, before, held_low, closing, left)
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None = None) -> Outcome:
+    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
         """Answer one micro-batch."""
-        placed = decided if isinstance(decided, Placed) else self.decide(batch, state)
+        assert isinstance(decided, Placed)
+        placed = decided
         new, arrived, closed = placed.new, placed.arrived, placed.closed
         books = books_of(self.spec, state)
         closing = self._closing(placed.closings, placed.before)
