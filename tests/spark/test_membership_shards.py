@@ -15,7 +15,7 @@ from latecomer.core.cuckoo import CuckooFilter
 from latecomer.core.windows import Grid
 from latecomer.jobs.bench import membership_spark as bench
 from latecomer.lake.location import Lake
-from latecomer.spark import membership, membership_filters
+from latecomer.spark import membership, membership_filters, session
 from latecomer.spark.membership_filters import Filters, all_bits, filled, packed, passing
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -62,6 +62,8 @@ def test_split_windows_answer_as_whole_ones(tmp_path, spark, monkeypatch, split,
         assert found(tables["results"]) == sets(expected(table, spec).final, spec)
     monkeypatch.setattr(membership, "SHARD_ROWS", 1 << 18)
     monkeypatch.setattr(membership_filters, "PIECE_BYTES", 10)
+    monkeypatch.setattr(session, "ONE_TASK_ROWS", 0)
+    session.tune(spark, 1)
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "7")
     try:

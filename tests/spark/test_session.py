@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyspark
 from latecomer.lake import small
 from latecomer.lake.location import Lake
-from latecomer.spark.session import QUICK_ROWS, java_options, session, settings
+from latecomer.spark.session import ONE_TASK_ROWS, QUICK_ROWS, SMALL_ROWS, java_options, session, settings, tune
+from py4j.java_gateway import JavaClass, JVMView
+from pyspark.sql import functions as F
 
 PRINTED = """
 import json
@@ -65,6 +68,52 @@ def test_a_session_that_was_there_before_is_made_to_mean_the_same(spark, tmp_pat
         assert session(Lake(tmp_path)) is spark and spark.conf.get("spark.sql.session.timeZone") == "UTC"
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_one_partition_for_few_rows_and_as_many_as_were_given_for_more(spark):
+    given = {"spark.sql.shuffle.partitions": "7", "spark.sql.leafNodeDefaultParallelism": "3"}
+    before = {key: spark.conf.get(key, None) for key in given}
+
+    def partitions():
+        table = pa.table({"k": list(range(50))})
+        grouped = spark.range(50).groupBy(F.col("id") % 10).count()
+        return spark.createDataFrame(table).rdd.getNumPartitions(), grouped.rdd.getNumPartitions()
+
+    tune(spark, SMALL_ROWS + 1)  # whatever other tests left
+    try:
+        for key, value in given.items():
+            spark.conf.set(key, value)
+        for rows, arrived in ((ONE_TASK_ROWS, None), (9, ONE_TASK_ROWS), (10, 10)):
+            tune(spark, rows, arrived)
+            assert partitions() == (1, 1), (rows, arrived)
+        for rows, arrived in ((ONE_TASK_ROWS + 1, None), (9, ONE_TASK_ROWS + 1)):
+            tune(spark, rows, arrived)
+            assert partitions() == (3, 7), (rows, arrived)
+        spark.conf.unset("spark.sql.leafNodeDefaultParallelism")
+        tune(spark, 1)
+        tune(spark, 1 << 40)
+        assert spark.conf.get("spark.sql.leafNodeDefaultParallelism", None) is None
+        assert {key: spark.conf.get(key, None) for key in given} == given | {
+            "spark.sql.leafNodeDefaultParallelism": None
+        }
+    finally:
+        for key, value in before.items():
+            spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+
+
+def test_classes_of_the_jvm_are_looked_up_once(spark, monkeypatch):
+    """PySpark asks for them by name for each expression; some lookups go through every jar."""
+    asked = []
+    for kind in (JVMView, JavaClass):
+        lookup = kind.__getattr__
+        monkeypatch.setattr(kind, "__getattr__", lambda self, name, f=lookup: asked.append(name) or f(self, name))
+    rows = spark.createDataFrame(pa.table({"a": [1, 2, 3]})).where(F.col("a") > F.lit(1))
+    found = rows.select((F.col("a") + 1).alias("b"), F.expr("a * 2")).groupBy("b").agg(F.sum("b").alias("c")).toArrow()
+    assert sorted(found["c"].to_pylist()) == [3, 4]
+    assert not {"functions", "PythonUtils", "PythonSQLUtils", "col", "lit", "expr", "toSeq"} & set(asked), asked
+    assert spark._jvm.functions.col is spark._jvm.functions.col
+    assert spark._jvm.java is not spark._jvm.java, "what is not looked up once is seen here"
+    assert asked.count("java") == 2
 
 
 def test_tasks_of_airflow_start_from_the_class_archive(tmp_path):

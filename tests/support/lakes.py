@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from latecomer.lake import journal, views
 from latecomer.lake.location import Lake
 from latecomer.quality import conservation, once
 from latecomer.quality import ledger as books
+from latecomer.spark import session
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -57,19 +59,23 @@ def same(left: dict[str, pa.Table], right: dict[str, pa.Table], what: Any = None
 def whole_and_cut(folder: Any, table: pa.Table, spec: Any, sizes: tuple[int, ...], stop: int) -> dict[str, pa.Table]:
     """Tables of a query run in one micro-batch; asserts that other cuts give the same.
 
-    `sizes` are rows per micro-batch; the last run stops after arrival `stop`, repairs, and goes on.
+    `sizes` are rows per micro-batch; the last run stops after arrival `stop`, repairs, and goes on. The first is planned for several
+    partitions, the others for one.
     """
     first: dict[str, pa.Table] = {}
     for number, size in enumerate((table.num_rows, *sizes)):
         lake = Lake(folder / f"lake{number}")
-        load(lake, table, folder)
-        if number == len(sizes):
-            run(lake, spec, rows_per_batch=size, until_seq=stop)
+        with pytest.MonkeyPatch.context() as patched:
+            if number == 0:
+                patched.setattr(session, "ONE_TASK_ROWS", 0)
+            load(lake, table, folder)
+            if number == len(sizes):
+                run(lake, spec, rows_per_batch=size, until_seq=stop)
+                repair(lake, spec)
+            run(lake, spec, rows_per_batch=size, flush=True)
             repair(lake, spec)
-        run(lake, spec, rows_per_batch=size, flush=True)
-        repair(lake, spec)
-        repair(lake, spec, flush=True)
-        found = exported(lake, spec)
+            repair(lake, spec, flush=True)
+            found = exported(lake, spec)
         first = first or found
         same(first, found, size)
     return first

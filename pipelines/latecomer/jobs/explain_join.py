@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> Explained:
     """Count history and evaluate a grid of constants."""
     from latecomer.spark.join import JoinStage
-    from latecomer.spark.session import session
+    from latecomer.spark.session import tuned
 
-    stage = JoinStage(spec, session(lake, rows=state.seq_to), lake)
+    stage = JoinStage(spec, tuned(lake, state.seq_to), lake)
     history = stage.history(state.seq_to)
     settings = RetentionParameters.of(spec)
     confidence = settings.confidence

@@ -53,9 +53,9 @@ def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) 
     if isinstance(spec, MembershipSpec):
         return _filters(lake, spec, plot)
     from latecomer.spark.kinds import stage_of
-    from latecomer.spark.session import session
+    from latecomer.spark.session import tuned
 
-    stage: Any = stage_of(spec, session(lake, rows=state.seq_to), lake)
+    stage: Any = stage_of(spec, tuned(lake, state.seq_to), lake)
     if spec.kind == "theta_join":
         return _plan(stage, state.seq_to, plot)
     if spec.kind == "aggregate":

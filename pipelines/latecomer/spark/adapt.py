@@ -18,7 +18,7 @@ from latecomer.lake import crash, journal, small, stored
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
-from latecomer.spark.session import session
+from latecomer.spark.session import tuned
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -85,13 +85,13 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
     if spec.kind == "join":
         from latecomer.spark.join import JoinStage
 
-        stage = JoinStage(spec, session(lake, rows=state.seq_to), lake)
+        stage = JoinStage(spec, tuned(lake, state.seq_to), lake)
         return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.window_rows import controls_of
     from latecomer.spark.windowed import WindowedStage
 
-    windows = stage_of(spec, session(lake, rows=state.seq_to), lake)
+    windows = stage_of(spec, tuned(lake, state.seq_to), lake)
     assert isinstance(windows, WindowedStage)
     policies = windows.policies()
     known = controls_of(spec, windows.policies(), state.stage)

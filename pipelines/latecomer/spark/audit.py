@@ -26,7 +26,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, named, quoted
 from latecomer.spark.kinds import joined_to, last_closed
-from latecomer.spark.session import session, tune
+from latecomer.spark.session import tuned
 from latecomer.spark.truth import ABOUT, WINDOW_NO, Question, TimeRange, Truth
 from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.join import JoinSpec
@@ -96,8 +96,7 @@ def audit(
     progress
         Called with one line per period.
     """
-    spark = session(lake, rows=state.seq_to)
-    tune(spark, state.seq_to)
+    spark = tuned(lake, state.seq_to)
     one = _Audit(lake, spec, state, reach, closed_to, spark)
     found: list[Audited] = []
     for period in periods:

@@ -17,7 +17,7 @@ from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import session
+from latecomer.spark.session import tuned
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -48,7 +48,7 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
         raise InputError("--from", from_us, "is not before --to", "give a range of event time")
     with Lease(lake, f"backfill-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
-        spark = session(lake, rows=state.seq_to)
+        spark = tuned(lake, state.seq_to)
         stage: Any = stage_of(spec, spark, lake)
         rows = stage.recompute(from_us, to_us, state.seq_to, state.stage).persist()
         try:

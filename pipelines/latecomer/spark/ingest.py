@@ -33,7 +33,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark import landing, landing_rows, tables
 from latecomer.spark.columns import quoted
 from latecomer.spark.ingest_options import IngestOptions
-from latecomer.spark.session import session
+from latecomer.spark.session import tuned
 from latecomer.specs.common import STREAM, STREAM_REMEDY, counted
 from latecomer.specs.expressions import ALWAYS_THERE
 
@@ -197,7 +197,7 @@ class _Ingestion:
         self.lake, self.sources, self.start, self.lease = lake, sources, start, lease
         self.files = [path for each in sources for path in each.files]
         self.digests = [digested for each in sources for digested in each.digests]
-        self.spark = session(lake, rows=sum(path.stat().st_size for path in self.files) // ROW_BYTES)
+        self.spark = tuned(lake, sum(path.stat().st_size for path in self.files) // ROW_BYTES)
         self._stamps = {
             path: _stamp(path) for s in sources for path in s.files if format_of(path, s.options.format) == "parquet"
         }

@@ -99,10 +99,53 @@ def session(
         with _quiet_start():
             spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
+    _remember(spark)
     for key, value in MEANING.items():
         if spark.conf.get(key) != value:
             spark.conf.set(key, value)
     return spark
+
+
+_FUNCTIONS = (
+    "col",
+    "lit",
+    "expr",
+    "when",
+    "coalesce",
+    "greatest",
+    "least",
+    "pmod",
+    "sum",
+    "count",
+    "call_function",
+    "broadcast",
+)
+_ASKED = {
+    "functions": ("col", "lit"),
+    "org.apache.spark.sql.functions": _FUNCTIONS,
+    "org.apache.spark.sql.classic.SparkSession": ("setActiveSession", "getActiveSession"),
+    "org.apache.spark.sql.expressions.Window": ("partitionBy",),
+    "PythonUtils": ("toSeq", "toList"),
+    "PythonSQLUtils": ("readArrowStreamFromFile", "toDataFrame"),
+    "PythonRDD": ("readRDDFromFile",),
+    "SerDeUtil": ("pythonToJava", "toJavaArray"),
+    "SimplePythonFunction": (),
+}
+"""Classes of the JVM, and their static members, that PySpark looks up by name whenever it builds an expression or a plan."""
+
+
+def _remember(spark: SparkSession) -> None:
+    """Look `_ASKED` up once: they are the same for as long as the JVM lives, and it goes through all jars for each that it imports by a star.
+
+    (Without, a seventh of the CPU time of small micro-batches went there.)
+    """
+    jvm = spark._jvm  # type: ignore[attr-defined]
+    for name, members in _ASKED.items():
+        if name not in vars(jvm):
+            found = getattr(jvm, name)
+            for member in members:
+                setattr(found, member, getattr(found, member))
+            setattr(jvm, name, found)
 
 
 _START_NOTE = b"WARNING: Using incubator modules"
@@ -152,25 +195,53 @@ SMALL_ROWS = 50_000
 """New rows up to which a micro-batch is planned for latency, and arrivals up to which code for it takes longer to compile than they to read."""
 
 
-_FEW, _COMPILED = "spark.latecomer.few", "spark.sql.codegen.wholeStage"
+ONE_TASK_ROWS = 5_000
+"""Arrivals up to which one task takes less time than several stages of several tasks, also where each is compared with each."""
+
+
+_FEW, _ALONE, _COMPILED = "spark.latecomer.few", "spark.latecomer.alone", "spark.sql.codegen.wholeStage"
+_PARTITIONS = ("spark.sql.shuffle.partitions", "spark.sql.leafNodeDefaultParallelism")
 
 
 def tune(spark: SparkSession, rows: int, arrived: int | None = None) -> None:
     """Plan what follows for so many new `rows` of those that `arrived` so far (None: of none before). Results do not depend on it.
 
     Few new rows are read, and written, here and not in Spark. Few that arrived: no adaptive stages and no generated code, which is compiled
-    anew where plans hold other bounds. That new rows are few says nothing of the code: open windows and late rows' windows are read
-    again, and may hold any of those before. (Windows of ten seconds, 20,000 rows each two: micro-batches took twice as long without.)
+    anew where plans hold other bounds; up to `ONE_TASK_ROWS`, one partition. That new rows are few says nothing of these: open windows and
+    late rows' windows are read again, and may hold any of those before. (Windows of ten seconds, 20,000 rows each two: micro-batches took
+    twice as long without generated code.)
     """
-    for key, value in tuning(rows, arrived).items():
+    wanted = tuning(rows, arrived)
+    for key, value in wanted.items():
         spark.conf.set(key, value)
+    for key in _PARTITIONS:
+        kept = f"spark.latecomer.given.{key}"  # what is put back, for many
+        given = spark.conf.get(kept, None)
+        if wanted[_ALONE] == "true" and given is None:
+            spark.conf.set(kept, spark.conf.get(key, None) or "")
+            spark.conf.set(key, "1")
+        elif wanted[_ALONE] == "false" and given is not None:
+            spark.conf.unset(kept)
+            if given:
+                spark.conf.set(key, given)
+            else:
+                spark.conf.unset(key)
+
+
+def tuned(lake: Lake, rows: int) -> SparkSession:
+    """The session of this process, for a job that goes through about so many `rows` at once and is planned for that."""
+    spark = session(lake, rows=rows)
+    tune(spark, rows)
+    return spark
 
 
 def tuning(rows: int, arrived: int | None = None) -> dict[str, str]:
-    """The settings by which :func:`tune` does that."""
-    compiled = str((rows if arrived is None else arrived) > SMALL_ROWS).lower()
+    """The settings by which :func:`tune` does that, but for the session's partitions, which follow from them."""
+    reached = rows if arrived is None else arrived
+    compiled = str(reached > SMALL_ROWS).lower()
     return {
         _FEW: str(rows <= SMALL_ROWS).lower(),
+        _ALONE: str(reached <= min(ONE_TASK_ROWS, SMALL_ROWS)).lower(),
         "spark.sql.adaptive.enabled": compiled,
         _COMPILED: compiled,
         "spark.sql.codegen.factoryMode": "FALLBACK" if compiled == "true" else "NO_CODEGEN",
