@@ -13,7 +13,7 @@ if [ $# -gt 0 ]; then
 fi
 mkdir -p build
 other=build/tests_of_processes.txt
-moved=(tests/spark/test_{crash,crash_kinds,membership,membership_shards,theta_pieces}.py)
+moved=(tests/spark/test_{crash,crash_kinds,membership,membership_shards}.py)
 "${pytest[@]}" tests/core tests/contracts tests/benchmarks tests/dags tests/end_to_end "${moved[@]}" >"$other" 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null' EXIT
@@ -21,6 +21,6 @@ trap 'kill "$beside" 2>/dev/null' EXIT
 spark=$?
 wait "$beside"
 rest=$?
-echo "core, contracts, benchmarks, DAGs, end to end, and of Spark: crashes, membership, pieces of theta joins:"
+echo "core, contracts, benchmarks, DAGs, end to end, and of Spark: crashes and membership:"
 cat "$other"
 exit $((spark > rest ? spark : rest))
