@@ -106,23 +106,9 @@ def session(
     return spark
 
 
-_FUNCTIONS = (
-    "col",
-    "lit",
-    "expr",
-    "when",
-    "coalesce",
-    "greatest",
-    "least",
-    "pmod",
-    "sum",
-    "count",
-    "call_function",
-    "broadcast",
-)
 _ASKED = {
     "functions": ("col", "lit"),
-    "org.apache.spark.sql.functions": _FUNCTIONS,
+    "org.apache.spark.sql.functions": ("col", "lit", "expr", "when", "coalesce", "greatest", "pmod", "call_function"),
     "org.apache.spark.sql.classic.SparkSession": ("setActiveSession", "getActiveSession"),
     "org.apache.spark.sql.expressions.Window": ("partitionBy",),
     "PythonUtils": ("toSeq", "toList"),
@@ -137,7 +123,7 @@ _ASKED = {
 def _remember(spark: SparkSession) -> None:
     """Look `_ASKED` up once: they are the same for as long as the JVM lives, and it goes through all jars for each that it imports by a star.
 
-    (Without, a seventh of the CPU time of small micro-batches went there.)
+    (Without, a fifth of the CPU time of small micro-batches went there.)
     """
     jvm = spark._jvm  # type: ignore[attr-defined]
     for name, members in _ASKED.items():
@@ -199,7 +185,7 @@ ONE_TASK_ROWS = 5_000
 """Arrivals up to which one task takes less time than several stages of several tasks, also where each is compared with each."""
 
 
-_FEW, _ALONE, _COMPILED = "spark.latecomer.few", "spark.latecomer.alone", "spark.sql.codegen.wholeStage"
+_FEW, _COMPILED = "spark.latecomer.few", "spark.sql.codegen.wholeStage"
 _PARTITIONS = ("spark.sql.shuffle.partitions", "spark.sql.leafNodeDefaultParallelism")
 
 
@@ -212,20 +198,19 @@ def tune(spark: SparkSession, rows: int, arrived: int | None = None) -> None:
     twice as long without generated code.)
     """
     wanted = tuning(rows, arrived)
-    for key, value in wanted.items():
-        spark.conf.set(key, value)
     for key in _PARTITIONS:
         kept = f"spark.latecomer.given.{key}"  # what is put back, for many
         given = spark.conf.get(kept, None)
-        if wanted[_ALONE] == "true" and given is None:
+        if key in wanted and given is None:
             spark.conf.set(kept, spark.conf.get(key, None) or "")
-            spark.conf.set(key, "1")
-        elif wanted[_ALONE] == "false" and given is not None:
+        elif key not in wanted and given is not None:
             spark.conf.unset(kept)
             if given:
                 spark.conf.set(key, given)
             else:
                 spark.conf.unset(key)
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
 
 
 def tuned(lake: Lake, rows: int) -> SparkSession:
@@ -236,15 +221,15 @@ def tuned(lake: Lake, rows: int) -> SparkSession:
 
 
 def tuning(rows: int, arrived: int | None = None) -> dict[str, str]:
-    """The settings by which :func:`tune` does that, but for the session's partitions, which follow from them."""
+    """The settings by which :func:`tune` does that; the session's own are those of partitions that are not among them."""
     reached = rows if arrived is None else arrived
     compiled = str(reached > SMALL_ROWS).lower()
     return {
         _FEW: str(rows <= SMALL_ROWS).lower(),
-        _ALONE: str(reached <= min(ONE_TASK_ROWS, SMALL_ROWS)).lower(),
         "spark.sql.adaptive.enabled": compiled,
         _COMPILED: compiled,
         "spark.sql.codegen.factoryMode": "FALLBACK" if compiled == "true" else "NO_CODEGEN",
+        **dict.fromkeys(_PARTITIONS if reached <= min(ONE_TASK_ROWS, SMALL_ROWS) else (), "1"),
     }
 
 

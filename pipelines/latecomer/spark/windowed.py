@@ -147,17 +147,16 @@ class WindowedStage(WindowHistory, WindowRepair):
     def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
         """Answer one micro-batch."""
         assert isinstance(decided, Placed)
-        placed = decided
-        new, arrived, closed = placed.new, placed.arrived, placed.closed
+        new, arrived, closed = decided.new, decided.arrived, decided.closed
         books = books_of(self.spec, state)
-        closing = self._closing(placed.closings, placed.before)
+        closing = self._closing(decided.closings, decided.before)
         behind = self._behind(new, closed)
         missed = self._listed(pa.table({"seq": new.seq[behind], "c": closed[behind]})) if behind.any() else None
         on_time = late = None
         all_count = False
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
             density = len(new.seq) // max(sum(len(each.panes) for own in arrived.intervals for each in own), 1)
-            available = self._available(batch, placed.before, placed.held_low, closing)
+            available = self._available(batch, decided.before, decided.held_low, closing)
             rows, all_count = self.reduced(available, missed, density)
             rows = self._marked(rows, missed)
             self.many_answers = self._many_answers(batch, len(new.seq), closing, books)
@@ -167,7 +166,7 @@ class WindowedStage(WindowHistory, WindowRepair):
         few = {"late"} if np.count_nonzero(behind) <= tables.FEW_ROWS else set()
         if self._few_answers(batch, len(new.seq), closing, books):
             few.add("on_time")
-        settle = partial(self._settled, batch, placed, books, missed is not None)
+        settle = partial(self._settled, batch, decided, books, missed is not None)
         return Outcome(on_time, late, settle, few)
 
     def _known(self, state: dict[str, Any] | None) -> _Known:
