@@ -214,6 +214,7 @@ def test_values():
         value("floor(a)", a=-1.5),
         value("ceil(a)", a=1.2),
     ) == (0.3, -3.0, -2, 2)
+    assert [value("floor(a)", a=a) for a in (math.nan, math.inf, 1e19, 2.0**63, -(2.0**63))] == [None] * 4 + [-(2**63)]
     assert (
         value("substr(a, 2, 2)", a="abcd"),
         value("substr(a, -2)", a="abcd"),

@@ -220,6 +220,12 @@ def test_oracle_encode_mixes_numbers_and_time_units():
     (a, b), (good, fine) = theta.encode([seconds, micros])
     assert a[0] == b[0] < b[1] < a[1]
     assert fine.tolist() == [True, True, False]
+    zoned = pa.chunked_array([pa.array([1_000_000_000, 1_600_000_000], pa.timestamp("ns", "Europe/Berlin"))])
+    (a, b), _ = theta.encode([micros, zoned])
+    assert a[0] == b[0] < a[1] < b[1], "a time without a zone is UTC"
+    cents = pa.chunked_array([pa.array([Decimal(c).scaleb(-2) for c in range(1_000)])])
+    (a, b), _ = theta.encode([cents, pa.chunked_array([[c / 100 for c in range(1_000)]])])
+    assert a.tolist() == b.tolist(), "a decimal beside doubles is the nearest double"
     nothing = theta.encode([pa.chunked_array([], pa.string()), pa.chunked_array([["x"]])])
     assert [len(c) for c in nothing[0]] == [0, 1]
     with pytest.raises(TypeError, match="cannot be compared"):

@@ -107,7 +107,7 @@ def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]
     Raises
     ------
     TypeError
-        If the kinds cannot be compared (a string with a number, a timestamp with and one without a zone).
+        If the kinds cannot be compared (a string with a number). A timestamp without a zone is UTC.
     """
     parts = [c if isinstance(c, pa.ChunkedArray) else pa.chunked_array([c]) for c in columns]
     if not parts:
@@ -120,6 +120,10 @@ def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]
         numbers = []
         for column, good in zip(parts, valid, strict=True):
             floating = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+            if pa.types.is_decimal(
+                column.type
+            ):  # from digits to the nearest double; Arrow's direct cast is off by a bit
+                column = column.cast(pa.string())
             filled = pc.fill_null(column.cast(pa.float64() if floating else pa.int64()), 0)
             values = _numpy(filled, np.float64 if floating else np.int64)
             numbers.append(np.where(good, values, values.dtype.type(0)))
@@ -146,7 +150,6 @@ def _common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
     floating = any(pa.types.is_floating(t) for t in known)
     if all(pa.types.is_integer(t) or pa.types.is_floating(t) or (floating and pa.types.is_decimal(t)) for t in known):
         return None
-    first = known[0]
     for test, target in (
         (lambda t: pa.types.is_string(t) or pa.types.is_large_string(t), pa.large_string()),
         (lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t), pa.large_binary()),
@@ -155,7 +158,7 @@ def _common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
         (lambda t: pa.types.is_decimal(t) or pa.types.is_integer(t), None),
         (pa.types.is_duration, None),
         (pa.types.is_time, None),
-        (lambda t: pa.types.is_timestamp(t) and (t.tz is None) == (getattr(first, "tz", None) is None), None),
+        (pa.types.is_timestamp, None),
     ):
         if all(test(t) for t in known):
             return target if target is not None else _finest(known)
@@ -170,7 +173,7 @@ def _finest(types: Sequence[pa.DataType]) -> pa.DataType:
         return pa.decimal256(min(76, whole + scale), scale)
     unit = max((t.unit for t in types), key=("s", "ms", "us", "ns").index)
     if pa.types.is_timestamp(types[0]):
-        return pa.timestamp(unit, None if types[0].tz is None else "UTC")
+        return pa.timestamp(unit, "UTC")
     if pa.types.is_duration(types[0]):
         return pa.duration(unit)
     return pa.time64(unit) if unit in ("us", "ns") else pa.time32(unit)

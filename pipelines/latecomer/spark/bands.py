@@ -8,6 +8,7 @@ key is spread over its buckets, and what is still heavy is split by Spark's adap
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,8 @@ def band_join(
     from pyspark.sql import functions as F
 
     width = max(2 * window_us, 1)
+    # a little wider than the radius: a distance that rounds to it is then none of two cells
+    wide = 0.0 if grid is None else min(grid.radius * (1 + 2.0**-40), sys.float_info.max)
     names = []
     for number, (a, b) in enumerate(keys):
         left, right = left.withColumn(f"l_k{number}", F.expr(a)), right.withColumn(f"r_k{number}", F.expr(b))
@@ -75,7 +78,7 @@ def band_join(
         cells = {"l": grid.left, "r": grid.right}
         for axis in (0, 1):
             for side in "lr":
-                at = f"cast({cells[side][axis]} as double) / {grid.radius!r}D"
+                at = f"cast({cells[side][axis]} as double) / {wide!r}D"
                 cell = f"floor(greatest(least({at}, {_FAR}D), -{_FAR}D))"
                 rows = sides[side].where(f"{at} is not null and not isnan({at})")
                 sides[side] = rows.withColumn(f"{side}_cell{axis}", F.expr(cell))

@@ -13,7 +13,7 @@ from latecomer.lake.errors import InputError
 from latecomer.spark.columns import quoted
 from latecomer.spark.ingest_options import TIME_UNITS
 from latecomer.spark.landing import RESERVED, WIDENS, Landed
-from latecomer.spark.types import WHOLE, is_number
+from latecomer.spark.types import FLOATING, WHOLE, is_number
 from latecomer.specs.common import STREAM, folded, stored_name
 from latecomer.specs.expressions import ALWAYS_THERE
 
@@ -291,9 +291,9 @@ def _moment(name: str, kind: str, options: IngestOptions) -> Column:
     value, unit = F.col(quoted(name)), TIME_UNITS[options.time_unit]
     if kind in WHOLE:
         return F.try_multiply(value.cast("bigint"), F.lit(unit))
-    if kind == "double" or kind.startswith("decimal"):  # whole numbers beside a missing one, or unsigned
+    if kind in FLOATING or kind.startswith("decimal"):  # whole numbers beside a missing one, or unsigned
         if unit > 1:
-            value = F.round(value.cast("double") * unit) if kind == "double" else value.cast("decimal(38,9)") * unit
+            value = F.round(value.cast("double") * unit) if kind in FLOATING else value.cast("decimal(38,9)") * unit
         return F.when(value == F.floor(value), value.try_cast("bigint"))
     if kind == "string":
         text = F.trim(value)

@@ -44,20 +44,21 @@ def check_columns(spec: Spec, events: dict[str, DataFrame]) -> None:
 
 
 def calculated(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:
-    """The query as the engine is asked it: columns of few bits are calculated with as ``bigint``.
+    """The query as the engine is asked it: columns of few bits are calculated with as ``bigint``, times without a zone compared as UTC.
 
     Spark's product of two ``int`` columns is an ``int``, and null from 2^31 on, which nobody who wrote ``price * count`` means.
     """
-    narrow = {
-        ex.Column(alias, name)
+    read_as = {kind: "bigint" for kind in WHOLE if kind != "bigint"} | {"timestamp_ntz": "timestamp"}
+    casts = {
+        ex.Column(alias, name): read_as[kind]
         for alias, stream in spec.streams
         for name, kind in events[stream].dtypes
-        if kind in WHOLE and kind != "bigint"
+        if kind in read_as
     }
 
     def of(value: Any) -> Any:
         if isinstance(value, ex.NODES):
-            return ex.widened(value, narrow)
+            return ex.widened(value, casts)
         if isinstance(value, tuple):
             return tuple(map(of, value))
         if is_dataclass(value) and not isinstance(value, type):
@@ -65,7 +66,7 @@ def calculated(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:
             return replace(value, **found) if any(found[name] is not getattr(value, name) for name in found) else value
         return value
 
-    return cast(AnySpec, of(spec)) if narrow else spec
+    return cast(AnySpec, of(spec)) if casts else spec
 
 
 def kind_of(spark_type: str) -> str:

@@ -17,6 +17,7 @@ from latecomer.specs.expression_tree import (
     WithinDistance,
 )
 
+_BEYOND = f"{2.0**63!r}D"
 _TRY = {"+": "try_add", "-": "try_subtract", "*": "try_multiply"}
 
 
@@ -51,7 +52,13 @@ def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:
             a, b, c, d = (f"CAST({sql(each)} AS DOUBLE)" for each in (x1, y1, x2, y2))
             return f"((({a}) - ({c})) * (({a}) - ({c})) + (({b}) - ({d})) * (({b}) - ({d})) <= {_literal(radius * radius)})"
         case Call(name, args):
-            if name in ("floor", "ceil", "round", "sqrt", "pow"):
+            if name in (
+                "floor",
+                "ceil",
+            ):  # whole numbers of 64 bits: Spark's of NaN is 0, of one beyond them the nearest there is
+                value = f"CAST({sql(args[0])} AS DOUBLE)"
+                return f"(CASE WHEN {value} >= -{_BEYOND} AND {value} < {_BEYOND} THEN {name}({value}) END)"
+            if name in ("round", "sqrt", "pow"):
                 first = f"CAST({sql(args[0])} AS DOUBLE)"
                 whole = "INT" if name == "round" else "DOUBLE"
                 rest = "".join(f", CAST({sql(arg)} AS {whole})" for arg in args[1:])

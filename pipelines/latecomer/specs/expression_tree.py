@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Union
 
@@ -136,14 +136,22 @@ def rebuilt(expr: Expr, of: Callable[[Expr], Expr]) -> Expr:
     return expr
 
 
-def widened(expr: Expr, narrow: Container[Column], calculated: bool = False) -> Expr:
-    """The same, for the engine alone: a column of `narrow` that is calculated with is a ``bigint``, in which less overflows."""
+def widened(expr: Expr, casts: Mapping[Column, str], used: frozenset[str] = frozenset()) -> Expr:
+    """The same, for the engine alone: where it matters, a column is read as the type that `casts` says.
+
+    ``bigint`` where it is calculated with, so that less overflows; ``timestamp`` where it is compared: beside one without a zone
+    Spark would leave the zone of an instant in quotes out.
+    """
     if isinstance(expr, Column):
-        return Call("bigint", (expr,)) if calculated and expr in narrow else expr
-    own = isinstance(expr, Binary) and expr.op in ("+", "-", "*")
-    own |= isinstance(expr, Unary) and expr.op == "-"
-    own |= isinstance(expr, Call) and expr.name == "abs"
-    return rebuilt(expr, lambda each: widened(each, narrow, calculated or own))
+        return Call(casts[expr], (expr,)) if casts.get(expr) in used else expr
+    match expr:
+        case Binary("+" | "-" | "*", _, _) | Unary("-", _) | Call("abs", _):
+            used |= {"bigint"}
+        case Binary(op, _, _) if op in COMPARISONS:
+            used |= {"timestamp"}
+        case InList():
+            used |= {"timestamp"}
+    return rebuilt(expr, lambda each: widened(each, casts, used))
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

@@ -170,13 +170,9 @@ def _power(base: float, exponent: float) -> float:
     return math.nan if isinstance(value, complex) else value
 
 
-def _whole(value: float, how: Callable[[float], int]) -> int:
-    """A double as a 64-bit integer: NaN is 0, the rest saturates."""
-    if math.isnan(value):
-        return 0
-    if math.isinf(value):
-        return (1 << 63) - 1 if value > 0 else -(1 << 63)
-    return max(-(1 << 63), min((1 << 63) - 1, how(value)))
+def _whole(value: float, how: Callable[[float], int]) -> int | None:
+    """A double as a 64-bit integer; None for NaN and what lies beyond."""
+    return how(value) if -(2.0**63) <= value < 2.0**63 else None
 
 
 def _round(value: float, digits: int = 0) -> float:

@@ -2,7 +2,7 @@
 
 A text is parsed by sqlglot, then translated node by node into the small tree of :mod:`latecomer.specs.expression_tree`; whatever is
 not translated is refused by name. Only that tree is ever rendered as SQL, fully parenthesised, identifiers and literals
-escaped. A null operand gives null, and a null never matches; arithmetic that overflows or divides by zero gives null.
+escaped. A null operand gives null, and a null never matches; arithmetic that overflows (whole numbers: 64 bits) or divides by zero gives null.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _bounded(expr: Expr) -> Expr:
     """The same, or refused: a few of these in one another make a short text gigabytes of SQL."""
     if _parts(expr, {}) > MOST_PARTS:
         raise Refused(
-            f"is longer than {MOST_PARTS:,} parts as SQL, where between, abs() and within_distance() repeat what stands in them",
+            f"is longer than {MOST_PARTS:,} parts as SQL, where between, abs(), floor(), ceil() and within_distance() repeat what stands in them",
             "nest fewer of them in one another",
         )
     return expr
@@ -275,7 +275,13 @@ def _parts(expr: Expr, known: dict[int, int]) -> int:
             own = 1 + sum(_parts(value, known) for value in values)
         case _:
             own = 1
-    times = 3 if isinstance(expr, Call) and expr.name == "abs" else 2 if isinstance(expr, WithinDistance) else 1
+    times = (
+        3
+        if isinstance(expr, Call) and expr.name in ("abs", "floor", "ceil")
+        else 2
+        if isinstance(expr, WithinDistance)
+        else 1
+    )
     known[id(expr)] = own + times * sum(_parts(child, known) for child in children(expr))
     return known[id(expr)]
 
