@@ -260,7 +260,7 @@ def test_days_that_are_bad_as_a_whole_are_remembered():
         assert policy.periods == 19
         with_rule.append(bad_days(policy, seed))
         forgetful = CalibratedSlack(1 - DELTA, grid, 20 * SECOND, 0.95)
-        forgetful._worst_period = lambda: 0
+        forgetful._worst_periods = lambda: (0, 0)
         without.append(bad_days(forgetful, seed))
     kept, waits = np.mean(with_rule, axis=0)
     kept_without, waits_without = np.mean(without, axis=0)
@@ -284,6 +284,23 @@ def test_one_absurd_period_is_remembered_no_further_than_it_may_reach():
     later = [chosen[period * per_period] for period in range(30, 37)]
     assert all(slack == pytest.approx(REACH * usual, rel=0.05) for slack in later), "within reach, not a thousandfold"
     assert chosen[42 * per_period - 1] == pytest.approx(usual, rel=0.05), "forgotten after nineteen periods"
+
+
+@pytest.mark.parametrize(("second", "waited"), [(21, False), (27, True)])
+def test_what_came_and_went_and_came_again_is_not_absurd(second, waited):
+    """One event may lie in two periods that follow each other; what comes again does come again."""
+    policy = CalibratedSlack(1 - DELTA, GRID, PERIOD_US, 0.95)
+    policy.delays(1_000 * SECOND)
+    chosen = {}
+    per_period = PERIOD_US // GRID.slide_us
+    for window in range(48 * per_period):
+        late = any(period * per_period <= window < period * per_period + 6 for period in (20, second))
+        seen = Observed(window, np.array([60 * SECOND if late else SECOND]), np.ones(1), 1.0)
+        chosen[window] = policy.choose(window)
+        policy.observe(seen, chosen[window], window)
+    after = [chosen[period * per_period] for period in range(second + 6, 38)]
+    assert all((slack >= 60 * SECOND) == waited for slack in after)
+    assert chosen[48 * per_period - 1] < 2 * SECOND, "forgotten after nineteen periods"
 
 
 def test_state_and_parameters_are_checked():

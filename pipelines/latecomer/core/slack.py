@@ -168,7 +168,12 @@ class CalibratedSlack:
     5. *The worst period.* So `K` is at least what each of the last ``ceil(share / (1 - share))`` periods would have required to lose
        no more than `delta` of its own answers (the newest: of as many as the others had on average); as in
        :mod:`latecomer.core.calibrated`, the next of exchangeable periods exceeds all of them with probability ``1 - share``. But never more
-       than `REACH` times the above, so that one absurd row does not cost a hundredfold wait for as many periods.
+       than `REACH` times the above, so that one absurd row does not cost a hundredfold wait for as many periods. What came, went and
+       came again is not absurd: what periods before and after one required which did with far less, that `K` is, whatever the above
+       say. (An outage over midnight and a regime that ended are in periods that follow each other.) On fourteen kinds of a hundred and
+       twenty days, by the hour, this raised the share of days kept from 0.932 to 0.965 where one weekday is slow, for 1.08 times the
+       wait, from 0.882 to 0.917 with outages on 15% of days, for 1.5 times, and from 0.950 to 0.965 with heavy tails, for 1.04; elsewhere
+       by up to 0.01, for up to 1.2 times (outages on 3% of days). To drop `REACH` instead kept less and cost more.
     6. *A margin that stays.* The above leaves nothing over for what is learnt too late, so `K` is raised by `MARGIN`, but not
        beyond the largest delay so far. On eleven kinds of streams looked at for the first time (20 and 200 rows a second, windows of 3 and
        10 s, with groups and without, targets 0.8 and 0.95) the share of periods kept rose from 0.913 to 0.939, without the first
@@ -179,7 +184,7 @@ class CalibratedSlack:
     The promise is reported from measured answers, never from this class's expectation.
 
     Tried on half of the streams, measured on the others (flights by airport and carrier, network logs, phones, games; 20 windows a period):
-    rule 5 raised the share of periods kept from 0.86-0.89 to 0.96-0.97 on flights, by 0 to 0.07 on the rest, for 0.95 to 1.3 times
+    rule 5 (without its last part) raised the share of periods kept from 0.86-0.89 to 0.96-0.97 on flights, by 0 to 0.07 on the rest, for 0.95 to 1.3 times
     the wait. Without `REACH` it cost up to 26 times; a `RESERVE` of 0.25 up to 9 times, a longer `MEMORY` and 39 periods were no better.
 
     Parameters
@@ -264,7 +269,8 @@ class CalibratedSlack:
         if self._open:
             slack = max(slack, self._quantile(self._now, aim))
         slack = max(slack, min(int(slack * (1.0 + max(excess, 0.0))), self.largest_us))
-        slack = max(slack, min(self._worst_period(), int(slack * REACH)))
+        worst, again = self._worst_periods()
+        slack = max(slack, min(worst, int(slack * REACH)), again)
         slack = max(slack, min(int(slack * MARGIN), self.largest_us))
         return -(-slack // self.granularity_us) * self.granularity_us
 
@@ -283,18 +289,23 @@ class CalibratedSlack:
         while len(self._worst) > self.periods:
             del self._worst[min(self._worst)]
 
-    def _worst_period(self) -> int:
-        """The most that a remembered period required."""
-        if not self._recent:
-            return max((slack for slack, _ in self._worst.values()), default=0)
-        *others, newest = sorted(self._recent)
-        answers = {period: known[1] for period, known in self._worst.items()}
+    def _worst_periods(self) -> tuple[int, int]:
+        """The most that a remembered period required, and the most that came again: that periods before and after one required, which
+        itself did with so much less that it is out of its `REACH`. 0: there is none."""
         needs = {period: known[0] for period, known in self._worst.items()}
-        for period in others:
-            needs[period], answers[period] = self._needed(period), float(self._recent[period].sum())
-        whole = sum(answers[period] for period in sorted(answers)) / max(len(answers), 1)
-        needs[newest] = self._quantile(self._recent[newest], self.delta, whole)
-        return max(needs[period] for period in sorted(needs)[-self.periods - 1 :])
+        if self._recent:
+            *others, newest = sorted(self._recent)
+            answers = {period: known[1] for period, known in self._worst.items()}
+            for period in others:
+                needs[period], answers[period] = self._needed(period), float(self._recent[period].sum())
+            whole = sum(answers[period] for period in sorted(answers)) / max(len(answers), 1)
+            needs[newest] = self._quantile(self._recent[newest], self.delta, whole)
+        kept = np.array([needs[period] for period in sorted(needs)[-self.periods - 1 :]], np.int64)
+        if len(kept) < 3:
+            return int(kept.max(initial=0)), 0
+        before, after = np.maximum.accumulate(kept)[:-2], np.maximum.accumulate(kept[::-1])[::-1][2:]
+        both = np.minimum(before, after)
+        return int(kept.max()), int(both[both > REACH * kept[1:-1]].max(initial=0))
 
     def _needed(self, period: int) -> int:
         """What a recent period requires by what is known of it."""
