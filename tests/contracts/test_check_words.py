@@ -103,7 +103,7 @@ def test_an_aggregate_counts_answers_where_chance_is_allowed_for():
     given = frames([1.0] * 6, [1.0] * 6, [3] * 6) | {"promises": promise.bounds(spec, ledger)}
     assert said(checks._validate(spec, given, None, 5), "promises") == {
         "answers within the error": (
-            "1 of 6 periods with too few answers within the error (2013-02-01: 0 of 1, needed 1)",
+            "1 of 6 periods with too few answers within the error (2013-02-01: 0 of 1, needed 1); 5 of 6 periods reach 0.95 itself",
             "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-01: needed 1 of 1), in 5 of 6 periods",
         )
     }
@@ -114,6 +114,11 @@ def test_an_aggregate_counts_answers_where_chance_is_allowed_for():
             "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-02: needed 132 of 144), in 4 of 5 periods",
         )
     }
+    ledger["windows_off"] = [0, *[9.0] * 5]
+    ledger["achieved_on_time"] = 1 - ledger["windows_off"] / ledger["windows"]
+    given["promises"] = promise.bounds(spec, ledger)
+    ((observed, _),) = said(checks._validate(spec, given, None, 5), "promises").values()
+    assert observed == "lowest 0.9375 (2013-02-02), of 6 periods; 1 of 6 periods reach 0.95 itself"
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,11 @@ def _promise(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tup
     else:
         lines = [(row.period_start, beside(row.achieved_on_time, row.least)) for row in broken.itertuples()]
         missed, enough = f"below {target:g}", f"at least {target:g}"
-    return _SHARES[spec.kind], _periods(frame, lines, missed, lowest), f"{enough} {periods}"
+    observed = _periods(frame, lines, missed, lowest)
+    reached = int((frame["achieved_on_time"] >= target).sum())
+    if spec.kind == "aggregate" and reached < len(frame):
+        observed += f"; {reached:,} of {len(frame):,} periods reach {target:g} itself"
+    return _SHARES[spec.kind], observed, f"{enough} {periods}"
 
 
 def _within(row: Any) -> str:
