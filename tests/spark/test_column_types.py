@@ -120,3 +120,9 @@ def test_a_distance_that_rounds_to_the_radius_is_within(lake, tmp_path):
     )
     run(lake, spec, flush=True)
     assert views.results(lake, spec).num_rows == 1
+
+
+def test_event_times_that_are_float32_are_read(lake, tmp_path):
+    load(lake, pa.table({"stream": ["a"] * 2, "event_ts": pa.array([1_000, 2_000], pa.float32())}), tmp_path)
+    times = DeltaTable(lake.table("events", "a")).to_pyarrow_table()["event_ts"].cast(pa.int64())
+    assert sorted(times.to_pylist()) == [1_000, 2_000]

@@ -184,8 +184,8 @@ class CalibratedSlack:
     The promise is reported from measured answers, never from this class's expectation.
 
     Tried on half of the streams, measured on the others (flights by airport and carrier, network logs, phones, games; 20 windows a period):
-    rule 5 (without its last part) raised the share of periods kept from 0.86-0.89 to 0.96-0.97 on flights, by 0 to 0.07 on the rest, for 0.95 to 1.3 times
-    the wait. Without `REACH` it cost up to 26 times; a `RESERVE` of 0.25 up to 9 times, a longer `MEMORY` and 39 periods were no better.
+    rule 5 (without its last part) raised the share of periods kept from 0.86-0.89 to 0.96-0.97 on flights, by 0 to 0.07 on the rest,
+    for 0.95 to 1.3 times the wait. Without `REACH` it cost up to 26 times; a `RESERVE` of 0.25 up to 9 times, a longer `MEMORY` and 39 periods were no better.
 
     Parameters
     ----------

@@ -120,10 +120,8 @@ def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]
         numbers = []
         for column, good in zip(parts, valid, strict=True):
             floating = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
-            if pa.types.is_decimal(
-                column.type
-            ):  # from digits to the nearest double; Arrow's direct cast is off by a bit
-                column = column.cast(pa.string())
+            if pa.types.is_decimal(column.type):
+                column = column.cast(pa.string())  # digits give the nearest double; a direct cast is off by a bit
             filled = pc.fill_null(column.cast(pa.float64() if floating else pa.int64()), 0)
             values = _numpy(filled, np.float64 if floating else np.int64)
             numbers.append(np.where(good, values, values.dtype.type(0)))

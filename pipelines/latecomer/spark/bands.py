@@ -61,8 +61,6 @@ def band_join(
     from pyspark.sql import functions as F
 
     width = max(2 * window_us, 1)
-    # a little wider than the radius: a distance that rounds to it is then none of two cells
-    wide = 0.0 if grid is None else min(grid.radius * (1 + 2.0**-40), sys.float_info.max)
     names = []
     for number, (a, b) in enumerate(keys):
         left, right = left.withColumn(f"l_k{number}", F.expr(a)), right.withColumn(f"r_k{number}", F.expr(b))
@@ -76,6 +74,8 @@ def band_join(
     names.append(("l_bucket", "r_bucket"))
     if grid is not None:
         cells = {"l": grid.left, "r": grid.right}
+        # a little wider than the radius: a distance that rounds to it is then none of two cells
+        wide = min(grid.radius * (1 + 2.0**-40), sys.float_info.max)
         for axis in (0, 1):
             for side in "lr":
                 at = f"cast({cells[side][axis]} as double) / {wide!r}D"

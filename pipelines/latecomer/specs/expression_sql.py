@@ -52,10 +52,8 @@ def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:
             a, b, c, d = (f"CAST({sql(each)} AS DOUBLE)" for each in (x1, y1, x2, y2))
             return f"((({a}) - ({c})) * (({a}) - ({c})) + (({b}) - ({d})) * (({b}) - ({d})) <= {_literal(radius * radius)})"
         case Call(name, args):
-            if name in (
-                "floor",
-                "ceil",
-            ):  # whole numbers of 64 bits: Spark's of NaN is 0, of one beyond them the nearest there is
+            if name in ("floor", "ceil"):
+                # whole numbers of 64 bits: Spark's of NaN is 0, of one beyond them the nearest there is
                 value = f"CAST({sql(args[0])} AS DOUBLE)"
                 return f"(CASE WHEN {value} >= -{_BEYOND} AND {value} < {_BEYOND} THEN {name}({value}) END)"
             if name in ("round", "sqrt", "pow"):

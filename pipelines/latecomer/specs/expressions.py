@@ -264,6 +264,10 @@ def _bounded(expr: Expr) -> Expr:
     return expr
 
 
+_REPEATED = {"abs": 3, "floor": 3, "ceil": 3, "within_distance": 2}
+"""Functions whose operands stand more than once in their SQL, and how often."""
+
+
 def _parts(expr: Expr, known: dict[int, int]) -> int:
     """How long an expression is as Spark SQL. What stands in a tree twice is looked at once: `known` has it by its identity."""
     if id(expr) in known:
@@ -275,14 +279,8 @@ def _parts(expr: Expr, known: dict[int, int]) -> int:
             own = 1 + sum(_parts(value, known) for value in values)
         case _:
             own = 1
-    times = (
-        3
-        if isinstance(expr, Call) and expr.name in ("abs", "floor", "ceil")
-        else 2
-        if isinstance(expr, WithinDistance)
-        else 1
-    )
-    known[id(expr)] = own + times * sum(_parts(child, known) for child in children(expr))
+    name = "within_distance" if isinstance(expr, WithinDistance) else expr.name if isinstance(expr, Call) else ""
+    known[id(expr)] = own + _REPEATED.get(name, 1) * sum(_parts(child, known) for child in children(expr))
     return known[id(expr)]
 
 
