@@ -45,6 +45,8 @@ QUICK_ROWS = 1_000_000
 """Rows up to which the JVM's best compiler costs a job more than it saves: `run` of so many took 25 CPU seconds without it, 40 with it."""
 QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """The quick compiler alone; by itself it would reserve 48 MB for code, which plans of many columns fill."""
+COLLECTED = "-XX:G1HeapRegionSize=4m"
+"""Spark writes each task's result into 1 MB, which half a region holds then: with regions of 2 MB G1 marked the heap every few seconds."""
 
 
 def java_options(rows: int | None = None) -> str:
@@ -59,7 +61,7 @@ def java_options(rows: int | None = None) -> str:
     more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
     archived = f"-XX:SharedArchiveFile={archive} -Xshare:auto" if archive.is_file() else ""
     quick = QUICK if rows is not None and rows <= QUICK_ROWS else ""
-    return " ".join(each for each in (archived, quiet, quick, more) if each)
+    return " ".join(each for each in (archived, quiet, COLLECTED, quick, more) if each)
 
 
 MEANING = {
@@ -285,6 +287,11 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # a long list of arrivals is data, not part of a plan: planning would look at every row of it again and again
         "spark.sql.execution.arrow.localRelationThreshold": "1m",
+        # tasks are short, and take a page for each sort and aggregation, a block for each plan that is sent: of 64 and 4 MB by default,
+        # which are cleared, are no young objects to G1 (`COLLECTED`), and set it marking; a task may still have 8,192 pages, 15 GB
+        "spark.buffer.pageSize": "1900k",
+        "spark.broadcast.blockSize": "256k",
+        "spark.broadcast.compress": "false",
         "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "latecomer-warehouse"),
     }
     if not lake.is_local:
