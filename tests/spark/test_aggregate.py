@@ -5,6 +5,7 @@ number of repairs, the same tables, byte for byte.
 """
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.spark import tables, windowed
 from latecomer.spark.aggregate import policies_of
+from latecomer.spark.aggregate_states import with_columns
 from latecomer.spark.columns import named
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.repair import repair
@@ -316,6 +318,42 @@ def test_a_sum_of_integers_that_fits_is_found(spark):
     sums = [sum(v for v in each if v is not None) if any(v is not None for v in each) else None for each in cases]
     wanted = [v if v is not None and -(2**63) <= v < 2**63 else None for v in sums]
     assert [found[i] for i in range(len(cases))] == wanted
+
+
+@pytest.mark.parametrize("kind", ["bigint", "double"])
+def test_many_values_that_cancel_leave_their_exact_sum(spark, kind):
+    """Three million of -1 and as many of 1, and what is left: the halves of negative numbers alone are more than a double holds."""
+    rows = 6_000_000
+    total = ExactSum("v", kind, tame=True)
+    value = f"cast(case when id < {rows} then 1 - 2 * (id % 2) else 7 end as {kind})"
+    table = with_columns(spark.range(rows + 1).selectExpr(f"{value} as v"), total.prepare())
+    found = table.agg(*map(F.expr, named(total.partial()))).selectExpr(total.total(), total.mean())
+    assert tuple(found.collect()[0]) == (7, 7 / (rows + 1))
+
+
+def test_a_sum_of_doubles_is_the_exact_one_to_its_last_bit_but_one(spark):
+    rng = np.random.default_rng(5)
+    cases = []
+    for _ in range(300):
+        values = np.ldexp(rng.normal(size=rng.integers(1, 40)), rng.integers(-30, 55))
+        values = np.where(abs(values) < 2.0**-43, 0.0, values)
+        if rng.random() < 0.5:  # all but cancel
+            values = np.concatenate([values, -values * (1 + rng.choice([0.0, 2.0**-52, 2.0**-40, 1e-9], len(values)))])
+        cases.append(values.tolist())
+    table = pa.table(
+        {"case": [i for i, each in enumerate(cases) for _ in each], "v": [v for each in cases for v in each]}
+    )
+    total = ExactSum("v", "double", tame=True)
+    rows = (
+        with_columns(spark.createDataFrame(table), total.prepare())
+        .groupBy("case")
+        .agg(*map(F.expr, named(total.partial())))
+    )
+    found = dict(tuple(row) for row in rows.selectExpr("case", total.total()).collect())
+    assert any(0 < abs(math.fsum(each)) < 1e-9 * max(map(abs, each)) for each in cases)
+    for i, each in enumerate(cases):
+        exact = float(sum(map(Fraction, each)))
+        assert abs(found[i] - exact) <= 2 * math.ulp(exact) or abs(found[i] - exact) < 2.0**-90, (each, found[i], exact)
 
 
 def test_sixty_sums_are_planned_as_one(lake, tmp_path):

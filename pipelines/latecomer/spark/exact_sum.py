@@ -2,7 +2,8 @@
 
 Adding doubles is not associative, so a sum would change with partitions, files and micro-batch cuts. Here every double is cut,
 exactly, into five integers on fixed grids (2^32, 1, 2^-32, 2^-64, 2^-96), the integers are summed as bigints, and only the final
-sums are put together again: any order gives the same bits, and the result is at least as good as adding in any order.
+sums are put together again, after what is too much for one grid was carried into the next, so that nothing cancels but in integers:
+any order gives the same bits, and all but the last of them are those of the exact sum.
 
 That covers ``2^-43 <= |x| < 2^62`` and 0. A value outside (NaN and infinities too) is *wild*: it is a grouping key of its own
 in the first aggregation, and the few of them, each times its rows, are added in sorted order at the end. After Demmel and Nguyen, "Fast reproducible
@@ -128,10 +129,12 @@ class ExactSum:
     def tame_total(self) -> str:
         """SQL of the sum of values that are not wild, over merged or partial columns; 0 where there is none."""
         c = self.column
-        parts = (f"{c}_sd", f"{c}_sc", f"{c}_sb", f"{c}_sl", f"{c}_sh")
-        d, e, b, low, high = (f"cast(coalesce({part}, 0L) as double)" for part in parts)
-        scale = [repr(2.0**-96), repr(2.0**-64), repr(2.0**-32)]
-        return f"(({d} * {scale[0]}D + {e} * {scale[1]}D) + {b} * {scale[2]}D + ({high} * {_STEP}D + {low}))"
+        terms, carried = [], "0L"
+        for part, unit in ((f"{c}_sd", 2.0**-96), (f"{c}_sc", 2.0**-64), (f"{c}_sb", 2.0**-32), (f"{c}_sl", 1.0)):
+            digit, carried = _carried(f"coalesce({part}, 0L) + {carried}")
+            terms.append(f"cast({digit} as double) * {unit!r}D")
+        terms.append(f"cast(coalesce({c}_sh, 0L) + {carried} as double) * {float(_STEP)!r}D")
+        return f"({' + '.join(terms)})"
 
     def _wild_total(self) -> str:
         """SQL of the sum of the wild values, in their order: one is multiplied once, however its rows were gathered before."""
@@ -146,7 +149,8 @@ class ExactSum:
         c = self.column
         if self.floating or self.kind.startswith("decimal"):
             return f"cast({self.total()} as double) / {c}_n"
-        return f"case when {c}_n > 0 then (cast({c}_sh as double) * {_STEP}D + cast({c}_sl as double)) / {c}_n end"
+        low, carried = _carried(f"{c}_sl")
+        return f"case when {c}_n > 0 then (cast({low} as double) + cast({c}_sh + {carried} as double) * {_STEP}D) / {c}_n end"
 
     @property
     def _value(self) -> str:
@@ -160,3 +164,9 @@ class ExactSum:
     def _wide(self) -> str:
         scale = self.kind.rstrip(")").split(",")[1] if "," in self.kind else "0"
         return f"decimal(38,{scale})"
+
+
+def _carried(whole: str) -> tuple[str, str]:
+    """SQL of what a grid keeps of a bigint, -2^31 to 2^31 - 1, and of what it carries into the next, in steps of that."""
+    above = f"({whole} + {_STEP // 2}L)"
+    return f"(({above} & {_STEP - 1}L) - {_STEP // 2}L)", f"shiftright({above}, 32)"
