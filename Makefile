@@ -48,5 +48,5 @@ lock: ## renew requirements.lock from pyproject.toml
 	@.tools/bin/uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --quiet -o requirements.lock
 
-clean: ## remove what was built, but not what was fetched
-	@rm -rf build .pytest_cache .ruff_cache .mypy_cache
+clean: ## remove what the demo, benchmarks and tests made, but not what was fetched, nor the lake, landing folder and reports of `make up`
+	@rm -rf build/demo build/bench build/logs build/screens build/*.txt .pytest_cache .ruff_cache .mypy_cache

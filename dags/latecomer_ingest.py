@@ -50,8 +50,11 @@ def news(folder: Path, context: Any, ask: Callable[[], dict[str, Any]] = status)
     newest = {"include_prior_dates": True, "map_indexes": -1}
     tasks = [(f"ingest_{folder.name}", "marker"), (TOGETHER, folder.name)]
     last = [context["ti"].xcom_pull(task_ids=task, key=key, **newest) for task, key in tasks]
-    # a lake that was removed since then is empty, and everything is new to it
-    return None if found in last and ask()["streams"] else found
+    if found not in last:
+        return found
+    # a lake that was removed since then does not know the stream, or is empty, and everything is new to it
+    known = ask()["streams"]
+    return None if (folder.name in known if STREAM.fullmatch(folder.name) else known) else found
 
 
 def hooks(folder: Path) -> dict[str, Callable[..., None]]:

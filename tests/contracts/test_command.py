@@ -6,6 +6,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+from latecomer.jobs import outcomes
 from latecomer.lake import small
 from latecomer.lake.location import Lake
 
@@ -37,6 +38,12 @@ def test_help_teaches():
         (["status", "--lake", "ftp://x"], "scheme"),
         (["status", "--lake", "lakes[1]"], "holds '['"),
         (["status", "--lake", "a%20b"], "holds '%20'"),
+        (
+            ["status", "--lake", "s3://bucket/a%20b"],
+            "holds '%20', which the path of a Delta table cannot; choose another prefix",
+        ),
+        (["status", "--lake", "s3://bucket/a//b"], "holds an empty name"),
+        (["ingest", "--lake", "lake", "--stream", "s", ""], "PATH: '': names no file and no folder"),
         (["ingest", "--lake", "", "--stream", "s", "q.yaml"], "--lake: '': names no place"),
         (["status", "--lake", "file:/a/b"], "--lake: 'file:/a/b': is neither a path nor a URI; write file:///a/b"),
         (["status", "--lake", "s3:/a/b"], "--lake: 's3:/a/b': is neither a path nor a URI; write s3://a/b"),
@@ -132,3 +139,13 @@ def test_a_reader_that_stops_reading_is_no_internal_error(tmp_path):
     with os.fdopen(writing, "wb") as closed:
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_error_that_cannot_be_asked_for_its_text_is_said_all_the_same():
+    """One of a JVM that is gone asks it for its text."""
+
+    class Dead(Exception):
+        def __str__(self):
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    assert outcomes._fault(Dead()) == "internal error: Dead: said no more"

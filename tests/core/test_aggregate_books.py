@@ -1,11 +1,14 @@
 """The aggregates' ledger, from tables written by hand: what counts as off, whatever groups are called. No Spark."""
 
 import math
+from collections import Counter
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from latecomer.lake import small
 from latecomer.lake.location import Lake
+from latecomer.quality import promise, windowed
 from latecomer.quality.promise import allowed_misses
 from latecomer.quality.windowed import ledger
 from latecomer.specs.loading import parse_query
@@ -43,10 +46,11 @@ def opened(published):
     return rows.append_column("published", pa.array([published]))
 
 
-def written(folder, group, errors, published=10):
-    """Ten windows of ten rows on time; some of them corrected, with these errors and one row more."""
+def written(folder, group, errors, published=10, kept=None):
+    """So many windows of ten rows on time; some of them corrected, with these errors and one row more."""
     lake, spec = Lake(str(folder / "lake")), parse_query(QUERY.format(group))
-    small.append(lake, "on_time", "q", answers(group, range(10), [10] * 10, revision=[0] * 10), "run", 0)
+    kept = kept or published
+    small.append(lake, "on_time", "q", answers(group, range(kept), [10] * kept, revision=[0] * kept), "run", 0)
     if errors:
         n = len(errors)
         fixed = answers(group, range(n), [11] * n, revision=[1] * n, error=[float(e) for e in errors])
@@ -79,7 +83,7 @@ def test_an_answer_is_off_from_the_error_on_and_where_the_error_is_no_number(tmp
 
 
 def test_answers_that_are_gone_are_no_longer_there_after_repair(tmp_path):
-    [row] = written(tmp_path, "g", [], published=16)
+    [row] = written(tmp_path, "g", [], published=16, kept=10)
     assert row["achieved_final"] == 10 / 16
 
 
@@ -99,3 +103,35 @@ def test_few_windows_do_not_cry_wolf_and_many_misses_are_no_chance(n):
     most = allowed_misses(n, 0.95)
     assert binom.sf(most, n, 0.05) <= 0.05 < (binom.sf(most - 1, n, 0.05) if most else 1.0)
     assert n < 500 or most < 0.08 * n
+
+
+@pytest.mark.parametrize("windows", [11, 116, 148, 167])
+def test_a_period_that_just_reaches_what_chance_allows_is_not_below_it(tmp_path, windows):
+    allowed = allowed_misses(windows, 0.9, 0.05)
+    for off in (allowed, allowed + 1):
+        rows = pd.DataFrame(written(tmp_path / f"{off}", "g", [1.0] * off, windows))
+        [judged] = promise.bounds(parse_query(QUERY.format("g")), rows).to_dict("records")
+        assert (judged["achieved_on_time"] >= judged["least"]) == (off == allowed)
+
+
+@pytest.mark.parametrize(("size", "slide"), [(1_000, 100), (100, 100), (70, 30)])
+@pytest.mark.parametrize("period", [1, 7, 90, 100, 130, 5_000])
+def test_a_late_row_counts_in_the_periods_in_which_its_windows_end(tmp_path, size, slide, period):
+    """Periods of less than a slide between two of them are of neither: once there were three million for a late row."""
+    window = f"{{size: {size} us, slide: {slide} us}}"
+    text = QUERY.format("g").replace("window: 1 s", f"window: {window}").replace("period: 10 s", f"period: {period} us")
+    lake, starts = Lake(str(tmp_path)), [-700, -slide, 0, 35 * slide]
+    counts = [1 + 3 * place for place in range(len(starts))]
+    spans = {
+        "windows_from": starts,
+        "windows_to": [start + (count - 1) * slide + size for start, count in zip(starts, counts, strict=True)],
+    }
+    rows = {name: pa.array(values, pa.int64()).cast(TIME) for name, values in spans.items()}
+    small.append(lake, "late", "q", pa.table({"seq": pa.array(range(len(starts)), pa.int64()), **rows}), "run", 0)
+    wanted = Counter(
+        each
+        for start, count in zip(starts, counts, strict=True)
+        for each in {(start + k * slide + size - 1) // period * period for k in range(count)}
+    )
+    found = windowed._late(lake, parse_query(text))
+    assert found["late"].to_dict() == found["pending"].to_dict() == wanted

@@ -267,6 +267,7 @@ def test_policy_state_survives_json_at_every_interval() -> None:
     class Killed:
         policy = CalibratedRetention.build(0.9, **fresh)  # type: ignore[arg-type]
         needs_lateness = True
+        expires = True
 
         def observe(self, stats: IntervalStats) -> None:
             self.policy = CalibratedRetention.from_dict(json.loads(json.dumps(self.policy.to_dict())))

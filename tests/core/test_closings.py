@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.arrivals import Arrivals, Arrived
 from latecomer.core.closings import closings
+from latecomer.core.looks import windows_of
 from latecomer.core.time import NEVER
 from latecomer.core.windows import Grid
 
@@ -51,3 +52,19 @@ def test_windows_close_at_the_first_arrival_that_reaches_them(grid, given_rows, 
     columns = (found.shard, found.window, found.seq, found.wait_us)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == wanted
     assert list(found.after) == after
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.sampled_from([Grid(40, 20), Grid(20, 20), Grid(30, 20), Grid(10, 20), Grid(70, 30), Grid(600, 1)]),
+    st.lists(st.integers(-300, 300), max_size=30, unique=True),
+)
+def test_windows_of_panes_are_those_of_each(grid, panes):
+    found = windows_of(grid, np.array(sorted(panes), np.int64)).tolist()
+    assert found == sorted(windows_with(grid, [pane * grid.pane_us for pane in panes]))
+
+
+def test_windows_of_a_day_by_the_second_cost_what_they_are():
+    """One row in each of 86,400 panes: once every window per pane was listed, 7.5 billion."""
+    found = windows_of(Grid(86_400, 1), np.arange(86_400))
+    assert len(found) == 2 * 86_400 - 1 and found[0] == 1 - 86_400 and (np.diff(found) == 1).all()

@@ -100,7 +100,7 @@ def test_rows_held_are_never_more_than_came():
 class Short:
     """A constant retention that needs the sample."""
 
-    needs_pairs, needs_candidates, needs_lateness = True, False, False
+    needs_pairs, needs_candidates, needs_lateness, expires = True, False, False, True
 
     def observe(self, stats):
         pass

@@ -108,6 +108,18 @@ def test_a_header_cell_may_hold_a_line_break():
     assert text.lines.to_pylist() == [3] and [line for line, _, _ in text.bad] == [4]
 
 
+@pytest.mark.parametrize("raw", [b"a,b", b"a,b\n", b'"a",b', b'"a\n0",b', b"a,b\r\n", b"\n\na,b"])
+def test_a_header_alone_is_a_file_without_rows(raw):
+    text = csv_of(raw)
+    assert text.rows.num_rows == 0 and text.rows.num_columns == 2 and not text.bad
+
+
+@pytest.mark.parametrize("raw", [b"event_ts,v,v\n1,2,3\n", b"event_ts,v,V\n1,2,3\n"])
+def test_a_name_that_stands_twice_in_a_header_is_said(raw):
+    with pytest.raises(FileProblem, match=r"more than one column '[vV]'"):
+        csv_of(raw)
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_are_counted_as_an_editor_does(end):
     """Blank lines before the header, below it, between rows and at the end; cells with line breaks; rows of empty cells are rows."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from latecomer.core.estimators import SeparableRecall
 from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
-from latecomer.core.join import IntervalSummary
+from latecomer.core.join import IntervalSummary, JoinControl
 from latecomer.core.policies import (
     Constant,
     KeepAll,
@@ -261,3 +261,24 @@ def test_a_target_of_all_pairs_keeps_everything():
     policy = restore_policy(replace(USUAL, target=1.0), None, None)
     assert policy.choose(3) == (FOREVER, FOREVER) and not policy.needs_pairs
     assert isinstance(restore_policy(replace(USUAL, target=1.0), through_json(policy.to_dict()), None), KeepAll)
+
+
+def test_a_recall_of_one_keeps_everything_where_a_recall_is_what_decides():
+    for settings in EVERY:
+        policy = restore_policy(replace(settings, target=1.0), None, None)
+        keeps = settings.strategy == "exact" or named(settings) == "calibrated"
+        assert isinstance(policy, KeepAll) == keeps and policy.expires != keeps, named(settings)
+        assert settings.strategy != "k_slack" or policy.choose(5) == (70_000, 70_000)
+
+
+def test_what_is_held_for_good_is_one_count():
+    control = JoinControl(KeepAll(), window_us=SECOND, interval_us=SECOND, granularity_us=G, period_us=P)
+    for j in range(2_000):
+        if j % 500 == 250:
+            control.restore(json.loads(json.dumps(control.to_dict())))
+        rows = np.array([j * 10]), np.array([3])
+        delays = np.array([0]), np.array([3])
+        control.step([IntervalSummary(j, j * SECOND, (rows, rows), (delays, delays), np.empty((0, 6), np.int64))])
+    assert [each.total() for each in control.held] == [6_000, 6_000]
+    assert control.account(control.closed_periods()[-1]).held_max == 2 * 3 * 1_990
+    assert len(json.dumps(control.to_dict()["held"])) < 100

@@ -80,3 +80,28 @@ def test_housekeeping_shortens_the_log(lake):
     assert tend(lake, [("late", "q")], MANY_FILES)
     assert len(list(logs.glob("*.json"))) <= CHECKPOINT_EVERY + 1
     assert small.read(lake, "late", "q").num_rows == MANY_FILES + 2
+
+
+@pytest.mark.parametrize("commits", [1, 13])
+def test_a_table_whose_deletion_stops_anywhere_can_be_read_or_is_gone(lake, monkeypatch, commits):
+    """And then it is deleted for good. Spark leaves checksums beside the log."""
+    for number in range(1, commits):
+        small.append(lake, "late", "q", pa.table(ROW), "w", number)
+    log = Path(lake.table("late", "q"), "_delta_log")
+    (log / f"{0:020}.crc").write_text("{}")
+    seen = []
+
+    def stop(name):
+        seen.append(name)
+        if name == "drop:file":
+            raise InterruptedError
+
+    monkeypatch.setattr(small.crash, "point", stop)
+    for _ in range(60):
+        try:
+            small.drop(lake, "late", "q")
+            break
+        except InterruptedError:
+            table = small.open_table(lake, "late", "q")
+            assert table is None or small.count(lake, "late", "q") >= 1
+    assert seen.count("drop:file") > commits and not Path(lake.table("late", "q")).exists()

@@ -228,11 +228,31 @@ def test_null_values_count_as_rows_and_change_no_sum():
 
     assert needed("count", None) == [16], "two of four rows were late"
     assert needed("count") == needed("sum") == needed("avg") == needed("min") == needed("max") == []
-    assert needed("median") == [16], "the share lost is of rows, nulls too: on the safe side"
+    assert needed("median") == [], "the share lost is of values"
     only = cells_of([25, 3], [1.0, null], [0, 0], grid)
     for name in ("sum", "avg", "min", "max"):
         found = required_answers(only, grid, [Span(0, 0, 10**9)], [Function(name, 0)], 0.5)[0][0]
         assert found.required_us.tolist() == [16], f"{name}: an answer that is missing altogether is off"
+
+
+@pytest.mark.parametrize("name", ["sum", "avg", "median", "quantile"])
+def test_an_aggregate_of_a_column_is_steered_by_its_values_and_not_by_rows(name):
+    """Of a hundred rows the two that have a value come late; and of a thousand, one in fifty has one: as twenty rows with values."""
+    grid, null, far = Grid(1_000, 1_000), math.nan, [Span(0, 0, 10**9)]
+    late = cells_of([*range(98), 1_500, 98, 99], [*[null] * 98, null, 2.0, 3.0], [0] * 101, grid)
+    seen = required_answers(late, grid, far, [Function(name, 0)], 0.05)[0][0]
+    assert seen.required_us.tolist() == [502], "every value would be missing"
+    values = np.random.default_rng(2).normal(10, 3, 20)
+    sparse = np.full(1_000, null)
+    sparse[::50] = values
+    found = [
+        required_coverage(
+            cells_of(np.arange(len(v)), v, [0] * len(v), grid), grid, far, [Function(name, 0)], 0.05, 0.05
+        )[0][0]
+        for v in (sparse, values, np.full(1_000, null))
+    ]
+    assert found[0].needed_coverage == found[1].needed_coverage > 0.5
+    assert found[2].needed_coverage == 0.0, "there is nothing to be off"
 
 
 def test_sums_that_are_nan_are_nan_whatever_is_missing():
@@ -366,10 +386,21 @@ def test_spans_looked_at_together_are_what_each_is_alone(rows, sizes, asked, tog
         lambda these: required_answers(cells, grid, these, functions, 0.05),
         lambda these: required_members(best, 2, grid, these),
     ]
-    with mock.patch.object(looks, "LOOKED_AT", together):
-        for way in ways:
-            alone = [way([span])[0] for span in spans]
+    for way in ways:
+        alone = [way([span])[0] for span in spans]
+        with mock.patch.object(looks, "LOOKED_AT", together):
             assert [list(map(as_said, seen)) for seen in way(spans)] == [list(map(as_said, seen)) for seen in alone]
+
+
+def test_a_wide_window_is_looked_at_a_part_at_a_time():
+    """One row in each pane, each in 200 windows: about as many entries at once as asked for, not all 80,000."""
+    grid, n = Grid(2_000, 10), 400
+    pane, bucket = np.arange(n), np.full(n, -1)
+    with mock.patch.object(looks, "LOOKED_AT", 5_000):
+        parts = list(looks.looks(grid, pane, bucket, [Span(-199, n, 10**9), Span(0, 3, 10**9)]))
+    assert max(len(each.at) for each in parts) <= 2 * 5_000 and len(parts) > 10
+    assert np.concatenate([each.span for each in parts]).tolist() == [0] * (n + 199) + [1] * 4
+    assert np.concatenate([each.window for each in parts]).tolist() == [*range(-199, n), *range(4)]
 
 
 def as_said(seen):

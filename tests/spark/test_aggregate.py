@@ -5,6 +5,7 @@ number of repairs, the same tables, byte for byte.
 """
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -26,6 +27,7 @@ from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from tests.support import events
@@ -318,6 +320,48 @@ def test_a_sum_of_integers_that_fits_is_found(spark):
     sums = [sum(v for v in each if v is not None) if any(v is not None for v in each) else None for each in cases]
     wanted = [v if v is not None and -(2**63) <= v < 2**63 else None for v in sums]
     assert [found[i] for i in range(len(cases))] == wanted
+
+
+def test_a_sum_of_decimals_of_which_a_part_does_not_fit_is_missing(spark):
+    """And not what the other parts add up to."""
+    most, total = Decimal("9" * 38), ExactSum("v", "decimal(38,0)")
+    parts = [
+        (0, 0, most),
+        (0, 0, most),
+        (0, 1, Decimal(7)),
+        (1, 0, most),
+        (1, 1, Decimal(-1)),
+        (2, 0, None),
+        (2, 1, Decimal(3)),
+    ]
+    rows = spark.createDataFrame(parts, "key int, pane int, v decimal(38,0)")
+    panes = rows.groupBy("key", "pane").agg(*map(F.expr, named(total.partial())))
+    merged = panes.groupBy("key").agg(*map(F.expr, named(total.merge())))
+    assert dict(merged.selectExpr("key", total.total()).collect()) == {0: None, 1: Decimal(10**38 - 2), 2: 3}
+    so_far = panes.select(
+        "key",
+        "pane",
+        *(value.alias(name) for name, value in total.running(Window.partitionBy("key").orderBy("pane")).items()),
+    )
+    found = {(key, pane): value for key, pane, value in so_far.selectExpr("key", "pane", total.total()).collect()}
+    assert found == {(0, 0): None, (0, 1): None, (1, 0): most, (1, 1): Decimal(10**38 - 2), (2, 0): None, (2, 1): 3}
+
+
+def test_an_answer_that_a_late_row_does_not_change_is_not_off(lake, tmp_path):
+    """A ninth tenth between two of five values is at no rank within 0.05 of its own."""
+    values = [*range(1, 6), None, None, None, None, None, 9, None]
+    times = pa.array([1_700_000_000_000_000 + (30 if v == 9 else 1) * 1_000_000 for v in values], pa.int64())
+    load(
+        lake, pa.table({"stream": ["a"] * len(values), "event_ts": times, "v": pa.array(values, pa.int64())}), tmp_path
+    )
+    spec = parse_query(
+        "name: q\nkind: aggregate\nstreams: {s: a}\nwindow: 10 s\nselect: {p: quantile(v, 0.9)}\n"
+        "quality: {error: 0.05, probability: 0.9, period: 1 h}\nstrategy: {name: k_slack, slack: 0 s, gamma: 1 us}\n"
+    )
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    [fixed] = small.read(lake, "corrections", "q").to_pylist()
+    assert (fixed["rows"], fixed["p"], fixed["error"]) == (11, 4.6, 0.0)
 
 
 @pytest.mark.parametrize("kind", ["bigint", "double"])

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from latecomer.lake.location import Lake
+from latecomer.quality import once
 from latecomer.quality.checks import check
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
@@ -95,3 +96,22 @@ def test_a_row_that_stands_twice_is_named(whole, tmp_path, area, kind):
 def test_a_late_row_that_is_registered_twice_is_missed(whole, tmp_path, kind):
     lake = damaged(whole, tmp_path, "late", kind, lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
     assert broken(lake, kind) == {BOOKS}
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "join"])
+def test_a_repair_that_ends_during_a_check_breaks_no_law(lake, tmp_path, monkeypatch, kind):
+    """Airflow starts both after each run."""
+    table = events.disordered(5, rows=400).drop_columns(["seq"])
+    ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
+    run(lake, spec(kind), flush=True)
+    counted, repaired = once.stored, []
+
+    def meanwhile(*arguments):
+        found = counted(*arguments)
+        repaired.append(repair(lake, spec(kind), flush=True).corrections)
+        return found
+
+    monkeypatch.setattr(once, "stored", meanwhile)
+    assert not broken(lake, kind) and repaired[0] > 0
+    monkeypatch.undo()
+    assert not broken(lake, kind)

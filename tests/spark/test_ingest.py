@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import math
 import signal
+import time
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -143,6 +146,161 @@ def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
     assert all(row["file"].endswith("a.csv") and row["raw"] for row in bad)
     assert [row["note"] for row in rows_of(lake, "s")] == ["two\nlines", "x"]
     assert stream_totals(lake) == {"s": {"rows": 2, "quarantined": 6}} and quarantined(lake, ["s", "s", "none"]) == 6
+
+
+def test_times_that_leave_no_room_for_a_window_go_to_quarantine(lake, tmp_path):
+    """A row of the year 9950 was in no window, and one of the last microsecond there is had no event time at all."""
+    last = "9999-12-31T23:59:59.999999Z"
+    lines = [
+        "2024-01-01T00:00:00Z,2024-01-01T00:00:00Z",
+        f"2024-01-01T00:00:00Z,{last}",
+        f"{last},{last}",
+        "9891-12-31T00:00:00Z,9891-12-31T00:00:00Z",
+    ]
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["event_ts,arrival_ts", *lines, "9950-01-01T00:00:00Z,9950-01-01T00:00:00Z"])
+    )
+    done = ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
+    assert done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 3}
+    reasons = {row["line"]: row["reason"] for row in views.quarantine(lake, ["s"]).to_pylist()}
+    assert sorted(reasons) == [3, 4, 6] and all("after 9892-03-" in reason for reason in reasons.values())
+
+
+def test_text_that_says_more_than_its_column_holds_goes_to_quarantine(lake, tmp_path):
+    """Rounded it would be another value: no equality would find it."""
+    first = pa.table(
+        {
+            "event_ts": [0],
+            "d": pa.array([Decimal("0.50")]).cast(pa.decimal128(5, 2)),
+            "w": pa.array([Decimal(1)]).cast(pa.decimal128(38, 0)),
+            "f": pa.array([0.5], pa.float32()),
+            "day": pa.array([date(2024, 1, 1)]),
+        }
+    )
+    pq.write_table(first, tmp_path / "first.parquet")
+    ingest(lake, [str(tmp_path / "first.parquet")], IngestOptions(stream="s"))
+    names = ["d", "w", "f", "day"]
+    good = [
+        ("0.25", "7", "1.5", "2024-01-02"),
+        ("-3.100", "9" * 38, "0.1", "2024-01-02T00:00:00"),
+        ("1e2", "1.0", "Infinity", ""),
+        (".5", "", "-inf", ""),
+    ]
+    bad = [
+        ("d", "0.125"),
+        ("d", "0.004"),
+        ("d", "99999"),
+        ("w", "0.4"),
+        ("f", "1e300"),
+        ("f", "-1e39"),
+        ("day", "2024-01-02T10:00:00"),
+    ]
+    lines = [",".join(each) for each in good] + [
+        ",".join(value if n == name else "" for n in names) for name, value in bad
+    ]
+    (tmp_path / "a.csv").write_text(
+        "event_ts,d,w,f,day\n" + "".join(f"{i},{line}\n" for i, line in enumerate(lines, 1))
+    )
+    ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
+    stored = [tuple(row[name] for name in names) for row in rows_of(lake, "s")[1:]]
+    day, most = date(2024, 1, 2), Decimal("9" * 38)
+    tenth = float(np.float32(0.1))
+    assert stored == [
+        (Decimal("0.25"), 7, 1.5, day), (Decimal("-3.10"), most, tenth, day), (100, 1, math.inf, None), (Decimal("0.50"), None, -math.inf, None),
+    ]  # fmt: skip
+    reasons = [row["reason"] for row in views.quarantine(lake, ["s"]).sort_by("line").to_pylist()]
+    assert [reason.split()[1] for reason in reasons] == [name for name, _ in bad]
+
+
+@pytest.mark.parametrize(
+    "column", [["10", "-5", "007", "-12", "-0", "99999999999999999999", "-99999999999999999999", "+3"]]
+)
+def test_whole_numbers_of_any_length_and_sign_order_rows(lake, tmp_path, column):
+    pq.write_table(pa.table({"seq": column, "event_ts": [0] * len(column)}), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("seq,event_ts\n" + "".join(f"{each},0\n" for each in column))
+    for stream, name in (("a", "a.parquet"), ("b", "b.csv")):
+        ingest(lake, [str(tmp_path / name)], IngestOptions(stream=stream))
+        assert [int(row["source_seq"]) for row in rows_of(lake, stream)] == sorted(map(int, column))
+    (tmp_path / "c.csv").write_text("seq,event_ts\n10,0\n-5,0\nx,0\n")
+    with pytest.raises(InputError, match="column seq: 'x'"):
+        ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(stream="c"))
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_hundreds_of_small_files_are_as_one(lake, tmp_path, monkeypatch, few):
+    """Of three formats and several sets of columns; every row has its file's name and place."""
+    if not few:
+        monkeypatch.setattr(tables, "FEW_ROWS", 10)
+    folder, wanted = tmp_path / "in", []
+    folder.mkdir()
+    for i in range(120):
+        if i % 3 == 0:
+            (folder / f"{i:03}.csv").write_text(
+                f"event_ts,v\n{i},{i}\nnever,{i}\n" if i % 2 else f"v,event_ts,w\n{i},{i},x\n"
+            )
+        elif i % 3 == 1:
+            (folder / f"{i:03}.json").write_text(
+                json.dumps({"event_ts": i, "v": i} | ({"w": {"a": 1}} if i % 2 else {})) + "\n"
+            )
+        elif i % 20 == 2:
+            pq.write_table(pa.table({"event_ts": [i], "v": [i]}), folder / f"{i:03}.parquet")
+        else:
+            (folder / f"{i:03}.csv").write_text("event_ts,v\n" if i % 2 else "")
+            continue
+        wanted.append((i, ("x" if i % 6 == 0 else '{"a":1}' if i % 6 == 1 else None)))
+    started = time.monotonic()
+    done = ingest(lake, [str(folder)], IngestOptions(stream="s"))
+    assert time.monotonic() - started < 60
+    assert done.rows_ingested == {"s": len(wanted)}
+    assert [(row["v"], row["w"]) for row in rows_of(lake, "s")] == wanted
+    bad = views.quarantine(lake, ["s"]).to_pylist()
+    assert sorted((Path(row["file"]).name, row["line"]) for row in bad) == [
+        (f"{i:03}.csv", 3) for i in range(3, 120, 6)
+    ]
+
+
+def test_a_file_among_many_is_named(lake, tmp_path):
+    for i in range(5):
+        (tmp_path / f"{i}.json").write_text('{"event_ts": 1, "v": 1}\n')
+    (tmp_path / "3.json").write_text('{"event_ts": 1, "V": 1}\n')
+    with pytest.raises(InputError, match=r"3.json: column V: .*case only"):
+        ingest(lake, [str(tmp_path)], IngestOptions(stream="s"))
+    (tmp_path / "3.json").write_text('{"event_ts": 1, "v": 1, "V": 2}\n')
+    with pytest.raises(InputError, match=r"3.json: .*more than one column"):
+        ingest(lake, [str(tmp_path)], IngestOptions(stream="s"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "says"),
+    [
+        (pa.list_(pa.timestamp("ns")), [[1500]], "nanoseconds inside column 'o'"),
+        (pa.struct([("a b", pa.int64())]), [{"a b": 1}], "a field 'a b' in column 'o'"),
+        (pa.list_(pa.struct([("c,d", pa.int64())])), [[{"c,d": 1}]], "a field 'c,d' in column 'o'"),
+        (pa.list_(pa.time64("us")), [[5]], "'o' of type list<"),
+    ],
+)
+def test_what_a_table_cannot_hold_inside_a_column_is_refused(lake, tmp_path, kind, values, says):
+    pq.write_table(pa.table({"event_ts": [0], "o": pa.array(values, kind)}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=says):
+        ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
+
+
+def test_numbers_too_large_for_a_time_go_to_quarantine(lake, tmp_path):
+    (tmp_path / "a.csv").write_text("event_ts,v\n100,1\n1e28,2\n999999999999999999,3\n")
+    large = [Decimal(100), Decimal("9" * 35)]
+    pq.write_table(pa.table({"event_ts": pa.array(large, pa.decimal128(38, 0)), "v": [1, 2]}), tmp_path / "a.parquet")
+    for name, unit in (("a.csv", "s"), ("a.parquet", "ms")):
+        done = ingest(lake, [str(tmp_path / name)], IngestOptions(stream=unit, time_unit=unit))
+        assert done.rows_ingested == {unit: 1} and done.rows_quarantined[unit] >= 1
+
+
+def test_few_rows_of_long_text_are_not_brought_to_the_driver(lake, tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text("event_ts,v\n" + "".join(f"{i},{'x' * 1000}\n" for i in range(50)) + "never,1\n")
+    few = []
+    monkeypatch.setattr(ingestion._Ingestion, "_write_few", lambda *_: few.append(True))
+    monkeypatch.setattr(tables, "FEW_BYTES", 50_000)
+    assert ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s")).rows_ingested == {"s": 50}
+    assert not few and len(rows_of(lake, "s")) == 50 and quarantined(lake, ["s"]) == 1
 
 
 def test_json_lines_gzip_and_nested_values(lake, tmp_path):

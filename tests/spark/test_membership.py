@@ -1,5 +1,6 @@
 """Membership on Spark against sets: on time, after repair, for all strategies and any cut."""
 
+import math
 from datetime import datetime
 from decimal import Decimal
 
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from latecomer.core.slack import Fixed
 from latecomer.jobs import element as elements
-from latecomer.lake import views
+from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
@@ -187,3 +188,28 @@ def test_a_mistake_is_named_as_the_file_says_it(tmp_path, spark):
     for element, key in (("w", r"element"), ("{x: k, y: w}", r"element\.y"), ("{x: k, y: note}", r"element\.y")):
         with pytest.raises(SpecError, match=rf"test\.yaml:\d+: {key}: "):
             run(lake, query(element=element))
+
+
+def test_a_late_row_without_an_element_is_not_registered(lake, tmp_path):
+    """Null and NaN are none, and change nothing."""
+    rows = [
+        ("a", 1, 1.5),
+        ("b", 1, 1.5),
+        ("a", 60, 1.5),
+        ("b", 60, 1.5),
+        ("a", 2, math.nan),
+        ("a", 3, None),
+        ("a", 4, 2.5),
+    ]
+    times = pa.array([1_700_000_000_000_000 + at * 1_000_000 for _, at, _ in rows], pa.int64())
+    table = pa.table(
+        {
+            "stream": [name for name, _, _ in rows],
+            "event_ts": times,
+            "x": pa.array([x for _, _, x in rows], pa.float64()),
+        }
+    )
+    load(lake, table, tmp_path)
+    spec = parse_query("name: q\nkind: membership\nstreams: {a: a, b: b}\nelement: x\nwindow: 10 s\n")
+    run(lake, spec, flush=True)
+    assert small.read(lake, "late", "q")["seq"].to_pylist() == [6]

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyspark
 from latecomer.lake import small
 from latecomer.lake.location import Lake
+from latecomer.spark.query import sql
 from latecomer.spark.session import ONE_TASK_ROWS, QUICK_ROWS, SMALL_ROWS, java_options, session, settings, tune
+from latecomer.specs.expressions import Literal
 from py4j.java_gateway import JavaClass, JVMView
 from pyspark.sql import functions as F
 
@@ -68,6 +70,31 @@ def test_a_session_that_was_there_before_is_made_to_mean_the_same(spark, tmp_pat
         assert session(Lake(tmp_path)) is spark and spark.conf.get("spark.sql.session.timeZone") == "UTC"
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_text_of_a_query_is_what_it_says(spark, tmp_path):
+    """Spark would put a variable of the environment in the place of ``${env:NAME}``: a password, at worst."""
+    texts = [
+        "${env:HOME}",
+        "${spark.master}",
+        "${nothing} $x $",
+        "a'b\"c\\n{}`%_",
+        "\\u0024",
+        "Köln \U0001d11e",
+        "".join(map(chr, range(1, 128))),
+    ]
+    odd = {"spark.sql.variable.substitute": "true", "spark.sql.parser.escapedStringLiterals": "true"}
+    for key, value in odd.items():
+        spark.conf.set(key, value)
+    session(Lake(tmp_path))
+    assert not {key: spark.conf.get(key) for key in odd}.items() & odd.items()
+    written = [sql(Literal(text)) for text in texts]
+    assert list(spark.range(1).selectExpr(*written).first()) == texts
+    spark.conf.set("spark.sql.variable.substitute", "true")
+    try:
+        assert list(spark.range(1).selectExpr(*written).first()) == texts, "whatever a session says"
+    finally:
+        spark.conf.set("spark.sql.variable.substitute", "false")
 
 
 def test_one_partition_for_few_rows_and_as_many_as_were_given_for_more(spark):

@@ -26,7 +26,7 @@ assumption: for an observed window it finds, per group, the least slack whose an
 known now. It is what ``calibrated`` learns from, and what `explain` draws.
 
 Errors: relative for COUNT, SUM, AVG, MIN, MAX (``|answer - truth| / |truth|``, 0 where they are equal); in rank, as a share of
-the rows, for MEDIAN and QUANTILE; an answer that is missing altogether has error infinity.
+the values, for MEDIAN and QUANTILE (0 where they are equal: between two values there is no rank); an answer that is missing altogether has error infinity.
 
 References
 ----------
@@ -194,8 +194,8 @@ def required_coverage(
     Returns
     -------
     list of list of Observed
-        Per span, in the order of windows, those without rows left out. The size of a window is its rows per group; `cv` is pooled over
-        groups, so it is not underestimated where groups differ.
+        Per span, in the order of windows, those without rows left out. The size of a window is its rows per group, of which an aggregate
+        of a column reads those that are not null; `cv` is pooled over groups, so it is not underestimated where groups differ.
     """
     found: list[list[Observed]] = [[] for _ in spans]
     for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
@@ -203,12 +203,16 @@ def required_coverage(
         rows, group = cells.rows[seen.at], cells.group[seen.at]
         by = order_of(place, group)
         groups = np.bincount(place[by][cuts(place[by], group[by])[:-1]])
-        sizes = np.bincount(place, rows) / groups
         needed = np.zeros(len(groups))
         for each in functions:
-            cv = np.zeros(len(groups)) if each.column is None else _variations(cells, each.column, seen.at, place)
+            if each.column is None:
+                values, cv = np.bincount(place, rows), np.zeros(len(groups))
+            else:
+                values = np.bincount(place, cells.counted[each.column, seen.at])
+                cv = _variations(cells, each.column, seen.at, place)
+            sizes = (values / groups).tolist()
             least = [needed_coverage(each.name, n, v, error, delta) for n, v in zip(sizes, cv.tolist(), strict=True)]
-            needed = np.maximum(needed, least)
+            needed = np.maximum(needed, np.where(values > 0, least, 0.0))  # without a value there is nothing to be off
         weight = rows * seen.stands_for
         seen.hand_out(
             by_window(seen.window, place, seen.wait, weight, grid.granularity_us, np.minimum(needed, 1.0)), found
@@ -244,7 +248,7 @@ def required_answers(
 
     Per (window, group) the cells are sorted by wait, longest first; after each, everything so far is what a slack up to that
     wait would have lost. The longest wait at which some aggregate is off by `error` or more must be waited for. For MEDIAN and
-    QUANTILE the share lost bounds the error in rank.
+    QUANTILE the share of values lost bounds the error in rank.
     """
     found: list[list[Observed]] = [[] for _ in spans]
     for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
@@ -275,9 +279,8 @@ def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Functi
     total = np.add.reduceat(rows, starts)[answer]
     lost = _running(rows, starts)
     gone = lost >= total
-    if (function.name == "count" and function.column is None) or function.name in RANKED:
+    if function.column is None:
         return gone | (lost / total >= error)
-    assert function.column is not None
     column = function.column
     count = cells.counted[column, at]
     count_all = np.add.reduceat(count, starts)[answer]
@@ -285,6 +288,8 @@ def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Functi
     if function.name == "count":
         return gone | (_relative(count_all - count_lost, count_all) >= error)
     gone |= (count_all > 0) & (count_lost >= count_all)
+    if function.name in RANKED:
+        return gone | (count_lost / np.maximum(count_all, 1.0) >= error)
     if function.name in ("min", "max"):
         value = cells.least[column, at] if function.name == "min" else cells.most[column, at]
         value = value if function.name == "min" else -value

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.arrivals import Arrivals, Arrived, first_at
-from latecomer.core.looks import every_number
+from latecomer.core.looks import windows_of
 from latecomer.core.windows import Grid
 
 Int64 = NDArray[np.int64]
@@ -77,7 +77,7 @@ def closings(
         steps = first_at(arrivals, reached, shard)
         numbers, seqs, times = (values[steps[0] > last] for values in steps)
         there = np.unique(np.concatenate([panes[shard], *(each.panes for each in arrived.intervals[shard])]))
-        held = np.unique(windows_of(grid, there))
+        held = windows_of(grid, there)
         end = None if flush is None else flush[1][shard]
         if flush is not None and end is not None and len(held) and held[-1] > (numbers[-1] if len(numbers) else last):
             numbers = np.append(numbers, held[-1])
@@ -91,9 +91,3 @@ def closings(
         parts.append((np.full(len(closed), shard, np.int64), closed, seqs[place], wait))
     columns = [np.concatenate(each) for each in zip(*parts, strict=True)] if parts else [np.empty(0, np.int64)] * 4
     return Closings(columns[0].astype(np.int32), columns[1], columns[2], columns[3], tuple(after))
-
-
-def windows_of(grid: Grid, panes: Int64) -> Int64:
-    """Numbers of all windows that hold one of the panes, with repetitions, int64[k]."""
-    start = panes * grid.pane_us
-    return every_number(grid.first_of(start), grid.last_of(start))[1]

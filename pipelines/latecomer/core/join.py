@@ -28,7 +28,7 @@ Choices where the paper is silent
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,11 +64,14 @@ class RetentionPolicy(Protocol):
         Does it look at candidates and results by the delay of the arriving tuple?
     needs_lateness
         Are tuples counted by their delay against stream time, and not on their own stream?
+    expires
+        Does any tuple ever leave its buffer?
     """
 
     needs_pairs: bool
     needs_candidates: bool
     needs_lateness: bool
+    expires: bool
 
     def observe(self, stats: IntervalStats) -> None:
         """Take in one complete interval. Called once per interval that saw an arrival, in order."""
@@ -149,10 +152,12 @@ class Horizons:
 
     def at(self, side: int, stream_time_us: Int64, length_us: int, window_us: int) -> Int64:
         """`H` of stream `side` at arrivals of the given stream times (int64 us, same shape); before T: `NEVER`."""
-        place = np.searchsorted(self.interval, np.floor_divide(stream_time_us, length_us))
-        place = np.minimum(place, max(len(self.interval) - 1, 0))
-        known = stream_time_us > NEVER
         horizon = np.full(len(stream_time_us), NEVER, np.int64)
+        if not len(self.interval):
+            return horizon
+        place = np.searchsorted(self.interval, np.floor_divide(stream_time_us, length_us))
+        place = np.minimum(place, len(self.interval) - 1)
+        known = stream_time_us > NEVER
         base, keep = self.base[side][place], self.retention[side][place]
         moving = np.where(keep >= FOREVER, NEVER, stream_time_us - window_us - np.where(keep >= FOREVER, 0, keep))
         horizon[known] = np.maximum(base, moving)[known]
@@ -161,22 +166,34 @@ class Horizons:
 
 @dataclass
 class Held:
-    """Rows of one buffer by event-time bucket; they leave from the low end as the horizon passes their bucket."""
+    """Rows of one buffer by event-time bucket; they leave from the low end as the horizon passes their bucket.
+
+    Where `expires` is false none ever leaves, and they are counted without their buckets, which would grow for ever.
+    """
 
     bucket_us: int
     buckets: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    expires: bool = True
 
     def __post_init__(self) -> None:
         self.count = int(self.rows.sum())
+        if not self.expires:
+            self._in_one()
 
     def add(self, buckets: Int64, rows: Int64) -> int:
         """Rows arrive, in buckets that strictly increase; returns how many."""
         arrived = int(rows.sum())
         if arrived:
-            self.buckets, self.rows = merge_counts(self.buckets, self.rows, np.array(buckets), np.array(rows))
             self.count += arrived
+            if self.expires:
+                self.buckets, self.rows = merge_counts(self.buckets, self.rows, np.array(buckets), np.array(rows))
+            else:
+                self._in_one()
         return arrived
+
+    def _in_one(self) -> None:
+        self.buckets, self.rows = np.zeros(1, np.int64), np.array([self.count], np.int64)
 
     def expire(self, horizon_us: int) -> None:
         """Rows of buckets that lie wholly at or behind the horizon leave."""
@@ -264,7 +281,7 @@ class JoinControl:
         self.censored = [FOREVER, FOREVER]
         self.partial: IntervalStats | None = None
         bucket = held_bucket_us(interval_us, granularity_us)
-        self.held = [Held(bucket), Held(bucket)]
+        self.held = [Held(bucket, expires=policy.expires) for _ in (0, 1)]
         self.accounts: dict[int, PeriodAccount] = {}
         self.arrivals = [0, 0]
         self.first_t_us: int | None = None
@@ -412,7 +429,7 @@ class JoinControl:
         )
         self.partial = None if state["partial"] is None else from_dict(state["partial"])
         arrays = [[np.array(column, np.int64) for column in each] for each in state["held"]]
-        self.held = [Held(held.bucket_us, *columns) for held, columns in zip(self.held, arrays, strict=True)]
+        self.held = [replace(held, buckets=own[0], rows=own[1]) for held, own in zip(self.held, arrays, strict=True)]
         self.arrivals, self.largest_us = list(state["arrivals"]), list(state["largest_us"])
         self.first_t_us = state["first_t_us"]
         self.accounts = {

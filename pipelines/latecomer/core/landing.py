@@ -8,7 +8,6 @@ match a pattern (:func:`guess`), sums that do not depend on the order of files.
 from __future__ import annotations
 
 import codecs
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from numba import njit
+
+from latecomer.specs.common import repeated
 
 BLOCK_BYTES = 16 << 20
 """Bytes read at once. A record of CSV may have that many."""
@@ -58,8 +59,6 @@ class _Text:
         Empty lines before the first other one.
     broken
         Did it have bytes that are no UTF-8?
-    one_line
-        Does it have no newline below `above`?
     quotes, ends_quoted
         How many double quotes there are; is one the last sign but newlines?
     empty
@@ -90,7 +89,6 @@ class _Text:
             ends = np.flatnonzero(np.frombuffer(body, np.uint8) == ord("\n"))
             empty.append(line + 1 + np.flatnonzero(np.diff(ends, prepend=-1) == 1))
             line += len(ends)
-        self.one_line = line == 0
         self.empty = np.concatenate(empty)
 
     def blocks(self, surveyed: bool = True) -> Iterator[bytes]:
@@ -237,15 +235,24 @@ def _too_long(text: _Text) -> FileProblem:
 
 def _opened(text: _Text, skip: object, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
     """Blank lines are kept, as rows of nulls: they count as lines."""
-    end = [b"\n"] if text.one_line else []  # else there is no header to pyarrow
+    body = text.body() if text.quotes % 2 else _ended(text.body())
     return pacsv.open_csv(
-        pa.PythonFile(_Stream(itertools.chain(text.body(), end)), mode="r"),
+        pa.PythonFile(_Stream(body), mode="r"),
         read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
         parse_options=pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip),
         convert_options=pacsv.ConvertOptions(
             column_types=types, strings_can_be_null=True, null_values=[""], quoted_strings_can_be_null=True
         ),
     )
+
+
+def _ended(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same text, and its last line ends: a header that does not is none to pyarrow."""
+    last = next(blocks, b"")
+    for block in blocks:
+        yield last
+        last = block
+    yield last if last.endswith(b"\n") or not last else last + b"\n"
 
 
 class _Place:
@@ -401,7 +408,7 @@ def _objects(text, cuts, more):  # type: ignore[no-untyped-def]
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse columns without a name.
+    """Refuse columns without a name, or of a name that only case tells apart from another's, if anything.
 
     Raises
     ------
@@ -410,6 +417,9 @@ def check_names(names: Sequence[str]) -> None:
     """
     if any(not name.strip() for name in names):
         raise FileProblem("has a column without a name", "name every column in the header line")
+    twice = repeated(names)
+    if twice:
+        raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
 
 
 def _header(text: _Text) -> list[str]:
@@ -468,9 +478,9 @@ PATTERNS = {
 def guess(values: int, counts: dict[str, int]) -> str | None:
     """Narrowest Spark type of a text column, from how many of its `values` match each of `PATTERNS`; None: no value.
 
-    ``bigint`` in `counts`: how many of the whole numbers fit it. Whole numbers are ids as often as amounts, so none is rounded:
-    where some have more digits, the column is a decimal, or text. ``007`` is a name, not a number, so one leading zero keeps the column text.
-    ``NaN`` and ``Infinity`` are numbers, as Python and NumPy write them, but where a whole number beside them would be rounded.
+    ``bigint`` in `counts`: how many of the whole numbers fit it. Whole numbers are ids as often as amounts, so a column of them is never
+    rounded: where some have more digits, it is a decimal. Beside fractions they are amounts, and all are doubles. ``007`` is a name,
+    not a number, so one leading zero keeps the column text. ``NaN`` and ``Infinity`` are numbers, as Python and NumPy write them, but where a whole number beside them would be rounded.
     """
     if values == 0:
         return None

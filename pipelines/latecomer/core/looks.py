@@ -21,7 +21,7 @@ from latecomer.core.windows import Grid, Observed
 Int64 = NDArray[np.int64]
 
 LOOKED_AT = 1 << 20
-"""Entries of windows that are looked at together, about; 100 bytes each."""
+"""Entries of windows that are looked at together, about, or those of one window; 100 bytes each."""
 
 
 class Span(NamedTuple):
@@ -38,6 +38,14 @@ def every_number(first: Int64, last: Int64) -> tuple[Int64, Int64]:
     at = np.repeat(np.arange(len(first)), times)
     offset = np.arange(len(at)) - np.repeat(np.cumsum(times) - times, times)
     return at, first[at] + offset
+
+
+def windows_of(grid: Grid, panes: Int64) -> Int64:
+    """Numbers of all windows that hold one of the panes, which ascend, int64[k], ascending; the cost is that of these windows, not of each's panes."""
+    start = panes * grid.pane_us
+    first, last = grid.first_of(start), grid.last_of(start)
+    first[1:] = np.maximum(first[1:], last[:-1] + 1)
+    return every_number(first, last)[1]
 
 
 def spans_of(grid: Grid, wanted: Mapping[int, tuple[int, int]]) -> list[Span]:
@@ -91,14 +99,14 @@ def looks(
     """
     if not len(pane) or not spans:
         return
-    firsts, lasts, cut_us = np.array(spans, np.int64).T
+    of, firsts, lasts = _runs(grid, pane, *np.array(spans, np.int64).T[:2])
+    cut_us = np.array([span.cut_us for span in spans], np.int64)[of]
     low, high = _range_of(grid, pane, firsts, lasts)
-    many = np.cumsum((high - low) * -(-grid.size_us // grid.slide_us))
+    many = np.cumsum((high - low) * grid.per_row)
     for begin, end in itertools.pairwise(cuts(many // LOOKED_AT).tolist()):
         part = slice(int(low[begin:end].min()), int(high[begin:end].max()))
         near, start = pane[part], pane[part] * grid.pane_us
-        own, panes = grid.first_of(start), start[cuts(pane[part])[:-1]]
-        windows = np.unique(every_number(grid.first_of(panes), grid.last_of(panes))[1])
+        own, windows = grid.first_of(start), windows_of(grid, near[cuts(near)[:-1]])
         first, last = np.searchsorted(windows, firsts[begin:end]), np.searchsorted(windows, lasts[begin:end], "right")
         span, number = every_number(first, last - 1)
         span, window = span + begin, windows[number]
@@ -118,7 +126,17 @@ def looks(
         if seen.any():
             stands_for = np.left_shift(1, shift)[place[known]]
             place = (np.cumsum(seen) - 1)[place[known]]
-            yield Looks(span[seen], window[seen], at[known] + part.start, place, wait[known], stands_for)
+            yield Looks(of[span[seen]], window[seen], at[known] + part.start, place, wait[known], stands_for)
+
+
+def _runs(grid: Grid, pane: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64, Int64]:
+    """Spans of windows ``[first, last]`` in runs that hold about `LOOKED_AT` entries at most, or one window: place of the span, first, last."""
+    low, high = _range_of(grid, pane, first, last)
+    windows = last - first + 1
+    each = np.maximum(windows // np.maximum((high - low) * grid.per_row // LOOKED_AT, 1), 1)
+    span, run = every_number(np.zeros_like(each), -(-windows // each) - 1)
+    begin = first[span] + run * each[span]
+    return span, begin, np.minimum(begin + each[span] - 1, last[span])
 
 
 def _range_of(grid: Grid, pane: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:

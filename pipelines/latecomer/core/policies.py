@@ -51,6 +51,7 @@ class KeepAll:
     needs_pairs = False
     needs_candidates = False
     needs_lateness = False
+    expires = False
 
     def observe(self, stats: IntervalStats) -> None:
         """Nothing to learn."""
@@ -70,6 +71,7 @@ class Constant:
     needs_pairs = False
     needs_candidates = False
     needs_lateness = False
+    expires = True
 
     def __init__(self, left_us: int, right_us: int) -> None:
         self.retention = (left_us, right_us)
@@ -96,12 +98,13 @@ class KSlackRetention:
     needs_pairs = False
     needs_candidates = False
     needs_lateness = False
+    expires = True
 
     def __init__(self, settings: RetentionParameters, state: dict[str, Any] | None) -> None:
         self.settings = settings
-        self.largest = 0 if state is None else state["largest"]
-        self.first: int | None = None if state is None else state["first"]
-        self.recent = [] if state is None else [from_dict(each) for each in state["recent"]]
+        self.largest = state["largest"] if state else 0
+        self.first: int | None = state["first"] if state else None
+        self.recent = [from_dict(each) for each in state["recent"]] if state else []
 
     def observe(self, stats: IntervalStats) -> None:
         """Take in an interval's delays."""
@@ -138,7 +141,9 @@ def restore_policy(
     settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None
 ) -> Any:
     """The policy of a query: from parameters that `adapt` wrote, else as its state left it, else at the start."""
-    if settings.strategy == "exact" or (settings.estimator == "calibrated" and settings.target >= 1):
+    if settings.strategy == "exact" or (
+        settings.strategy == "qjoin" and settings.estimator == "calibrated" and settings.target >= 1
+    ):
         return KeepAll()  # every pair on time leaves nothing to choose
     if settings.strategy == "k_slack":
         return Constant(settings.slack_us or 0, settings.slack_us or 0)

@@ -22,7 +22,7 @@ def after_batches(window: Int64, value: Float64, often: Int64, shares: Float64) 
     Parameters
     ----------
     window : int64[n]
-        Equal numbers stand together.
+        Ascending.
     value, often : float64[n], int64[n]
         A value and how often it stands there; `often` 0: a row that asks, whose value does not count. NaN is greater than every number.
     shares : float64[s]

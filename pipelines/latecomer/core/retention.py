@@ -78,6 +78,7 @@ class CalibratedRetention:
     needs_pairs = True
     needs_candidates = False
     needs_lateness = True
+    expires = True
 
     EVIDENCE = 4.0
     """Sampled losses per period; a Poisson count of 4 is known to within a half."""
@@ -208,6 +209,7 @@ class QJoinRetention:
 
     needs_pairs = True
     needs_lateness = False
+    expires = True
 
     def __post_init__(self) -> None:
         if self.estimator not in ESTIMATORS:

@@ -61,6 +61,11 @@ class Grid:
         """Resolution of waits: a divisor of the pane, about a five-hundredth of it, at least a microsecond."""
         return next((self.pane_us // n for n in (500, 400, 250, 200, 100, 50, 10) if self.pane_us % n == 0), 1)
 
+    @property
+    def per_row(self) -> int:
+        """Windows that hold a row, at most."""
+        return -(-self.size_us // self.slide_us)
+
     def end(self, window: Any) -> Any:
         """End of a window (int or int64 array)."""
         return window * self.slide_us + self.size_us

@@ -12,9 +12,17 @@ class LatecomerError(Exception):
     exit_code = 2
 
 
+def said(error: BaseException) -> str:
+    """Its text; of an error of a JVM that is gone, which can no longer be asked for it, its kind."""
+    try:
+        return str(error)
+    except Exception:
+        return "said no more"
+
+
 def is_full(error: BaseException) -> bool:
     """Did a write fail because the disk is full? The JVM and delta-rs say so in their texts only."""
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in said(error)
 
 
 class InputError(LatecomerError):

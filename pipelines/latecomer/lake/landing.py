@@ -31,6 +31,8 @@ def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Pat
     found: list[Path] = []
     others: list[Path] = []
     for text in paths:
+        if not text:
+            raise InputError("PATH", text, "names no file and no folder", "check the path (is a variable unset?)")
         path = Path(text)
         with readable(path):
             if path.is_dir():

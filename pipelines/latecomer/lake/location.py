@@ -68,6 +68,9 @@ class Lake:
             self.uri = "s3://" + text.split("://", 1)[1].rstrip("/")
             if not urlsplit(self.uri).netloc:
                 raise InputError("--lake", text, "has no bucket name", "write s3://BUCKET/PREFIX")
+            if "//" in self.uri.removeprefix("s3://"):
+                raise InputError("--lake", text, "holds an empty name, between two slashes", "write s3://BUCKET/PREFIX")
+            self._refuse_unusable("prefix")
             self.is_local = False
         elif scheme in ("", "file"):
             try:
@@ -79,19 +82,18 @@ class Lake:
                 # a name too long, a folder that may not be looked into; the home of a user that does not exist
                 problem = (getattr(error, "strerror", None) or str(error)).rstrip(".")
                 raise InputError("--lake", text, f"cannot be used ({problem})", "give another directory") from None
-            unusable = _UNUSABLE.search(self.uri)
-            if unusable:
-                raise InputError(
-                    "--lake",
-                    self.uri,
-                    f"holds {unusable[0]!r}, which the path of a Delta table cannot",
-                    "choose another directory",
-                )
+            self._refuse_unusable("directory")
             self.is_local = True
         else:
             raise InputError(
                 "--lake", text, f"the scheme {scheme!r} is not supported", "use a local path or s3://BUCKET/PREFIX"
             )
+
+    def _refuse_unusable(self, place: str) -> None:
+        unusable = _UNUSABLE.search(self.uri)
+        if unusable:
+            problem = f"holds {unusable[0]!r}, which the path of a Delta table cannot"
+            raise InputError("--lake", self.uri, problem, f"choose another {place}")
 
     def __repr__(self) -> str:
         return f"Lake({self.uri!r})"

@@ -23,6 +23,8 @@ from latecomer.lake.location import Lake
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 """Type of every time that Latecomer itself writes."""
 CHECKPOINT_EVERY = 10
+_SHORT_LOG = 100
+"""Files of a log that are deleted one after another. Longer ones are deleted by `forget` alone, which does not look into a table that it began to delete."""
 TABLE = {"delta.checkpointInterval": str(CHECKPOINT_EVERY), "delta.enableExpiredLogCleanup": "false"}
 """Properties of every table. Opening one reads its log from the last checkpoint on; delta-rs would make one in a hundred commits, Spark in ten.
 
@@ -201,12 +203,21 @@ def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> No
 
 
 def drop(lake: Lake, area: str, name: str) -> None:
-    """Delete a table, or what a killed call left of it: the log first, for without it nothing is a table."""
+    """Delete a table, or what a killed call left of it: the log first, for without it nothing is a table.
+
+    Of the log its first commit goes last: until then there is a table that can be read, of that commit alone, and after it there is none.
+    """
     filesystem, root = lake.filesystem()
-    for what, part in (("log", "/_delta_log"), ("rest", "")):
-        place = f"{root}/{area}/{name}{part}"
-        if filesystem.get_file_info(place).type == fs.FileType.Directory:
-            filesystem.delete_dir(place)
+    place = f"{root}/{area}/{name}"
+    log = filesystem.get_file_info(fs.FileSelector(f"{place}/_delta_log", allow_not_found=True))
+    newest_first = sorted((each.path for each in log if each.is_file), reverse=True)
+    if len(newest_first) <= _SHORT_LOG:
+        for path in sorted(newest_first, key=lambda path: path.endswith(f"/{0:020}.json")):
+            filesystem.delete_file(path)
+            crash.point("drop:file")
+    for what, folder in (("log", f"{place}/_delta_log"), ("rest", place)):
+        if filesystem.get_file_info(folder).type == fs.FileType.Directory:
+            filesystem.delete_dir(folder)
         crash.point(f"drop:{what}")
 
 

@@ -7,10 +7,12 @@ sorted by its rows' identity, so two lakes that hold the same rows export the sa
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -194,6 +196,16 @@ def closed_to(lake: Lake, query: str) -> int:
     return int(closes[-1]) if len(closes) else -1
 
 
+def repaired_to(lake: Lake, query: str) -> tuple[int, int]:
+    """The last arrival whose late rows are all repaired (-1: none), and how many corrections were counted till then, of one look at them."""
+    rows = small.read(lake, "repairs", query, columns=["closes", "repaired"])
+    if rows is None:
+        return -1, 0
+    closes = pc.list_flatten(rows["closes"].combine_chunks())
+    last, counted = pc.max(closes).as_py(), pc.sum(rows["repaired"]).as_py()
+    return -1 if last is None else last, counted or 0
+
+
 def pending(lake: Lake, query: str, seq_to: int) -> int:
     """Late rows among the first `seq_to` arrivals that no repair has looked at."""
     seq = pc.field("seq")
@@ -302,10 +314,17 @@ def _utc(kind: pa.DataType) -> pa.DataType:
     return small.TIMESTAMP if pa.types.is_timestamp(kind) else kind
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=lambda v: v.hex() if isinstance(v, bytes) else str(v))
+
+
 def _flat(rows: pa.Table) -> pa.Table:
-    """Lists and structs as text: CSV has no nesting."""
+    """Lists and structs as JSON, bytes as hexadecimal digits: CSV has neither."""
     for place, field in enumerate(rows.schema):
         if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
-            text = pa.array([None if v is None else str(v) for v in rows[field.name].to_pylist()], pa.string())
+            values = rows[field.name].to_pylist()
+            text = pa.array(
+                [None if v is None else v.hex() if isinstance(v, bytes) else _json(v) for v in values], pa.string()
+            )
             rows = rows.set_column(place, field.name, text)
     return rows

@@ -26,16 +26,20 @@ from latecomer.specs.windows import WindowedSpec
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a query's writers have committed: `run` before arrival `seq_to`, `repair` to arrival `closed_to` (-1: nothing)."""
+    """How far a query's writers have committed: `run` before arrival `seq_to`, `repair` to arrival `closed_to` (-1: nothing).
+
+    By then `repair` had counted so many `corrections`.
+    """
 
     seq_to: int
     flushed: bool
     closed_to: int
+    corrections: int
 
     @classmethod
     def of(cls, lake: Lake, query: str, state: journal.RunState) -> Reach:
         """Of the state, and of the repairs that are committed now."""
-        return cls(state.seq_to, state.flushed, views.closed_to(lake, query))
+        return cls(state.seq_to, state.flushed, *views.repaired_to(lake, query))
 
     def filters(self) -> dict[str, pc.Expression]:
         """Per table of results, which rows are within reach. What a flush released is published by arrival `seq_to`."""
@@ -81,7 +85,7 @@ def laws(
         },
         {
             "law": "corrections published = corrections kept",
-            "left": sum(views.repaired(lake, spec.name).values()),
+            "left": reach.corrections,
             "right": results["corrections"],
         },
         {"law": "rows kept out = rows in quarantine", **_kept_out(lake, {name for _, name in spec.streams})},

@@ -103,9 +103,14 @@ def _late(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     if rows is None or rows.num_rows == 0:
         return pd.DataFrame({"late": [], "pending": []}, index=pd.Index([], dtype=np.int64), dtype=np.int64)
     pending = rows["seq"].to_numpy() > views.closed_to(lake, spec.name)
-    first = (rows["windows_from"].cast(pa.int64()).to_numpy() + spec.window.size_us - 1) // spec.period_us
-    last = (rows["windows_to"].cast(pa.int64()).to_numpy() - 1) // spec.period_us
-    at, number = every_number(first, last)
+    # the last moments of the first and of the last window
+    first = rows["windows_from"].cast(pa.int64()).to_numpy() + spec.window.size_us - 1
+    last = rows["windows_to"].cast(pa.int64()).to_numpy() - 1
+    if spec.period_us >= spec.window.slide_us:  # some window ends in each period between them
+        at, number = every_number(first // spec.period_us, last // spec.period_us)
+    else:
+        at, window = every_number(np.zeros_like(first), (last - first) // spec.window.slide_us)
+        number = (first[at] + window * spec.window.slide_us) // spec.period_us
     frame = pd.DataFrame({"period": number * spec.period_us, "late": 1, "pending": pending[at].astype(np.int64)})
     return frame.groupby("period").sum()
 
@@ -149,7 +154,7 @@ def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
         }
     )
     sums = frame.groupby("period").sum()
-    sums["achieved"] = 1.0 - sums["windows_off"] / sums["windows"]
+    sums["achieved"] = (sums["windows"] - sums["windows_off"]) / sums["windows"]
     sums["coverage"] = sums["on_time"] / sums["expected"].clip(lower=1)
     return sums
 

@@ -401,7 +401,10 @@ class AggregateStage(WindowedStage):
             if each.function in core.RANKED:
                 ranks_off = self._rank_error(first, values, i)
                 joined = join_null_safe(joined, ranks_off, [*keys, "repaired_in"], "left")
-                errors.append(F.coalesce(F.col(f"_error_{i}"), F.lit(0.0)))
+                same = F.col(each.name).eqNullSafe(
+                    answer
+                )  # between two of few values, it may be at no rank near its own
+                errors.append(F.when(same, 0.0).otherwise(F.coalesce(F.col(f"_error_{i}"), F.lit(0.0))))
             elif not is_number(kinds[each.name]):
                 same = F.col(each.name).eqNullSafe(answer)
                 errors.append(F.when(same, 0.0).otherwise(F.lit(float("inf"))))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
 
 EARLIEST_US, LATEST_US = -60_000_000_000_000_000, 250_000_000_000_000_000
-"""Event times that Spark's timestamps hold with room to add a window (years 68 to 9892); bounds beyond them are left out."""
+"""Event times that Spark's timestamps hold with room to add a window (years 68 to 9892); bounds beyond them are left out, and `ingest` takes in no later ones."""
 
 
 def quoted(name: str) -> str:

@@ -94,7 +94,8 @@ class ExactSum:
         """Aggregates over partial rows, under the same names."""
         c = self.column
         if self.kind.startswith("decimal"):
-            return {f"{c}_s": f"try_sum({c}_s)", f"{c}_n": f"sum({c}_n)"}
+            # a part that does not fit stays missing: what fits is not the sum
+            return {f"{c}_s": f"case when not {self._misfit} then try_sum({c}_s) end", f"{c}_n": f"sum({c}_n)"}
         names = [f"{c}_sh", f"{c}_sl", *((f"{c}_s{letter}" for letter in "bcd") if self.floating else ()), f"{c}_n"]
         found = {name: f"sum({name})" for name in names}
         if self.may_be_wild:
@@ -109,7 +110,8 @@ class ExactSum:
 
         found = {name: F.expr(f"sum({name})").over(window) for name in self.merge()}
         if self.kind.startswith("decimal"):
-            found[f"{self.column}_s"] = F.expr(f"try_sum({self.column}_s)").over(window)
+            fits = ~F.expr(self._misfit).over(window)
+            found[f"{self.column}_s"] = F.when(fits, F.expr(f"try_sum({self.column}_s)").over(window))
         if self.may_be_wild:
             found[f"{self.column}_w"] = F.flatten(F.expr(f"collect_list({self.column}_w)").over(window))
         return found
@@ -151,6 +153,10 @@ class ExactSum:
             return f"cast({self.total()} as double) / {c}_n"
         low, carried = _carried(f"{c}_sl")
         return f"case when {c}_n > 0 then (cast({low} as double) + cast({c}_sh + {carried} as double) * {_STEP}D) / {c}_n end"
+
+    @property
+    def _misfit(self) -> str:
+        return f"bool_or({self.column}_s is null and {self.column}_n > 0)"
 
     @property
     def _value(self) -> str:

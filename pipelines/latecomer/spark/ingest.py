@@ -339,12 +339,14 @@ class _Ingestion:
         from pyspark.sql import functions as F
 
         usable, arrived = (F.when(F.col("_problem").isNull(), F.col(name)) for name in ("event_ts", "arrival_ts"))
+        texts = [name for name, kind in judged.dtypes if kind in ("string", "binary")]
         totals = judged.groupBy("_stream").agg(
             F.count_if(F.col("_problem").isNull()).alias("rows"),
             F.count_if(F.col("_problem").isNotNull()).alias("quarantined"),
             *(F.unix_micros(each(usable)).alias(name) for name, each in (("first", F.min), ("last", F.max))),
             F.unix_micros(F.min(arrived)).alias("arrived_from"),
             F.unix_micros(F.max(arrived)).alias("arrived_to"),
+            F.sum(sum((F.coalesce(F.octet_length(quoted(name)), F.lit(0)) for name in texts), F.lit(0))).alias("bytes"),
         )
         found = totals.collect()
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in found}
@@ -363,7 +365,7 @@ class _Ingestion:
         every = good + sum(c["quarantined"] for c in counts.values())
         ranked, ordered = self._ordered(judged.where(F.col("_problem").isNull()), good)
         try:
-            if every <= tables.FEW_ROWS:
+            if every <= tables.FEW_ROWS and sum(row["bytes"] for row in found) <= tables.FEW_BYTES:
                 self._write_few(ordered, judged, counts, number)
                 return self._commit(counts, good, number)
             ranked.count()

@@ -266,8 +266,6 @@ class JoinStage(JoinRepair):
 
     def _horizon_at(self, horizons: Horizons, side: int, stream_time_us: np.ndarray) -> np.ndarray:
         """Horizon of one side at arrivals of these stream times, int64 us."""
-        if not len(horizons.interval):
-            return np.full(len(stream_time_us), NEVER, np.int64)
         return horizons.at(side, stream_time_us, self.settings.interval_us, self.spec.window_us)
 
     # -- late ----------------------------------------------------------------------------------------------------

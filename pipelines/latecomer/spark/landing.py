@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark.columns import floor_div, quoted
 from latecomer.spark.tables import literal
 from latecomer.spark.types import WHOLE, is_number
-from latecomer.specs.common import folded, repeated
+from latecomer.specs.common import folded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +100,7 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
     """
     from pyspark.sql import functions as F
 
-    parts: list[DataFrame] = []
+    in_place, columns, parts = _brought(spark, files, options, staging, first)
     text: set[str] = set()
     typed: set[str] = set()
     named: list[set[str]] = []
@@ -106,13 +108,8 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
     kept: dict[str, str] = {}
     kinds: dict[str, tuple[str, Path]] = {}
     for index, path in enumerate(files, first):
-        kind = format_of(path, options.format)
-        try:
-            part = _parquet(spark, path, staging) if kind == "parquet" else _text(spark, path, kind or "csv", staging)
-        except FileProblem as problem:
-            raise InputError(str(path), None, problem.problem, problem.remedy) from None
-        names = [name for name in part.columns if name not in RESERVED]
-        (typed if kind == "parquet" else text).update(names)
+        names = columns[index]
+        (typed if path in in_place else text).update(names)
         named += [set(names)] if names else []
         for name in names:
             origin.setdefault(name, path)
@@ -124,16 +121,13 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
                     f"differs from column {other!r} of {origin[other]} in case only",
                     "name it the same everywhere",
                 )
-        if kind == "parquet":
+        if path in in_place:
             times = {options.event_column, options.arrival_column}
-            _agree(kinds, dict(part.select(*map(quoted, names)).dtypes), path, times)
-        parts.append(part.withColumn("_file", F.lit(index)))
+            _agree(kinds, dict(in_place[path].select(*map(quoted, names)).dtypes), path, times)
     both = text & typed
-    union = _cast_text(parts[0], both)
-    for part in parts[1:]:
-        union = union.unionByName(_cast_text(part, both), allowMissingColumns=True)
-    if len(parts) > 1 and typed:
-        _refuse_rounding(parts, files, union)
+    union = _together([_cast_text(part(), both) for part in parts])
+    if len(files) > 1 and typed:
+        _refuse_rounding(in_place, union)
     for name in [options.event_column] + ([options.by] if options.by else []):
         if name in origin:
             continue
@@ -165,12 +159,66 @@ def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path, 
             kinds[name] = kind, path
 
 
-def _refuse_rounding(parts: list[DataFrame], files: list[Path], union: DataFrame) -> None:
+def _brought(
+    spark: SparkSession, files: list[Path], options: IngestOptions, staging: Staging, first: int
+) -> tuple[dict[Path, DataFrame], dict[int, list[str]], list[Callable[[], DataFrame]]]:
+    """The rows of Parquet files, by file; the columns of every file, by number; and all rows, in parts, those of the first files first."""
+    from pyspark.sql import functions as F
+
+    in_place: dict[Path, DataFrame] = {}
+    columns: dict[int, list[str]] = {}
+    parts: list[tuple[int, Callable[[], DataFrame]]] = []
+    objects: list[int] = []
+    staged = _Staged(staging)
+    for index, path in enumerate(files, first):
+        kind = format_of(path, options.format)
+        with _of_file(path):
+            if kind == "parquet":
+                in_place[path] = _parquet(spark, path, staging)
+                columns[index] = [name for name in in_place[path].columns if name not in RESERVED]
+                parts.append((index, partial(in_place[path].withColumn, "_file", F.lit(index))))
+            else:
+                columns[index] = staged.add(index, path, kind or "csv")
+                if kind == "json" and columns[index]:
+                    objects.append(index)
+    for index, rows, kind in staged.frames(spark):
+        if kind == "csv" or "line" not in rows.columns:
+            parts.append((index, partial(rows.select, "*")))
+            continue
+        shape = _shape(spark, rows)
+        for own, names in _keys(rows, shape, objects).items():
+            columns[own] = names
+            with _of_file(files[own - first]):
+                _check_columns(names)
+        parts.append((index, partial(_objects, rows, shape)))
+    return in_place, columns, [part for _, part in sorted(parts, key=itemgetter(0))]
+
+
+@contextlib.contextmanager
+def _of_file(path: Path) -> Iterator[None]:
+    """Say of which file a problem is."""
+    try:
+        yield
+    except FileProblem as problem:
+        raise InputError(str(path), None, problem.problem, problem.remedy) from None
+
+
+def _together(parts: list[DataFrame]) -> DataFrame:
+    """All rows, with the columns of all as they first come: unions of unions, so that a plan's depth is the logarithm of their number."""
+    while len(parts) > 1:
+        pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
+        parts = [
+            pair[0].unionByName(pair[-1], allowMissingColumns=True) if len(pair) > 1 else pair[0] for pair in pairs
+        ]
+    return parts[0]
+
+
+def _refuse_rounding(parts: dict[Path, DataFrame], union: DataFrame) -> None:
     """Refuse whole numbers that the type of the same column in another file would round; pandas writes ids as doubles where one is missing."""
     from pyspark.sql import functions as F
 
     kinds = dict(union.dtypes)
-    for part, path in zip(parts, files, strict=True):
+    for path, part in parts.items():
         most = {n: _EXACT_TO[kinds[n]] for n, kind in part.dtypes if kind in WHOLE and kinds[n] in _EXACT_TO}
         if not most:
             continue
@@ -202,8 +250,20 @@ def _parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame:
         raise FileProblem("has no column", "check the file")
     _check_columns(schema.names)
     for item in schema:
-        if pa.types.is_time(item.type) or pa.types.is_float16(item.type) or pa.types.is_decimal256(item.type):
-            raise FileProblem(f"has a column {item.name!r} of type {item.type}, which tables do not have", "write text")
+        for kind in _nested(item.type):
+            if pa.types.is_time(kind) or pa.types.is_float16(kind) or pa.types.is_decimal256(kind):
+                raise FileProblem(
+                    f"has a column {item.name!r} of type {item.type}, which tables do not have", "write text"
+                )
+            if kind is not item.type and pa.types.is_timestamp(kind) and kind.unit == "ns":
+                raise FileProblem(
+                    f"has nanoseconds inside column {item.name!r}, which tables do not have", "write microseconds"
+                )
+            odd = [field.name for field in kind if _UNSTORED.search(field.name)] if pa.types.is_struct(kind) else []
+            if odd:
+                raise FileProblem(
+                    f"has a field {odd[0]!r} in column {item.name!r}, a name that tables do not take", "rename it"
+                )
     place = literal(str(path.resolve()))
     if _NOT_IN_PLACE.fullmatch(path.resolve().name):
         filesystem, folder, place = staging.folder()
@@ -225,6 +285,17 @@ def _parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame:
         raise _unreadable(error) from None
 
 
+_UNSTORED = re.compile("[ ,;{}()\n\t=]")
+"""What Delta has in no column's name; those of fields inside one are not renamed."""
+
+
+def _nested(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """A type, and all inside it."""
+    yield kind
+    for place in range(kind.num_fields):
+        yield from _nested(kind.field(place).type)
+
+
 def _unreadable(error: Exception) -> FileProblem:
     return FileProblem(f"is not readable Parquet ({' '.join(str(error).split())[:160]})", "check the file")
 
@@ -232,9 +303,6 @@ def _unreadable(error: Exception) -> FileProblem:
 def _check_columns(names: Sequence[str]) -> None:
     """Refuse columns without a name, of a name that only case tells apart from another's, and of one of the product's own."""
     check_names(names)
-    twice = repeated(names)
-    if twice:
-        raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
     clash = [name for name in names if folded(name) in RESERVED]
     if clash:
         raise FileProblem(f"has a column {clash[0]!r}, a name kept for the product", "rename it")
@@ -265,24 +333,51 @@ def _as_written(rows: DataFrame, schema: pa.Schema) -> DataFrame:
     return rows.select(*columns, F.col("_metadata.row_index").alias("_row"))
 
 
-def _text(spark: SparkSession, path: Path, kind: str, staging: Staging) -> DataFrame:
-    """Stage a text file's rows as strings, and read them back."""
-    read = read_csv if kind == "csv" else read_json
-    filesystem, folder, place = staging.folder()
-    writer, first = None, 0
-    try:
-        for text in read(lambda: content(path)):
-            rows = _numbered(text, first)
-            if writer is None:
-                _check_columns(text.rows.column_names)
-                writer = pq.ParquetWriter(f"{folder}/rows.parquet", rows.schema, filesystem=filesystem)
-            writer.write_table(rows, row_group_size=1 << 18)
-            first += rows.num_rows
-    finally:
-        if writer is not None:
+class _Staged:
+    """Text files' rows as strings in Parquet: those of files with the same columns together, so that a thousand are read back as one."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._open: dict[tuple[str, ...], tuple[int, pq.ParquetWriter, str]] = {}
+
+    def add(self, index: int, path: Path, kind: str) -> list[str]:
+        """Stage a file; returns its columns, of ``json`` the only one: ``line``.
+
+        Raises
+        ------
+        FileProblem
+            It cannot be used as a whole.
+        """
+        names, first = list[str](), 0
+        try:
+            for text in (read_csv if kind == "csv" else read_json)(lambda: content(path)):
+                names = text.rows.column_names
+                rows = _numbered(text, first)
+                rows = rows.append_column("_file", pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows))
+                self._writer(index, kind, names, rows.schema).write_table(rows, row_group_size=1 << 18)
+                first += rows.num_rows
+        except BaseException:
+            self._close()
+            raise
+        return names
+
+    def frames(self, spark: SparkSession) -> list[tuple[int, DataFrame, str]]:
+        """What was staged: the first file of each, the rows, and what they were written in."""
+        self._close()
+        return [(first, spark.read.parquet(place), kind) for (kind, *_), (first, _, place) in self._open.items()]
+
+    def _writer(self, index: int, kind: str, names: list[str], schema: pa.Schema) -> pq.ParquetWriter:
+        known = self._open.get((kind, *names))
+        if known is None:
+            _check_columns(names)
+            filesystem, folder, place = self._staging.folder()
+            known = index, pq.ParquetWriter(f"{folder}/rows.parquet", schema, filesystem=filesystem), place
+            self._open[(kind, *names)] = known
+        return known[1]
+
+    def _close(self) -> None:
+        for _, writer, _ in self._open.values():
             writer.close()
-    staged = spark.read.parquet(place)
-    return _objects(spark, staged) if "line" in staged.columns and kind == "json" else staged
 
 
 def _numbered(text: TextRows, first: int) -> pa.Table:
@@ -313,16 +408,28 @@ def _raw(rows: pa.Table) -> pa.Array | pa.ChunkedArray:
     return pc.binary_join_element_wise(*(pc.fill_null(column, "") for column in rows.columns), ",")
 
 
-def _objects(spark: SparkSession, rows: DataFrame) -> DataFrame:
-    """Rows with a column ``line`` taken apart: a string column for each key of the objects."""
+def _keys(rows: DataFrame, shape: StructType, files: list[int]) -> dict[int, list[str]]:
+    """The keys of each of the `files`, whose objects have this `shape`."""
     from pyspark.sql import functions as F
 
-    shape, twice = _shape(spark, rows), F.lit(False)
+    names = list(dict.fromkeys(shape.names))
+    if len(files) == 1:
+        return {files[0]: names}
+    found: dict[int, set[str]] = {index: set() for index in files}
+    for index, key in rows.select("_file", F.explode(F.json_object_keys("line"))).distinct().collect():
+        found[index].add(key)
+    return {index: [name for name in names if name in keys] for index, keys in found.items()}
+
+
+def _objects(rows: DataFrame, shape: StructType) -> DataFrame:
+    """Rows with a column ``line`` taken apart: a string column for each key of the objects, which have this `shape`."""
+    from pyspark.sql import functions as F
+
+    twice = F.lit(False)
     if len(set(shape.names)) < len(shape.names):  # in one object, as keys of others are told apart by their names
         shape = type(shape)(list({item.name: item for item in shape.fields}.values()))
         keys = F.json_object_keys("line")
         twice = F.size(keys) > F.size(F.array_distinct(keys))
-    _check_columns(shape.names)
     if not shape.fields:
         return rows.drop("line").withColumn("_problem", F.coalesce("_problem", F.lit("is not a JSON object")))
     known = type(shape)(list(shape.fields)).add("_problem", "string")
@@ -340,7 +447,7 @@ def _objects(spark: SparkSession, rows: DataFrame) -> DataFrame:
             value = F.when(value.isin('"NaN"', '"Infinity"', '"-Infinity"'), bare).otherwise(value)
         columns.append(value.cast("string").alias(item.name))
     return parsed.select(
-        *columns, "_row", "_line", F.coalesce("_raw", "line").alias("_raw"),
+        *columns, "_file", "_row", "_line", F.coalesce("_raw", "line").alias("_raw"),
         F.coalesce(
             "_problem", F.when(broken, F.lit("is not a JSON object")), F.when(twice, F.lit("has a key more than once"))
         ).alias("_problem"),

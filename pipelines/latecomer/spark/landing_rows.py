@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latecomer.core.landing import PATTERNS, guess
+from latecomer.core.landing import PATTERNS, SPECIAL, guess
 from latecomer.lake.errors import InputError
-from latecomer.spark.columns import quoted
+from latecomer.spark.columns import LATEST_US, quoted
 from latecomer.spark.ingest_options import TIME_UNITS
 from latecomer.spark.landing import RESERVED, WIDENS, Landed
 from latecomer.spark.types import FLOATING, WHOLE, is_number
@@ -150,11 +151,13 @@ def _seq(landed: Landed, types: dict[str, str], zone: str) -> Column:
     value = _typed(F.col("seq"), dict(landed.rows.dtypes)["seq"], types["seq"], zone)
     if types["seq"] != "string":
         return value
-    digits = F.regexp_replace(value, "^[+]?0*(?=[0-9])", "")
-    return F.concat(F.lpad(F.length(digits).cast("string"), 9, "0"), digits)  # more digits are a greater number
+    digits = F.regexp_replace(value, "^[+-]?0*(?=[0-9])", "")
+    size = F.concat(F.lpad(F.length(digits).cast("string"), 9, "0"), digits)  # more digits are a greater number
+    below = F.concat(F.lit("-"), F.translate(size, "0123456789", "9876543210"))  # and below zero a lesser one
+    return F.when(value.rlike("^-0*[1-9]"), below).otherwise(size)
 
 
-_WHOLE = "^[+]?[0-9]+$"
+_WHOLE = "^[+-]?[0-9]+$"
 """Whole numbers of any length, as some services number records."""
 
 
@@ -251,11 +254,11 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
         F.when(event > bound, F.lit("event time is too far in the future")),
         F.when(
             (event < options.earliest_us) | (arrival < options.earliest_us),
-            F.lit(
-                f"time is before {np.datetime64(options.earliest_us, 'us').astype('datetime64[D]')}, the earliest allowed"
-            ),
+            F.lit(f"time is before {_day(options.earliest_us)}, the earliest allowed"),
         ),
-        F.when(arrival > F.lit(LATEST_TIME_US), F.lit("arrival time is beyond the year 9999")),
+        F.when(
+            (event > LATEST_US) | (arrival > LATEST_US), F.lit(f"time is after {_day(LATEST_US)}, the latest allowed")
+        ),
     ]
     columns = []
     for name, kind in types.items():
@@ -272,16 +275,19 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
     order = _seq(landed, types, options.timezone) if by_seq else arrival
     problem = F.coalesce(*problems)
     return rows.select(
-        F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= LATEST_TIME_US), event)).alias("event_ts"),
-        F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= LATEST_TIME_US), arrival)).alias("arrival_ts"),
+        F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= LATEST_US), event)).alias("event_ts"),
+        F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= LATEST_US), arrival)).alias("arrival_ts"),
         *columns, "_file", "_row", "_line", F.when(problem.isNotNull(), F.col("_raw")).alias("_raw"),
         problem.alias("_problem"), F.when(valid, named).otherwise(F.lit(UNKNOWN)).alias("_stream"), order.alias("_order"),
     )  # fmt: skip
 
 
-LATEST_TIME_US = 253_402_300_799_000_000
 UNKNOWN = "_unknown"
 """In place of a stream, for rows that name none."""
+
+
+def _day(time_us: int) -> str:
+    return str(np.datetime64(time_us, "us").astype("datetime64[D]"))
 
 
 def _moment(name: str, kind: str, options: IngestOptions) -> Column:
@@ -293,11 +299,15 @@ def _moment(name: str, kind: str, options: IngestOptions) -> Column:
         return F.try_multiply(value.cast("bigint"), F.lit(unit))
     if kind in FLOATING or kind.startswith("decimal"):  # whole numbers beside a missing one, or unsigned
         if unit > 1:
-            value = F.round(value.cast("double") * unit) if kind in FLOATING else value.cast("decimal(38,9)") * unit
+            value = (
+                F.round(value.cast("double") * unit)
+                if kind in FLOATING
+                else F.try_multiply(value.try_cast("decimal(38,9)"), F.lit(unit))
+            )
         return F.when(value == F.floor(value), value.try_cast("bigint"))
     if kind == "string":
         text = F.trim(value)
-        found = F.when(text.rlike(_NUMBER), text.try_cast("decimal(38,9)") * unit)
+        found = F.when(text.rlike(_NUMBER), F.try_multiply(text.try_cast("decimal(38,9)"), F.lit(unit)))
         whole = F.floor(found)
         number = (F.when(found == whole, whole) if unit == 1 else whole).try_cast("bigint")
         return F.coalesce(number, F.unix_micros(_instant(value, kind, options.timezone)))
@@ -311,10 +321,28 @@ _NUMBER = "^[+-]?[0-9]{1,18}([.][0-9]*)?([eE][+-]?[0-9]{1,2})?$"
 
 
 def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
-    """Values of one type as another; null where one does not fit. Times are UTC in tables, also where their type has no zone."""
+    """Values of one type as another; null where one does not fit, or text says more of it than the type holds: digits, a time of day.
+
+    Times are UTC in tables, also where their type has no zone.
+    """
+    from pyspark.sql import functions as F
+
     if target in _TIMES and kind in ("string", "timestamp_ntz"):
         return _instant(value, kind, zone).cast(target)
-    return value if kind == target else value.try_cast(target)
+    if kind == target:
+        return value
+    found = value.try_cast(target)
+    if kind != "string":
+        return found
+    if target.startswith("decimal"):
+        precision, scale = map(int, re.findall("[0-9]+", target))
+        finest = value.try_cast(f"decimal(38,{38 - precision + scale})")
+        return F.when((found == finest) & (found.cast("double") == value.try_cast("double")), found)
+    if target in FLOATING:
+        return F.when((F.abs(found) < float("inf")) | value.rlike(SPECIAL), found)
+    if target == "date":
+        return F.when(found.cast("timestamp_ntz") == value.try_cast("timestamp_ntz"), found)
+    return found
 
 
 _TIMES = ("timestamp", "timestamp_ntz")

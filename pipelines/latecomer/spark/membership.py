@@ -101,8 +101,9 @@ class MembershipStage(WindowedStage):
 
     def payload(self, source: int) -> dict[str, str]:
         """Elements ``e{place}`` of the streams that read the source, ``ok``."""
+        element = "nullif(try_cast({} as double), double('NaN'))" if self.kind == "double" else "try_cast({} as {})"
         found = {
-            f"e{place}": f"try_cast({quoted(column.name)} as {self.kind})"
+            f"e{place}": element.format(quoted(column.name), self.kind)
             for place, column in enumerate(self.spec.elements)
             if self.side_of[place] == source
         }
@@ -168,8 +169,6 @@ class MembershipStage(WindowedStage):
 
         own = rows.where(F.col("side") == self.side_of[place]).withColumn("element", F.col(f"e{place}"))
         own = own.where(F.col("element").isNotNull())
-        if self.kind == "double":
-            own = own.where(~F.isnan("element"))
         low, high = self._span(place, F.col("ts"))
         low = low if first is None else F.greatest(low, first)
         high = high if last is None else F.least(high, last)

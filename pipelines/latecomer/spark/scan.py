@@ -74,12 +74,13 @@ def looked_up(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) 
     spark = rows.sparkSession
     if expects_few(spark) or not len(seq):
         return rows.join(F.broadcast(tables.handed(spark, pa.table({"seq": seq} | columns))), "seq")
-    first = int(seq[0]) // _BLOCK
-    blocks = int(seq[-1]) // _BLOCK + 1 - first
-    table: dict[str, pa.Array] = {"_block": pa.array(np.arange(first, first + blocks))}
+    block = seq // _BLOCK
+    fresh = np.diff(block, prepend=-1) > 0
+    blocks, of = block[fresh], np.cumsum(fresh) - 1
+    table: dict[str, pa.Array] = {"_block": pa.array(blocks)}
     for name, values in columns.items():
-        spread = np.zeros(blocks * _BLOCK, np.int64)
-        spread[seq - first * _BLOCK] = values
+        spread = np.zeros(len(blocks) * _BLOCK, np.int64)
+        spread[of * _BLOCK + seq % _BLOCK] = values
         table[f"_{name}"] = pa.ListArray.from_arrays(
             pa.array(np.arange(0, len(spread) + 1, _BLOCK, dtype=np.int32)), spread
         )

@@ -73,6 +73,12 @@ MEANING = {
     "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing.py turns them into timestamps
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.variable.substitute": "false",  # a query's text is what it says, also where it says ${env:HOME}
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
 }
 """What results depend on: always so, whatever a deployment or whoever made the session before says."""
 

@@ -27,6 +27,8 @@ MOST_FILES = 32
 """Files that Spark is told by name: what it looks up by itself, without a job of its own."""
 FEW_ROWS = 200_000
 """Rows that are brought to the driver and committed from there: Spark's own commit takes seconds, whatever it writes."""
+FEW_BYTES = 256 << 20
+"""Bytes of text that so few rows may hold: the driver has them three times over, and Spark's tasks once."""
 
 
 def literal(path: str) -> str:

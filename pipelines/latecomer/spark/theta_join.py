@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_plan
-from latecomer.core.closings import windows_of
+from latecomer.core.looks import windows_of
 from latecomer.core.theta_window import Operand, WindowJoin
 from latecomer.lake import ingestions
 from latecomer.lake.small import TIMESTAMP
@@ -173,7 +173,7 @@ class ThetaJoinStage(WindowedStage):
         pane = np.concatenate(panes)
         order = np.argsort(pane, kind="stable")
         start, sums = pane[order] * self.grid.pane_us, np.cumsum([0, *np.concatenate(rows)[order]])
-        numbers = np.unique(windows_of(self.grid, np.unique(pane)))
+        numbers = windows_of(self.grid, np.unique(pane))
         begin = numbers * self.grid.slide_us
         low, high = (np.searchsorted(start, bound) for bound in (begin, begin + self.grid.size_us))
         crowded = (sums[high] - sums[low] > self._bound) & (first <= numbers) & (numbers <= last)

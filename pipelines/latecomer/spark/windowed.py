@@ -232,7 +232,7 @@ class WindowedStage(WindowHistory, WindowRepair):
         groups = self.groups_seen if self.leading else 1
         most = [] if groups is None else [closing.count * groups * self.answer_rows]
         if batch.number == 0:
-            most.append(rows * -(-self.grid.size_us // self.grid.slide_us))
+            most.append(rows * self.grid.per_row)
         return self.answer_rows > 0 and any(bound <= tables.FEW_ROWS for bound in most)
 
     def _many_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:

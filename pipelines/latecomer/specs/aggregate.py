@@ -220,7 +220,7 @@ def _strategy(inner: Reader, name: str, window: Window) -> AggregateStrategy:
         kd=inner.number("kd", 4.0, low=0.0, high=1_000.0),
         alpha=inner.number("alpha", 1.0, low=0.0, high=1.0),
         observe_us=inner.duration("observe", None if name == "calibrated" else window.size_us),
-        slack_us=inner.duration("slack") if name == "k_slack" else None,
+        slack_us=inner.duration("slack", zero=True) if name == "k_slack" else None,
         shards=inner.number("shards", 1, low=1, high=10_000, whole=True),
         confidence=inner.number("confidence", CONFIDENCE, low=0.5, high=0.9999),
     )

@@ -143,6 +143,11 @@ def parse_duration(value: object, *, source: str, key: str, zero: bool = False) 
     return int(exact)
 
 
+def _plain(bound: float) -> str:
+    """A bound as it may be written in a query file."""
+    return f"{int(bound)}" if bound == int(bound) else f"{bound:g}"
+
+
 def shown(duration_us: int) -> str:
     """Whole microseconds as a duration of a query file, in the largest unit that keeps them whole."""
     unit = max((each for each in UNITS_US if duration_us % UNITS_US[each] == 0), key=UNITS_US.__getitem__)
@@ -231,12 +236,12 @@ class Reader:
             raise self.fail(name, value, "is unknown here", did_you_mean(str(value), options))
         return value
 
-    def duration(self, name: str, default: Any = _MISSING) -> Any:
-        """A duration in microseconds; a default is returned as it is."""
+    def duration(self, name: str, default: Any = _MISSING, *, zero: bool = False) -> Any:
+        """A duration in microseconds, of 0 only where `zero` allows it; a default is returned as it is."""
         value = self.take(name, default)
         if value is default and default is not _MISSING:
             return value
-        return parse_duration(value, source=self.source, key=self.key(name))
+        return parse_duration(value, source=self.source, key=self.key(name), zero=zero)
 
     def number(
         self,
@@ -253,10 +258,13 @@ class Reader:
         if value is default and default is not _MISSING:
             return value
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or value != value:
-            remedy = f"write one from {low:g} to {high:g}{', without quotes' if isinstance(value, str) else ''}"
+            remedy = (
+                f"write one from {_plain(low)} to {_plain(high)}{', without quotes' if isinstance(value, str) else ''}"
+            )
             raise self.fail(name, value, f"must be a {'whole ' if whole else ''}number", remedy)
         if value < low or value > high or (open_low and value == low):
-            bound = f"above {low:g}, at most {high:g}" if open_low else f"from {low:g} to {high:g}"
+            bounds = _plain(low), _plain(high)
+            bound = "above {}, at most {}".format(*bounds) if open_low else "from {} to {}".format(*bounds)
             raise self.fail(name, value, f"must be {bound}", "choose a number in that range")
         return value if whole else float(value)
 
@@ -333,7 +341,7 @@ def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], 
             raise inner.fail(alias, stream, "is not a stream name", STREAM_REMEDY)
         found.append((alias, stream))
     if not least <= len(found) <= most:
-        wanted = f"{least}" if least == most else f"at least {least}"
+        wanted = f"{least}" if least == most else f"{least} to {most}"
         raise reader.fail(
             "streams", dict(found), f"names {len(found)} streams, but this kind takes {wanted}", "add or remove streams"
         )

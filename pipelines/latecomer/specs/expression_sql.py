@@ -84,7 +84,7 @@ def _literal(value: int | float | str | bool | None) -> str:
         return f"CAST({value} AS BIGINT)" if value >= 0 else f"CAST('{value}' AS BIGINT)"
     if isinstance(value, float):
         return f"CAST('{value!r}' AS DOUBLE)"
-    escaped = "".join(c if c.isascii() and c.isprintable() and c not in "'\\" else _escape(c) for c in value)
+    escaped = "".join(c if c.isascii() and c.isprintable() and c not in "'\\$" else _escape(c) for c in value)
     return f"'{escaped}'"
 
 

@@ -29,6 +29,8 @@ from latecomer.specs.spec import CONFIDENCE, Spec, rest_of, rows_held_of
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
 _ADAPTIVE = ("qjoin", "aq_k_slack")
+_MOST_GRANULES = 10_000_000
+"""Of a period or a window."""
 _USES = {
     **dict.fromkeys(("estimator", "basic_window", "confidence"), ("qjoin",)),
     **dict.fromkeys(("adapt_every", "granularity"), _ADAPTIVE),
@@ -210,17 +212,19 @@ def _strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinS
         confidence = inner.number("confidence", confidence, low=0.5, high=0.9999)
     if name in _ADAPTIVE:
         adapt_every_us = inner.duration("adapt_every", adapt_every_us)
-        granularity_us = inner.duration("granularity", granularity_us)
+        longest_us = max(period_us, window_us)
+        finest_us = max(granularity_us, -(-longest_us // _MOST_GRANULES))
+        granularity_us = inner.duration("granularity", finest_us)
         if adapt_every_us > period_us:
             raise inner.fail(
                 "adapt_every", shown(adapt_every_us), "is longer than the quality period", "choose a shorter time"
             )
-        if max(period_us, window_us) // granularity_us > 10_000_000:
+        if longest_us // granularity_us > _MOST_GRANULES:
             raise inner.fail(
                 "granularity", shown(granularity_us), "is too fine for this period or window", "choose a longer time"
             )
     if name == "k_slack":
-        slack_us = inner.duration("slack")
+        slack_us = inner.duration("slack", zero=True)
     gamma_us = inner.duration("gamma", period_us)
     inner.done()
     return JoinStrategy(

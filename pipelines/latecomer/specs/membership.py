@@ -103,7 +103,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         inner.number("fingerprint_bits", 12, low=4, high=32, whole=True),
         inner.number("bucket", 4, low=1, high=64, whole=True),
         inner.duration("gamma", period_us),
-        inner.duration("slack", 0),
+        inner.duration("slack", 0, zero=True),
     )
     inner.done()
     _check_rate(quality, rate, strategy, len(streams))

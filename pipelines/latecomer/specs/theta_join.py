@@ -146,7 +146,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
         strategy_name,
         inner.number("partitions", None, low=1, high=256, whole=True),
         inner.duration("gamma", period_us),
-        inner.duration("slack", 0),
+        inner.duration("slack", 0, zero=True),
     )
     inner.done()
     return ThetaJoinSpec(
