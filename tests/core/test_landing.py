@@ -114,10 +114,9 @@ def test_a_header_alone_is_a_file_without_rows(raw):
     assert text.rows.num_rows == 0 and text.rows.num_columns == 2 and not text.bad
 
 
-@pytest.mark.parametrize("raw", [b"event_ts,v,v\n1,2,3\n", b"event_ts,v,V\n1,2,3\n"])
-def test_a_name_that_stands_twice_in_a_header_is_said(raw):
-    with pytest.raises(FileProblem, match=r"more than one column '[vV]'"):
-        csv_of(raw)
+def test_a_name_that_stands_twice_in_a_header_is_said():
+    with pytest.raises(FileProblem, match="more than one column 'v'"):
+        csv_of(b"event_ts,v,v\n1,2,3\n")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

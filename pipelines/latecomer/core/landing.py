@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from numba import njit
 
-from latecomer.specs.common import repeated
-
 BLOCK_BYTES = 16 << 20
 """Bytes read at once. A record of CSV may have that many."""
 Source = Callable[[], Iterable[bytes]]
@@ -408,7 +406,7 @@ def _objects(text, cuts, more):  # type: ignore[no-untyped-def]
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse columns without a name, or of a name that only case tells apart from another's, if anything.
+    """Refuse columns without a name, or of the same as another's.
 
     Raises
     ------
@@ -417,9 +415,8 @@ def check_names(names: Sequence[str]) -> None:
     """
     if any(not name.strip() for name in names):
         raise FileProblem("has a column without a name", "name every column in the header line")
-    twice = repeated(names)
-    if twice:
-        raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
+    if len(set(names)) < len(names):
+        raise FileProblem(f"has more than one column {max(names, key=names.count)!r}", "rename one")
 
 
 def _header(text: _Text) -> list[str]:

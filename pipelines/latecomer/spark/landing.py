@@ -29,7 +29,7 @@ from latecomer.lake.location import Lake
 from latecomer.spark.columns import floor_div, quoted
 from latecomer.spark.tables import literal
 from latecomer.spark.types import WHOLE, is_number
-from latecomer.specs.common import folded
+from latecomer.specs.common import folded, repeated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -303,6 +303,9 @@ def _unreadable(error: Exception) -> FileProblem:
 def _check_columns(names: Sequence[str]) -> None:
     """Refuse columns without a name, of a name that only case tells apart from another's, and of one of the product's own."""
     check_names(names)
+    twice = repeated(names)
+    if twice:
+        raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
     clash = [name for name in names if folded(name) in RESERVED]
     if clash:
         raise FileProblem(f"has a column {clash[0]!r}, a name kept for the product", "rename it")
