@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake.exceptions import SchemaMismatchError
-from latecomer.lake import small
+from latecomer.lake import housekeeping, small
 from latecomer.lake.housekeeping import MANY_FILES, tend
 from latecomer.lake.location import Lake
 from latecomer.lake.small import CHECKPOINT_EVERY
@@ -105,3 +105,14 @@ def test_a_table_whose_deletion_stops_anywhere_can_be_read_or_is_gone(lake, monk
             table = small.open_table(lake, "late", "q")
             assert table is None or small.count(lake, "late", "q") >= 1
     assert seen.count("drop:file") > commits and not Path(lake.table("late", "q")).exists()
+
+
+def test_large_files_are_not_compacted_again_and_again(lake, monkeypatch):
+    for number in range(1, MANY_FILES + 3):
+        small.append(lake, "late", "q", pa.table(ROW), "w", number)
+    size = max(path.stat().st_size for path in Path(lake.table("late", "q")).glob("*.parquet"))
+    monkeypatch.setattr(housekeeping, "TARGET_BYTES", size)
+    version = small.open_table(lake, "late", "q").version() % MANY_FILES
+    assert version and not tend(lake, [("late", "q")]), "none is small"
+    monkeypatch.undo()
+    assert tend(lake, [("late", "q")]) and len(small.open_table(lake, "late", "q").file_uris()) == 1

@@ -8,6 +8,7 @@ from datetime import date
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from latecomer.reference.expressions import evaluate
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import FUNCTIONS as AGGREGATES
 from latecomer.specs.common import SpecError
@@ -22,7 +23,7 @@ def parse(text, aliases=ALIASES):
 
 
 def value(text, **row):
-    return ex.evaluate(parse(text, ("t",)), lambda column: row.get(column.name))
+    return evaluate(parse(text, ("t",)), lambda column: row.get(column.name))
 
 
 INJECTIONS = [
@@ -419,7 +420,7 @@ def test_a_date_is_compared_with_a_day_in_quotes(text, says):
     types = {("a", "day"): "date", ("a", "note"): "string"}
     if says is None:
         assert ex.check_types(expr, types, source="q.yaml", key="where") == "bool"
-        assert ex.evaluate(expr, lambda column: date(2023, 11, 16)) is True
+        assert evaluate(expr, lambda column: date(2023, 11, 16)) is True
     else:
         with pytest.raises(SpecError, match=says):
             ex.check_types(expr, types, source="q.yaml", key="where")

@@ -35,8 +35,8 @@ from latecomer.reference import membership as reference_membership
 from latecomer.reference import theta_join as reference_theta
 from latecomer.reference import topk as reference_topk
 from latecomer.reference import windows as reference_windows
+from latecomer.reference.expressions import evaluate
 from latecomer.specs import expressions as ex
-from latecomer.specs.expression_values import evaluate
 from latecomer.specs.loading import parse_query
 
 from tests.support import transcripts

@@ -26,7 +26,7 @@ Int64 = NDArray[np.int64]
 class Candidates:
     """Rows that may be in a final top-k: arrays of one length, panes ascending.
 
-    `bucket` as in :func:`latecomer.core.windows.looks`; `group` is its `code`.
+    `bucket` as in :func:`latecomer.core.looks.looks`; `group` is its `code`.
     """
 
     group: Int64

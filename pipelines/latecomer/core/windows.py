@@ -216,7 +216,7 @@ class WindowControl:
         """Windows that will be observed while these intervals are entered: interval -> (first, last) window number.
 
         A function of delays only, so the data plane can count what is observed before any slack is chosen.
-        What is known of them then: :meth:`Grid.spans`.
+        What is known of them then: :func:`latecomer.core.looks.spans_of`.
         """
         if not self.policy.needs_observation:
             return {}

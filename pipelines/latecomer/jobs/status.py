@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow.compute as pc
+
 from latecomer.core.state import OtherVersion
 from latecomer.jobs import text
 from latecomer.lake import journal, small, views
@@ -39,7 +41,7 @@ def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
     return {
         "query": name,
         "processed_to": state.seq_to,
-        "backlog": available - state.seq_to,
+        "backlog": _backlog(lake, state, available),
         "micro_batches": state.number + 1,
         "flushed": state.flushed,
         **state.counts,
@@ -48,6 +50,14 @@ def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
         "last_run": _written(lake, name),
         "last_check": _checked(lake, name),
     }
+
+
+def _backlog(lake: Lake, state: journal.RunState, available: int) -> int:
+    """Rows of the query's streams that it has not read; of a query that an earlier version ran, of all streams."""
+    if state.asked is None or state.seq_to >= available:
+        return max(available - state.seq_to, 0)
+    new = (pc.field("seq") >= state.seq_to) & (pc.field("seq") < available)
+    return sum(small.count(lake, "events", stream, new) for stream in {stream for _, stream in state.asked["streams"]})
 
 
 def _written(lake: Lake, query: str) -> str | None:

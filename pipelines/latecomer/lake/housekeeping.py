@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from latecomer.lake import crash, small
 from latecomer.lake.location import Lake
 
 MANY_FILES = 32
-"""Files in a table from which on it is compacted."""
+"""Small files in a table from which on it is compacted; those of half a `TARGET_BYTES` or more are not small."""
 TARGET_BYTES = 32 * 1024 * 1024
 
 
@@ -34,7 +35,8 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> lis
         table = small.open_table(lake, area, name)
         if table is None:
             continue
-        many = len(table.file_uris()) >= MANY_FILES
+        sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
+        many = sum(size < TARGET_BYTES // 2 for size in sizes) >= MANY_FILES
         version = table.version()
         if not many and version // MANY_FILES == max(version - commits, 0) // MANY_FILES:
             continue

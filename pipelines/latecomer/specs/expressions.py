@@ -42,12 +42,11 @@ from latecomer.specs.expression_tree import (
     widened,
 )
 from latecomer.specs.expression_types import check_columns, check_types
-from latecomer.specs.expression_values import evaluate
 
 __all__ = [
     "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList", "IsNull",
     "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children", "columns", "conjuncts",
-    "evaluate", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
+    "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
     "widened",
 ]  # fmt: skip
 LONGEST, DEEPEST = 4_000, 40

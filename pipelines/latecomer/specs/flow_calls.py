@@ -41,13 +41,13 @@ def quote_calls(text: str, events: Iterable[Any]) -> str:
 
 def _end(text: str, start: int) -> int | None:
     """Where the expression that starts here ends: at the first comma, bracket or comment outside its parentheses; None: nowhere."""
-    depth, quoted = 0, False
+    depth, quote = 0, ""
     for place in range(start, len(text)):
         char = text[place]
-        if char == "'":
-            quoted = not quoted
-        elif quoted:
-            continue
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
         elif char == "(":
             depth += 1
         elif char == ")":

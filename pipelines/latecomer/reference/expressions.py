@@ -1,4 +1,4 @@
-"""An expression's value for one tuple: SQL's three-valued logic, one value at a time. For reference oracles."""
+"""An expression's value for one tuple: SQL's three-valued logic, one value at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WIDE = Context(prec=700)
 
 
 def evaluate(expr: Expr, lookup: Callable[[Column], Any]) -> Any:
-    """Value for one tuple (or pair), None for null: three-valued logic, one value at a time. For oracles."""
+    """Value for one tuple (or pair), None for null."""
     match expr:
         case Column():
             return lookup(expr)
@@ -58,7 +58,7 @@ def evaluate(expr: Expr, lookup: Callable[[Column], Any]) -> Any:
         case Unary("not", _):
             return not values[0]
         case Unary():
-            return -values[0]
+            return _compute("-", 0, values[0]) if isinstance(values[0], int) else -values[0]
         case Binary(op, _, _):
             return _compute(op, values[0], values[1])
         case InList(_, listed, negated):
