@@ -1,13 +1,16 @@
 """A row that is gone from any table of a query, or stands there twice, does not pass `check`; undamaged lakes do."""
 
+import contextlib
 import shutil
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from latecomer.lake.errors import InputError
+from latecomer.lake.forget import forget, held
 from latecomer.lake.location import Lake
-from latecomer.quality import once
+from latecomer.quality import once, promise
 from latecomer.quality.checks import check
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
@@ -115,3 +118,20 @@ def test_a_repair_that_ends_during_a_check_breaks_no_law(lake, tmp_path, monkeyp
     assert not broken(lake, kind) and repaired[0] > 0
     monkeypatch.undo()
     assert not broken(lake, kind)
+
+
+def test_a_check_of_a_query_that_is_forgotten_meanwhile_keeps_nothing_of_it(lake, tmp_path, monkeypatch):
+    table = events.disordered(5, rows=100).drop_columns(["seq"])
+    ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
+    run(lake, spec("topk"), flush=True)
+    judged = promise.bounds
+
+    def meanwhile(*arguments):
+        found = judged(*arguments)
+        forget(lake, "topk")
+        return found
+
+    monkeypatch.setattr(promise, "bounds", meanwhile)
+    with contextlib.suppress(InputError):
+        check(lake, spec("topk"))
+    assert held(lake, "topk") == {}

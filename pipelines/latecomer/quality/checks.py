@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from latecomer.lake import journal, small, views
-from latecomer.lake.errors import InputError
+from latecomer.lake.errors import InputError, LatecomerError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
 from latecomer.quality import conservation, once, promise, words
@@ -110,7 +110,7 @@ def check(
         The query has not been run in this lake, or computed something else when it was run.
     """
     state = journal.state_for(lake, spec)
-    ledger = books.ledger(lake, spec).to_pandas()
+    ledger = books.ledger(lake, spec, state).to_pandas()
     reach = conservation.Reach.of(lake, spec.name, state)
     results = once.stored(lake, spec, reach.filters())
     frames = {
@@ -134,8 +134,11 @@ def check(
 
 
 def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> None:
-    """Keep the outcome for `status`, where the lake can be written; what the last check found does not depend on who looks."""
-    if lake.unwritable() is not None:
+    """Keep the outcome for `status`, where the lake can be written; what the last check found does not depend on who looks.
+
+    Of a query that was forgotten meanwhile nothing is kept.
+    """
+    if lake.unwritable() is not None or not _is_there(lake, spec.name, seq_to):
         return
     last = small.last_version(lake, "checks", spec.name, "check")
     row = {
@@ -149,6 +152,15 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> Non
     with contextlib.suppress(DeltaError):  # another check of the query was first: what it found is as good
         small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number)
         tend(lake, [("checks", spec.name)])
+
+
+def _is_there(lake: Lake, query: str, seq_to: int) -> bool:
+    """Does the lake still hold the query, as it was when it had read the arrivals before `seq_to`, or later?"""
+    try:
+        state = journal.load_state(lake, query)
+    except LatecomerError:
+        return False
+    return state is not None and state.seq_to >= seq_to
 
 
 def _audited(

@@ -12,16 +12,15 @@ from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
 
 
-def ledger(lake: Lake, spec: Spec) -> pa.Table:
-    """One row per period, closed and open. Starts no Spark.
+def ledger(lake: Lake, spec: Spec, state: journal.RunState | None = None) -> pa.Table:
+    """One row per period, closed and open, as a `state` of the query left these (None: the last). Starts no Spark.
 
     Raises
     ------
     InputError
         The query has not been run in this lake, or computed something else when it was run.
     """
-    state = journal.state_for(lake, spec)
-    still_open = open_ledger(spec, state.stage)
+    still_open = open_ledger(spec, (state or journal.state_for(lake, spec)).stage)
     if isinstance(spec, WindowedSpec):
         return windowed.ledger(lake, spec, still_open)
     return views.join_ledger(lake, spec, still_open)
