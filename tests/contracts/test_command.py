@@ -58,6 +58,7 @@ def test_help_teaches():
         (["export", "q.yaml", "--lake", "lake", "--table", "resluts", "--to", "x.csv"], "resluts"),
         (["ruin", "q.yaml"], "ruin"),
         (["--ruin"], "--ruin"),
+        (["bench", "join", "--out", "q.yaml"], "--out: 'q.yaml': "),
         (["run"], "QUERY"),
     ],
 )

@@ -26,7 +26,8 @@ assumption: for an observed window it finds, per group, the least slack whose an
 known now. It is what ``calibrated`` learns from, and what `explain` draws.
 
 Errors: relative for COUNT, SUM, AVG, MIN, MAX (``|answer - truth| / |truth|``, 0 where they are equal); in rank, as a share of
-the values, for MEDIAN and QUANTILE (0 where they are equal: between two values there is no rank); an answer that is missing altogether has error infinity.
+the values, for MEDIAN and QUANTILE (0 where they are equal: between two values there is no rank); an answer that is missing
+altogether has error infinity.
 
 References
 ----------
