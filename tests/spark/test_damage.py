@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from latecomer.jobs.status import status
+from latecomer.lake import small
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import forget, held
 from latecomer.lake.location import Lake
@@ -135,3 +137,12 @@ def test_a_check_of_a_query_that_is_forgotten_meanwhile_keeps_nothing_of_it(lake
     with contextlib.suppress(InputError):
         check(lake, spec("topk"))
     assert held(lake, "topk") == {}
+
+
+def test_the_backlog_is_of_the_streams_of_a_query(lake, tmp_path):
+    table = events.disordered(5, rows=300).drop_columns(["seq"])
+    ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
+    run(lake, spec("topk"), until_seq=99)
+    [found] = status(lake)["queries"]
+    rows = small.read(lake, "events", "a", columns=["seq"])["seq"].to_numpy()
+    assert found["processed_to"] == 100 and 0 < found["backlog"] == int((rows >= 100).sum()) < 200

@@ -57,6 +57,8 @@ class _Text:
         Empty lines before the first other one.
     broken
         Did it have bytes that are no UTF-8?
+    one_line
+        Does it have no newline below `above`?
     quotes, ends_quoted
         How many double quotes there are; is one the last sign but newlines?
     empty
@@ -87,6 +89,7 @@ class _Text:
             ends = np.flatnonzero(np.frombuffer(body, np.uint8) == ord("\n"))
             empty.append(line + 1 + np.flatnonzero(np.diff(ends, prepend=-1) == 1))
             line += len(ends)
+        self.one_line = line == 0
         self.empty = np.concatenate(empty)
 
     def blocks(self, surveyed: bool = True) -> Iterator[bytes]:
@@ -233,7 +236,7 @@ def _too_long(text: _Text) -> FileProblem:
 
 def _opened(text: _Text, skip: object, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
     """Blank lines are kept, as rows of nulls: they count as lines."""
-    body = text.body() if text.quotes % 2 else _ended(text.body())
+    body = _ended(text.body()) if text.one_line else text.body()
     return pacsv.open_csv(
         pa.PythonFile(_Stream(body), mode="r"),
         read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
@@ -477,7 +480,8 @@ def guess(values: int, counts: dict[str, int]) -> str | None:
 
     ``bigint`` in `counts`: how many of the whole numbers fit it. Whole numbers are ids as often as amounts, so a column of them is never
     rounded: where some have more digits, it is a decimal. Beside fractions they are amounts, and all are doubles. ``007`` is a name,
-    not a number, so one leading zero keeps the column text. ``NaN`` and ``Infinity`` are numbers, as Python and NumPy write them, but where a whole number beside them would be rounded.
+    not a number, so one leading zero keeps the column text. ``NaN`` and ``Infinity`` are numbers, as Python and NumPy write them, but
+    where a whole number beside them would be rounded.
     """
     if values == 0:
         return None

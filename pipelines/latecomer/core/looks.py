@@ -99,21 +99,17 @@ def looks(
     """
     if not len(pane) or not spans:
         return
-    of, firsts, lasts = _runs(grid, pane, *np.array(spans, np.int64).T[:2])
-    cut_us = np.array([span.cut_us for span in spans], np.int64)[of]
-    low, high = _range_of(grid, pane, firsts, lasts)
-    many = np.cumsum((high - low) * grid.per_row)
-    for begin, end in itertools.pairwise(cuts(many // LOOKED_AT).tolist()):
-        part = slice(int(low[begin:end].min()), int(high[begin:end].max()))
-        near, start = pane[part], pane[part] * grid.pane_us
-        own, windows = grid.first_of(start), windows_of(grid, near[cuts(near)[:-1]])
-        first, last = np.searchsorted(windows, firsts[begin:end]), np.searchsorted(windows, lasts[begin:end], "right")
-        span, number = every_number(first, last - 1)
-        span, window = span + begin, windows[number]
-        # the entries of a window stand together, as its panes do
-        entries = _range_of(grid, near, windows, windows)
-        place, at = every_number(entries[0][number], entries[1][number] - 1)
-        at_window, waited = window[place], bucket[part][at]
+    firsts, lasts, cut_us = np.array(spans, np.int64).T
+    there = windows_of(grid, pane[cuts(pane)[:-1]])
+    spans_at, number = every_number(np.searchsorted(there, firsts), np.searchsorted(there, lasts, "right") - 1)
+    windows = there[number]
+    # the entries of a window stand together, as its panes do
+    low, high = _range_of(grid, pane, windows, windows)
+    own = grid.first_of(pane * grid.pane_us)
+    for begin, end in itertools.pairwise(cuts(np.cumsum(high - low) // LOOKED_AT).tolist()):
+        span, window = spans_at[begin:end], windows[begin:end]
+        place, at = every_number(low[begin:end], high[begin:end] - 1)
+        at_window, waited = window[place], bucket[at]
         wait = waited - (at_window - own[at]) * (grid.slide_us // grid.granularity_us)
         wait[(waited < 0) | (wait < 0)] = -1
         known = wait * grid.granularity_us < cut_us[span[place]] - grid.end(at_window)
@@ -121,22 +117,12 @@ def looks(
         if code is not None and thinning is not None:
             first_panes, last_panes = window * grid.slide_us // grid.pane_us, grid.end(window) // grid.pane_us - 1
             shift = thinning.greatest(first_panes, last_panes)
-            known &= is_sampled(code[part][at], shift[place])
+            known &= is_sampled(code[at], shift[place])
         seen = np.bincount(place[known], minlength=len(window)) > 0
         if seen.any():
             stands_for = np.left_shift(1, shift)[place[known]]
             place = (np.cumsum(seen) - 1)[place[known]]
-            yield Looks(of[span[seen]], window[seen], at[known] + part.start, place, wait[known], stands_for)
-
-
-def _runs(grid: Grid, pane: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64, Int64]:
-    """Spans of windows ``[first, last]`` in runs that hold about `LOOKED_AT` entries at most, or one window: place of the span, first, last."""
-    low, high = _range_of(grid, pane, first, last)
-    windows = last - first + 1
-    each = np.maximum(windows // np.maximum((high - low) * grid.per_row // LOOKED_AT, 1), 1)
-    span, run = every_number(np.zeros_like(each), -(-windows // each) - 1)
-    begin = first[span] + run * each[span]
-    return span, begin, np.minimum(begin + each[span] - 1, last[span])
+            yield Looks(span[seen], window[seen], at[known], place, wait[known], stands_for)
 
 
 def _range_of(grid: Grid, pane: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:

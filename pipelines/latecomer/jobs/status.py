@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from latecomer.core.state import OtherVersion
 from latecomer.jobs import text
@@ -25,8 +27,11 @@ def status(lake: Lake) -> dict[str, Any]:
     for name in sorted({*lake.names("state"), *half_forgotten(lake)}):
         try:
             found = _query(lake, name, available)
-        except (OtherVersion, InputError) as error:  # one query that this program cannot read hides no other
-            found = {"query": name, "problem": str(error)}
+        except (OtherVersion, InputError, DeltaError, pa.ArrowException, OSError) as error:
+            found = {
+                "query": name,
+                "problem": text.one_line(str(error)),
+            }  # what cannot be read of one query hides no other
         if found is not None:
             queries.append(found)
     return {"lake": lake.uri, "next_seq": available, "streams": stream_totals(lake), "queries": queries}

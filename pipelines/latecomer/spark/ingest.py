@@ -346,9 +346,10 @@ class _Ingestion:
             *(F.unix_micros(each(usable)).alias(name) for name, each in (("first", F.min), ("last", F.max))),
             F.unix_micros(F.min(arrived)).alias("arrived_from"),
             F.unix_micros(F.max(arrived)).alias("arrived_to"),
-            F.sum(sum((F.coalesce(F.octet_length(quoted(name)), F.lit(0)) for name in texts), F.lit(0))).alias("bytes"),
+            *(F.sum(F.octet_length(quoted(name))).alias(f"_bytes_{place}") for place, name in enumerate(texts)),
         )
         found = totals.collect()
+        held = sum(row[f"_bytes_{place}"] or 0 for row in found for place in range(len(texts)))
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in found}
         if not self.by_seq:
             self._note_arrivals({row["_stream"]: row for row in found if row["arrived_to"] is not None}, counts, say)
@@ -365,7 +366,7 @@ class _Ingestion:
         every = good + sum(c["quarantined"] for c in counts.values())
         ranked, ordered = self._ordered(judged.where(F.col("_problem").isNull()), good)
         try:
-            if every <= tables.FEW_ROWS and sum(row["bytes"] for row in found) <= tables.FEW_BYTES:
+            if every <= tables.FEW_ROWS and held <= tables.FEW_BYTES:
                 self._write_few(ordered, judged, counts, number)
                 return self._commit(counts, good, number)
             ranked.count()
@@ -430,11 +431,13 @@ class _Ingestion:
     def _commit(self, counts: dict[str, dict[str, int]], good: int, number: int) -> dict[str, dict[str, int]]:
         self.check_in_place()
         self.lease.confirm()
+        named = [each.options.stream for each in self.sources if each.options.stream is not None]
+        nothing = {stream: {"rows": 0, "quarantined": 0} for stream in named}  # known all the same
         row = {
             "number": number,
             "seq_from": self.start,
             "seq_to": self.start + good,
-            "counts": json.dumps(counts, sort_keys=True),
+            "counts": json.dumps(nothing | counts, sort_keys=True),
             "digests": self.digests,
             "files": [str(path.resolve()) for path in self.files],
         }

@@ -169,28 +169,28 @@ def _brought(
     columns: dict[int, list[str]] = {}
     parts: list[tuple[int, Callable[[], DataFrame]]] = []
     objects: list[int] = []
-    staged = _Staged(staging)
-    for index, path in enumerate(files, first):
-        kind = format_of(path, options.format)
-        with _of_file(path):
-            if kind == "parquet":
-                in_place[path] = _parquet(spark, path, staging)
-                columns[index] = [name for name in in_place[path].columns if name not in RESERVED]
-                parts.append((index, partial(in_place[path].withColumn, "_file", F.lit(index))))
-            else:
-                columns[index] = staged.add(index, path, kind or "csv")
-                if kind == "json" and columns[index]:
-                    objects.append(index)
-    for index, rows, kind in staged.frames(spark):
-        if kind == "csv" or "line" not in rows.columns:
-            parts.append((index, partial(rows.select, "*")))
-            continue
-        shape = _shape(spark, rows)
-        for own, names in _keys(rows, shape, objects).items():
-            columns[own] = names
-            with _of_file(files[own - first]):
-                _check_columns(names)
-        parts.append((index, partial(_objects, rows, shape)))
+    with contextlib.closing(_Staged(staging)) as staged:
+        for index, path in enumerate(files, first):
+            kind = format_of(path, options.format)
+            with _of_file(path):
+                if kind == "parquet":
+                    in_place[path] = _parquet(spark, path, staging)
+                    columns[index] = [name for name in in_place[path].columns if name not in RESERVED]
+                    parts.append((index, partial(in_place[path].withColumn, "_file", F.lit(index))))
+                else:
+                    columns[index] = staged.add(index, path, kind or "csv")
+                    if kind == "json" and columns[index]:
+                        objects.append(index)
+        for index, rows, kind in staged.frames(spark):
+            if kind == "csv" or "line" not in rows.columns:
+                parts.append((index, partial(rows.select, "*")))
+                continue
+            shape = _shape(spark, rows)
+            for own, names in _keys(rows, shape, objects).items():
+                columns[own] = names
+                with _of_file(files[own - first]):
+                    _check_columns(names)
+            parts.append((index, partial(_objects, rows, shape)))
     return in_place, columns, [part for _, part in sorted(parts, key=itemgetter(0))]
 
 
@@ -243,7 +243,8 @@ def _parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame:
     from pyspark.sql import functions as F
 
     try:
-        schema = pq.read_schema(path)
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:  # Spark's and Hive's times
+            schema = file.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from None
     if not schema.names:
@@ -336,12 +337,17 @@ def _as_written(rows: DataFrame, schema: pa.Schema) -> DataFrame:
     return rows.select(*columns, F.col("_metadata.row_index").alias("_row"))
 
 
+_MOST_OPEN = 64
+"""Files that are written at a time."""
+
+
 class _Staged:
     """Text files' rows as strings in Parquet: those of files with the same columns together, so that a thousand are read back as one."""
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._open: dict[tuple[str, ...], tuple[int, pq.ParquetWriter, str]] = {}
+        self._closed: list[tuple[int, str, str]] = []
 
     def add(self, index: int, path: Path, kind: str) -> list[str]:
         """Stage a file; returns its columns, of ``json`` the only one: ``line``.
@@ -352,35 +358,40 @@ class _Staged:
             It cannot be used as a whole.
         """
         names, first = list[str](), 0
-        try:
-            for text in (read_csv if kind == "csv" else read_json)(lambda: content(path)):
-                names = text.rows.column_names
-                rows = _numbered(text, first)
-                rows = rows.append_column("_file", pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows))
-                self._writer(index, kind, names, rows.schema).write_table(rows, row_group_size=1 << 18)
-                first += rows.num_rows
-        except BaseException:
-            self._close()
-            raise
+        for text in (read_csv if kind == "csv" else read_json)(lambda: content(path)):
+            names = text.rows.column_names
+            rows = _numbered(text, first)
+            rows = rows.append_column("_file", pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows))
+            self._writer(index, kind, names, rows.schema).write_table(rows, row_group_size=1 << 18)
+            first += rows.num_rows
         return names
 
     def frames(self, spark: SparkSession) -> list[tuple[int, DataFrame, str]]:
         """What was staged: the first file of each, the rows, and what they were written in."""
-        self._close()
-        return [(first, spark.read.parquet(place), kind) for (kind, *_), (first, _, place) in self._open.items()]
+        self.close()
+        return [(first, spark.read.parquet(place), kind) for first, place, kind in self._closed]
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+        while self._open:
+            self._close_first()
 
     def _writer(self, index: int, kind: str, names: list[str], schema: pa.Schema) -> pq.ParquetWriter:
         known = self._open.get((kind, *names))
         if known is None:
             _check_columns(names)
+            if len(self._open) == _MOST_OPEN:
+                self._close_first()
             filesystem, folder, place = self._staging.folder()
             known = index, pq.ParquetWriter(f"{folder}/rows.parquet", schema, filesystem=filesystem), place
             self._open[(kind, *names)] = known
         return known[1]
 
-    def _close(self) -> None:
-        for _, writer, _ in self._open.values():
-            writer.close()
+    def _close_first(self) -> None:
+        (kind, *_), (first, writer, place) = next(iter(self._open.items()))
+        del self._open[next(iter(self._open))]
+        self._closed.append((first, place, kind))
+        writer.close()
 
 
 def _numbered(text: TextRows, first: int) -> pa.Table:
@@ -419,8 +430,12 @@ def _keys(rows: DataFrame, shape: StructType, files: list[int]) -> dict[int, lis
     if len(files) == 1:
         return {files[0]: names}
     found: dict[int, set[str]] = {index: set() for index in files}
-    for index, key in rows.select("_file", F.explode(F.json_object_keys("line"))).distinct().collect():
+    objects = F.from_json(
+        "line", "map<string,string>"
+    )  # as they are read; Spark's own list of keys is none where a NaN stands
+    for index, key in rows.select("_file", F.explode(F.map_keys(objects))).distinct().collect():
         found[index].add(key)
+    found[files[0]].update(set(names).difference(*found.values()))
     return {index: [name for name in names if name in keys] for index, keys in found.items()}
 
 
@@ -444,10 +459,15 @@ def _objects(rows: DataFrame, shape: StructType) -> DataFrame:
         value = F.col(f"_j.{quoted(item.name)}")
         nested = item.dataType.typeName() not in ("string", "void")
         if nested:  # as it is written, so that numbers in it stay numbers; a path cannot hold the sign that ends it
-            value = F.to_json(value) if "'" in item.name else F.get_json_object("line", f"$['{item.name}']")
+            parsed_again = F.to_json(value)  # where a NaN stands in the line, Spark's path finds nothing
+            named = "'" not in item.name
+            value = F.coalesce(F.get_json_object("line", f"$['{item.name}']"), parsed_again) if named else parsed_again
         else:  # numbers that JSON does not have, and Python writes, come quoted
             bare = F.replace(value, F.lit('"'), F.lit(""))
             value = F.when(value.isin('"NaN"', '"Infinity"', '"-Infinity"'), bare).otherwise(value)
+            if "'" not in item.name:  # nested here, and elsewhere not
+                written = F.get_json_object("line", f"$['{item.name}']")
+                value = F.when(value.rlike(r"^[\[{]"), F.coalesce(written, value)).otherwise(value)
         columns.append(value.cast("string").alias(item.name))
     return parsed.select(
         *columns, "_file", "_row", "_line", F.coalesce("_raw", "line").alias("_raw"),

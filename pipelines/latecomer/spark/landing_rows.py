@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from latecomer.core.landing import PATTERNS, SPECIAL, guess
+from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import LATEST_US, quoted
 from latecomer.spark.ingest_options import TIME_UNITS
@@ -337,9 +337,12 @@ def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
     if target.startswith("decimal"):
         precision, scale = map(int, re.findall("[0-9]+", target))
         finest = value.try_cast(f"decimal(38,{38 - precision + scale})")
-        return F.when((found == finest) & (found.cast("double") == value.try_cast("double")), found)
+        longer = value.rlike(rf"^[^eE]*[.][0-9]{{{scale}}}0*[1-9][0-9]*\s*$")
+        return F.when((found == finest) & (found.cast("double") == value.try_cast("double")) & ~longer, found)
     if target in FLOATING:
-        return F.when((F.abs(found) < float("inf")) | value.rlike(SPECIAL), found)
+        beyond = (F.abs(found) == float("inf")) & ~value.rlike(r"(?i)^\s*[+-]?inf(inity)?\s*$")
+        below = (found == 0) & value.rlike("^[^eE]*[1-9]")
+        return F.when(~(beyond | below), found)
     if target == "date":
         return F.when(found.cast("timestamp_ntz") == value.try_cast("timestamp_ntz"), found)
     return found
