@@ -152,12 +152,12 @@ class Horizons:
 
     def at(self, side: int, stream_time_us: Int64, length_us: int, window_us: int) -> Int64:
         """`H` of stream `side` at arrivals of the given stream times (int64 us, same shape); before T: `NEVER`."""
-        horizon = np.full(len(stream_time_us), NEVER, np.int64)
         if not len(self.interval):
-            return horizon
+            return np.full(len(stream_time_us), NEVER, np.int64)
         place = np.searchsorted(self.interval, np.floor_divide(stream_time_us, length_us))
         place = np.minimum(place, len(self.interval) - 1)
         known = stream_time_us > NEVER
+        horizon = np.full(len(stream_time_us), NEVER, np.int64)
         base, keep = self.base[side][place], self.retention[side][place]
         moving = np.where(keep >= FOREVER, NEVER, stream_time_us - window_us - np.where(keep >= FOREVER, 0, keep))
         horizon[known] = np.maximum(base, moving)[known]

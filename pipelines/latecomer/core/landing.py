@@ -248,12 +248,12 @@ def _opened(text: _Text, skip: object, types: dict[str, pa.DataType]) -> pacsv.C
 
 
 def _ended(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same text, and its last line ends: a header that does not is none to pyarrow."""
+    """The same text of one line, which ends: a header that does not is none to pyarrow."""
     last = next(blocks, b"")
     for block in blocks:
         yield last
         last = block
-    yield last if last.endswith(b"\n") or not last else last + b"\n"
+    yield last + b"\n"
 
 
 class _Place:

@@ -28,10 +28,8 @@ def status(lake: Lake) -> dict[str, Any]:
         try:
             found = _query(lake, name, available)
         except (OtherVersion, InputError, DeltaError, pa.ArrowException, OSError) as error:
-            found = {
-                "query": name,
-                "problem": text.one_line(str(error)),
-            }  # what cannot be read of one query hides no other
+            # what cannot be read of one query hides no other
+            found = {"query": name, "problem": text.one_line(str(error))}
         if found is not None:
             queries.append(found)
     return {"lake": lake.uri, "next_seq": available, "streams": stream_totals(lake), "queries": queries}

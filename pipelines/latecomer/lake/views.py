@@ -192,8 +192,7 @@ def closing_arrivals(lake: Lake, query: str) -> np.ndarray:
 
 def closed_to(lake: Lake, query: str) -> int:
     """The last arrival whose late rows are all repaired; -1 before the first repair."""
-    closes = closing_arrivals(lake, query)
-    return int(closes[-1]) if len(closes) else -1
+    return repaired_to(lake, query)[0]
 
 
 def repaired_to(lake: Lake, query: str) -> tuple[int, int]:

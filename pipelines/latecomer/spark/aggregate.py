@@ -398,15 +398,13 @@ class AggregateStage(WindowedStage):
         errors: list[Column] = []
         for i, each in enumerate(self.spec.select):
             answer = F.col(f"_first_{i}")
+            same = F.col(each.name).eqNullSafe(answer)
             if each.function in core.RANKED:
                 ranks_off = self._rank_error(first, values, i)
                 joined = join_null_safe(joined, ranks_off, [*keys, "repaired_in"], "left")
-                same = F.col(each.name).eqNullSafe(
-                    answer
-                )  # between two of few values, it may be at no rank near its own
+                # between two of few values, an answer may be at no rank near its own
                 errors.append(F.when(same, 0.0).otherwise(F.coalesce(F.col(f"_error_{i}"), F.lit(0.0))))
             elif not is_number(kinds[each.name]):
-                same = F.col(each.name).eqNullSafe(answer)
                 errors.append(F.when(same, 0.0).otherwise(F.lit(float("inf"))))
             else:
                 errors.append(_relative(answer.cast("double"), F.col(each.name).cast("double")))

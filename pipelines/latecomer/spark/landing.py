@@ -388,9 +388,9 @@ class _Staged:
         return known[1]
 
     def _close_first(self) -> None:
-        (kind, *_), (first, writer, place) = next(iter(self._open.items()))
-        del self._open[next(iter(self._open))]
-        self._closed.append((first, place, kind))
+        key = next(iter(self._open))
+        first, writer, place = self._open.pop(key)
+        self._closed.append((first, place, key[0]))
         writer.close()
 
 

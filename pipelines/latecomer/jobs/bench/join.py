@@ -346,7 +346,6 @@ def cases(data: Path | None, quick: bool) -> list[tuple[str, Callable[[], Case]]
 
 def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
     """Measure every method on every workload; figures 2, 3 and 4. See the package for the parameters."""
-    out.mkdir(parents=True, exist_ok=True)
     targets = TARGETS[1:3] if quick else TARGETS
     rows: list[dict[str, Any]] = []
     for number, (group, make) in enumerate(cases(data, quick)):
