@@ -492,6 +492,12 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
         raise InputError("bench", name, "is not a benchmark", did_you_mean(name, benches.NAMES))
     if data is not None and not data.is_dir():
         raise InputError("--data", str(data), "is not a folder", "name the folder that holds the Parquet files")
+    try:
+        (out / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            "--out", str(out), error.strerror or str(error), "choose a folder that can be written"
+        ) from None
     started = time.monotonic()
     found = benches.run(name, data, out / name, _progress, quick=quick)
     (out / name / "summary.json").write_text(json.dumps(found, indent=2, default=str) + "\n", encoding="utf-8")
