@@ -25,7 +25,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -150,6 +152,103 @@ class IntervalRows:
 
 
 @dataclass
+class Lookout:
+    """When a shard's windows are looked at: a function of delays alone, so it is known before any slack is chosen.
+
+    Attributes
+    ----------
+    grid
+        Windows.
+    observing, provisional
+        Is anything looked at; before its observation is over, too?
+    observe_us
+        How long after its end a window is observed, once; None: as long as the largest delay so far, at least one size.
+    interval
+        The one at hand; None before the first.
+    delay_us, pending_delay_us
+        Largest delay of the intervals before it, and in it.
+    delivered
+        The last window whose observation is over; None before the first interval.
+    """
+
+    grid: Grid
+    observing: bool
+    provisional: bool
+    observe_us: int | None = None
+    interval: int | None = None
+    delay_us: int = 0
+    pending_delay_us: int = 0
+    delivered: int | None = None
+
+    def schedule(self, intervals: list[IntervalRows]) -> dict[int, tuple[int, int]]:
+        """Take in one micro-batch's intervals, in order; windows that are looked at when they are entered: interval -> (first, last) window number.
+
+        What is known of them then: :func:`latecomer.core.looks.spans_of`.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        for each in intervals:
+            if self.interval is None or each.interval > self.interval:
+                first, last = self.enter(each.interval)
+                if last >= first:
+                    found[each.interval] = (first, last)
+            self.take(each.delay_us)
+        return found
+
+    def take(self, delay_us: int) -> None:
+        """Take in the largest delay of arrivals of the interval at hand."""
+        self.pending_delay_us = max(self.pending_delay_us, delay_us)
+
+    def enter(self, interval: int) -> tuple[int, int]:
+        """Enter an interval; number of the first and of the last window that is looked at then. Those up to `delivered` are final."""
+        before, self.interval = self.interval, interval
+        self.delay_us, self.pending_delay_us = max(self.delay_us, self.pending_delay_us), 0
+        if not self.observing:
+            return 0, -1
+        if self.delivered is None:  # windows that ended before the first interval hold nothing but late rows
+            self.delivered = int(self.grid.first_of(interval * self.grid.slide_us)) - 1
+        first, last, final = self._look(before, interval, self.delivered)
+        self.delivered = max(self.delivered, final)
+        return first, last
+
+    def observed_from(self) -> int:
+        """Number of the oldest window that is not finally observed yet; its rows are still to be counted."""
+        return NEVER if self.delivered is None else self.delivered + 1
+
+    def _look(self, before: int | None, interval: int, done: int) -> tuple[int, int, int]:
+        """Windows looked at when the interval is entered from the one `before`: first, last, and last that is final then."""
+        size, slide = self.grid.size_us, self.grid.slide_us
+        ended = interval * slide - size
+        longest = LONGEST_OBSERVATION * size
+        if self.observe_us is not None or not self.provisional:
+            span = min(max(size, self.delay_us), longest) if self.observe_us is None else self.observe_us
+            final = (ended - span) // slide
+            return done + 1, final, final
+        span = min(max(longest, 2 * self.delay_us), 4 * longest)
+        rounds = -(-size // slide)
+        number, past = interval // rounds, None if before is None else before // rounds
+        if number == past:
+            return 0, -1, done
+        # every power of two divides round 0, so crossing it looks at all
+        reach = span if past is None or past < 0 <= number else size << (past ^ number).bit_length()
+        last = (ended - size) // slide
+        if reach < span:
+            return max((ended - reach) // slide, done) + 1, last, done
+        return done + 1, last, (ended - span) // slide
+
+    def to_dict(self) -> dict[str, Any]:
+        """State as JSON-able values; what it is made with is not part of it."""
+        return {name: getattr(self, name) for name in _LOOKOUT}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `to_dict`'s value, which may hold more."""
+        for name in _LOOKOUT:
+            setattr(self, name, state[name])
+
+
+_LOOKOUT = ("interval", "delay_us", "pending_delay_us", "delivered")
+
+
+@dataclass
 class SlackAccount:
     """Rows held and slack over one period of stream time. Integrals over stream time, in row-us and us."""
 
@@ -188,18 +287,24 @@ class WindowControl:
     period_us: int
     policy: SlackPolicy
     observe_us: int | None = None
-    interval: int | None = None
     t_last_us: int = NEVER
     base: int = NEVER
     slack: int = 0
-    delay_us: int = 0
-    pending_delay_us: int = 0
     booked_us: int = NEVER
-    delivered: int | None = None
     closings: list[tuple[int, int]] = field(default_factory=list)
     panes: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     pane_rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     accounts: dict[int, SlackAccount] = field(default_factory=dict)
+
+    @cached_property
+    def lookout(self) -> Lookout:
+        """When its windows are looked at."""
+        return Lookout(self.grid, self.policy.needs_observation, self.policy.provisional, self.observe_us)
+
+    @property
+    def interval(self) -> int | None:
+        """The interval at hand; None before the first."""
+        return self.lookout.interval
 
     @property
     def interval_us(self) -> int:
@@ -213,64 +318,14 @@ class WindowControl:
         return max(self.base, self.t_last_us - self.slack)
 
     def schedule(self, intervals: list[IntervalRows]) -> dict[int, tuple[int, int]]:
-        """Windows that will be observed while these intervals are entered: interval -> (first, last) window number.
-
-        A function of delays only, so the data plane can count what is observed before any slack is chosen.
-        What is known of them then: :func:`latecomer.core.looks.spans_of`.
-        """
-        if not self.policy.needs_observation:
-            return {}
-        found: dict[int, tuple[int, int]] = {}
-        delay, pending, done, now = self.delay_us, self.pending_delay_us, self.delivered, self.interval
-        for each in intervals:
-            if now is None or each.interval > now:
-                before, delay, now = now, max(delay, pending), each.interval
-                pending = 0
-                if done is None:
-                    done = self._before_first(each.interval)
-                first, last, final = self._look(before, each.interval, delay, done)
-                if last >= first:
-                    found[each.interval] = (first, last)
-                done = max(done, final)
-            pending = max(pending, each.delay_us)
-        return found
-
-    def _before_first(self, interval: int) -> int:
-        """The last window that is not observed: windows that ended before the first interval hold nothing but late rows."""
-        return int(self.grid.first_of(interval * self.grid.slide_us)) - 1
-
-    def _look(self, before: int | None, interval: int, delay_us: int, done: int) -> tuple[int, int, int]:
-        """Windows looked at when the interval is entered from the one `before`: first, last, and last that is final then."""
-        size, slide = self.grid.size_us, self.grid.slide_us
-        ended = interval * slide - size
-        longest = LONGEST_OBSERVATION * size
-        if self.observe_us is not None or not self.policy.provisional:
-            span = min(max(size, delay_us), longest) if self.observe_us is None else self.observe_us
-            final = (ended - span) // slide
-            return done + 1, final, final
-        span = min(max(longest, 2 * delay_us), 4 * longest)
-        rounds = -(-size // slide)
-        number, past = interval // rounds, None if before is None else before // rounds
-        if number == past:
-            return 0, -1, done
-        # every power of two divides round 0, so crossing it looks at all
-        reach = span if past is None or past < 0 <= number else size << (past ^ number).bit_length()
-        last = (ended - size) // slide
-        if reach < span:
-            return max((ended - reach) // slide, done) + 1, last, done
-        return done + 1, last, (ended - span) // slide
+        """Windows that will be observed while these intervals are entered, as :meth:`Lookout.schedule` has them."""
+        return replace(self.lookout).schedule(intervals)
 
     def left_until(self) -> int:
         """Up to this time no window and no period will change any more: the watermark, but not beyond the period of the interval at hand."""
         if self.interval is None:
             return NEVER
         return min(self.watermark(), self._period(self.interval * self.interval_us))
-
-    def observed_from(self) -> int:
-        """Number of the oldest window that is not finally observed yet; its rows are still to be counted."""
-        if self.delivered is None:
-            return NEVER
-        return self.delivered + 1
 
     def wait(self, panes: Int64, rows: Int64) -> None:
         """Take in rows by pane, ascending: of arrivals that came before every stream had spoken, they are held and decide nothing."""
@@ -303,28 +358,23 @@ class WindowControl:
         return last
 
     def _enter(self, each: IntervalRows, observed: list[Observed]) -> None:
-        before = self.interval
-        if before is not None:
+        if self.interval is not None:
             self._leave(each.interval)
-        if self.policy.needs_observation:
-            if self.delivered is None:
-                self.delivered = self._before_first(each.interval)
-            _, _, final = self._look(before, each.interval, self.delay_us, self.delivered)
-            for seen in observed:
-                shown = replace(seen, final=seen.window <= final)
-                self.policy.observe(shown, self._slack_at_close(seen.window), each.interval)
-            if final > self.delivered:
-                self.delivered = final
-                self._forget(final)
-        self.interval = each.interval
+        done = self.lookout.delivered
+        self.lookout.enter(each.interval)
+        final = self.lookout.delivered
+        for seen in observed:
+            assert final is not None
+            shown = replace(seen, final=seen.window <= final)
+            self.policy.observe(shown, self._slack_at_close(seen.window), each.interval)
+        if final is not None and final != done:
+            self._forget(final)
         self.slack = self.policy.choose(each.interval)
         self.t_last_us = NEVER
 
     def _leave(self, following: int) -> None:
         assert self.interval is not None
-        self.delay_us = max(self.delay_us, self.pending_delay_us)
-        self.policy.delays(self.pending_delay_us)
-        self.pending_delay_us = 0
+        self.policy.delays(self.lookout.pending_delay_us)
         reached = self.watermark()
         if self.policy.needs_observation and reached > self.base:
             self.closings.append((reached, self.slack))
@@ -349,7 +399,7 @@ class WindowControl:
 
     def _take(self, each: IntervalRows) -> None:
         self.t_last_us = max(self.t_last_us, each.t_last_us)
-        self.pending_delay_us = max(self.pending_delay_us, each.delay_us)
+        self.lookout.take(each.delay_us)
         account = self._open(self._period(each.interval * self.interval_us))
         account.rows += each.rows
         self.wait(each.panes, each.pane_rows)
@@ -391,15 +441,11 @@ class WindowControl:
 
     def to_dict(self) -> dict[str, Any]:
         """State as JSON-able values."""
-        return {
-            "interval": self.interval,
+        return self.lookout.to_dict() | {
             "t_last_us": self.t_last_us,
             "base": self.base,
             "slack": self.slack,
-            "delay_us": self.delay_us,
-            "pending_delay_us": self.pending_delay_us,
             "booked_us": self.booked_us,
-            "delivered": self.delivered,
             "closings": [list(pair) for pair in self.closings],
             "panes": self.panes.tolist(),
             "pane_rows": self.pane_rows.tolist(),
@@ -409,16 +455,8 @@ class WindowControl:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `to_dict`'s value."""
-        for name in (
-            "interval",
-            "t_last_us",
-            "base",
-            "slack",
-            "delay_us",
-            "pending_delay_us",
-            "booked_us",
-            "delivered",
-        ):
+        self.lookout.restore(state)
+        for name in ("t_last_us", "base", "slack", "booked_us"):
             setattr(self, name, state[name])
         self.closings = [(int(mark), int(slack)) for mark, slack in state["closings"]]
         self.panes, self.pane_rows = np.array(state["panes"], np.int64), np.array(state["pane_rows"], np.int64)

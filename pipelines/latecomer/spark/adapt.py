@@ -96,7 +96,7 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
     policies = windows.policies()
     known = controls_of(spec, windows.policies(), state.stage)
     for policy, control, seen in zip(policies, known, windows.history(state.seq_to), strict=True):
-        policy.delays(max(control.delay_us, control.pending_delay_us))
+        policy.delays(max(control.lookout.delay_us, control.lookout.pending_delay_us))
         for each in seen:
             interval = each.window + windows.grid.size_us // windows.grid.slide_us
             policy.observe(each, policy.choose(interval), interval)
