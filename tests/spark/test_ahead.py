@@ -1,4 +1,4 @@
-"""Deciding the next micro-batch while one is written: nothing but the time it takes depends on it."""
+"""Looking at the next micro-batches while one is written: nothing but the time it takes depends on it."""
 
 import threading
 
@@ -20,20 +20,32 @@ QUERY = (
     "name: sums\nkind: aggregate\nstreams: {s: a}\ngroup_by: [k]\nwindow: {size: 4 s, slide: 1 s}\n"
     "select: {total: sum(v), n: count()}\nquality: {error: 0.1, probability: 0.9, period: 10 s}\n"
 )
-MAIN, BESIDE = threading.main_thread().name, "next micro-batch"
+MAIN = "main"
+
+
+def thread() -> str:
+    return MAIN if threading.current_thread() is threading.main_thread() else threading.current_thread().name
 
 
 @pytest.fixture
-def decisions(monkeypatch):
-    """Of each decision that was begun: thread, first arrival."""
-    found, decide = [], WindowedStage.decide
-
-    def noted(stage, batch, state):
-        found.append((threading.current_thread().name, batch.seq_from))
-        return decide(stage, batch, state)
-
-    monkeypatch.setattr(WindowedStage, "decide", noted)
+def looks(monkeypatch):
+    """Of each scan and observation that was begun: what, thread, first arrival."""
+    found = []
+    for what in ("scan", "observe"):
+        monkeypatch.setattr(WindowedStage, what, noted(found, what, getattr(WindowedStage, what)))
     return found
+
+
+def noted(found, what, begun):
+    def looked(stage, batch, other):
+        found.append((what, thread(), batch.seq_from))
+        return begun(stage, batch, other)
+
+    return looked
+
+
+def without_looking_ahead(monkeypatch):
+    monkeypatch.setattr(Ahead, "follow", lambda *_: None)
 
 
 @pytest.fixture
@@ -48,68 +60,98 @@ def filled(tmp_path, spark):
     return make
 
 
-def test_every_micro_batch_is_decided_once_and_all_but_the_first_beside_another(filled, decisions):
+def test_every_micro_batch_is_looked_at_once_and_all_but_the_first_beside_others(filled, looks):
     lake, spec = filled("lake"), parse_query(QUERY)
-    run(lake, spec, rows_per_batch=100, flush=True)
-    assert decisions == [(MAIN, 0), (BESIDE, 100), (BESIDE, 200)]
-    assert BESIDE not in {thread.name for thread in threading.enumerate()}
+    before = threading.active_count()
+    run(lake, spec, rows_per_batch=60, flush=True)
+    turns = [(MAIN, 0), ("micro-batch 1", 60), ("micro-batch 2", 120), ("micro-batch 3", 180), ("micro-batch 4", 240)]
+    for what in ("scan", "observe"):
+        assert sorted(each[1:] for each in looks if each[0] == what) == sorted(turns)
+    assert [seq for what, _, seq in looks if what == "scan"] == [0, 60, 120, 180, 240]
+    assert threading.active_count() == before
 
 
-def test_what_fails_ahead_is_done_in_its_turn(filled, decisions, monkeypatch):
-    spec, noted = parse_query(QUERY), WindowedStage.decide
+def test_no_more_than_two_are_looked_at_before_their_turn(filled, looks, monkeypatch):
+    decided, decide = [], WindowedStage.decide
 
-    def failing(stage, batch, state):
-        found = noted(stage, batch, state)
-        if threading.current_thread().name == BESIDE:
+    def deciding(stage, batch, state, looked):
+        decided.append((batch.number, max(seq for what, _, seq in looks if what == "scan") // 30))
+        return decide(stage, batch, state, looked)
+
+    monkeypatch.setattr(WindowedStage, "decide", deciding)
+    run(filled("lake"), parse_query(QUERY), rows_per_batch=30, flush=True)
+    assert [number for number, _ in decided] == list(range(10))
+    assert all(number <= scanned <= number + 2 for number, scanned in decided)
+    assert any(scanned == number + 2 for number, scanned in decided)
+
+
+def test_a_single_micro_batch_starts_no_thread(filled, looks):
+    run(filled("lake"), parse_query(QUERY), flush=True)
+    assert looks == [("scan", MAIN, 0), ("observe", MAIN, 0)]
+
+
+@pytest.mark.parametrize("failing", ["scan", "observe"])
+def test_what_fails_ahead_is_done_in_its_turn(filled, looks, monkeypatch, failing):
+    spec, begun = parse_query(QUERY), getattr(WindowedStage, failing)
+
+    def fails(stage, batch, other):
+        found = begun(stage, batch, other)
+        if thread() != MAIN:
             raise OSError("the store was away")
         return found
 
-    monkeypatch.setattr(WindowedStage, "decide", failing)
+    monkeypatch.setattr(WindowedStage, failing, fails)
     lake = filled("lake")
     run(lake, spec, rows_per_batch=100, flush=True)
-    assert decisions == [(MAIN, 0), (BESIDE, 100), (MAIN, 100), (BESIDE, 200), (MAIN, 200)]
+    assert [each[2] for each in looks if each[:2] == (failing, MAIN)] == [0, 100, 200]
+    assert (failing, "micro-batch 1", 100) in looks
     other = filled("other")
-    monkeypatch.setattr(Ahead, "start", lambda *_: None)
+    without_looking_ahead(monkeypatch)
     run(other, spec, rows_per_batch=100, flush=True)
     same(exported(lake, spec), exported(other, spec))
 
 
-def test_what_adapt_learns_meanwhile_holds_from_the_micro_batch_whose_plan_names_it(filled, decisions, monkeypatch):
-    """Plans ahead of the one that is made do not know it yet; then the same tables as where nothing is decided ahead."""
+def test_what_adapt_learns_meanwhile_holds_from_the_micro_batch_whose_plan_names_it(filled, looks, monkeypatch):
+    """Plans ahead of the one that is made do not know it yet; then the same tables as where nothing is looked at ahead."""
     spec, found = parse_query(QUERY), {}
     for name, ahead in (("lake", True), ("other", False)):
         lake = filled(name)
         begun = []
 
-        def learn(line, lake=lake, begun=begun, ahead=ahead):
+        def learn(line, lake=lake, begun=begun):
             begun.append(line)
             if len(begun) == 1:
-                for thread in threading.enumerate():
-                    if thread.name == BESIDE:
-                        thread.join()
+                for each in threading.enumerate():
+                    if each.name.startswith("micro-batch "):
+                        each.join()
                 adapt(lake, spec)
 
         if not ahead:
-            monkeypatch.setattr(Ahead, "start", lambda *_: None)
-        decisions.clear()
-        run(lake, spec, rows_per_batch=100, flush=True, progress=learn)
-        beside = [(BESIDE, 100), (MAIN, 100), (BESIDE, 200)] if ahead else [(MAIN, 100), (MAIN, 200)]
-        assert decisions == [(MAIN, 0), *beside]
-        plans = [journal.planned(lake, spec.name, "run", number)["parameters"] for number in range(3)]
-        assert plans == [None, 0, 0]
+            without_looking_ahead(monkeypatch)
+        looks.clear()
+        run(lake, spec, rows_per_batch=75, flush=True, progress=learn)
+        turns = [each[1:] for each in looks if each[0] == "scan"]
+        if ahead:  # the two that were waiting are looked at again: their plans know by then
+            assert turns[:4] == [(MAIN, 0), ("micro-batch 1", 75), ("micro-batch 2", 150), (MAIN, 75)]
+            assert sorted(turns[4:]) == [("micro-batch 2", 150), ("micro-batch 3", 225)]
+        else:
+            assert turns == [(MAIN, 0), (MAIN, 75), (MAIN, 150), (MAIN, 225)]
+        plans = [journal.planned(lake, spec.name, "run", number)["parameters"] for number in range(4)]
+        assert plans == [None, 0, 0, 0]
         found[name] = exported(lake, spec)
     same(found["lake"], found["other"])
 
 
-def test_an_error_is_the_one_of_its_turn_and_what_came_before_counts(filled, monkeypatch):
-    lake, spec, decide = filled("lake"), parse_query(QUERY), WindowedStage.decide
+@pytest.mark.parametrize("failing", ["scan", "observe"])
+def test_an_error_is_the_one_of_its_turn_and_what_came_before_counts(filled, monkeypatch, failing):
+    lake, spec, begun = filled("lake"), parse_query(QUERY), getattr(WindowedStage, failing)
 
-    def failing(stage, batch, state):
+    def fails(stage, batch, other):
         if batch.seq_from == 200:
-            raise OSError(f"said in {threading.current_thread().name}")
-        return decide(stage, batch, state)
+            raise OSError(f"said in {thread()}")
+        return begun(stage, batch, other)
 
-    monkeypatch.setattr(WindowedStage, "decide", failing)
+    monkeypatch.setattr(WindowedStage, failing, fails)
     with pytest.raises(OSError, match=f"said in {MAIN}"):
         run(lake, spec, rows_per_batch=100)
     assert journal.run_state(lake, spec.name, spec).seq_to == 200
@@ -121,7 +163,7 @@ def test_an_error_is_the_one_of_its_turn_and_what_came_before_counts(filled, mon
     same(exported(whole, spec), exported(lake, spec))
 
 
-def test_nothing_is_decided_ahead_that_spark_plans_otherwise(lake, monkeypatch):
+def test_nothing_is_looked_at_ahead_that_spark_plans_otherwise(lake, monkeypatch):
     monkeypatch.setattr(runs, "effective", lambda *_: None)
     many = 10 * 50_000
     plans = runs._Plans(lake, parse_query(QUERY), 2 * many + 100, many, True)

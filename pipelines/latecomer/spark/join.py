@@ -38,7 +38,7 @@ from latecomer.spark.columns import ceil_div, floor_div, floor_to
 from latecomer.spark.join_books import JoinBooks, late_counts
 from latecomer.spark.join_repair import JoinRepair
 from latecomer.spark.join_rows import LETTERS, JoinRows, in_sample
-from latecomer.spark.stage import Batch, Decided, Outcome, Settled
+from latecomer.spark.stage import Batch, Looked, Outcome, Settled
 from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class JoinStage(JoinRepair):
 
     # -- run -----------------------------------------------------------------------------------------------------
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
+    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
         """Answer one micro-batch."""
         fresh = (
             self.parameters

@@ -28,7 +28,7 @@ from latecomer.spark import scan, tables
 from latecomer.spark.columns import floor_to
 from latecomer.spark.join import Counted, JoinStage, restore, summaries
 from latecomer.spark.join_books import late_counts
-from latecomer.spark.stage import Batch, Decided, Outcome, Settled
+from latecomer.spark.stage import Batch, Looked, Outcome, Settled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,7 +42,7 @@ class SlackJoinStage(JoinStage):
         """Rows up to the watermark are released."""
         return int(state["watermark"])
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
+    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
         """Answer one micro-batch; a flush releases everything."""
         control, books = restore(self.spec, state)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])

@@ -1,7 +1,7 @@
 """`run`: micro-batches of any query kind, each planned, produced and committed once.
 
 Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what*; this
-module decides *when it counts*. While one is committed, the next may be decided (:mod:`latecomer.spark.ahead`): that writes nothing.
+module decides *when it counts*. While one is committed, the next may be looked at (:mod:`latecomer.spark.ahead`): that writes nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.adapt import effective, parameters
-from latecomer.spark.ahead import Ahead
+from latecomer.spark.ahead import Ahead, Look
 from latecomer.spark.kinds import stage_of
 from latecomer.spark.session import session, tune, tuning
-from latecomer.spark.stage import Batch, Decided, Stage
+from latecomer.spark.stage import Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ def run(
         before = dict(state.counts) if state else {}
         count = 0
         plans = _Plans(lake, spec, end, rows_per_batch or ROWS_PER_BATCH, last_flush)
-        with Ahead() as ahead:
+        with Ahead(plans.after) as ahead:
             for batch in plans.batches(state, lease.confirm):
                 try:
                     state = _process(plans, batch, state, ahead, lease.confirm)
@@ -146,13 +146,9 @@ class _Plans:
             yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
             number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
 
-    def is_last(self, batch: Batch) -> bool:
-        """Is `batch` the last one, unless it is only the flush that is left?"""
-        return batch.flush or batch.seq_to >= self.end
-
     def after(self, batch: Batch) -> Batch | None:
         """The one that will be planned after `batch`, if nothing comes between and Spark is to plan alike for it; None: none."""
-        if self.is_last(batch):
+        if batch.flush or batch.seq_to >= self.end:  # unless it is only the flush that is left
             return None
         found = Batch(batch.number + 1, **self._next(batch.seq_to))
         alike = [tuning(each.seq_to - each.seq_from, each.seq_to) for each in (batch, found)]
@@ -191,25 +187,15 @@ def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]
             journal.take_back(lake, spec.name, "run", batch.number)
 
 
-def _decided(
-    plans: _Plans, spark: SparkSession, batch: Batch, state: dict[str, Any] | None
-) -> tuple[Stage, Decided | None]:
-    """A stage for the micro-batch, which is the caller's to release, and what it decides."""
+def _scanned(plans: _Plans, spark: SparkSession, batch: Batch, state: dict[str, Any] | None) -> Look:
+    """A stage for the micro-batch, which is the caller's to release, and what it scanned."""
     learnt = parameters(plans.lake, plans.spec.name, batch.parameters)
     stage = stage_of(plans.spec, spark, plans.lake, learnt)
     try:
-        return stage, stage.decide(batch, state)
+        return Look(batch, stage, stage.scan(batch, state))
     except BaseException:
         stage.release()
         raise
-
-
-def _decided_after(
-    plans: _Plans, spark: SparkSession, batch: Batch, decided: Decided
-) -> tuple[Batch, Stage, Decided | None] | None:
-    """The same of the micro-batch after `batch`, as far as can be told before that is committed; None: there is none."""
-    following = plans.after(batch)
-    return None if following is None else (following, *_decided(plans, spark, following, decided.following))
 
 
 def _process(
@@ -220,12 +206,14 @@ def _process(
     spark = session(lake, rows=plans.end - batch.seq_from)
     tune(spark, batch.seq_to - batch.seq_from, batch.seq_to)
     before = state.stage if state else None
-    stage, decided = ahead.take(batch) or _decided(plans, spark, batch, before)
+    scan = partial(_scanned, plans, spark)
+    look = ahead.take(batch) or scan(batch, before)
     try:
-        if decided is not None and not plans.is_last(batch):
-            ahead.start(partial(_decided_after, plans, spark, batch, decided))
+        ahead.follow(look, scan)
+        if look.looked is None:
+            look.observe()
         batch = replace(batch, released=state.released if state else {})
-        outcome = stage.process(batch, before, decided)
+        outcome = look.stage.process(batch, before, look.looked)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
             confirm()
             if rows is not None and not _committed(lake, area, spec.name, batch.number):
@@ -233,7 +221,7 @@ def _process(
             crash.point(f"run:{area}")
         settled = outcome.settle(batch.produced(lake, spec.name) if outcome.on_time is not None else {})
     finally:
-        stage.release()
+        look.stage.release()
     confirm()
     if settled.ledger is not None:
         small.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)

@@ -96,10 +96,18 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Decided:
-    """What a stage decides of a micro-batch before it answers; `following` is all that the next one's `decide` needs of the state, None at a flush."""
+class Scanned:
+    """What the order of a micro-batch's arrivals says; `following` is all that the next one's `scan` needs of the state, None at a flush."""
 
     following: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was read of a micro-batch before its turn: its order, and what a kind's stage wanted to see because of that."""
+
+    scanned: Scanned
+    seen: Any
 
 
 class Stage:
@@ -109,15 +117,19 @@ class Stage:
     spark: SparkSession
     lake: Lake
 
-    def decide(self, batch: Batch, state: dict[str, Any] | None) -> Decided | None:
-        """What can be decided before the predecessor's rows are committed; None where that is nothing. Reads, and writes nothing.
+    def scan(self, batch: Batch, state: dict[str, Any] | None) -> Scanned | None:
+        """First of what can be read before the predecessor is decided, let alone committed; None where that is nothing. Writes nothing.
 
-        `state` is what the predecessor decided, or left; None at the first.
+        `state` is what the predecessor's scan, or the predecessor, left; None at the first.
         """
         return None
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
-        """Answer one micro-batch. `state` is None at the first; `decided` is what this stage decided of it."""
+    def observe(self, batch: Batch, scanned: Scanned) -> Any:
+        """The rest of it. Reads, and writes nothing."""
+        raise NotImplementedError
+
+    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
+        """Answer one micro-batch. `state` is None at the first; `looked` is what this stage scanned and observed of it."""
         raise NotImplementedError
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:

@@ -107,7 +107,7 @@ def events(
 
 
 _handing = Lock()
-"""Held while the setting is another: two threads of a run hand rows over (:mod:`latecomer.spark.ahead`)."""
+"""Held while the setting is another: the threads of a run hand rows over (:mod:`latecomer.spark.ahead`)."""
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 

@@ -13,7 +13,7 @@ from latecomer.core.histogram import merge_counts
 from latecomer.core.order import distinct
 from latecomer.core.thinning import Thinning, crowded
 from latecomer.core.time import NEVER
-from latecomer.core.windows import Observed, WindowControl
+from latecomer.core.windows import Lookout, Observed
 from latecomer.spark import scan, tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.thinning import thinned, thinnings
@@ -38,12 +38,12 @@ class WindowHistory(WindowRows):
     def _start(self) -> Checkpoint:
         return Checkpoint(0, [NEVER] * (self.shards * len(self.sources)))
 
-    def _passed(self, mark: Checkpoint, controls: list[WindowControl]) -> bool:
+    def _passed(self, mark: Checkpoint, lookouts: list[Lookout]) -> bool:
         """Can a scan begin here? Only if no row of a window that is still to be observed came before."""
-        for shard, control in enumerate(controls):
-            if control.delivered is None and control.interval is not None:
+        for shard, lookout in enumerate(lookouts):
+            if lookout.delivered is None and lookout.interval is not None:
                 return False
-            oldest = control.observed_from()
+            oldest = lookout.observed_from()
             own = mark.carry[shard :: self.shards]
             if oldest > NEVER and max(own) >= oldest * self.grid.slide_us:
                 return False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from latecomer.core.slack import Fixed
-from latecomer.core.windows import Grid, SlackPolicy, WindowControl
+from latecomer.core.windows import Grid, Lookout, SlackPolicy, WindowControl
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
 from latecomer.spark.columns import floor_div, floor_div_sql, floor_to, named, quoted
@@ -32,6 +32,15 @@ def controls_of(spec: WindowedSpec, policies: list[SlackPolicy], state: dict[str
     if state is not None:
         for control, each in zip(found, state["controls"], strict=True):
             control.restore(each)
+    return found
+
+
+def lookouts_of(spec: WindowedSpec, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[Lookout]:
+    """When each shard's windows are looked at, as a micro-batch's state, or the scan of its arrivals, left it."""
+    found = [control.lookout for control in controls_of(spec, policies, None)]
+    if state is not None:
+        for lookout, each in zip(found, state["controls"], strict=True):
+            lookout.restore(each)
     return found
 
 

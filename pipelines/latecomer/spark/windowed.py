@@ -12,8 +12,8 @@ One micro-batch, arrivals ``[seq_from, seq_to)``:
    answers the windows that close from stored rows, in plain scans and aggregations. A row for which a closed window exists is
    registered as late.
 
-The first three only read, and need of their predecessor what it decided, not what it wrote: :meth:`WindowedStage.decide` takes them while that
-is still being written (:mod:`latecomer.spark.ahead`).
+The first two only read, and which windows are observed is a function of delays alone, not of what was decided or written: so both are done
+while micro-batches before are still being written (:mod:`latecomer.spark.ahead`).
 
 Reading rows and placing them in windows is :mod:`latecomer.spark.window_rows`, what windows required
 :mod:`latecomer.spark.window_history`, repairs and backfills :mod:`latecomer.spark.window_repair`.
@@ -33,16 +33,16 @@ import pyarrow.compute as pc
 from latecomer.core.arrivals import Arrivals, Arrived, Checkpoint, overtaken
 from latecomer.core.closings import Closings, closings
 from latecomer.core.time import NEVER
-from latecomer.core.windows import Grid, Observed, WindowControl
+from latecomer.core.windows import Grid, Lookout, Observed, WindowControl
 from latecomer.lake import small
 from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US
-from latecomer.spark.stage import Batch, Decided, Outcome, Settled
+from latecomer.spark.stage import Batch, Looked, Outcome, Scanned, Settled
 from latecomer.spark.window_books import Left, WindowBooks, leave
 from latecomer.spark.window_history import WindowHistory
 from latecomer.spark.window_repair import WindowRepair
-from latecomer.spark.window_rows import Closing, controls_of
+from latecomer.spark.window_rows import Closing, controls_of, lookouts_of
 from latecomer.specs.windows import WindowedSpec
 
 if TYPE_CHECKING:
@@ -64,24 +64,36 @@ def books_of(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowBooks:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What a micro-batch begins with: controllers per shard, checkpoints of the scan, the number of what `adapt` learnt last."""
-
-    controls: list[WindowControl]
-    marks: list[Checkpoint]
-    used: int | None
-
-
-@dataclass(frozen=True)
-class Placed(Decided):
-    """Steps 1 to 3 of a micro-batch: its arrivals and where windows close, before one of them is answered.
+class Order(Scanned):
+    """Step 1 of a micro-batch, and which windows are observed in it.
 
     Attributes
     ----------
-    known
-        Controllers as they are after the micro-batch (a flush is still to come), and from where a later scan can begin.
+    known, marks
+        Checkpoints of the scan, the oldest first: before the micro-batch, and after it.
     new, arrived
         Its arrivals, by row and as the control plane counted them.
+    wanted
+        Per shard and interval, the first and last window whose observation ends there.
+    """
+
+    known: list[Checkpoint]
+    marks: list[Checkpoint]
+    new: Arrivals
+    arrived: Arrived
+    wanted: list[dict[int, tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Step 3 of a micro-batch: where windows close, before one of them is answered.
+
+    Attributes
+    ----------
+    controls
+        One per shard, as they are after the micro-batch (a flush is still to come).
+    used
+        Number of what `adapt` learnt last that they know; None: nothing.
     closed : int64[n]
         Number of the last closed window at each arrival.
     before, held_low : int per shard
@@ -92,9 +104,8 @@ class Placed(Decided):
         Periods of the ledger that are over.
     """
 
-    known: _Known
-    new: Arrivals
-    arrived: Arrived
+    controls: list[WindowControl]
+    used: int | None
     closed: np.ndarray
     before: list[int]
     held_low: list[int]
@@ -120,34 +131,51 @@ class WindowedStage(WindowHistory, WindowRepair):
         closed = [control.grid.last_closed(control.watermark()) for control in waiting or controls]
         return min(closed) if waiting else max(closed)
 
-    def decide(self, batch: Batch, state: dict[str, Any] | None) -> Placed:
-        """Scan, observe, decide; `state` may be what the :class:`Placed` before says of it."""
-        known = self._known(state)
-        controls = known.controls
-        new = self._arrivals(batch.seq_from, batch.seq_to, known.marks[-1].carry)
+    def scan(self, batch: Batch, state: dict[str, Any] | None) -> Order:
+        """The arrivals, and which windows are to be observed."""
+        known = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
+        new = self._arrivals(batch.seq_from, batch.seq_to, known[-1].carry)
         arrived = Arrived.of(new, self.grid, self.shards)
-        seen = self._seen(batch, known, new, arrived)
+        lookouts = lookouts_of(self.spec, self.policies(), state)
+        wanted = [lookout.schedule(each) for lookout, each in zip(lookouts, arrived.intervals, strict=True)]
+        marks = self._following(known, new, batch.seq_to, lookouts)
+        following = {"marks": _as_json(marks), "controls": [each.to_dict() for each in lookouts]}
+        return Order(None if batch.flush else following, known, marks, new, arrived, wanted)
+
+    def observe(self, batch: Batch, scanned: Scanned) -> list[dict[int, list[Observed]]]:
+        """Per shard and interval, the windows whose observation ends there."""
+        assert isinstance(scanned, Order)
+        if not any(scanned.wanted):
+            return [{} for _ in scanned.wanted]
+        first = scanned.known[0]
+        pieces = itertools.chain(self._pieces(first, batch.seq_from), [scanned.new])
+        waited, thinning = self.waited(pieces, first.seq, batch.seq_to, scanned.wanted)
+        return self.observed(waited, scanned.wanted, thinning)
+
+    def decide(self, batch: Batch, state: dict[str, Any] | None, looked: Looked) -> Placed:
+        """Where windows close."""
+        order = looked.scanned
+        assert isinstance(order, Order)
+        controls, used = self._controls(state)
         before = [self.grid.last_closed(control.watermark()) for control in controls]
         held_low = [_oldest(control, self.lookback_us) for control in controls]
-        for control, waiting in zip(controls, arrived.waiting, strict=True):
+        for control, waiting in zip(controls, order.arrived.waiting, strict=True):
             control.wait(*waiting)
         openings = [control.panes for control in controls]
-        placements = [
-            control.step(each, found) for control, each, found in zip(controls, arrived.intervals, seen, strict=True)
-        ]
-        closed = new.closed(placements, self.grid)
+        each_step = zip(controls, order.arrived.intervals, looked.seen, strict=True)
+        placements = [control.step(intervals, found) for control, intervals, found in each_step]
+        closed = order.new.closed(placements, self.grid)
         ends = [None if control.interval is None else control.t_last_us for control in controls]
         flush = (batch.seq_to, ends) if batch.flush else None
-        closing = closings(self.grid, new, closed, arrived, before, openings, flush)
-        left = leave(controls)
-        known = _Known(controls, self._following(known.marks, new, batch.seq_to, controls), known.used)
-        following = None if batch.flush else _state(known)
-        return Placed(following, known, new, arrived, closed, before, held_low, closing, left)
+        closing = closings(self.grid, order.new, closed, order.arrived, before, openings, flush)
+        return Placed(controls, used, closed, before, held_low, closing, leave(controls))
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, decided: Decided | None) -> Outcome:
-        """Answer one micro-batch."""
-        assert isinstance(decided, Placed)
-        new, arrived, closed = decided.new, decided.arrived, decided.closed
+    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
+        """Decide and answer one micro-batch."""
+        assert looked is not None
+        order, decided = looked.scanned, self.decide(batch, state, looked)
+        assert isinstance(order, Order)
+        new, arrived, closed = order.new, order.arrived, decided.closed
         books = books_of(self.spec, state)
         closing = self._closing(decided.closings, decided.before)
         behind = self._behind(new, closed)
@@ -166,40 +194,30 @@ class WindowedStage(WindowHistory, WindowRepair):
         few = {"late"} if np.count_nonzero(behind) <= tables.FEW_ROWS else set()
         if self._few_answers(batch, len(new.seq), closing, books):
             few.add("on_time")
-        settle = partial(self._settled, batch, decided, books, missed is not None)
+        settle = partial(self._settled, batch, order, decided, books, missed is not None)
         return Outcome(on_time, late, settle, few)
 
-    def _known(self, state: dict[str, Any] | None) -> _Known:
-        """As the last micro-batch left it; with what `adapt` has learnt since."""
+    def _controls(self, state: dict[str, Any] | None) -> tuple[list[WindowControl], int | None]:
+        """As the last micro-batch left them, with what `adapt` has learnt since; and the number of that."""
         controls = controls_of(self.spec, self.policies(), state)
         used = (state or {}).get("parameters")
         if self.parameters and self.parameters["number"] != used:
             used = self.parameters["number"]
             for control, learnt in zip(controls, self.parameters["policies"], strict=True):
                 control.policy.restore(learnt)
-        marks = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
-        return _Known(controls, marks, used)
+        return controls, used
 
     def _following(
-        self, marks: list[Checkpoint], new: Arrivals, seq_to: int, controls: list[WindowControl]
+        self, marks: list[Checkpoint], new: Arrivals, seq_to: int, lookouts: list[Lookout]
     ) -> list[Checkpoint]:
         """Checkpoints that later scans may need, the oldest first; `new` are the last arrivals before `seq_to`."""
         last = Checkpoint(seq_to, new.carry)
-        if not any(control.policy.needs_observation for control in controls):
+        if not any(each.observing for each in lookouts):
             return [last]
         found = [*marks, *new.checkpoints(CHECKPOINT_ROWS), last]
-        while len(found) > 1 and self._passed(found[1], controls):
+        while len(found) > 1 and self._passed(found[1], lookouts):
             found.pop(0)
         return found
-
-    def _seen(self, batch: Batch, known: _Known, new: Arrivals, arrived: Arrived) -> list[dict[int, list[Observed]]]:
-        """Per shard and interval, the windows whose observation ends there."""
-        wanted = [control.schedule(each) for control, each in zip(known.controls, arrived.intervals, strict=True)]
-        if not any(wanted):
-            return [{} for _ in known.controls]
-        pieces = itertools.chain(self._pieces(known.marks[0], batch.seq_from), [new])
-        waited, thinning = self.waited(pieces, known.marks[0].seq, batch.seq_to, wanted)
-        return self.observed(waited, wanted, thinning)
 
     def _behind(self, new: Arrivals, closed: np.ndarray) -> np.ndarray:
         """For which new rows a window was closed already, bool[n]; `closed` is the last closed one at each arrival."""
@@ -210,19 +228,24 @@ class WindowedStage(WindowHistory, WindowRepair):
         )  # the same without a division
 
     def _settled(
-        self, batch: Batch, placed: Placed, books: WindowBooks, some_late: bool, produced: dict[int, int]
+        self, batch: Batch, order: Order, placed: Placed, books: WindowBooks, some_late: bool, produced: dict[int, int]
     ) -> Settled:
         """Books and state, once results and late rows are committed; `produced` as :class:`Outcome` has it."""
         waits = batch.waits(self.lake, self.spec.name) if produced else {}
         published = {period: (count, waits.get(period, 0)) for period, count in produced.items()}
-        books.add(published, placed.arrived.rows, self._registered(batch) if some_late else 0)
+        books.add(published, order.arrived.rows, self._registered(batch) if some_late else 0)
         books.note(self.extras)
-        controls = placed.known.controls
+        controls = placed.controls
         ledger = books.close(placed.left, controls if batch.flush else [])
         if batch.flush:
             for control in controls:
                 control.flush()
-        after = (placed.following or _state(placed.known)) | {"books": books.to_dict()}
+        after = {
+            "controls": [control.to_dict() for control in controls],
+            "marks": _as_json(order.marks),
+            "parameters": placed.used,
+            "books": books.to_dict(),
+        }
         return Settled(ledger, after, dict(books.totals))
 
     def _few_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
@@ -302,13 +325,8 @@ class WindowedStage(WindowHistory, WindowRepair):
         return small.count(self.lake, "late", self.spec.name, mine)
 
 
-def _state(known: _Known) -> dict[str, Any]:
-    """The state less its books: all that `decide` needs of it."""
-    return {
-        "controls": [control.to_dict() for control in known.controls],
-        "marks": [[mark.seq, mark.carry] for mark in known.marks],
-        "parameters": known.used,
-    }
+def _as_json(marks: list[Checkpoint]) -> list[list[Any]]:
+    return [[mark.seq, mark.carry] for mark in marks]
 
 
 def _oldest(control: WindowControl, lookback_us: int) -> int:
