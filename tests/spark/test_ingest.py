@@ -17,7 +17,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.ingestions import committed_seq, quarantined, stream_totals
 from latecomer.lake.landing import digest
 from latecomer.spark import ingest as ingestion
-from latecomer.spark import landing, tables
+from latecomer.spark import staging, tables
 from latecomer.spark.ingest import IngestOptions, ingest
 
 from tests.support import commands
@@ -249,8 +249,8 @@ def test_hundreds_of_small_files_are_as_one(lake, tmp_path, monkeypatch, few):
             (folder / f"{i:03}.csv").write_text("event_ts,v\n" if i % 2 else "")
             continue
         wanted.append((i, ("x" if i % 6 == 0 else '{"a":1}' if i % 6 == 1 else None)))
-    made, folder_of = [], landing.Staging.folder
-    monkeypatch.setattr(landing.Staging, "folder", lambda self: made.append(1) or folder_of(self))
+    made, folder_of = [], staging.Staging.folder
+    monkeypatch.setattr(staging.Staging, "folder", lambda self: made.append(1) or folder_of(self))
     done = ingest(lake, [str(folder)], IngestOptions(stream="s"))
     assert len(made) == 4, "a header without rows is as one with rows; an empty file, and JSON, are the others"
     assert done.rows_ingested == {"s": len(wanted)}

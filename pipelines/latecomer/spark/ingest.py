@@ -34,6 +34,7 @@ from latecomer.spark import landing, landing_rows, tables
 from latecomer.spark.columns import quoted
 from latecomer.spark.ingest_options import IngestOptions
 from latecomer.spark.session import tuned
+from latecomer.spark.staging import Staging
 from latecomer.specs.common import STREAM, STREAM_REMEDY, counted
 from latecomer.specs.expressions import ALWAYS_THERE
 
@@ -204,7 +205,7 @@ class _Ingestion:
         self.unfinished = self._unfinished()
         self.event_times_us: tuple[int, int] | None = None
         self.reasons: dict[str, int] = {}
-        self.staging = landing.Staging(lake)
+        self.staging = Staging(lake)
         self.staging.sweep()
         try:
             self.parts = self._read()

@@ -13,7 +13,8 @@ from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import LATEST_US, quoted
 from latecomer.spark.ingest_options import TIME_UNITS
-from latecomer.spark.landing import RESERVED, WIDENS, Landed
+from latecomer.spark.landing import WIDENS, Landed
+from latecomer.spark.staging import RESERVED
 from latecomer.spark.types import FLOATING, WHOLE, is_number
 from latecomer.specs.common import STREAM, folded, stored_name
 from latecomer.specs.expressions import ALWAYS_THERE
