@@ -1,6 +1,7 @@
 """Several streams that have news are ingested in one call; where that fails each folder has its turn, as if there were no such call."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -70,6 +71,16 @@ def test_streams_with_news_come_together_and_alone(landed):
     assert told(landed)[1:] == [{("together", "a"), ("together", "c")}, {("ingest_b", "b")}]
     streams = json.loads(landed.call("latecomer", "status", "--lake", str(landed.lake), "--json"))["streams"]
     assert {stream: each["rows"] for stream, each in streams.items()} == {"a": 80, "b": 80, "c": 80}
+
+
+@pytest.mark.skipif(not offered(), reason="this command takes one stream at a time")
+def test_folders_of_a_lake_that_was_removed_are_news_where_their_stream_is_not_there_again(landed):
+    landed.run_dags("latecomer_ingest")
+    shutil.rmtree(landed.lake)
+    landed.call("latecomer", "ingest", "--lake", str(landed.lake), f"c={landed.landing / 'c'}")
+    ((_, _, tasks),), _ = landed.run_dags("latecomer_ingest")
+    assert tasks["together"] == "success"
+    assert told(landed)[-1] == {("together", "a"), ("together", "b")}
 
 
 def test_a_folder_that_cannot_be_ingested_holds_up_no_other(landed):

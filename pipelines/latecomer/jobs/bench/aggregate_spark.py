@@ -8,7 +8,8 @@ commits. Every query runs `TURNS` times, in turn. Two micro-batches are read whi
 with its children (the driver, the JVM and its compiler too), over the same events. Departure from the paper: there a task is a shard.
 Here shards split decisions, not rows; Spark's tasks split rows, whatever the shards. So the throughput that grows with cores is that of
 as many shards as cores, over that of one shard on one core: ``speedup``. Amdahl's law makes of it the share of the work that one core
-did alone (the scan of the order, planning, commits): ``sequential``.
+did alone (the scan of the order, planning, commits): ``sequential``. What cores share (caches, memory, their clock) bounds any program, so as
+many copies on a core each, which share nothing else, run at once for comparison: ``ceiling`` is their throughput over that of one alone.
 
 What was late in a smaller lake is repaired and compared with sums over all rows: ``wrong_after_repair`` answers differ.
 """
@@ -75,7 +76,7 @@ def measure(
     Returns
     -------
     dict
-        ``<cores>.<shards>``: ``seconds``, ``rows_per_second``; with more than one core, ``speedup`` and ``sequential``.
+        ``<cores>.<shards>``: ``seconds``, ``rows_per_second``; with more than one core, ``speedup``, ``sequential`` and ``ceiling``.
     """
     folder = Path(tempfile.mkdtemp(prefix="latecomer-bench-"))
     found: dict[str, Any] = {}
@@ -85,12 +86,14 @@ def measure(
         pq.write_table(table, folder / "all.parquet")
         pq.write_table(table.slice(0, len(table) // 20), folder / "small.parquet")
         for each in cores:
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                spent, wrong = pool.submit(on_cores, folder, each, SHARDS, turns).result()
+            ((spent, wrong),) = _at_once(folder, [range(each)], SHARDS, turns)
             found["wrong_after_repair"] = found.get("wrong_after_repair", 0) + wrong
             for shards, (whole, rate) in spent.items():
                 found[f"{each}.{shards}"] = {"seconds": whole, "rows_per_second": rate}
                 progress(f"{each} cores, {shards} shards on Spark: {rate:,.0f} rows/s")
+        if cores[-1] > 1:
+            copies = _at_once(folder, [range(place, place + 1) for place in range(cores[-1])], (1,), turns)
+            found["ceiling"] = sum(spent[1][1] for spent, _ in copies) / found["1.1"]["rows_per_second"]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if cores[-1] > 1:
@@ -98,7 +101,8 @@ def measure(
         many, one = (found[name]["rows_per_second"] for name in (f"{cores[-1]}.{shards}", "1.1"))
         found |= amdahl(many, one, cores[-1])
         progress(
-            f"{cores[-1]} cores: {found['speedup']:.2f} times one, {found['sequential']:.0%} of the work is sequential"
+            f"{cores[-1]} cores: {found['speedup']:.2f} times one, {found['sequential']:.0%} of the work is sequential; "
+            f"as many copies, a core each: {found['ceiling']:.2f} times one"
         )
     series = {f"local[{each}]": [found[f"{each}.{shards}"]["rows_per_second"] for shards in SHARDS] for each in cores}
     plots.bar_figure(
@@ -118,8 +122,19 @@ def amdahl(many: float, one: float, cores: int) -> dict[str, float]:
     return {"speedup": speedup, "sequential": min(max((cores / speedup - 1) / (cores - 1), 0.0), 1.0)}
 
 
-def on_cores(folder: Path, cores: int, shards: Sequence[int], turns: int) -> tuple[dict[int, tuple[float, float]], int]:
-    """In a fresh process: seconds of the last `run` over all events and rows per second of the fastest, by number of shards; wrong answers after repair.
+Measured = tuple[dict[int, tuple[float, float]], int]
+"""Seconds of the last `run` over all events and rows per second of the fastest, by number of shards; wrong answers after repair."""
+
+
+def _at_once(folder: Path, cores: Sequence[range], shards: Sequence[int], turns: int) -> list[Measured]:
+    """What :func:`on_cores` measures on each of these cores, in a fresh process each, at the same time."""
+    with ProcessPoolExecutor(len(cores), mp_context=get_context("spawn")) as pool:
+        tasks = [pool.submit(on_cores, folder, each, shards, turns) for each in cores]
+        return [task.result() for task in tasks]
+
+
+def on_cores(folder: Path, places: range, shards: Sequence[int], turns: int) -> Measured:
+    """In a fresh process, held on those of its cores that have these places.
 
     Raises RuntimeError for whatever Spark raised: its own errors cannot leave the process.
     """
@@ -134,8 +149,9 @@ def on_cores(folder: Path, cores: int, shards: Sequence[int], turns: int) -> tup
     from latecomer.specs.loading import parse_query
 
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    own = folder / str(cores)
+        own_cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, [own_cores[place] for place in places])
+    cores, own = len(places), folder / f"cores-{places.start}-{places.stop}"
     lakes = {name: Lake(str(own / name)) for name in ("small", "all")}
     spark = session(
         lakes["all"], more={"spark.master": f"local[{cores}]", "spark.sql.shuffle.partitions": str(2 * cores)}
