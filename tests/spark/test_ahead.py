@@ -72,13 +72,13 @@ def test_every_micro_batch_is_looked_at_once_and_all_but_the_first_beside_others
 
 
 def test_no_more_than_two_are_looked_at_before_their_turn(filled, looks, monkeypatch):
-    decided, decide = [], WindowedStage.decide
+    decided, process = [], WindowedStage.process
 
-    def deciding(stage, batch, state, looked):
+    def processing(stage, batch, state, looked):
         decided.append((batch.number, max(seq for what, _, seq in looks if what == "scan") // 30))
-        return decide(stage, batch, state, looked)
+        return process(stage, batch, state, looked)
 
-    monkeypatch.setattr(WindowedStage, "decide", deciding)
+    monkeypatch.setattr(WindowedStage, "process", processing)
     run(filled("lake"), parse_query(QUERY), rows_per_batch=30, flush=True)
     assert [number for number, _ in decided] == list(range(10))
     assert all(number <= scanned <= number + 2 for number, scanned in decided)
@@ -112,9 +112,9 @@ def test_what_fails_ahead_is_done_in_its_turn(filled, looks, monkeypatch, failin
 
 
 def test_what_adapt_learns_meanwhile_holds_from_the_micro_batch_whose_plan_names_it(filled, looks, monkeypatch):
-    """Plans ahead of the one that is made do not know it yet; then the same tables as where nothing is looked at ahead."""
+    """What was looked at before it was learnt is not looked at again: the same tables as where nothing is looked at ahead."""
     spec, found = parse_query(QUERY), {}
-    for name, ahead in (("lake", True), ("other", False)):
+    for name in ("lake", "other"):
         lake = filled(name)
         begun = []
 
@@ -126,20 +126,63 @@ def test_what_adapt_learns_meanwhile_holds_from_the_micro_batch_whose_plan_names
                         each.join()
                 adapt(lake, spec)
 
-        if not ahead:
+        if name == "other":
             without_looking_ahead(monkeypatch)
         looks.clear()
         run(lake, spec, rows_per_batch=75, flush=True, progress=learn)
-        turns = [each[1:] for each in looks if each[0] == "scan"]
-        if ahead:  # the two that were waiting are looked at again: their plans know by then
-            assert turns[:4] == [(MAIN, 0), ("micro-batch 1", 75), ("micro-batch 2", 150), (MAIN, 75)]
-            assert sorted(turns[4:]) == [("micro-batch 2", 150), ("micro-batch 3", 225)]
-        else:
-            assert turns == [(MAIN, 0), (MAIN, 75), (MAIN, 150), (MAIN, 225)]
+        assert [each[2] for each in looks if each[0] == "scan"] == [0, 75, 150, 225]
         plans = [journal.planned(lake, spec.name, "run", number)["parameters"] for number in range(4)]
         assert plans == [None, 0, 0, 0]
         found[name] = exported(lake, spec)
     same(found["lake"], found["other"])
+
+
+def test_what_was_not_begun_is_not_begun_after_an_error(filled, looks, monkeypatch):
+    """A scan that is under way ends; the observation after it, and the next scan, are not begun."""
+    begun, going_on, noticed = WindowedStage.scan, threading.Event(), threading.Event()
+
+    def scan(stage, batch, state):
+        if batch.seq_from == 60:
+            going_on.set()
+            assert noticed.wait(60)
+        return begun(stage, batch, state)
+
+    def fails(stage, batch, state, looked):
+        assert going_on.wait(60)
+        raise OSError("the store was away")
+
+    close = Ahead.close
+
+    def closing(ahead):
+        if ahead._waiting:
+            threading.Timer(1, noticed.set).start()  # once it waits
+        close(ahead)
+
+    monkeypatch.setattr(WindowedStage, "scan", scan)
+    monkeypatch.setattr(WindowedStage, "process", fails)
+    monkeypatch.setattr(Ahead, "close", closing)
+    with pytest.raises(OSError, match="the store was away"):
+        run(filled("lake"), parse_query(QUERY), rows_per_batch=60)
+    assert looks == [("scan", MAIN, 0), ("observe", MAIN, 0), ("scan", "micro-batch 1", 60)]
+    assert not [each for each in threading.enumerate() if each.name.startswith("micro-batch ")]
+
+
+def test_a_thread_that_cannot_begin_is_a_look_that_failed(filled, looks, monkeypatch):
+    """PySpark asks the JVM for something before a thread's own work, which may fail where no connection is left."""
+    from pyspark import InheritableThread
+
+    begin, lost = InheritableThread.run, []
+
+    def run_or_not(self):
+        if not lost:
+            return lost.append(self.name)
+        return begin(self)
+
+    monkeypatch.setattr(InheritableThread, "run", run_or_not)
+    lake, spec = filled("lake"), parse_query(QUERY)
+    run(lake, spec, rows_per_batch=100, flush=True)
+    assert lost == ["micro-batch 1"]
+    assert [each[2] for each in looks if each[0] == "observe"] == [0, 100, 200]
 
 
 @pytest.mark.parametrize("failing", ["scan", "observe"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +139,7 @@ def place(
         part = slice(low, high)
         new = Arrivals.of(seq[part], event_time_us[part], side[part], shard[part], carry)
         intervals, carry = Arrived.of(new, grid, 1).intervals[0], new.carry
-        wanted = control.schedule(intervals)
+        wanted = replace(control.lookout).schedule(intervals)
         placement = control.step(intervals, dict(zip(wanted, observed(spans_of(grid, wanted)), strict=True)))
         at = np.searchsorted(placement.interval, interval[part])
         slack[part], base[part] = placement.slack[at], placement.base[at]

@@ -27,7 +27,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -295,11 +294,11 @@ class WindowControl:
     panes: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     pane_rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     accounts: dict[int, SlackAccount] = field(default_factory=dict)
+    lookout: Lookout = field(init=False)
 
-    @cached_property
-    def lookout(self) -> Lookout:
-        """When its windows are looked at."""
-        return Lookout(self.grid, self.policy.needs_observation, self.policy.provisional, self.observe_us)
+    def __post_init__(self) -> None:
+        seen = self.policy.needs_observation, self.policy.provisional
+        self.lookout = Lookout(self.grid, *seen, self.observe_us)
 
     @property
     def interval(self) -> int | None:
@@ -316,10 +315,6 @@ class WindowControl:
         if self.interval is None or self.slack >= FOREVER:
             return self.base
         return max(self.base, self.t_last_us - self.slack)
-
-    def schedule(self, intervals: list[IntervalRows]) -> dict[int, tuple[int, int]]:
-        """Windows that will be observed while these intervals are entered, as :meth:`Lookout.schedule` has them."""
-        return replace(self.lookout).schedule(intervals)
 
     def left_until(self) -> int:
         """Up to this time no window and no period will change any more: the watermark, but not beyond the period of the interval at hand."""

@@ -64,13 +64,10 @@ class History(NamedTuple):
 class JoinStage(JoinRepair):
     """Strategies ``qjoin`` (all estimators) and ``exact``; see the module docstring."""
 
-    def __init__(
-        self, spec: JoinSpec, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, spec: JoinSpec, spark: SparkSession, lake: Lake) -> None:
         self.spec, self.spark, self.lake = spec, spark, lake
         self.rows = JoinRows(spec, spark, lake)
         self.settings = RetentionParameters.of(spec)
-        self.parameters = parameters
 
     # -- run -----------------------------------------------------------------------------------------------------
 

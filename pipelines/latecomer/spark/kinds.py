@@ -27,9 +27,9 @@ _STAGES = {
 _SLACK = ("mp_k_slack", "k_slack", "aq_k_slack")
 
 
-def stage_of(spec: Spec, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None) -> Stage:
-    """The stage for a query; `parameters` is what `adapt` learnt for it."""
-    stage: Stage = _class(spec)(spec, spark, lake, parameters)
+def stage_of(spec: Spec, spark: SparkSession, lake: Lake) -> Stage:
+    """The stage for a query."""
+    stage: Stage = _class(spec)(spec, spark, lake)
     return stage
 
 

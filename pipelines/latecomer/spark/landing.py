@@ -19,7 +19,7 @@ from latecomer.lake.landing import format_of
 from latecomer.spark.columns import quoted
 from latecomer.spark.landing_parquet import read_parquet
 from latecomer.spark.landing_text import StagedText, keys_of, shape_of, taken_apart
-from latecomer.spark.staging import RESERVED, Staging, check_columns
+from latecomer.spark.staging import RESERVED, Staging, refuse_columns
 from latecomer.spark.types import WHOLE, is_number
 from latecomer.specs.common import folded
 
@@ -150,9 +150,10 @@ class _Brought:
 
 
 def _brought(spark: SparkSession, files: list[Path], options: IngestOptions, staging: Staging, first: int) -> _Brought:
+    """Bring them here; refuse columns that no file may have."""
     from pyspark.sql import functions as F
 
-    found, objects = _Brought(), list[int]()
+    found = _Brought()
     with contextlib.closing(StagedText(staging)) as staged:
         for index, path in enumerate(files, first):
             kind = format_of(path, options.format)
@@ -163,17 +164,15 @@ def _brought(spark: SparkSession, files: list[Path], options: IngestOptions, sta
                     found.in_place[index], found.parts[index] = rows, rows.withColumn("_file", F.lit(index))
                 else:
                     found.columns[index] = staged.add(index, path, kind or "csv")
-                    if kind == "json" and found.columns[index]:
-                        objects.append(index)
-        for index, rows, kind in staged.frames(spark):
-            found.parts[index] = rows
+        for together, rows, kind in staged.frames(spark):
+            found.parts[together[0]] = rows
             if kind == "csv" or "line" not in rows.columns:
                 continue
-            found.shapes[index] = shape_of(spark, rows)
-            for own, names in keys_of(rows, found.shapes[index], objects).items():
-                found.columns[own] = names
-                with _of_file(files[own - first]):
-                    check_columns(names)
+            shape = found.shapes[together[0]] = shape_of(spark, rows)
+            for index, names in keys_of(rows, shape, together).items():
+                found.columns[index] = names
+                with _of_file(files[index - first]):
+                    refuse_columns(names)
     return found
 
 

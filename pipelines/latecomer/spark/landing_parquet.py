@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from latecomer.core.landing import FileProblem
 from latecomer.spark.columns import floor_div, quoted
-from latecomer.spark.staging import Staging, check_columns
+from latecomer.spark.staging import Staging, refuse_columns
 from latecomer.spark.tables import literal
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def read_parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame
         raise _unreadable(error) from None
     if not schema.names:
         raise FileProblem("has no column", "check the file")
-    check_columns(schema.names)
+    refuse_columns(schema.names)
     for item in schema:
         for kind in _nested(item.type):
             if pa.types.is_time(kind) or pa.types.is_float16(kind) or pa.types.is_decimal256(kind):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from latecomer.core.landing import TextRows, read_csv, read_json
 from latecomer.lake.landing import content
 from latecomer.spark.columns import quoted
-from latecomer.spark.staging import Staging, check_columns
+from latecomer.spark.staging import Staging, refuse_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +27,8 @@ class StagedText:
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
-        self._open: dict[tuple[str, ...], tuple[int, pq.ParquetWriter, str]] = {}
-        self._closed: list[tuple[int, str, str]] = []
+        self._open: dict[tuple[str, ...], tuple[list[int], pq.ParquetWriter, str]] = {}
+        self._closed: list[tuple[list[int], str, str]] = []
 
     def add(self, index: int, path: Path, kind: str) -> list[str]:
         """Stage a file; returns its columns, of ``json`` the only one: ``line``.
@@ -47,10 +47,10 @@ class StagedText:
             first += rows.num_rows
         return names
 
-    def frames(self, spark: SparkSession) -> list[tuple[int, DataFrame, str]]:
-        """What was staged: the first file of each, the rows, and what they were written in."""
+    def frames(self, spark: SparkSession) -> list[tuple[list[int], DataFrame, str]]:
+        """What was staged together: the files, their rows, and what they were written in."""
         self.close()
-        return [(first, spark.read.parquet(place), kind) for first, place, kind in self._closed]
+        return [(files, spark.read.parquet(place), kind) for files, place, kind in self._closed]
 
     def close(self) -> None:
         """Write what is still to be written."""
@@ -60,18 +60,21 @@ class StagedText:
     def _writer(self, index: int, kind: str, names: list[str], schema: pa.Schema) -> pq.ParquetWriter:
         known = self._open.get((kind, *names))
         if known is None:
-            check_columns(names)
+            refuse_columns(names)
             if len(self._open) == _MOST_OPEN:
                 self._close_first()
             filesystem, folder, place = self._staging.folder()
-            known = index, pq.ParquetWriter(f"{folder}/rows.parquet", schema, filesystem=filesystem), place
+            known = [], pq.ParquetWriter(f"{folder}/rows.parquet", schema, filesystem=filesystem), place
             self._open[(kind, *names)] = known
-        return known[1]
+        files, writer, _ = known
+        if index not in files[-1:]:
+            files.append(index)
+        return writer
 
     def _close_first(self) -> None:
         key = next(iter(self._open))
-        first, writer, place = self._open.pop(key)
-        self._closed.append((first, place, key[0]))
+        files, writer, place = self._open.pop(key)
+        self._closed.append((files, place, key[0]))
         writer.close()
 
 

@@ -1,7 +1,7 @@
 """`run`: micro-batches of any query kind, each planned, produced and committed once.
 
 Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what*; this
-module decides *when it counts*. While one is committed, the next may be looked at (:mod:`latecomer.spark.ahead`): that writes nothing.
+module decides *when it counts*. While one is committed, the next ones may be looked at (:mod:`latecomer.spark.ahead`): that writes nothing.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Plans:
         while unfinished is not None or seq < self.end or (self.flush and not flushed):
             agreed = unfinished
             if agreed is None:
-                agreed = self._next(seq)
+                agreed = self._next(seq) | {"parameters": effective(self.lake, self.spec.name, seq)}
                 asked = {"asked": self.spec.to_dict()} if number == 0 else {}  # of later ones the state tells
                 confirm()
                 journal.plan(self.lake, self.spec.name, "run", number, agreed | asked)
@@ -147,7 +147,7 @@ class _Plans:
             number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
 
     def after(self, batch: Batch) -> Batch | None:
-        """The one that will be planned after `batch`, if nothing comes between and Spark is to plan alike for it; None: none."""
+        """The arrivals that will be planned after those of `batch`, if Spark is to plan alike for them; None: there are none."""
         if batch.flush or batch.seq_to >= self.end:  # unless it is only the flush that is left
             return None
         found = Batch(batch.number + 1, **self._next(batch.seq_to))
@@ -157,8 +157,7 @@ class _Plans:
     def _next(self, seq: int) -> dict[str, Any]:
         """What a plan says of the arrivals from `seq` on."""
         upto = seq + self.size
-        agreed = {"seq_from": seq, "seq_to": min(upto, self.end), "flush": self.flush and upto >= self.end}
-        return agreed | {"parameters": effective(self.lake, self.spec.name, seq)}
+        return {"seq_from": seq, "seq_to": min(upto, self.end), "flush": self.flush and upto >= self.end}
 
 
 def _unfinished(lake: Lake, spec: Spec, number: int) -> dict[str, Any] | None:
@@ -188,9 +187,8 @@ def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]
 
 
 def _scanned(plans: _Plans, spark: SparkSession, batch: Batch, state: dict[str, Any] | None) -> Look:
-    """A stage for the micro-batch, which is the caller's to release, and what it scanned."""
-    learnt = parameters(plans.lake, plans.spec.name, batch.parameters)
-    stage = stage_of(plans.spec, spark, plans.lake, learnt)
+    """A stage for the micro-batch, which is the caller's to release, and what it scanned: the same whatever `adapt` has learnt."""
+    stage = stage_of(plans.spec, spark, plans.lake)
     try:
         return Look(batch, stage, stage.scan(batch, state))
     except BaseException:
@@ -207,11 +205,12 @@ def _process(
     tune(spark, batch.seq_to - batch.seq_from, batch.seq_to)
     before = state.stage if state else None
     scan = partial(_scanned, plans, spark)
-    look = ahead.take(batch) or scan(batch, before)
+    look = ahead.take() or scan(batch, before)
     try:
         ahead.follow(look, scan)
         if look.looked is None:
             look.observe()
+        look.stage.parameters = parameters(lake, spec.name, batch.parameters)
         batch = replace(batch, released=state.released if state else {})
         outcome = look.stage.process(batch, before, look.looked)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):

@@ -70,7 +70,7 @@ MEANING = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
-    "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing.py turns them into timestamps
+    "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing_parquet.py turns them into timestamps
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",

@@ -104,7 +104,7 @@ class Scanned:
 
 @dataclass(frozen=True)
 class Looked:
-    """What was read of a micro-batch before its turn: its order, and what a kind's stage wanted to see because of that."""
+    """What is read of a micro-batch before it is decided: its order, and what a kind's stage wanted to see because of that."""
 
     scanned: Scanned
     seen: Any
@@ -116,6 +116,8 @@ class Stage:
     spec: Spec
     spark: SparkSession
     lake: Lake
+    parameters: dict[str, Any] | None = None
+    """What `adapt` has learnt that holds for the micro-batch at hand; :meth:`process` reads it, and nothing that comes before."""
 
     def scan(self, batch: Batch, state: dict[str, Any] | None) -> Scanned | None:
         """First of what can be read before the predecessor is decided, let alone committed; None where that is nothing. Writes nothing.

@@ -47,7 +47,7 @@ class Staging:
                 filesystem.delete_dir(folder)
 
 
-def check_columns(names: Sequence[str]) -> None:
+def refuse_columns(names: Sequence[str]) -> None:
     """Refuse columns without a name, of a name that only case tells apart from another's, and of one of the product's own."""
     check_names(names)
     twice = repeated(names)

@@ -73,10 +73,8 @@ class WindowRows(Stage):
     asked: WindowedSpec
     """The query as its file has it; `spec` is as the engine is asked it (:func:`latecomer.spark.query.calculated`)."""
 
-    def __init__(
-        self, spec: WindowedSpec, spark: SparkSession, lake: Lake, parameters: dict[str, Any] | None = None
-    ) -> None:
-        self.spark, self.lake, self.parameters = spark, lake, parameters
+    def __init__(self, spec: WindowedSpec, spark: SparkSession, lake: Lake) -> None:
+        self.spark, self.lake = spark, lake
         self.grid = Grid(spec.window.size_us, spec.window.slide_us)
         self.events = open_streams(spec, spark, lake)
         self.asked, self.spec = spec, calculated(spec, self.events)

@@ -152,17 +152,17 @@ class WindowedStage(WindowHistory, WindowRepair):
         waited, thinning = self.waited(pieces, first.seq, batch.seq_to, scanned.wanted)
         return self.observed(waited, scanned.wanted, thinning)
 
-    def decide(self, batch: Batch, state: dict[str, Any] | None, looked: Looked) -> Placed:
+    def _decide(
+        self, batch: Batch, state: dict[str, Any] | None, order: Order, seen: list[dict[int, list[Observed]]]
+    ) -> Placed:
         """Where windows close."""
-        order = looked.scanned
-        assert isinstance(order, Order)
         controls, used = self._controls(state)
         before = [self.grid.last_closed(control.watermark()) for control in controls]
         held_low = [_oldest(control, self.lookback_us) for control in controls]
         for control, waiting in zip(controls, order.arrived.waiting, strict=True):
             control.wait(*waiting)
         openings = [control.panes for control in controls]
-        each_step = zip(controls, order.arrived.intervals, looked.seen, strict=True)
+        each_step = zip(controls, order.arrived.intervals, seen, strict=True)
         placements = [control.step(intervals, found) for control, intervals, found in each_step]
         closed = order.new.closed(placements, self.grid)
         ends = [None if control.interval is None else control.t_last_us for control in controls]
@@ -173,8 +173,9 @@ class WindowedStage(WindowHistory, WindowRepair):
     def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
         """Decide and answer one micro-batch."""
         assert looked is not None
-        order, decided = looked.scanned, self.decide(batch, state, looked)
+        order = looked.scanned
         assert isinstance(order, Order)
+        decided = self._decide(batch, state, order, looked.seen)
         new, arrived, closed = order.new, order.arrived, decided.closed
         books = books_of(self.spec, state)
         closing = self._closing(decided.closings, decided.before)
