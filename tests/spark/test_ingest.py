@@ -17,7 +17,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.ingestions import committed_seq, quarantined, stream_totals
 from latecomer.lake.landing import digest
 from latecomer.spark import ingest as ingestion
-from latecomer.spark import staging, tables
+from latecomer.spark import landing_text, staging, tables
 from latecomer.spark.ingest import IngestOptions, ingest
 
 from tests.support import commands
@@ -259,6 +259,17 @@ def test_hundreds_of_small_files_are_as_one(lake, tmp_path, monkeypatch, few):
     assert sorted((Path(row["file"]).name, row["line"]) for row in bad) == [
         (f"{i:03}.csv", 3) for i in range(3, 120, 6)
     ]
+
+
+def test_files_of_more_layouts_than_are_written_at_a_time_keep_their_columns(lake, tmp_path, monkeypatch):
+    """The first JSON file is written out when the CSV file comes, so the second is not with it."""
+    monkeypatch.setattr(landing_text, "_MOST_OPEN", 1)
+    (tmp_path / "0.json").write_text('{"event_ts": 0, "a": 1}\n')
+    (tmp_path / "1.csv").write_text("event_ts,c\n1,5\n")
+    (tmp_path / "2.json").write_text('{"event_ts": 2, "b": 2.5}\n')
+    ingest(lake, [str(tmp_path / name) for name in ("0.json", "1.csv", "2.json")], IngestOptions(stream="s"))
+    found = [(row["a"], row["c"], row["b"]) for row in rows_of(lake, "s")]
+    assert found == [(1, None, None), (None, 5, None), (None, None, 2.5)]
 
 
 def test_numbers_that_json_does_not_have_hide_no_key(lake, tmp_path):

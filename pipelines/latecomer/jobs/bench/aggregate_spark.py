@@ -40,7 +40,7 @@ SHARDS = (1, 2)
 WINDOW_US, SLIDE_US = 500_000, 100_000
 GAMES, GAME_ROWS = 16, 625_000
 """Games at once, and tuples of each: 10 M tuples, 100,000 answers."""
-TURNS = 3
+TURNS = 4
 """Times that each query runs over all events: the JVM compiles, beside the work, for most of the first two."""
 BATCH_ROWS = GAMES * GAME_ROWS // 5
 """Arrivals per micro-batch, 125 s of stream time: what `run` takes by itself."""
