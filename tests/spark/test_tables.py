@@ -1,11 +1,15 @@
 """Stored events through Spark: the rows inside bounds, whichever way they are read, and code that is generated once."""
 
 import itertools
+import os
+import subprocess
+import sys
 from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from latecomer.lake import small
 from latecomer.lake.location import Lake
 from latecomer.spark import session, tables
 from latecomer.spark.ingest import IngestOptions, ingest
@@ -27,12 +31,13 @@ def many_files(lake, folder, rows=600):
     return np.arange(rows), time
 
 
-@pytest.mark.parametrize("how", ["few", "files", "delta"])
+@pytest.mark.parametrize("how", ["few", "wide", "files", "delta"])
 def test_events_inside_bounds(spark, lake, tmp_path, monkeypatch, how):
     """Statistics of event times are cut to milliseconds: rows in between must not be missed."""
     seq, time = many_files(lake, tmp_path)
     monkeypatch.setattr(tables, "MOST_FILES", 0 if how == "delta" else 32)
-    session.tune(spark, 1 if how == "few" else 1 << 40)
+    monkeypatch.setattr(tables, "FEW_BYTES", 5_000 if how == "wide" else 256 << 20)
+    session.tune(spark, 1 if how in ("few", "wide") else 1 << 40)
     rng = np.random.default_rng(4)
     bounds = [(0, 600, None, None), (590, 999, None, None), (600, 700, None, None), (None, None, int(time.max()), None)]
     edges = [int(time[at]) + step for at in (0, 200, 599) for step in (0, 1)]
@@ -44,6 +49,28 @@ def test_events_inside_bounds(spark, lake, tmp_path, monkeypatch, how):
         assert sorted(found["seq"].to_pylist()) == seq[wanted].tolist(), (first, end, low, high)
         assert found.column_names == ["seq", "event_ts", "arrival_ts"]
     assert tables.shape(spark, lake, "a").dtypes == tables.read(spark, lake, "events", "a").dtypes
+
+
+def test_results_wider_than_the_driver_may_take_are_written_by_spark(lake, tmp_path):
+    """Few, and here of two kilobytes each; of 1 GB by itself, Spark's ``spark.driver.maxResultSize`` is 1 MB here."""
+    rows = 700
+    table = pa.table({"event_ts": np.arange(rows) * 1_000_000, "k": np.arange(rows), "text": ["x" * 2_000] * rows})
+    for stream in ("a", "b"):
+        ingest(lake, [events.write(table, tmp_path / f"{stream}.parquet")], IngestOptions(stream=stream))
+    query = tmp_path / "wide.yaml"
+    query.write_text(
+        "name: wide\nkind: join\nstreams: {l: a, r: b}\nkeys: [k]\nwindow: 1 s\n"
+        "select: [l.text, r.text as other]\nstrategy: exact\n"
+    )
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.maxResultSize 1m\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "latecomer.jobs.cli", "run", str(query), "--lake", str(lake.uri), "--flush"],
+        env=os.environ | {"SPARK_CONF_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = small.read(lake, "on_time", "wide")
+    assert found.num_rows == rows
+    assert set(found["other"].to_pylist()) == {"x" * 2_000}
 
 
 def test_a_place_whose_name_looks_like_a_pattern(spark, tmp_path):

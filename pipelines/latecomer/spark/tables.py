@@ -28,7 +28,9 @@ MOST_FILES = 32
 FEW_ROWS = 200_000
 """Rows that are brought to the driver and committed from there: Spark's own commit takes seconds, whatever it writes."""
 FEW_BYTES = 256 << 20
-"""Bytes of text that so few rows may hold: the driver has them three times over, and Spark's tasks once."""
+"""Bytes that so few rows may hold: the driver has them three times over, and Spark's tasks once."""
+_READ_ROWS = 1 << 14
+"""Rows that are read at a time where few are expected."""
 
 
 def literal(path: str) -> str:
@@ -61,8 +63,16 @@ def between(spark: SparkSession, lake: Lake, area: str, name: str, column: str, 
 
 
 def brought(rows: DataFrame) -> pa.Table | None:
-    """Rows of Spark, here; None where they are more than `FEW_ROWS`."""
-    found = rows.limit(FEW_ROWS + 1).toArrow()
+    """Rows of Spark, here; None where they are more than `FEW_ROWS`, or more bytes than Spark lets a driver take."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        found = rows.limit(FEW_ROWS + 1).toArrow()
+    except (PySparkException, Py4JJavaError) as error:
+        if "spark.driver.maxResultSize" in str(error):
+            return None
+        raise
     return found if found.num_rows <= FEW_ROWS else None
 
 
@@ -222,12 +232,17 @@ def _within(column: str, low: int | None, high: int | None, kind: pa.DataType) -
 
 
 def _few(spark: SparkSession, table: DeltaTable, columns: list[str] | None, inside: pc.Expression) -> DataFrame | None:
-    """The rows, read here; None where the session does not expect few, or they are more than `FEW_ROWS`."""
+    """The rows, read here; None where the session does not expect few, or they are more than `FEW_ROWS`, or `FEW_BYTES`."""
     if not expects_few(spark):
         return None
-    scanner = table.to_pyarrow_dataset().scanner(columns=columns, filter=inside, use_threads=False)
-    found = scanner.head(FEW_ROWS + 1)
-    return handed(spark, found) if found.num_rows <= FEW_ROWS else None
+    dataset, found, rows, size = table.to_pyarrow_dataset(), list[pa.RecordBatch](), 0, 0
+    scanner = dataset.scanner(columns=columns, filter=inside, use_threads=False, batch_size=_READ_ROWS)
+    for batch in scanner.to_batches():
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows > FEW_ROWS or size > FEW_BYTES:
+            return None
+        found.append(batch)
+    return handed(spark, pa.Table.from_batches(found, scanner.projected_schema))
 
 
 def _of_files(
@@ -259,7 +274,7 @@ def append(
     """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
 
     Rows that are here already are committed from here, and so are rows of which `few` are expected, or of which a session expects few
-    (:func:`latecomer.spark.session.tune`). Where they turn out to be more than `FEW_ROWS`, they are computed again and written by Spark.
+    (:func:`latecomer.spark.session.tune`). Where they turn out to be too many, or too wide, for that, they are computed again and written by Spark.
     """
     here = rows if isinstance(rows, pa.Table) else None
     if here is None and (few or expects_few(rows.sparkSession)):
