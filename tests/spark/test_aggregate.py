@@ -26,6 +26,7 @@ from latecomer.spark.columns import named
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.spark.session import tune
 from latecomer.specs.loading import parse_query
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -368,6 +369,7 @@ def test_an_answer_that_a_late_row_does_not_change_is_not_off(lake, tmp_path):
 def test_many_values_that_cancel_leave_their_exact_sum(spark, kind):
     """Three million of -1 and as many of 1, and what is left: the halves of negative numbers alone are more than a double holds."""
     rows = 6_000_000
+    tune(spark, rows)
     total = ExactSum("v", kind, tame=True)
     value = f"cast(case when id < {rows} then 1 - 2 * (id % 2) else 7 end as {kind})"
     table = with_columns(spark.range(rows + 1).selectExpr(f"{value} as v"), total.prepare())
