@@ -165,6 +165,20 @@ def test_empty_sides(side):
     assert join.ranges(rows).num_rows == 0 and expand(join.ranges(rows), join.aliases)["r"].tolist() == []
 
 
+def test_filters_of_a_window_without_results_expand_to_none():
+    """Of the edge that closes a cycle, and of one with three conditions."""
+    columns = {"seq": [0, 1, 2], "side": [0, 1, 2], "a": [5, 4, 9], **{name: [1, 1, 2] for name in "bcd"}}
+    pairs = [(0, "a", 1), (1, "a", 2), (0, "b", 2), (0, "c", 2), (0, "d", 2)]
+    conditions = tuple((Operand(left, name), "<", Operand(right, name)) for left, name, right in pairs)
+    join = WindowJoin(("r", "s", "t"), (0, 1, 2), conditions, ((), (), ()))
+    found = join.ranges(pa.table(columns))
+    assert found.num_rows and {alias: rows.tolist() for alias, rows in expand(found, join.aliases).items()} == {
+        "r": [],
+        "s": [],
+        "t": [],
+    }
+
+
 @pytest.mark.parametrize(
     "join", [*JOINS, replace(JOINS[0], aliases=("r", "s", "l"), sides=(0, 1, 1), payload=((), (), ("s",)))]
 )

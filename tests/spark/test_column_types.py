@@ -71,6 +71,62 @@ def test_decimals_are_compared_with_doubles_by_the_nearest_double(lake, tmp_path
         assert check(lake, spec, audit=1).success
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_decimals_whose_common_type_has_no_room_are_compared_exactly(lake, tmp_path, strategy):
+    """As (38,0) and (10,2), of which Spark by itself makes (38,0)."""
+    rows = {"event_ts": [1_000, 2_000], "qty": pa.array([Decimal(2), Decimal(1)], pa.decimal128(38, 0))}
+    load(lake, pa.table({"stream": ["a"] * 2} | rows), tmp_path)
+    rows = {"event_ts": [1_000, 2_000], "least": pa.array([Decimal("1.75"), Decimal(1)], pa.decimal128(10, 2))}
+    load(lake, pa.table({"stream": ["b"] * 2} | rows), tmp_path)
+    asked = "kind: theta_join\nstreams: {a: a, b: b}\nwindow: 10 s\nselect: [a.qty as q, b.least as l]\n"
+    for name, op, wanted in (("equal", "=", [(1, 1)]), ("above", ">", [(2, Decimal("1.75")), (2, 1)])):
+        spec = parse_query(f"name: {name}\n{asked}conditions: [a.qty {op} b.least]\nstrategy: {strategy}\n")
+        run(lake, spec, flush=True)
+        found = views.results(lake, spec)
+        assert sorted(zip(found["q"].to_pylist(), found["l"].to_pylist(), strict=True)) == sorted(wanted)
+        assert check(lake, spec, audit=1).success
+    if strategy == STRATEGIES[0]:
+        join = "kind: join\nstreams: {a: a, b: b}\nwindow: 1 s\nstrategy: exact\n"
+        for name, more, rows in (("keyed", "keys: {a: qty, b: least}", 1), ("near", "where: a.qty > b.least", 2)):
+            spec = parse_query(f"name: {name}\n{join}{more}\n")
+            run(lake, spec, flush=True)
+            assert views.results(lake, spec).num_rows == rows
+
+
+def test_a_decimal_times_a_whole_number_keeps_its_digits(lake, tmp_path):
+    columns = {
+        "stream": ["a"],
+        "event_ts": [1_000],
+        "price": pa.array([Decimal("0.0000000123")], pa.decimal128(20, 10)),
+        "n": pa.array([3], pa.int32()),
+        "m": pa.array([50_000], pa.int32()),
+    }
+    load(lake, pa.table(columns), tmp_path)
+    selected = "price * n as x, n * price * 2 as y, m * m + price as z, price - 9223372036854775807 as far"
+    spec = parse_query(
+        "name: q\nkind: topk\nstreams: {s: a}\nwindow: 10 s\nk: 9\nscore: price * -2\nstrategy: none\n"
+        f"select: [{selected}]\n"
+    )
+    run(lake, spec, flush=True)
+    (found,) = views.results(lake, spec).to_pylist()
+    assert found["score"] == Decimal("-2.46E-8") and found["x"] == Decimal("3.69E-8") and found["y"] == 2 * found["x"]
+    assert found["z"] == 2_500_000_000 + Decimal("1.23E-8")
+    assert found["far"] == Decimal("-9223372036854775806.9999999877")
+    assert check(lake, spec, audit=1).success
+
+
+@pytest.mark.parametrize("kind", ["join", "theta_join"])
+def test_fields_of_structs_may_have_any_name(lake, tmp_path, kind):
+    heads = pa.array([{"user-agent": "x", "a`b": [{"ö.k": 1}]}] * 2)
+    load(lake, pa.table({"stream": ["a"] * 2, "event_ts": [1_000, 2_000], "n": [1, 2], "heads": heads}), tmp_path)
+    asked = {"join": "where: l.n < r.n\nstrategy: exact", "theta_join": "conditions: [l.n < r.n]"}[kind]
+    spec = parse_query(f"name: q\nkind: {kind}\nstreams: {{l: a, r: a}}\nwindow: 1 s\n{asked}\n")
+    run(lake, spec, flush=True)
+    (found,) = views.results(lake, spec).to_pylist()
+    assert found["l_heads"] == found["r_heads"] == heads[0].as_py()
+    assert check(lake, spec, audit=1).success
+
+
 def test_times_without_a_zone_are_compared_as_utc(lake, tmp_path):
     """With an instant in quotes, whatever its zone, and with times that have a zone."""
     hours = [0, 2, 4]

@@ -34,6 +34,7 @@ strategy: {{name: {strategy}, gamma: 3 s}}
 """
 SAME = "{size: 4 s, slide: 2 s}"
 OWN = "{x: {size: 4 s, slide: 4 s}, y: {size: 6 s, slide: 3 s}}"
+TWO_ALIKE = "{x: {size: 4 s, slide: 2 s}, y: {size: 4 s, slide: 2 s}, z: {size: 6 s, slide: 3 s}}"
 
 
 def query(strategy="mcf", element="k", window=SAME):
@@ -97,9 +98,14 @@ def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element):
         assert sum(r["tested"] for r in ledger) >= sum(r["candidates"] for r in ledger) >= len(first)
 
 
-@pytest.mark.parametrize("window", [SAME, OWN])
+def with_a_third(text):
+    return text.replace("streams: {x: a, y: b}", "streams: {x: a, y: b, z: a}") if "z:" in text else text
+
+
+@pytest.mark.parametrize("window", [SAME, OWN, TWO_ALIKE])
 def test_any_cut_gives_the_same_tables(tmp_path, spark, window):
-    table, spec = data(5), query(window=window)
+    table = data(5)
+    spec = parse_query(with_a_third(QUERY.format(strategy="mcf", element="k", window=window)), "test.yaml")
     tables = whole_and_cut(tmp_path, table, spec, (60,), stop=100)
     if window == SAME:
         assert found(tables["results"]) == sets(expected(table, spec).final, spec)

@@ -338,6 +338,8 @@ def expand(table: pa.Table, aliases: Sequence[str]) -> dict[str, Int64]:
         near, far = edge["near"][0].as_py(), edge["far"][0].as_py()
         if far not in found:
             runs = edge.filter(pc.equal(edge["part"], "run"))
+            if not runs.num_rows:  # there is no result; edges that close a cycle may hold rows all the same
+                break
             order = edge.filter(pc.equal(edge["part"], "order")).sort_by("position")
             found = _follow(found, near, far, runs, order)
         found = _kept(found, near, far, edge)

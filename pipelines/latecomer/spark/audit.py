@@ -28,6 +28,7 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US, named, quoted
 from latecomer.spark.kinds import joined_to, last_closed
 from latecomer.spark.session import tuned
 from latecomer.spark.truth import ABOUT, WINDOW_NO, Question, TimeRange, Truth
+from latecomer.spark.types import types_of
 from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
@@ -219,10 +220,10 @@ class _Audit:
             here = tables.handed(self.spark, stored)
         else:  # nothing was ever written
             here = expected.select(*(F.col(quoted(n)) for n in expected.columns if not n.startswith(ABOUT))).limit(0)
-        kinds = dict(here.dtypes)
+        kinds = types_of(here)
         values = [name for name in here.columns if name not in keys]
         about = [name for name in expected.columns if name.startswith(ABOUT)]
-        lost = _lost(dict(expected.dtypes), kinds, values)
+        lost = _lost(types_of(expected), kinds, values)
 
         def side(rows: DataFrame, name: str, more: list[str], besides: dict[str, str]) -> DataFrame:
             own = {each: f"cast({quoted(each)} as {kinds.get(each, 'double')})" for each in (*values, *more)}

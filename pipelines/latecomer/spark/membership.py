@@ -149,8 +149,8 @@ class MembershipStage(WindowedStage):
         return found
 
     def _span(self, place: int, time: Any) -> tuple[Any, Any]:
-        """First and last window of the first stream for which a row of stream `place` counts."""
-        if self.alike or place == 0:
+        """First and last window of the first stream for which a row of stream `place` counts: its own, if the stream's windows are the first's."""
+        if self.spec.windows[place] == self.spec.window:
             return super().first_of(time), super().last_of(time)
         size, slide = self.grid.size_us, self.grid.slide_us
         own = self.spec.windows[place]

@@ -49,16 +49,13 @@ def calculated(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:
     Spark's product of two ``int`` columns is an ``int``, and null from 2^31 on, which nobody who wrote ``price * count`` means.
     """
     read_as = {kind: "bigint" for kind in WHOLE if kind != "bigint"} | {"timestamp_ntz": "timestamp"}
-    casts = {
-        ex.Column(alias, name): read_as[kind]
-        for alias, stream in spec.streams
-        for name, kind in events[stream].dtypes
-        if kind in read_as
-    }
+    kinds = {ex.Column(alias, name): kind for alias, stream in spec.streams for name, kind in events[stream].dtypes}
+    casts = {column: read_as[kind] for column, kind in kinds.items() if kind in read_as}
+    decimals = {column for column, kind in kinds.items() if kind.startswith("decimal")}
 
     def of(value: Any) -> Any:
         if isinstance(value, ex.NODES):
-            return ex.widened(value, casts)
+            return ex.widened(value, casts, decimals)
         if isinstance(value, tuple):
             return tuple(map(of, value))
         if is_dataclass(value) and not isinstance(value, type):

@@ -141,7 +141,8 @@ class Counts(Answer):
 
     @staticmethod
     def _table(numbers: list[int]) -> pa.Table:
-        return pa.table({"matches": pa.array([Decimal(number) for number in numbers], pa.decimal128(38, 0))})
+        most = 10**38 - 1  # beyond 64 bits in any case, so it is null in the end
+        return pa.table({"matches": pa.array([Decimal(min(each, most)) for each in numbers], pa.decimal128(38, 0))})
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quot
 from latecomer.spark.query import check_columns, sql
 from latecomer.spark.tables import handed
 from latecomer.spark.theta_answers import Answer, Counts, Increments, Ranges, Rows
-from latecomer.spark.types import FLOATING
+from latecomer.spark.types import FLOATING, types_of
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -185,7 +185,7 @@ class ThetaJoinStage(WindowedStage):
         With `new`, a column of -1 for old rows: of ``emit: rows`` only results with a new row; of ``emit: count`` by how much each of its
         values made the count grow, ``_new`` and ``matches``, in parts that add up and without those that are 0.
         """
-        join, answer = self.window_join, self._answer(keys, dict(rows.dtypes), new)
+        join, answer = self.window_join, self._answer(keys, types_of(rows), new)
         hot = pieces.hot(rows, keys, join, crowded, self._bound)
         if hot is None:
             found = rows.repartition(*keys).sortWithinPartitions(*keys).mapInArrow(answer.of_windows, answer.schema)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
 WHOLE = ("tinyint", "smallint", "int", "bigint")
 """Narrowest first."""
 FLOATING = ("float", "double")
@@ -12,3 +18,21 @@ WHOLE_OR_FLOATING = (*WHOLE, *FLOATING)
 def is_number(kind: str) -> bool:
     """Of a whole, floating or decimal type."""
     return kind in WHOLE_OR_FLOATING or kind.startswith("decimal")
+
+
+def types_of(rows: DataFrame) -> dict[str, str]:
+    """Columns and their types as SQL that can be parsed again; ``dtypes`` leaves the names inside of structs unquoted."""
+    return {field.name: _as_sql(field.dataType) for field in rows.schema}
+
+
+def _as_sql(kind: DataType) -> str:
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.StructType):
+        parts = (f"`{field.name.replace('`', '``')}`:{_as_sql(field.dataType)}" for field in kind)
+        return f"struct<{','.join(parts)}>"
+    if isinstance(kind, T.ArrayType):
+        return f"array<{_as_sql(kind.elementType)}>"
+    if isinstance(kind, T.MapType):
+        return f"map<{_as_sql(kind.keyType)},{_as_sql(kind.valueType)}>"
+    return kind.simpleString()

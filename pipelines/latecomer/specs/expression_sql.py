@@ -81,7 +81,7 @@ def _literal(value: int | float | str | bool | None) -> str:
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, int):
-        return f"CAST({value} AS BIGINT)" if value >= 0 else f"CAST('{value}' AS BIGINT)"
+        return f"{value}L"  # a plain literal: beside a decimal Spark takes it for one of no more digits than it has
     if isinstance(value, float):
         return f"CAST('{value!r}' AS DOUBLE)"
     escaped = "".join(c if c.isascii() and c.isprintable() and c not in "'\\$" else _escape(c) for c in value)

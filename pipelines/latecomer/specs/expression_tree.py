@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Union
 
@@ -136,22 +136,26 @@ def rebuilt(expr: Expr, of: Callable[[Expr], Expr]) -> Expr:
     return expr
 
 
-def widened(expr: Expr, casts: Mapping[Column, str], used: frozenset[str] = frozenset()) -> Expr:
+def widened(
+    expr: Expr, casts: Mapping[Column, str], decimals: Set[Column] = frozenset(), used: frozenset[str] = frozenset()
+) -> Expr:
     """The same, for the engine alone: where it matters, a column is read as the type that `casts` says.
 
-    ``bigint`` where it is calculated with, so that less overflows; ``timestamp`` where it is compared: beside one without a zone
-    Spark would leave the zone of an instant in quotes out.
+    ``bigint`` where it is calculated with, so that less overflows, but not with one of the `decimals`: to Spark a ``bigint`` has 20 digits,
+    and what 38 digits have no room for, it cuts off after the point. ``timestamp`` where it is compared: beside one without a zone Spark
+    would leave the zone of an instant in quotes out.
     """
     if isinstance(expr, Column):
         return Call(casts[expr], (expr,)) if casts.get(expr) in used else expr
     match expr:
         case Binary("+" | "-" | "*", _, _) | Unary("-", _) | Call("abs", _):
-            used |= {"bigint"}
+            if decimals.isdisjoint(columns(expr)):
+                used |= {"bigint"}
         case Binary(op, _, _) if op in COMPARISONS:
             used |= {"timestamp"}
         case InList():
             used |= {"timestamp"}
-    return rebuilt(expr, lambda each: widened(each, casts, used))
+    return rebuilt(expr, lambda each: widened(each, casts, decimals, used))
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

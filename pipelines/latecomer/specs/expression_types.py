@@ -56,7 +56,7 @@ def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: s
 
 _DATED = {
     "timestamp": (
-        re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)"),
+        re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)"),
         "write it as '2013-01-31T12:00:00Z', with a time zone",
     ),
     "date": (re.compile(r"\d{4}-\d\d-\d\d"), "write it as '2013-01-31'"),
@@ -109,7 +109,7 @@ def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str
                 _check_dated((left, right)[kinds.index("string")], dated, fail)
             elif None not in kinds and kinds[0] != kinds[1]:
                 raise fail(f"compares a {kinds[0]} with a {kinds[1]}", "compare values of the same type")
-            elif any(kind is not None and kind.startswith("map<") for kind in kinds):
+            elif any(kind is not None and "map<" in kind for kind in kinds):
                 raise fail("compares maps, which cannot be compared", "compare columns of single values")
             return "bool"
         case Binary(op, _, _):
