@@ -111,8 +111,19 @@ def test_a_function_is_proposed_only_for_one_that_is_nearly_the_same():
     for text, near in (("sqr(l.a)", "sqrt"), ("celi(l.a)", "ceil"), ("lenght(l.a)", "length"), ("coalesc(l.a)", "coalesce")):  # fmt: skip
         with pytest.raises(SpecError, match=rf"; did you mean '{near}'\?$"):
             parse(text)
-    for text in ("cast(l.a as int)", "now()", "count(l.a)", "rand()"):
+    for text in ("now()", "count(l.a)", "rand()"):
         with pytest.raises(SpecError, match=r"\(\), which cannot be used here; use one of abs, .*, within_distance$"):
+            parse(text)
+
+
+def test_a_value_that_is_to_be_another_type_is_told_how_it_is_written():
+    for text, how in (
+        ("l.a > date '2013-01-31'", r"write '2013-01-31' alone"),
+        ("l.a > timestamp '2013-01-31 12:00:00'", r"write '2013-01-31 12:00:00' alone"),
+        ("cast(l.a as int) = 1", "use the value as it is"),
+        ("l.a::int = 1", "use the value as it is"),
+    ):
+        with pytest.raises(SpecError, match=rf"calls cast\(\), which cannot be used here; {how}"):
             parse(text)
 
 
