@@ -20,6 +20,19 @@ from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 
 
+def test_a_plan_is_not_taken_from_one_who_took_over(tmp_path) -> None:
+    """Nor one that was taken back kept from whoever plans anew."""
+    lake = Lake(tmp_path / "lake")
+    journal.plan(lake, "q", "run", 0, {"seq_to": 2})
+    with pytest.raises(LeaseLost, match="run-q"):
+        journal.plan(lake, "q", "run", 0, {"seq_to": 1})
+    assert journal.planned(lake, "q", "run", 0) == {"seq_to": 2}
+    journal.take_back(lake, "q", "run", 0)
+    assert journal.planned(lake, "q", "run", 0) is None
+    journal.plan(lake, "q", "run", 0, {"seq_to": 1})
+    assert journal.planned(lake, "q", "run", 0) == {"seq_to": 1}
+
+
 def test_run_and_repair_plan_at_once(tmp_path) -> None:
     """Both hold a lease of their own and may work side by side: neither refuses the other's commit, and every plan is kept."""
     lake, failed = Lake(tmp_path / "lake"), []

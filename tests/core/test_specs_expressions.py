@@ -35,7 +35,7 @@ INJECTIONS = [
     "date '2020-01-01'", "case when l.a = 1 then 2 end", "if(l.a, 1, 2)", "l.a is true", "l.a is distinct from 1", "l.a between symmetric 1 and 2",
     "l.a & 1", "l.a | 1", "~l.a", "l.a << 1", "l.a // 2", "l.a || 'x'", "x", "m.a", "l.a as b", "l.a b", "l.a,", "(l.a", "l.a)", "l.a === 1", "'open",
     '"open', "e'\\n'", "$$x$$", "x'00'", "l.a = 1e400", "l.a = 92233720368547758080", "abs()", "abs(l.a, 1)", "substr(l.a)", "pow(l.a)", "round(l.a, r.a)", "round(l.a, 31)",
-    "within_distance(l.x, l.y, r.x, r.y)", "within_distance(l.x, l.y, r.x, r.y, -1)", "within_distance(l.x, l.y, r.x, r.y, l.z)", "distinct l.a",
+    "within_distance(l.x, l.y, r.x, r.y)", "within_distance(l.x, l.y, r.x, r.y, -1)", "within_distance(l.x, l.y, r.x, r.y, 1e151)", "within_distance(l.x, l.y, r.x, r.y, 1e-151)", "within_distance(l.x, l.y, r.x, r.y, l.z)", "distinct l.a",
     "l.a in ()", "l.a in (null)", "l.a in (r.a)", "l.a in r.a", "not " * 2000 + "l.a", "(" * 1500 + "1" + ")" * 1500, "l.a\x00", "", " ", "set a = 1", "if.a = 1",
     "l.a collate x", "l.a at time zone 'x'", "struct(l.a)", "l.a is not 5", "max(l.a)", "l.a; l.b", "\"x'y\" = 1; l.b", "unnest(l.a)", "l.a = 1 limit 1",
 ]  # fmt: skip

@@ -157,6 +157,50 @@ def test_the_time_zone_holds_for_every_column(lake, tmp_path, either_way):
     ]
 
 
+@pytest.mark.parametrize("others", ["csv", "jsonl", "naive"])
+def test_the_time_zone_is_not_that_of_times_that_name_one_in_another_file_of_the_call(lake, tmp_path, others):
+    """Ten o'clock in Berlin in one file, eight as UTC in the other: the same instant, in whatever order."""
+    local, utc = (
+        datetime(2024, 7, 1, 10, 0, 0, 5),
+        pa.array([datetime(2024, 7, 1, 8, 0, 0, 5)], pa.timestamp("us", "UTC")),
+    )
+    if others == "naive":
+        pq.write_table(pa.table({"event_ts": [local], "planned": [local]}), tmp_path / "b.parquet")
+        files = [tmp_path / f"{name}.parquet" for name in "abc"]
+    else:
+        row = {"event_ts": str(local), "planned": str(local)}
+        text = json.dumps(row) if others == "jsonl" else "event_ts,planned\n" + ",".join(row.values())
+        (tmp_path / f"b.{others}").write_text(text + "\n")
+        files = [tmp_path / "a.parquet", tmp_path / f"b.{others}", tmp_path / "c.parquet"]
+    for number, name in enumerate("ac"):
+        columns = {"event_ts": utc, "planned": utc, "n": [number]}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    ingest(lake, list(map(str, files)), IngestOptions(stream="s", timezone="Europe/Berlin"))
+    rows = rows_of(lake)
+    assert len(rows) == 3 and type_of(lake, "s", "planned").startswith("timestamp[us")
+    assert {row[name].replace(tzinfo=UTC) for row in rows for name in ("event_ts", "planned")} == {utc[0].as_py()}
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl"])
+def test_text_for_a_column_of_lists_is_refused(lake, tmp_path, format_):
+    pq.write_table(pa.table({"event_ts": [1], "tags": [["x"]]}), tmp_path / "a.parquet")
+    ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
+    text = {"csv": 'event_ts,tags\n2,"[""x""]"\n', "jsonl": '{"event_ts": 2, "tags": ["x"]}\n'}[format_]
+    with pytest.raises(InputError, match=rf"b\.{format_}: column tags"):
+        put(lake, tmp_path / f"b.{format_}", text)
+    put(lake, tmp_path / "c.csv", "event_ts,tags\n3,\n")
+    assert [row["tags"] for row in rows_of(lake)] == [["x"], None]
+
+
+def test_a_row_of_a_far_year_can_be_read(lake, tmp_path, either_way):
+    put(lake, tmp_path / "a.csv", "event_ts,arrival_ts\n2024-01-01,2024-01-01\n2999-12-31,2999-12-31\n")
+    spec = parse_query(
+        "name: q\nkind: aggregate\nstreams: {s: s}\nwindow: 1 d\nselect: {n: count()}\nstrategy: exact\n"
+    )
+    run(lake, spec, flush=True)
+    assert [row["window_start"].year for row in views.results(lake, spec).to_pylist()] == [2024, 2999]
+
+
 def test_a_time_without_its_date_is_no_timestamp(lake, tmp_path):
     """Spark would take today's."""
     put(lake, tmp_path / "a.csv", "event_ts,t\n1,2024-01-01 10:00:00\n")
@@ -335,6 +379,11 @@ def test_whole_numbers_beside_doubles_of_another_file_are_not_rounded(lake, tmp_
         ingest(lake, [files["gaps"], files["ids"]], IngestOptions(stream="s"))
     with pytest.raises(InputError, match=r"column id: is decimal\(.*and double in|column id: is double, and decimal"):
         ingest(lake, [files["gaps"], files["exact"]], IngestOptions(stream="s"))
+    for order in (("few", "exact", "gaps"), ("exact", "few", "gaps"), ("few", "gaps", "exact")):
+        with pytest.raises(
+            InputError, match=r"column id: is decimal\(.*and double in|column id: is double, and decimal"
+        ):
+            ingest(lake, [files[name] for name in order], IngestOptions(stream="s"))
     assert not lake.exists("ingest", "committed")
     ingest(lake, [files["few"], files["gaps"]], IngestOptions(stream="s"))
     assert sorted(row["id"] or 0 for row in rows_of(lake)) == [0, 1, 7, 8]

@@ -7,6 +7,7 @@ interrupted, 143 terminated. Errors that are foreseen carry their code as ``exit
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -63,6 +64,13 @@ def _fault(error: BaseException) -> str:
                 "Spark's Java process ended, killed or out of memory; finished micro-batches are kept; run the command "
                 "again, and if it ends again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
             )
+    wide = next((said for said in map(text.one_line, _behind(error)) if "NUMERIC_VALUE_OUT_OF_RANGE" in said), None)
+    if wide is not None:
+        value = re.search(r"\S+ cannot be represented as Decimal\(\d+, \d+\)", wide)
+        return (
+            f"two decimals of a query have no common type of 38 digits{f' ({value[0]})' if value else ''}; finished work is kept; "
+            "compare columns of fewer digits, or multiply both by 1.0 to compare doubles"
+        )
     notes = getattr(error, "__notes__", [])
     if notes:
         reason = text.one_line(error).partition(" 0: <unknown>")[0]  # the frames of delta-rs

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from latecomer.core.state import OtherVersion
 from latecomer.lake import small, stored
-from latecomer.lake.errors import InputError
+from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.forget import refuse_forgotten
 from latecomer.lake.location import Lake
 from latecomer.specs.differences import differences
@@ -143,10 +143,18 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
 
 
 def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> None:
-    """Record plan `number` of a writer (``run``, ``repair``), of which there is none."""
+    """Record plan `number` of a writer (``run``, ``repair``), of which there is none but what was taken back.
+
+    Raises
+    ------
+    LeaseLost
+        There is one: another process took over, after this one last looked.
+    """
     area, again = _PLANS[writer], f"{writer}_again"
     row: dict[str, Any] = {"number": number, "plan": json.dumps({"format": STATE_FORMAT, **what})}
     if not small.append(lake, area, query, pa.Table.from_pylist([row], schema=_PLAN), writer, number):
+        if "taken_back" not in what and planned(lake, query, writer, number) is not None:
+            raise LeaseLost(f"{writer}-{query}", "another process")
         last = small.last_version(lake, area, query, again)
         version = 0 if last is None else last + 1
         small.append(lake, area, query, pa.Table.from_pylist([row | {"again": version}], schema=_AGAIN), again, version)

@@ -198,7 +198,11 @@ class _Ingestion:
         self.lake, self.sources, self.start, self.lease = lake, sources, start, lease
         self.files = [path for each in sources for path in each.files]
         self.digests = [digested for each in sources for digested in each.digests]
-        self.spark = tuned(lake, sum(path.stat().st_size for path in self.files) // ROW_BYTES)
+        size = 0
+        for path in self.files:
+            with readable(path):
+                size += path.stat().st_size
+        self.spark = tuned(lake, size // ROW_BYTES)
         self._stamps = {
             path: _stamp(path) for s in sources for path in s.files if format_of(path, s.options.format) == "parquet"
         }

@@ -86,7 +86,8 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
             times = {options.event_column, options.arrival_column}
             _agree(kinds, dict(brought.in_place[index].select(*map(quoted, names)).dtypes), path, times)
     both = text & typed
-    union = _together([_cast_text(part, both) for part in brought.rows()])
+    zoned = {name for name, (kind, _) in kinds.items() if kind == "timestamp"}
+    union = _together([_cast_text(_zoned(part, zoned, options.timezone), both) for part in brought.rows()])
     if len(files) > 1 and typed:
         _refuse_rounding({files[index - first]: rows for index, rows in brought.in_place.items()}, union)
     for name in [options.event_column] + ([options.by] if options.by else []):
@@ -116,7 +117,8 @@ def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path, 
             problem = f"is {kind}, and {known} in {other}"
             remedy = "ingest the files by a call each" if name in times else "rename one of them, or mend the file"
             raise InputError(f"{path}: column {name}", None, problem, remedy)
-        if known == "void" or (known, kind) in WIDENS:
+        wider = (known, kind) in WIDENS or (numbers and known in WHOLE and kind not in WHOLE)
+        if known == "void" or wider:
             kinds[name] = kind, path
 
 
@@ -219,6 +221,18 @@ def _refuse_rounding(parts: dict[Path, DataFrame], union: DataFrame) -> None:
 def _cast_text(part: DataFrame, names: set[str]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    for name in names & set(part.columns):
-        part = part.withColumn(name, F.col(quoted(name)).cast("string"))
+    for name, kind in part.dtypes:
+        if name in names:
+            text = F.col(quoted(name)).cast("string")
+            part = part.withColumn(name, F.concat(text, F.lit("Z")) if kind == "timestamp" else text)
+    return part
+
+
+def _zoned(part: DataFrame, names: set[str], zone: str) -> DataFrame:
+    """Rows of one file whose times without a zone, in columns that have one in another file, are read as the call says."""
+    from pyspark.sql import functions as F
+
+    for name, kind in part.dtypes:
+        if name in names and kind == "timestamp_ntz":
+            part = part.withColumn(name, F.to_utc_timestamp(F.col(quoted(name)).cast("timestamp"), zone))
     return part

@@ -332,6 +332,8 @@ def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
         return _instant(value, kind, zone).cast(target)
     if kind == target:
         return value
+    if kind == "string" and target.startswith(("array<", "map<", "struct<")):
+        return F.lit(None).cast(target)
     found = value.try_cast(target)
     if kind != "string":
         return found

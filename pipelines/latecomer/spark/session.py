@@ -72,6 +72,7 @@ MEANING = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",  # else 2 and 1.75 are equal as decimal(38,0) and (10,2)
     "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing_parquet.py turns them into timestamps
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is read as nanoseconds, which end in 2262
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",

@@ -19,19 +19,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def thinnings(rows: DataFrame, panes: Int64, shards: int) -> list[Thinning]:
-    """How the `panes` are thinned, by shard; `rows` are those that came before the first window of their pane ended."""
+def thinnings(rows: DataFrame, panes: Sequence[Int64]) -> list[Thinning]:
+    """How the `panes` of each shard are thinned; `rows` are those that came before the first window of their pane ended."""
     from pyspark.sql import functions as F
 
-    if not len(panes):
-        return [Thinning.none() for _ in range(shards)]
+    if not any(map(len, panes)):
+        return [Thinning.none() for _ in panes]
     some = (
         rows.where(f"shiftrightunsigned(grp, {64 - core.COUNTED_BITS}) = 0L").select("shard", "pane", "grp").distinct()
     )
     counts = some.groupBy("shard", "pane").agg(F.count("*")).toArrow()
     shard, pane, count = (column.to_numpy() for column in counts.columns)
-    inside = np.isin(pane, panes)
-    own = [inside & (shard == each) for each in range(shards)]
+    own = [(shard == number) & np.isin(pane, each) for number, each in enumerate(panes)]
     return [Thinning.of_counts(pane[mine], count[mine]) for mine in own]
 
 

@@ -104,7 +104,8 @@ class WindowHistory(WindowRows):
         low = min(first for first, _ in spans) * self.grid.slide_us
         high = self.grid.end(max(last for _, last in spans))
         parts, held = [], 0
-        panes = in_time = np.empty(0, np.int64)
+        none = np.empty(0, np.int64)
+        in_time = [(none, none)] * self.shards
         for piece in pieces:
             end = self.grid.end(self.first_of(piece.event_time_us, piece.side))
             inside = (piece.event_time_us >= low) & (piece.event_time_us < high)
@@ -113,9 +114,12 @@ class WindowHistory(WindowRows):
             time = piece.stream_time_us[own]
             bucket, interval = (time - end[own]) // self.grid.granularity_us, time // self.grid.slide_us
             parts.append(pa.table({"seq": piece.seq[own], "bucket": bucket, "j": interval}))
-            if self.groups:
-                (pane,), count = distinct(piece.event_time_us[inside & ~own] // self.grid.pane_us)
-                panes, in_time = merge_counts(panes, in_time, pane, count)
+            for shard in (
+                range(self.shards) if self.groups else ()
+            ):  # how far each has come depends on the cut, but for its own rows
+                mine = inside & ~own & (piece.shard == shard)
+                (pane,), count = distinct(piece.event_time_us[mine] // self.grid.pane_us)
+                in_time[shard] = merge_counts(*in_time[shard], pane, count)
         waits = pa.concat_tables(parts)
         rows = self.stored(
             seq_from=seq_from, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)
@@ -124,7 +128,7 @@ class WindowHistory(WindowRows):
         marked = self._listed(waits) if waits.num_rows else None
         rows = self.paned(tables.compiled_once(rows))
         early = rows.where("ok") if marked is None else rows.where("ok").join(marked, "seq", "left_anti")
-        thin = thinnings(early, crowded(panes, in_time), self.shards)
+        thin = thinnings(early, [crowded(*each) for each in in_time])
         rows = thinned(rows, thin).drop("pane")
         rows = self.reduced(rows, marked, held * self.grid.pane_us // (high - low))[0].where("ok")
         if marked is not None:

@@ -417,6 +417,8 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
         radius = values[4].value if isinstance(values[4], Literal) else None
         if isinstance(radius, bool) or not isinstance(radius, (int, float)) or radius <= 0:
             raise Refused("has a radius that is not a positive number", "write a number such as 5.0")
+        if not 1e-150 <= radius <= 1e150:  # its square is compared
+            raise Refused("has a radius that is not between 1e-150 and 1e150", "measure in another unit")
         return WithinDistance(values[0], values[1], values[2], values[3], float(radius))
     if name not in FUNCTIONS:
         remedy = did_you_mean(name, [*FUNCTIONS, "within_distance"], NEAR)
