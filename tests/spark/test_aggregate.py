@@ -181,7 +181,7 @@ def test_any_cut_gives_the_same_tables(tmp_path, spark, monkeypatch, strategy, m
 @pytest.mark.parametrize("strategy", ["calibrated", "hpm"])
 def test_any_cut_gives_the_same_tables_where_some_groups_are_looked_at(tmp_path, spark, monkeypatch, strategy):
     monkeypatch.setattr(thinning, "SAMPLED_GROUPS", 3)
-    monkeypatch.setattr(thinning, "CROWDED", 2)
+    monkeypatch.setattr(thinning, "CROWDED", 1)
     monkeypatch.setattr(thinning, "COUNTED_BITS", 1)
     of_counts, shifts = thinning.Thinning.of_counts, []
 
