@@ -150,6 +150,9 @@ def test_an_error_that_cannot_be_asked_for_its_text_is_said_all_the_same():
             raise ConnectionRefusedError(111, "Connection refused")
 
     assert outcomes._fault(Dead()) == "internal error: Dead: said no more"
+
+
+def test_decimals_without_a_common_type_are_named():
     wide = ValueError(
         "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION]  9e37 cannot be represented as Decimal(38, 2). If necessary"
     )

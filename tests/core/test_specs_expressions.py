@@ -347,7 +347,7 @@ def test_sql():
     def sql(text):
         return ex.to_spark_sql(parse(text), lambda column: f"c_{column.name}")
 
-    assert sql("l.a + 1 > r.b / 2") == ("(try_add(c_a, 1L) > try_divide(CAST(c_b AS DOUBLE), CAST(2L AS DOUBLE)))")
+    assert sql("l.a + 1 > r.b / 2") == "(try_add(c_a, 1L) > try_divide(CAST(c_b AS DOUBLE), CAST(2L AS DOUBLE)))"
     assert sql("l.a = 'it''s \\ \"x\"'") == "(c_a = 'it\\'s \\\\ \"x\"')"
     assert sql("l.a = 'é\n😀'") == "(c_a = '\\u00e9\\u000a\\ud83d\\ude00')"
     assert sql("l.a like 'x\\%'") == "(c_a LIKE 'x\\\\\\\\%')"

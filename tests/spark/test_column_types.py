@@ -71,26 +71,33 @@ def test_decimals_are_compared_with_doubles_by_the_nearest_double(lake, tmp_path
         assert check(lake, spec, audit=1).success
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_decimals_whose_common_type_has_no_room_are_compared_exactly(lake, tmp_path, strategy):
-    """As (38,0) and (10,2), of which Spark by itself makes (38,0)."""
+@pytest.fixture
+def wide(lake, tmp_path):
+    """Decimals of (38,0) and (10,2), of which Spark by itself makes (38,0): streams `a` and `b`."""
     rows = {"event_ts": [1_000, 2_000], "qty": pa.array([Decimal(2), Decimal(1)], pa.decimal128(38, 0))}
     load(lake, pa.table({"stream": ["a"] * 2} | rows), tmp_path)
     rows = {"event_ts": [1_000, 2_000], "least": pa.array([Decimal("1.75"), Decimal(1)], pa.decimal128(10, 2))}
     load(lake, pa.table({"stream": ["b"] * 2} | rows), tmp_path)
+    return lake
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_decimals_whose_common_type_has_no_room_are_compared_exactly(wide, strategy):
     asked = "kind: theta_join\nstreams: {a: a, b: b}\nwindow: 10 s\nselect: [a.qty as q, b.least as l]\n"
     for name, op, wanted in (("equal", "=", [(1, 1)]), ("above", ">", [(2, Decimal("1.75")), (2, 1)])):
         spec = parse_query(f"name: {name}\n{asked}conditions: [a.qty {op} b.least]\nstrategy: {strategy}\n")
-        run(lake, spec, flush=True)
-        found = views.results(lake, spec)
+        run(wide, spec, flush=True)
+        found = views.results(wide, spec)
         assert sorted(zip(found["q"].to_pylist(), found["l"].to_pylist(), strict=True)) == sorted(wanted)
-        assert check(lake, spec, audit=1).success
-    if strategy == STRATEGIES[0]:
-        join = "kind: join\nstreams: {a: a, b: b}\nwindow: 1 s\nstrategy: exact\n"
-        for name, more, rows in (("keyed", "keys: {a: qty, b: least}", 1), ("near", "where: a.qty > b.least", 2)):
-            spec = parse_query(f"name: {name}\n{join}{more}\n")
-            run(lake, spec, flush=True)
-            assert views.results(lake, spec).num_rows == rows
+        assert check(wide, spec, audit=1).success
+
+
+def test_such_decimals_join_exactly(wide):
+    join = "kind: join\nstreams: {a: a, b: b}\nwindow: 1 s\nstrategy: exact\n"
+    for name, more, rows in (("keyed", "keys: {a: qty, b: least}", 1), ("near", "where: a.qty > b.least", 2)):
+        spec = parse_query(f"name: {name}\n{join}{more}\n")
+        run(wide, spec, flush=True)
+        assert views.results(wide, spec).num_rows == rows
 
 
 def test_a_decimal_times_a_whole_number_keeps_its_digits(lake, tmp_path):

@@ -183,8 +183,11 @@ def test_the_time_zone_is_not_that_of_times_that_name_one_in_another_file_of_the
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl"])
 def test_text_for_a_column_of_lists_is_refused(lake, tmp_path, format_):
-    pq.write_table(pa.table({"event_ts": [1], "tags": [["x"]]}), tmp_path / "a.parquet")
+    first = {"event_ts": [1], "tags": [["x"]], "heads": [{"user-agent": "x"}]}
+    pq.write_table(pa.table(first), tmp_path / "a.parquet")
     ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
+    with pytest.raises(InputError, match=r"d\.jsonl: column heads"):
+        put(lake, tmp_path / "d.jsonl", '{"event_ts": 2, "heads": {"user-agent": "y"}}\n')
     text = {"csv": 'event_ts,tags\n2,"[""x""]"\n', "jsonl": '{"event_ts": 2, "tags": ["x"]}\n'}[format_]
     with pytest.raises(InputError, match=rf"b\.{format_}: column tags"):
         put(lake, tmp_path / f"b.{format_}", text)

@@ -19,6 +19,12 @@ def committed_seq(lake: Lake) -> int:
     return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
 
 
+def last_committed(lake: Lake) -> int:
+    """Number of the last ingestion that was committed; -1 where none was."""
+    done = small.last_version(lake, "ingest", "committed", "ingest")
+    return -1 if done is None else done
+
+
 def open_events(lake: Lake, stream: str) -> DeltaTable | None:
     """The stream's table as ingestions have committed it; None where none has.
 
@@ -28,8 +34,7 @@ def open_events(lake: Lake, stream: str) -> DeltaTable | None:
     table = small.open_table(lake, "events", stream)
     if table is None or table.transaction_version("ingest") is None:
         return table
-    done = small.last_version(lake, "ingest", "committed", "ingest")
-    return small.before(lake, "events", stream, table, "ingest", 0 if done is None else done + 1)
+    return small.before(lake, "events", stream, table, "ingest", last_committed(lake) + 1)
 
 
 def columns(lake: Lake, stream: str) -> pa.Schema:

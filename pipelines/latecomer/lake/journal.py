@@ -150,19 +150,28 @@ def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any])
     LeaseLost
         There is one: another process took over, after this one last looked.
     """
-    area, again = _PLANS[writer], f"{writer}_again"
-    row: dict[str, Any] = {"number": number, "plan": json.dumps({"format": STATE_FORMAT, **what})}
+    area, row = _PLANS[writer], _row(number, what)
     if not small.append(lake, area, query, pa.Table.from_pylist([row], schema=_PLAN), writer, number):
-        if "taken_back" not in what and planned(lake, query, writer, number) is not None:
+        if planned(lake, query, writer, number) is not None:
             raise LeaseLost(f"{writer}-{query}", "another process")
-        last = small.last_version(lake, area, query, again)
-        version = 0 if last is None else last + 1
-        small.append(lake, area, query, pa.Table.from_pylist([row | {"again": version}], schema=_AGAIN), again, version)
+        _replan(lake, query, writer, row)
 
 
 def take_back(lake: Lake, query: str, writer: str, number: int) -> None:
     """Undo plan `number`, of which nothing was written nor can be any more."""
-    plan(lake, query, writer, number, {"taken_back": True})
+    _replan(lake, query, writer, _row(number, {"taken_back": True}))
+
+
+def _row(number: int, what: dict[str, Any]) -> dict[str, Any]:
+    return {"number": number, "plan": json.dumps({"format": STATE_FORMAT, **what})}
+
+
+def _replan(lake: Lake, query: str, writer: str, row: dict[str, Any]) -> None:
+    """Record a plan in place of the one that has its number."""
+    area, again = _PLANS[writer], f"{writer}_again"
+    last = small.last_version(lake, area, query, again)
+    version = 0 if last is None else last + 1
+    small.append(lake, area, query, pa.Table.from_pylist([row | {"again": version}], schema=_AGAIN), again, version)
 
 
 def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] | None:

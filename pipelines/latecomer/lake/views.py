@@ -262,9 +262,9 @@ def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
 def quarantine(lake: Lake, streams: Sequence[str]) -> pa.Table:
     """Rows kept out of the given streams, with their stream; those of an ingestion at work are not there yet."""
     parts = []
-    last = small.last_version(lake, "ingest", "committed", "ingest")
+    committed = pc.field("ingest_id") <= ingestions.last_committed(lake)
     for stream in dict.fromkeys(streams):
-        rows = small.read(lake, "quarantine", stream, filter=pc.field("ingest_id") <= (-1 if last is None else last))
+        rows = small.read(lake, "quarantine", stream, filter=committed)
         if rows is not None:
             parts.append(rows.add_column(0, "stream", pa.array([stream] * rows.num_rows, pa.string())))
     if not parts:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import journal, small, views
-from latecomer.lake.ingestions import quarantined
+from latecomer.lake.ingestions import last_committed, quarantined
 from latecomer.lake.location import Lake
 from latecomer.spark.kinds import open_ledger
 from latecomer.specs.join import JoinSpec
@@ -103,8 +103,7 @@ def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
 
 def _kept_out(lake: Lake, streams: set[str]) -> dict[str, int]:
     """Rows that ingestions counted as quarantined, and those that are; an ingestion at work does not count."""
-    last = small.last_version(lake, "ingest", "committed", "ingest")
-    last = -1 if last is None else last
+    last = last_committed(lake)
     kept = sum(small.count(lake, "quarantine", stream, pc.field("ingest_id") <= last) for stream in streams)
     return {"left": quarantined(lake, streams, last), "right": kept}
 

@@ -1,4 +1,4 @@
-"""Column arithmetic and joins that Spark does not bring: exact integer division, windows of a row, keys that may be null."""
+"""Column arithmetic and joins that Spark does not bring: exact integer division, windows of a row, instants, keys that may be null."""
 
 from __future__ import annotations
 
@@ -77,6 +77,27 @@ def greatest(*values: Any) -> Any:
     from pyspark.sql import functions as F
 
     return F.greatest(*values) if len(values) > 1 else values[0]
+
+
+_LOCAL = "^[0-9]{4}-[0-9-]+([ T][0-9:.]*)?$"
+"""A date, or a date and a time, with nothing after it: a zone has a sign or a letter."""
+
+
+def instant(value: Column, kind: str, zone: str) -> Column:
+    """A time as timestamp; what names no zone is in `zone`. Null where it cannot be read.
+
+    Spark reads most of ISO 8601, and names of zones; it wants seconds before a zone, and a capital Z.
+    """
+    from pyspark.sql import functions as F
+
+    if kind == "timestamp":
+        return value
+    if kind != "string":
+        return F.to_utc_timestamp(value.cast("timestamp"), zone)
+    text = F.regexp_replace(F.trim(value), "([0-9] ?)z$", "$1Z")
+    text = F.regexp_replace(text, "^([0-9-]+[ T][0-9]{1,2}:[0-9]{2})( ?[A-Za-z+-])", "$1:00$2")
+    stamp = F.when(text.rlike("^[0-9]{4}-"), text.try_cast("timestamp"))
+    return F.when(text.rlike(_LOCAL), F.to_utc_timestamp(stamp, zone)).otherwise(stamp)
 
 
 def join_null_safe(

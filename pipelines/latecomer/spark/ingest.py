@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
-from latecomer.lake.ingestions import committed_seq, ingested_before, last_arrivals
+from latecomer.lake.ingestions import committed_seq, ingested_before, last_arrivals, last_committed
 from latecomer.lake.landing import digest, find, format_of, readable
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
@@ -35,6 +35,7 @@ from latecomer.spark.columns import quoted
 from latecomer.spark.ingest_options import IngestOptions
 from latecomer.spark.session import tuned
 from latecomer.spark.staging import Staging
+from latecomer.spark.types import types_of
 from latecomer.specs.common import STREAM, STREAM_REMEDY, counted
 from latecomer.specs.expressions import ALWAYS_THERE
 
@@ -198,11 +199,7 @@ class _Ingestion:
         self.lake, self.sources, self.start, self.lease = lake, sources, start, lease
         self.files = [path for each in sources for path in each.files]
         self.digests = [digested for each in sources for digested in each.digests]
-        size = 0
-        for path in self.files:
-            with readable(path):
-                size += path.stat().st_size
-        self.spark = tuned(lake, size // ROW_BYTES)
+        self.spark = tuned(lake, sum(map(_size, self.files)) // ROW_BYTES)
         self._stamps = {
             path: _stamp(path) for s in sources for path in s.files if format_of(path, s.options.format) == "parquet"
         }
@@ -262,7 +259,7 @@ class _Ingestion:
             found = landing_rows.streams(landed, source.options, self.lake.names("events"))
         else:
             found = [stream] if self.lake.exists("events", stream) else []
-        return {name: dict(tables.read(self.spark, self.lake, "events", name).dtypes) for name in found}
+        return {name: types_of(tables.read(self.spark, self.lake, "events", name)) for name in found}
 
     def _is_by_seq(self) -> bool:
         """Does the source's ``seq`` order the call? Where every file has one; it has to be one that can."""
@@ -286,9 +283,9 @@ class _Ingestion:
         So is one of Parquet that was written to since: it is read where it lies, and what stands in the tables may be of either content.
         First its plan is made void: tables keep the number of what was taken back, and would refuse those rows should it be resumed.
         """
-        done = small.last_version(self.lake, "ingest", "committed", "ingest")
+        done = last_committed(self.lake)
         planned = small.last_version(self.lake, "ingest", "journal", "ingest")
-        if planned is None or (done is not None and planned <= done):
+        if planned is None or planned <= done:
             return None
         rows = small.read(self.lake, "ingest", "journal", filter=pc.field("number") == planned)
         plan = json.loads(rows["plan"][0].as_py()) if rows is not None and rows.num_rows else {}
@@ -300,7 +297,7 @@ class _Ingestion:
         self.lease.confirm()
         for area in ("events", "quarantine"):
             for stream in self.lake.names(area):
-                small.take_back(self.lake, area, stream, "ingest", 0 if done is None else done + 1)
+                small.take_back(self.lake, area, stream, "ingest", done + 1)
         return None
 
     def _what(self) -> dict[str, object]:
@@ -524,6 +521,11 @@ def _check_options(options: IngestOptions) -> None:
         raise InputError("--stream", options.stream, "is not a stream name", STREAM_REMEDY)
     if options.timezone not in available_timezones() - {"localtime", "Factory"}:  # these the JVM does not know
         raise InputError("--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin")
+
+
+def _size(path: Path) -> int:
+    with readable(path):
+        return path.stat().st_size
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

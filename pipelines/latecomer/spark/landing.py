@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from latecomer.core.landing import FileProblem
 from latecomer.lake.errors import InputError
 from latecomer.lake.landing import format_of
-from latecomer.spark.columns import quoted
+from latecomer.spark.columns import instant, quoted
 from latecomer.spark.landing_parquet import read_parquet
 from latecomer.spark.landing_text import StagedText, keys_of, shape_of, taken_apart
 from latecomer.spark.staging import RESERVED, Staging, refuse_columns
-from latecomer.spark.types import WHOLE, is_number
+from latecomer.spark.types import WHOLE, is_number, types_of
 from latecomer.specs.common import folded
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
                 )
         if index in brought.in_place:
             times = {options.event_column, options.arrival_column}
-            _agree(kinds, dict(brought.in_place[index].select(*map(quoted, names)).dtypes), path, times)
+            _agree(kinds, types_of(brought.in_place[index].select(*map(quoted, names))), path, times)
     both = text & typed
     zoned = {name for name, (kind, _) in kinds.items() if kind == "timestamp"}
-    union = _together([_cast_text(_zoned(part, zoned, options.timezone), both) for part in brought.rows()])
+    union = _together([_alike(part, both, zoned, options.timezone) for part in brought.rows()])
     if len(files) > 1 and typed:
         _refuse_rounding({files[index - first]: rows for index, rows in brought.in_place.items()}, union)
     for name in [options.event_column] + ([options.by] if options.by else []):
@@ -218,21 +218,16 @@ def _refuse_rounding(parts: dict[Path, DataFrame], union: DataFrame) -> None:
                 )
 
 
-def _cast_text(part: DataFrame, names: set[str]) -> DataFrame:
+def _alike(part: DataFrame, text: set[str], zoned: set[str], zone: str) -> DataFrame:
+    """Rows with the columns that `text` names as text, and without times that name no zone in those of `zoned`: they are in `zone`."""
     from pyspark.sql import functions as F
 
     for name, kind in part.dtypes:
-        if name in names:
-            text = F.col(quoted(name)).cast("string")
-            part = part.withColumn(name, F.concat(text, F.lit("Z")) if kind == "timestamp" else text)
-    return part
-
-
-def _zoned(part: DataFrame, names: set[str], zone: str) -> DataFrame:
-    """Rows of one file whose times without a zone, in columns that have one in another file, are read as the call says."""
-    from pyspark.sql import functions as F
-
-    for name, kind in part.dtypes:
-        if name in names and kind == "timestamp_ntz":
-            part = part.withColumn(name, F.to_utc_timestamp(F.col(quoted(name)).cast("timestamp"), zone))
+        value = F.col(quoted(name))
+        if name in zoned and kind == "timestamp_ntz":
+            kind, value = "timestamp", instant(value, kind, zone)
+            part = part.withColumn(name, value)
+        if name in text:
+            written = value.cast("string")
+            part = part.withColumn(name, F.concat(written, F.lit("Z")) if kind == "timestamp" else written)
     return part

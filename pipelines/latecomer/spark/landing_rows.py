@@ -11,11 +11,11 @@ import numpy as np
 
 from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
-from latecomer.spark.columns import LATEST_US, quoted
+from latecomer.spark.columns import LATEST_US, instant, quoted
 from latecomer.spark.ingest_options import TIME_UNITS
 from latecomer.spark.landing import WIDENS, Landed
 from latecomer.spark.staging import RESERVED
-from latecomer.spark.types import FLOATING, WHOLE, is_number
+from latecomer.spark.types import FLOATING, WHOLE, is_number, types_of
 from latecomer.specs.common import STREAM, folded, stored_name
 from latecomer.specs.expressions import ALWAYS_THERE
 
@@ -62,7 +62,7 @@ def agree(
     """
     where = str(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     skip = {*RESERVED, options.event_column, options.arrival_column, options.by}
-    types = {name: kind for name, kind in landed.rows.dtypes if name not in skip}
+    types = {name: kind for name, kind in types_of(landed.rows).items() if name not in skip}
     _agree_names(landed, types, existing)
     texts = [name for name in types if name in landed.text and types[name] == "string"]
     before: dict[str, str] = {}
@@ -149,7 +149,7 @@ def _seq(landed: Landed, types: dict[str, str], zone: str) -> Column:
     """The source's ``seq`` as what orders rows; see :func:`judge`."""
     from pyspark.sql import functions as F
 
-    value = _typed(F.col("seq"), dict(landed.rows.dtypes)["seq"], types["seq"], zone)
+    value = _typed(F.col("seq"), types_of(landed.rows)["seq"], types["seq"], zone)
     if types["seq"] != "string":
         return value
     digits = F.regexp_replace(value, "^[+-]?0*(?=[0-9])", "")
@@ -229,7 +229,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
     from pyspark.sql import functions as F
 
     rows = landed.rows
-    kinds = dict(rows.dtypes)
+    kinds = types_of(rows)
     event = _moment(options.event_column, kinds[options.event_column], options)
     has_arrival = options.arrival_column in kinds
     arrival = (
@@ -311,9 +311,9 @@ def _moment(name: str, kind: str, options: IngestOptions) -> Column:
         found = F.when(text.rlike(_NUMBER), F.try_multiply(text.try_cast("decimal(38,9)"), F.lit(unit)))
         whole = F.floor(found)
         number = (F.when(found == whole, whole) if unit == 1 else whole).try_cast("bigint")
-        return F.coalesce(number, F.unix_micros(_instant(value, kind, options.timezone)))
+        return F.coalesce(number, F.unix_micros(instant(value, kind, options.timezone)))
     if kind in ("timestamp", "timestamp_ntz", "date"):
-        return F.unix_micros(_instant(value, kind, options.timezone))
+        return F.unix_micros(instant(value, kind, options.timezone))
     return F.lit(None).cast("bigint")
 
 
@@ -329,7 +329,7 @@ def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
     from pyspark.sql import functions as F
 
     if target in _TIMES and kind in ("string", "timestamp_ntz"):
-        return _instant(value, kind, zone).cast(target)
+        return instant(value, kind, zone).cast(target)
     if kind == target:
         return value
     if kind == "string" and target.startswith(("array<", "map<", "struct<")):
@@ -352,22 +352,3 @@ def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
 
 
 _TIMES = ("timestamp", "timestamp_ntz")
-_LOCAL = "^[0-9]{4}-[0-9-]+([ T][0-9:.]*)?$"
-"""A date, or a date and a time, with nothing after it: a zone has a sign or a letter."""
-
-
-def _instant(value: Column, kind: str, zone: str) -> Column:
-    """A time as timestamp; what names no zone is in `zone`. Null where it cannot be read.
-
-    Spark reads most of ISO 8601, and names of zones; it wants seconds before a zone, and a capital Z.
-    """
-    from pyspark.sql import functions as F
-
-    if kind == "timestamp":
-        return value
-    if kind != "string":
-        return F.to_utc_timestamp(value.cast("timestamp"), zone)
-    text = F.regexp_replace(F.trim(value), "([0-9] ?)z$", "$1Z")
-    text = F.regexp_replace(text, "^([0-9-]+[ T][0-9]{1,2}:[0-9]{2})( ?[A-Za-z+-])", "$1:00$2")
-    stamp = F.when(text.rlike("^[0-9]{4}-"), text.try_cast("timestamp"))
-    return F.when(text.rlike(_LOCAL), F.to_utc_timestamp(stamp, zone)).otherwise(stamp)

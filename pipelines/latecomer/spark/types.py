@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,15 +22,19 @@ def is_number(kind: str) -> bool:
 
 
 def types_of(rows: DataFrame) -> dict[str, str]:
-    """Columns and their types as SQL that can be parsed again; ``dtypes`` leaves the names inside of structs unquoted."""
+    """Columns and their types as SQL that can be parsed again; ``dtypes`` leaves all names inside of structs unquoted."""
     return {field.name: _as_sql(field.dataType) for field in rows.schema}
+
+
+def _named(field: str) -> str:
+    return field if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", field) else "`" + field.replace("`", "``") + "`"
 
 
 def _as_sql(kind: DataType) -> str:
     from pyspark.sql import types as T
 
     if isinstance(kind, T.StructType):
-        parts = (f"`{field.name.replace('`', '``')}`:{_as_sql(field.dataType)}" for field in kind)
+        parts = (f"{_named(field.name)}:{_as_sql(field.dataType)}" for field in kind)
         return f"struct<{','.join(parts)}>"
     if isinstance(kind, T.ArrayType):
         return f"array<{_as_sql(kind.elementType)}>"

@@ -114,12 +114,11 @@ class WindowHistory(WindowRows):
             time = piece.stream_time_us[own]
             bucket, interval = (time - end[own]) // self.grid.granularity_us, time // self.grid.slide_us
             parts.append(pa.table({"seq": piece.seq[own], "bucket": bucket, "j": interval}))
-            for shard in (
-                range(self.shards) if self.groups else ()
-            ):  # how far each has come depends on the cut, but for its own rows
-                mine = inside & ~own & (piece.shard == shard)
-                (pane,), count = distinct(piece.event_time_us[mine] // self.grid.pane_us)
-                in_time[shard] = merge_counts(*in_time[shard], pane, count)
+            if self.groups:  # by shard: how far the others have come depends on the cut
+                before = inside & ~own
+                for shard in range(self.shards):
+                    (pane,), count = distinct(piece.event_time_us[before & (piece.shard == shard)] // self.grid.pane_us)
+                    in_time[shard] = merge_counts(*in_time[shard], pane, count)
         waits = pa.concat_tables(parts)
         rows = self.stored(
             seq_from=seq_from, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)

@@ -381,9 +381,6 @@ def _column(node: Any, aliases: tuple[str, ...], default: str | None) -> Column:
     return Column(alias, stored_name(name))
 
 
-_DATES = "text in quotes beside a date or a timestamp is one, as '2013-01-31' and '2013-01-31T12:00:00Z'"
-
-
 def _number(text: str) -> int | float:
     try:
         value: int | float = int(text)
@@ -400,12 +397,10 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
     from sqlglot import exp
 
     if isinstance(node, exp.Cast):
-        is_text = isinstance(node.this, exp.Literal) and node.this.is_string
-        remedy = (
-            f"write '{node.this.name}' alone: {_DATES}"
-            if is_text
-            else "use the value as it is: numbers of all types go together"
-        )
+        remedy = "use the value as it is: numbers of all types go together"
+        if isinstance(node.this, exp.Literal) and node.this.is_string:
+            dates = "text in quotes beside a date or a timestamp is one, as '2013-01-31' and '2013-01-31T12:00:00Z'"
+            remedy = f"write '{node.this.name}' alone: {dates}"
         raise Refused("calls cast(), which cannot be used here", remedy)
     name, children = call_name(node)
     if name == "within_distance":
