@@ -5,7 +5,8 @@ number of repairs, the same tables, byte for byte.
 """
 
 import math
-from decimal import Decimal
+import random
+from decimal import Context, Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -23,6 +24,7 @@ from latecomer.spark import tables, windowed
 from latecomer.spark.aggregate import policies_of
 from latecomer.spark.aggregate_states import with_columns
 from latecomer.spark.columns import named
+from latecomer.spark.decimals import digits_of
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -323,29 +325,64 @@ def test_a_sum_of_integers_that_fits_is_found(spark):
     assert [found[i] for i in range(len(cases))] == wanted
 
 
-def test_a_sum_of_decimals_of_which_a_part_does_not_fit_is_missing(spark):
-    """And not what the other parts add up to."""
-    most, total = Decimal("9" * 38), ExactSum("v", "decimal(38,0)")
-    parts = [
-        (0, 0, most),
-        (0, 0, most),
-        (0, 1, Decimal(7)),
-        (1, 0, most),
-        (1, 1, Decimal(-1)),
-        (2, 0, None),
-        (2, 1, Decimal(3)),
+@pytest.mark.parametrize(
+    "kind", ["decimal(38,0)", "decimal(38,7)", "decimal(38,38)", "decimal(30,24)", "decimal(28,5)"]
+)
+def test_a_sum_of_decimals_is_exact_whatever_it_leaves_on_its_way(spark, kind):
+    """Whether it fits is asked of the sum, not of what an order or a division of the rows comes by."""
+    rng, total, (digits, scale) = random.Random(5), ExactSum("v", kind), digits_of(kind)
+    most = 10**digits - 1
+    cases: list[list[int | None]] = [[most, most, -most], [-most, -most, most, None], [most, 1, -2], [1, most, -1]]
+    cases += [[-most, -1], [None], [most, most], [10**20 - 1, -(10**20) - 1], [0, None, 0], [-1, 10**25, -(10**25)]]
+    for _ in range(60):
+        values = [rng.choice((-1, 1)) * rng.randrange(10 ** rng.randint(1, digits)) for _ in range(rng.randint(1, 12))]
+        cases.append(values + [-v + rng.randint(-3, 3) * (abs(v) < most - 3) for v in values[1:]])
+    rows = [(i, rng.randrange(3), v) for i, each in enumerate(cases) for v in each]
+    rng.shuffle(rows)
+    exact = [(i, pane, None if v is None else Context(40).scaleb(Decimal(v), -scale)) for i, pane, v in rows]
+    table = spark.createDataFrame(exact, f"key int, pane int, v {kind}").repartition(3)
+    panes = table.groupBy("key", "pane").agg(*map(F.expr, named(total.partial())))
+    merged = panes.groupBy("key").agg(*map(F.expr, named(total.merge()))).selectExpr("key", total.total(), total.mean())
+    so_far = total.running(Window.partitionBy("key").orderBy("pane"))
+    after = panes.select("key", "pane", *(value.alias(name) for name, value in so_far.items()))
+
+    def fits(values: list[int | None]) -> Decimal | None:
+        there = [v for v in values if v is not None]
+        inside = there and abs(sum(there)) < 10**38
+        return Context(40).scaleb(Decimal(sum(there)), -scale) if inside else None
+
+    for key, found, mean in merged.collect():
+        values = [v for v in cases[key] if v is not None]
+        assert found == fits(values), cases[key]
+        if not values:
+            assert mean is None
+        elif found is not None:
+            assert mean == float(found) / len(values), cases[key]
+        else:
+            assert mean == pytest.approx(sum(values) / len(values) / 10**scale, rel=1e-15), cases[key]
+    for key, pane, found in after.selectExpr("key", "pane", total.total()).collect():
+        before = [v for i, other, v in rows if i == key and other <= pane]
+        assert found == fits(before), before
+
+
+def test_a_sum_of_large_doubles_is_infinite_only_where_it_is(spark):
+    large, far = 1.5e308, math.inf
+    cases = [
+        [large, large, -large],
+        [-large, -large, far],
+        [large, large],
+        [far, -far, 1.0],
+        [large, large, 1e-300, -large],
     ]
-    rows = spark.createDataFrame(parts, "key int, pane int, v decimal(38,0)")
-    panes = rows.groupBy("key", "pane").agg(*map(F.expr, named(total.partial())))
-    merged = panes.groupBy("key").agg(*map(F.expr, named(total.merge())))
-    assert dict(merged.selectExpr("key", total.total()).collect()) == {0: None, 1: Decimal(10**38 - 2), 2: 3}
-    so_far = panes.select(
-        "key",
-        "pane",
-        *(value.alias(name) for name, value in total.running(Window.partitionBy("key").orderBy("pane")).items()),
-    )
-    found = {(key, pane): value for key, pane, value in so_far.selectExpr("key", "pane", total.total()).collect()}
-    assert found == {(0, 0): None, (0, 1): None, (1, 0): most, (1, 1): Decimal(10**38 - 2), (2, 0): None, (2, 1): 3}
+    wanted = [(large, large / 3), (far, far), (far, large), (math.nan, math.nan), (large, large / 4)]
+    rows = [(i, v) for i, each in enumerate(cases) for v in each]
+    total = ExactSum("v", "double")
+    table = with_columns(spark.createDataFrame(rows, "key int, v double"), total.prepare())
+    parts = table.groupBy("key", total.wild).agg(*map(F.expr, named(total.partial())))
+    merged = parts.groupBy("key").agg(*map(F.expr, named(total.merge()))).selectExpr("key", total.total(), total.mean())
+    found = {key: (whole, mean) for key, whole, mean in merged.collect()}
+    for key, values in enumerate(wanted):
+        assert found[key] == pytest.approx(values, rel=1e-15, nan_ok=True), cases[key]
 
 
 def test_an_answer_that_a_late_row_does_not_change_is_not_off(lake, tmp_path):

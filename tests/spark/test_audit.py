@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from decimal import Context, Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,8 @@ QUERIES = {
     + HALF
     + SLACK,
     "numbers": "kind: aggregate\nstreams: {s: a}\nwindow: {size: 4 s, slide: 1 s}\ngroup_by: [k]\n"
-    "select: {n: count(), some: count(x), total: sum(x), mean: avg(v), low: min(note), high: max(x), mid: median(x), p: quantile(v, 0.3), whole: sum(i), cents: sum(d)}\n"
+    "select: {n: count(), some: count(x), total: sum(x), mean: avg(v), low: min(note), high: max(x), mid: median(x), p: quantile(v, 0.3), whole: sum(i), cents: sum(d), "
+    "wide: sum(w), wide_mean: avg(w), far: sum(f), far_mean: avg(f)}\n"
     "where: v > -90\nquality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: k_slack, slack: 500 ms}\n",
     "sharded": "kind: aggregate\nstreams: {s: a}\nwindow: 3 s\ngroup_by: [note]\nselect: {total: sum(v * 0.1)}\n"
     "quality: {error: 0.5, probability: 0.5, period: 30 s}\nstrategy: {name: hpm, shards: 2}\n",
@@ -73,6 +75,10 @@ def rows(tmp_path_factory):
         "x": pa.array(x, mask=rng.random(400) < 0.05, from_pandas=False),
         "y": pa.array(rng.normal(0, 20, 400)),
         "d": pa.array(rng.integers(-999, 999, 400)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(24, 2)),
+        "w": pa.array(
+            [Decimal(int(each) * 10**30 + 7).scaleb(-10, Context(40)) for each in rng.integers(-9e7, 9e7, 400)]
+        ),
+        "f": pa.array(rng.choice([1.5e308, -1.5e308, 1.0], 400)),
         "tags": pa.array([[int(each)] * (each % 3) for each in rng.integers(0, 5, 400)]),
     }
     for name, column in more.items():

@@ -8,7 +8,7 @@ any order gives the same bits, and all but the last of them are those of the exa
 That covers ``2^-43 <= |x| < 2^62`` and 0. A value outside (NaN and infinities too) is *wild*: it is a grouping key of its own
 in the first aggregation, and the few of them, each times its rows, are added in sorted order at the end. After Demmel and Nguyen, "Fast reproducible
 floating-point summation", ARITH 2013 (fixed grids in place of their running ones). Integers are cut into two halves, so that no
-sum overflows on the way; decimals are exact already.
+sum overflows on the way, and so are decimals of many digits (:mod:`latecomer.spark.decimals`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from latecomer.spark import decimals
 from latecomer.spark.types import FLOATING
 
 if TYPE_CHECKING:
@@ -83,8 +84,11 @@ class ExactSum:
         if self.floating:
             found = {f"{c}_sh": f"sum(shiftright({c}_a, 32))", f"{c}_sl": f"sum({c}_a & {_STEP - 1}L)"}
             found |= {f"{c}_s{letter}": f"sum({c}_{letter})" for letter in "bcd"}
-        elif self.kind.startswith("decimal"):
-            found = {f"{c}_s": f"try_sum(cast({c} as {self._wide}))"}
+        elif self._halved:
+            high, low = decimals.halves(c, self._scale)
+            found = {f"{c}_sh": f"sum({high})", f"{c}_sl": f"sum({low})"}
+        elif self._decimal:
+            found = {f"{c}_s": f"sum(cast({c} as decimal(38,{self._scale})))"}
         else:
             whole = f"cast({c} as bigint)"
             found = {f"{c}_sh": f"sum(shiftright({whole}, 32))", f"{c}_sl": f"sum({whole} & {_STEP - 1}L)"}
@@ -93,11 +97,7 @@ class ExactSum:
     def merge(self) -> dict[str, str]:
         """Aggregates over partial rows, under the same names."""
         c = self.column
-        if self.kind.startswith("decimal"):
-            # a part that does not fit stays missing: what fits is not the sum
-            return {f"{c}_s": f"case when not {self._misfit} then try_sum({c}_s) end", f"{c}_n": f"sum({c}_n)"}
-        names = [f"{c}_sh", f"{c}_sl", *((f"{c}_s{letter}" for letter in "bcd") if self.floating else ()), f"{c}_n"]
-        found = {name: f"sum({name})" for name in names}
+        found = {name: f"sum({name})" for name in self.partial()}
         if self.may_be_wild:
             found[f"{c}_w"] = (
                 f"collect_list(case when {self.wild} is not null then struct({self.wild} as x, {c}_n as n) end)"
@@ -109,18 +109,16 @@ class ExactSum:
         from pyspark.sql import functions as F
 
         found = {name: F.expr(f"sum({name})").over(window) for name in self.merge()}
-        if self.kind.startswith("decimal"):
-            fits = ~F.expr(self._misfit).over(window)
-            found[f"{self.column}_s"] = F.when(fits, F.expr(f"try_sum({self.column}_s)").over(window))
         if self.may_be_wild:
             found[f"{self.column}_w"] = F.flatten(F.expr(f"collect_list({self.column}_w)").over(window))
         return found
 
     def total(self) -> str:
-        """SQL of the sum over merged columns; null where no value was not null (or an integer sum does not fit)."""
+        """SQL of the sum over merged columns; null where no value was not null, or a sum of integers or decimals does not fit."""
         c = self.column
-        if self.kind.startswith("decimal"):
-            return f"case when {c}_n > 0 then {c}_s end"
+        if self._decimal:
+            whole = decimals.together(f"{c}_sh", f"{c}_sl", self._scale) if self._halved else f"{c}_s"
+            return f"case when {c}_n > 0 then {whole} end"
         if not self.floating:
             # as decimals: the high part alone may lie beyond 64 bits where the sum does not
             whole = f"cast({c}_sh as decimal(20,0)) * {_STEP}BD + cast({c}_sl as decimal(20,0))"
@@ -138,25 +136,47 @@ class ExactSum:
         terms.append(f"cast(coalesce({c}_sh, 0L) + {carried} as double) * {float(_STEP)!r}D")
         return f"({' + '.join(terms)})"
 
+    def _large(self) -> str:
+        """SQL of the sum of the large wild values in steps of 2^100: no sum of them is infinite on its way."""
+        return self._added(f"filter({self.column}_w, each -> abs(each.x) >= 1D)", f" * {2.0**-100!r}D")
+
     def _wild_total(self) -> str:
-        """SQL of the sum of the wild values, in their order: one is multiplied once, however its rows were gathered before."""
+        small = self._added(f"filter({self.column}_w, each -> abs(each.x) < 1D)")
+        return f"({self._large()} * {2.0**100!r}D + {small})"
+
+    @staticmethod
+    def _added(values: str, scale: str = "") -> str:
+        """SQL of the sum of values, in their order: one is multiplied once, however its rows were gathered before."""
         start = "named_struct('sum', 0D, 'x', 0D, 'n', 0L)"
         same = "named_struct('sum', acc.sum, 'x', acc.x, 'n', acc.n + each.n)"
-        other = "named_struct('sum', acc.sum + acc.x * acc.n, 'x', each.x, 'n', each.n)"
+        other = f"named_struct('sum', acc.sum + acc.x{scale} * acc.n, 'x', each.x, 'n', each.n)"
         step = f"(acc, each) -> if(acc.x = each.x, {same}, {other})"
-        return f"aggregate(array_sort({self.column}_w), {start}, {step}, acc -> acc.sum + acc.x * acc.n)"
+        return f"aggregate(array_sort({values}), {start}, {step}, acc -> acc.sum + acc.x{scale} * acc.n)"
 
     def mean(self) -> str:
         """SQL of the mean as a double, over merged columns."""
-        c = self.column
-        if self.floating or self.kind.startswith("decimal"):
-            return f"cast({self.total()} as double) / {c}_n"
+        c, total = self.column, f"cast({self.total()} as double)"
+        if self.may_be_wild:
+            return f"case when abs({total}) = double('infinity') then {self._large()} / {c}_n * {2.0**100!r}D else {total} / {c}_n end"
+        if self._halved:
+            step = f"{10.0 ** (decimals.CUT - self._scale)!r}D"
+            return f"coalesce({total}, cast({c}_sh as double) * {step} + cast({c}_sl as double)) / {c}_n"
+        if self.floating or self._decimal:
+            return f"{total} / {c}_n"
         low, carried = _carried(f"{c}_sl")
         return f"case when {c}_n > 0 then (cast({low} as double) + cast({c}_sh + {carried} as double) * {_STEP}D) / {c}_n end"
 
     @property
-    def _misfit(self) -> str:
-        return f"bool_or({self.column}_s is null and {self.column}_n > 0)"
+    def _decimal(self) -> bool:
+        return self.kind.startswith("decimal")
+
+    @property
+    def _scale(self) -> int:
+        return decimals.digits_of(self.kind)[1]
+
+    @property
+    def _halved(self) -> bool:
+        return self._decimal and decimals.is_wide(self.kind)
 
     @property
     def _value(self) -> str:
@@ -165,11 +185,6 @@ class ExactSum:
     @property
     def _in_range(self) -> str:
         return f"({self._value} = 0D or (abs({self._value}) >= {_LEAST}D and abs({self._value}) < {_MOST}D))"
-
-    @property
-    def _wide(self) -> str:
-        scale = self.kind.rstrip(")").split(",")[1] if "," in self.kind else "0"
-        return f"decimal(38,{scale})"
 
 
 def _carried(whole: str) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import numpy as np
 from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
 from latecomer.spark.columns import LATEST_US, instant, quoted
+from latecomer.spark.decimals import digits_of
 from latecomer.spark.ingest_options import TIME_UNITS
 from latecomer.spark.landing import WIDENS, Landed
 from latecomer.spark.staging import RESERVED
@@ -338,7 +338,7 @@ def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
     if kind != "string":
         return found
     if target.startswith("decimal"):
-        precision, scale = map(int, re.findall("[0-9]+", target))
+        precision, scale = digits_of(target)
         finest = value.try_cast(f"decimal(38,{38 - precision + scale})")
         longer = value.rlike(rf"^[^eE]*[.][0-9]{{{scale}}}0*[1-9][0-9]*\s*$")
         return F.when((found == finest) & (found.cast("double") == value.try_cast("double")) & ~longer, found)

@@ -49,6 +49,7 @@ from latecomer.core.cuckoo import CuckooFilter, size_for
 from latecomer.core.hashing import HASH_BITS, enough_bits, packed_size
 from latecomer.spark import tables
 from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quoted
+from latecomer.spark.decimals import digits_of
 from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
 from latecomer.spark.query import check_columns
 from latecomer.spark.session import expects_few
@@ -417,7 +418,7 @@ def _common_decimal(kinds: Iterable[str]) -> str:
     """The decimal type in which whole numbers and decimals are compared: what one of the types cannot hold is no element of all."""
     sizes = []
     for kind in kinds:
-        digits, scale = (int(n) for n in kind[8:-1].split(",")) if kind.startswith("decimal") else (_DIGITS[kind], 0)
+        digits, scale = digits_of(kind) if kind.startswith("decimal") else (_DIGITS[kind], 0)
         sizes.append((digits - scale, scale))
     scale = max(scale for _, scale in sizes)
     return f"decimal({max(min(whole for whole, _ in sizes) + scale, 1)},{scale})"

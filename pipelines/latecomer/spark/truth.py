@@ -14,7 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from latecomer.lake.location import Lake
-from latecomer.spark import tables
+from latecomer.spark import decimals, tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, floor_div_sql, named, quoted
 from latecomer.spark.kinds import stage_of
 from latecomer.spark.query import calculated
@@ -255,12 +255,21 @@ def _aggregated(each: Aggregate, kind: str) -> tuple[str, str | None]:
     number = f"cast({value} as double)"
     if each.function in ("count", "min", "max"):
         return f"{each.function}({value})", None
+    if each.function == "sum" and kind.startswith("decimal"):
+        scale = decimals.digits_of(kind)[1]
+        high, low = decimals.halves(value, scale)
+        return decimals.together(f"sum({high})", f"sum({low})", scale), None
     if each.function == "sum" and kind not in FLOATING:
-        scale = kind.rstrip(")").split(",")[1] if "," in kind else "0"
-        total = f"try_sum(cast({value} as decimal(38,{scale})))"
-        return (total if kind.startswith("decimal") else f"try_cast({total} as bigint)"), None
+        return f"try_cast(sum(cast({value} as decimal(38,0))) as bigint)", None
     if each.function in ("sum", "avg"):
-        return f"{each.function}({number})", f"{TOLERANCE!r}D * {each.function}(abs({number}))"
+        total, about = (f"{each.function}({size})" for size in (number, f"abs({number})"))
+        # where values are large, in steps of 2^100, so that no sum of them is infinite on its way
+        steps, about_steps = (f"{each.function}({size} * {2.0**-100!r}D)" for size in (number, f"abs({number})"))
+        large = f"max(abs({number})) >= {2.0**900!r}D"
+        return (
+            f"case when {large} then {steps} * {2.0**100!r}D else {total} end",
+            f"case when {large} then {TOLERANCE!r}D * {about_steps} * {2.0**100!r}D else {TOLERANCE!r}D * {about} end",
+        )
     share = 0.5 if each.q is None else each.q
     return (
         f"percentile({number}, {share!r}D)",

@@ -1,0 +1,46 @@
+"""Decimals beyond the 38 digits that Spark's types have room for, in SQL.
+
+A sum of decimals may leave 38 digits on its way and come back. So that no order of the rows matters, every value is cut at 10^20 units
+of its last digit into two numbers; either's sum has room for 10^10 rows and more, and only the two totals are put together.
+"""
+
+from __future__ import annotations
+
+CUT = 20
+"""Digits of the last place at which a value is cut."""
+_UNITS = f"{10**CUT}BD"
+_ROOM = 38
+_ROWS = 10
+"""Digits of a sum beyond those of its values, as Spark counts them: no number of rows in one Delta table reaches 10^10 of one window."""
+
+
+def digits_of(kind: str) -> tuple[int, int]:
+    """Digits, and those after the point, of ``decimal(p,s)``."""
+    precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+    return int(precision), int(scale)
+
+
+def is_wide(kind: str) -> bool:
+    """May a sum of decimals of this type leave 38 digits?"""
+    return digits_of(kind)[0] + _ROWS > _ROOM
+
+
+def halves(value: str, scale: int) -> tuple[str, str]:
+    """SQL of a decimal's two parts, to be summed: whole steps of 10^20 units, and what is left; both have the value's sign."""
+    whole = f"cast({value} as decimal({_ROOM},{scale}))"
+    step = f"{10 ** (CUT - scale)}BD" if scale <= CUT else f"0.{'0' * (scale - CUT - 1)}1BD"
+    return f"cast({whole} div {step} as decimal({_ROOM},0))", f"cast({whole} % {step} as decimal({_ROOM},{scale}))"
+
+
+def together(high: str, low: str, scale: int) -> str:
+    """SQL of the decimal whose two parts were summed; null where it has more than 38 digits.
+
+    By its digits: Spark's addition gives up the last digit after the point for the one more that a sum may have.
+    """
+    units = f"cast(replace(cast({low} as string), '.', '') as decimal({_ROOM},0))"
+    steps, rest = f"({high} + {units} div {_UNITS})", f"({units} % {_UNITS})"
+    lent = f"(case when {steps} > 0 and {rest} < 0 then 1 when {steps} < 0 and {rest} > 0 then -1 else 0 end)"
+    steps, rest = f"({steps} - {lent})", f"({rest} + {lent} * {_UNITS})"
+    sign = f"case when {steps} < 0 or {rest} < 0 then '-' else '' end"
+    digits = f"replace(cast({steps} as string), '-', ''), lpad(replace(cast({rest} as string), '-', ''), {CUT}, '0')"
+    return f"try_cast(concat({sign}, {digits}, 'E-{scale}') as decimal({_ROOM},{scale}))"
