@@ -319,7 +319,7 @@ def test_a_sum_of_integers_that_fits_is_found(spark):
     )
     total = ExactSum("v", "bigint")
     rows = spark.createDataFrame(table).groupBy("case").agg(*map(F.expr, named(total.partial())))
-    found = dict(tuple(row) for row in rows.selectExpr("case", total.total()).collect())
+    found = dict(tuple(row) for row in with_columns(rows, total.totals()).select("case", total.total).collect())
     sums = [sum(v for v in each if v is not None) if any(v is not None for v in each) else None for each in cases]
     wanted = [v if v is not None and -(2**63) <= v < 2**63 else None for v in sums]
     assert [found[i] for i in range(len(cases))] == wanted
@@ -342,7 +342,7 @@ def test_a_sum_of_decimals_is_exact_whatever_it_leaves_on_its_way(spark, kind):
     exact = [(i, pane, None if v is None else Context(40).scaleb(Decimal(v), -scale)) for i, pane, v in rows]
     table = spark.createDataFrame(exact, f"key int, pane int, v {kind}").repartition(3)
     panes = table.groupBy("key", "pane").agg(*map(F.expr, named(total.partial())))
-    merged = panes.groupBy("key").agg(*map(F.expr, named(total.merge()))).selectExpr("key", total.total(), total.mean())
+    merged = with_columns(panes.groupBy("key").agg(*map(F.expr, named(total.merge()))), total.totals())
     so_far = total.running(Window.partitionBy("key").orderBy("pane"))
     after = panes.select("key", "pane", *(value.alias(name) for name, value in so_far.items()))
 
@@ -351,7 +351,7 @@ def test_a_sum_of_decimals_is_exact_whatever_it_leaves_on_its_way(spark, kind):
         inside = there and abs(sum(there)) < 10**38
         return Context(40).scaleb(Decimal(sum(there)), -scale) if inside else None
 
-    for key, found, mean in merged.collect():
+    for key, found, mean in merged.selectExpr("key", total.total, total.mean()).collect():
         values = [v for v in cases[key] if v is not None]
         assert found == fits(values), cases[key]
         if not values:
@@ -360,7 +360,7 @@ def test_a_sum_of_decimals_is_exact_whatever_it_leaves_on_its_way(spark, kind):
             assert mean == float(found) / len(values), cases[key]
         else:
             assert mean == pytest.approx(sum(values) / len(values) / 10**scale, rel=1e-15), cases[key]
-    for key, pane, found in after.selectExpr("key", "pane", total.total()).collect():
+    for key, pane, found in with_columns(after, total.totals()).select("key", "pane", total.total).collect():
         before = [v for i, other, v in rows if i == key and other <= pane]
         assert found == fits(before), before
 
@@ -379,8 +379,8 @@ def test_a_sum_of_large_doubles_is_infinite_only_where_it_is(spark):
     total = ExactSum("v", "double")
     table = with_columns(spark.createDataFrame(rows, "key int, v double"), total.prepare())
     parts = table.groupBy("key", total.wild).agg(*map(F.expr, named(total.partial())))
-    merged = parts.groupBy("key").agg(*map(F.expr, named(total.merge()))).selectExpr("key", total.total(), total.mean())
-    found = {key: (whole, mean) for key, whole, mean in merged.collect()}
+    merged = with_columns(parts.groupBy("key").agg(*map(F.expr, named(total.merge()))), total.totals())
+    found = {key: (whole, mean) for key, whole, mean in merged.selectExpr("key", total.total, total.mean()).collect()}
     for key, values in enumerate(wanted):
         assert found[key] == pytest.approx(values, rel=1e-15, nan_ok=True), cases[key]
 
@@ -410,8 +410,8 @@ def test_many_values_that_cancel_leave_their_exact_sum(spark, kind):
     total = ExactSum("v", kind, tame=True)
     value = f"cast(case when id < {rows} then 1 - 2 * (id % 2) else 7 end as {kind})"
     table = with_columns(spark.range(rows + 1).selectExpr(f"{value} as v"), total.prepare())
-    found = table.agg(*map(F.expr, named(total.partial()))).selectExpr(total.total(), total.mean())
-    assert tuple(found.collect()[0]) == (7, 7 / (rows + 1))
+    found = with_columns(table.agg(*map(F.expr, named(total.partial()))), total.totals())
+    assert tuple(found.selectExpr(total.total, total.mean()).collect()[0]) == (7, 7 / (rows + 1))
 
 
 def test_a_sum_of_doubles_is_the_exact_one_to_its_last_bit_but_one(spark):
@@ -432,7 +432,7 @@ def test_a_sum_of_doubles_is_the_exact_one_to_its_last_bit_but_one(spark):
         .groupBy("case")
         .agg(*map(F.expr, named(total.partial())))
     )
-    found = dict(tuple(row) for row in rows.selectExpr("case", total.total()).collect())
+    found = dict(tuple(row) for row in with_columns(rows, total.totals()).select("case", total.total).collect())
     assert any(0 < abs(math.fsum(each)) < 1e-9 * max(map(abs, each)) for each in cases)
     for i, each in enumerate(cases):
         exact = float(sum(map(Fraction, each)))

@@ -311,6 +311,7 @@ class AggregateStage(WindowedStage):
         """Answers with the names that users know; of `keys`, what is no group stays beside them."""
         from pyspark.sql import functions as F
 
+        found = with_columns(found, {name: text for each in sums for name, text in each.totals().items()})
         return found.select(
             *(F.col(f"g{i}").alias(name) for i, name in enumerate(self.spec.group_by)),
             *(self._output(each, sums).alias(each.name) for each in self.spec.select),
@@ -346,7 +347,7 @@ class AggregateStage(WindowedStage):
             same = [f for f in self.spec.select if f.function in core.RANKED and f.argument == each.argument]
             return F.col(f"r{i}")[same.index(each)]
         total = next(s for s in sums if s.column == f"v{i}")
-        return F.expr(total.total() if each.function == "sum" else total.mean())
+        return F.expr(total.total if each.function == "sum" else total.mean())
 
     # ------------------------------------------------------------------------------------------------------ repair
 

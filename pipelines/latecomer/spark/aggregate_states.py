@@ -6,6 +6,7 @@ are none of these, but how often each value occurs (:mod:`latecomer.spark.ranks`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,5 +94,10 @@ class States:
 
 
 def with_columns(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """Rows with more columns, each of which may read those before it: one select, so that a plan is as deep for sixty sums as for one."""
-    return rows.selectExpr("*", *named(columns)) if columns else rows
+    """Rows with more columns, which may read those before them: a select for each step of that, however many columns there are."""
+    step: dict[str, int] = {}
+    for name, text in columns.items():
+        step[name] = 1 + max((step.get(word, 0) for word in re.findall(r"\w+", text)), default=0)
+    for number in range(1, max(step.values(), default=0) + 1):
+        rows = rows.selectExpr("*", *named({name: text for name, text in columns.items() if step[name] == number}))
+    return rows

@@ -13,6 +13,7 @@ sum overflows on the way, and so are decimals of many digits (:mod:`latecomer.sp
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,18 +66,18 @@ class ExactSum:
         return f"{self._value} is not null and not {self._in_range}" if self.floating else "false"
 
     def prepare(self) -> dict[str, str]:
-        """Columns to add to the rows before grouping, name to SQL, each of those before it; group by :attr:`wild` too, if it is there."""
+        """Columns to add to the rows before grouping, name to SQL, which may read one another; group by :attr:`wild` too, if it is there."""
         if not self.floating:
             return {}
-        x = self._value
-        names = [f"{self.column}_{letter}" for letter in "abcd"]
+        c, x = self.column, self._value
         found = {} if self.tame else {self.wild: f"case when {self.is_wild()} then {x} end"}
-        found[f"{self.column}_r0"] = f"case when {self._in_range} then {x} else 0D end"
-        for place, name in enumerate(names):
-            found[name] = f"cast({self.column}_r{place} as bigint)"
-            if name != names[-1]:  # what the last leaves is below every value's last bit
-                found[f"{self.column}_r{place + 1}"] = f"({self.column}_r{place} - {name}) * {_STEP}D"
-        return found
+        found[f"{c}_r"] = f"case when {self._in_range} then {x} else 0D end"
+        # what a grid adds to the one before: steps of both are whole, so that the difference is exact
+        grids = [f"rint({c}_r{f' * {float(_STEP**place)!r}D' if place else ''})" for place in range(4)]
+        digits = [grids[0], *(f"{fine} - {grid} * {_STEP}D" for grid, fine in itertools.pairwise(grids))]
+        return found | {
+            f"{c}_{letter}": f"cast({digit} as bigint)" for letter, digit in zip("abcd", digits, strict=True)
+        }
 
     def partial(self) -> dict[str, str]:
         """Aggregates over rows, name to SQL."""
@@ -113,18 +114,28 @@ class ExactSum:
             found[f"{self.column}_w"] = F.flatten(F.expr(f"collect_list({self.column}_w)").over(window))
         return found
 
-    def total(self) -> str:
-        """SQL of the sum over merged columns; null where no value was not null, or a sum of integers or decimals does not fit."""
+    def totals(self) -> dict[str, str]:
+        """Columns to add to merged ones, name to SQL, which may read one another: what :attr:`total` and :meth:`mean` read."""
         c = self.column
         if self._decimal:
-            whole = decimals.together(f"{c}_sh", f"{c}_sl", self._scale) if self._halved else f"{c}_s"
-            return f"case when {c}_n > 0 then {whole} end"
-        if not self.floating:
+            found = {f"{c}_total": decimals.together(f"{c}_sh", f"{c}_sl", self._scale) if self._halved else f"{c}_s"}
+        elif not self.floating:
             # as decimals: the high part alone may lie beyond 64 bits where the sum does not
             whole = f"cast({c}_sh as decimal(20,0)) * {_STEP}BD + cast({c}_sl as decimal(20,0))"
-            return f"case when {c}_n > 0 then try_cast({whole} as bigint) end"
-        wild = "" if self.tame else f" + {self._wild_total()}"
-        return f"case when {c}_n > 0 then {self.tame_total()}{wild} end"
+            found = {f"{c}_total": f"try_cast({whole} as bigint)"}
+        elif self.tame:
+            found = {f"{c}_total": self.tame_total()}
+        else:
+            # the large ones in steps of 2^100, so that no sum of them is infinite on its way
+            found = {f"{c}_large": self._added(f"filter({c}_w, each -> abs(each.x) >= 1D)", f" * {2.0**-100!r}D")}
+            small = self._added(f"filter({c}_w, each -> abs(each.x) < 1D)")
+            found[f"{c}_total"] = f"{self.tame_total()} + ({c}_large * {2.0**100!r}D + {small})"
+        return found | {f"{c}_total": f"case when {c}_n > 0 then {found[f'{c}_total']} end"}
+
+    @property
+    def total(self) -> str:
+        """Name of the sum; null where no value was not null, or a sum of integers or decimals does not fit."""
+        return f"{self.column}_total"
 
     def tame_total(self) -> str:
         """SQL of the sum of values that are not wild, over merged or partial columns; 0 where there is none."""
@@ -136,14 +147,6 @@ class ExactSum:
         terms.append(f"cast(coalesce({c}_sh, 0L) + {carried} as double) * {float(_STEP)!r}D")
         return f"({' + '.join(terms)})"
 
-    def _large(self) -> str:
-        """SQL of the sum of the large wild values in steps of 2^100: no sum of them is infinite on its way."""
-        return self._added(f"filter({self.column}_w, each -> abs(each.x) >= 1D)", f" * {2.0**-100!r}D")
-
-    def _wild_total(self) -> str:
-        small = self._added(f"filter({self.column}_w, each -> abs(each.x) < 1D)")
-        return f"({self._large()} * {2.0**100!r}D + {small})"
-
     @staticmethod
     def _added(values: str, scale: str = "") -> str:
         """SQL of the sum of values, in their order: one is multiplied once, however its rows were gathered before."""
@@ -154,10 +157,10 @@ class ExactSum:
         return f"aggregate(array_sort({values}), {start}, {step}, acc -> acc.sum + acc.x{scale} * acc.n)"
 
     def mean(self) -> str:
-        """SQL of the mean as a double, over merged columns."""
-        c, total = self.column, f"cast({self.total()} as double)"
+        """SQL of the mean as a double, over merged columns and :meth:`totals`."""
+        c, total = self.column, f"cast({self.total} as double)"
         if self.may_be_wild:
-            return f"case when abs({total}) = double('infinity') then {self._large()} / {c}_n * {2.0**100!r}D else {total} / {c}_n end"
+            return f"case when abs({total}) = double('infinity') then {c}_large / {c}_n * {2.0**100!r}D else {total} / {c}_n end"
         if self._halved:
             step = f"{10.0 ** (decimals.CUT - self._scale)!r}D"
             return f"coalesce({total}, cast({c}_sh as double) * {step} + cast({c}_sl as double)) / {c}_n"

@@ -253,6 +253,11 @@ def compiles(spark: SparkSession) -> bool:
     return spark.conf.get(_COMPILED, "true") == "true"
 
 
+def in_one_task(spark: SparkSession) -> bool:
+    """Are rows that are handed over planned for one partition?"""
+    return spark.conf.get(_PARTITIONS[1], "") == "1"
+
+
 def usable_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from latecomer.lake import ingestions, small
 from latecomer.lake.location import Lake
 from latecomer.spark.columns import EARLIEST_US, LATEST_US
-from latecomer.spark.session import compiles, expects_few
+from latecomer.spark.session import compiles, expects_few, in_one_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,8 @@ def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Rows that are here, for Spark: in as many partitions as there are cores, where it would make one of every 10,000 rows.
 
     Of the types that Spark reads from a table: a time without a zone stays one. As one chunk: Spark stops at two empty ones, and Arrow reads one of every file that has none of the rows. Of no rows an empty chunk: Spark
-    fails on a table without chunks that has a column of lists.
+    fails on a table without chunks that has a column of lists. Where one partition is planned, Spark is told that it is one, and shuffles nothing
+    before it groups.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -135,9 +136,10 @@ def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
         given = spark.conf.get(_ARROW_ROWS)
         try:
             spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
-            return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+            found = spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
         finally:
             spark.conf.set(_ARROW_ROWS, str(given))
+    return found.coalesce(1) if in_one_task(spark) else found
 
 
 BROADCAST_ROWS = 1 << 20

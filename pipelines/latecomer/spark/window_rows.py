@@ -216,10 +216,8 @@ class WindowRows(Stage):
         """One row per row and window number ``_m`` in ``[first, last]``; none where that is empty."""
         from pyspark.sql import functions as F
 
-        spread = rows.withColumn("_a", first).withColumn("_b", last).where("_a <= _b")
-        return spread.withColumn("_m", F.col("_a") if self.tumbling else F.explode(F.sequence("_a", "_b"))).drop(
-            "_a", "_b"
-        )
+        window = first if self.tumbling else F.explode(F.sequence(first, last))
+        return rows.where(first <= last).select("*", window.alias("_m"))
 
     # --------------------------------------------------------------------------------------------------------- answers
 
