@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
-from latecomer.specs.aggregate import AggregateSpec
+from latecomer.specs.aggregate import Aggregate, AggregateSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -309,16 +309,11 @@ class AggregateStage(WindowedStage):
 
     def _public(self, found: DataFrame, keys: list[str], sums: list[ExactSum]) -> DataFrame:
         """Answers with the names that users know; of `keys`, what is no group stays beside them."""
-        from pyspark.sql import functions as F
-
         found = with_columns(found, {name: text for each in sums for name, text in each.totals().items()})
-        return found.select(
-            *(F.col(f"g{i}").alias(name) for i, name in enumerate(self.spec.group_by)),
-            *(self._output(each, sums).alias(each.name) for each in self.spec.select),
-            F.col("rows"),
-            F.lit(1.0).alias("coverage"),
-            *(F.col(name) for name in keys if name not in self.groups),
-        )
+        groups = {name: f"g{i}" for i, name in enumerate(self.spec.group_by)}
+        answers = {each.name: self._output(each, sums) for each in self.spec.select}
+        inner = (name for name in keys if name not in self.groups)
+        return found.selectExpr(*named(groups), *named(answers), "rows", "1D as coverage", *inner)
 
     def _ranked_shares(self) -> dict[int, list[float]]:
         """The quantiles asked for, by value column."""
@@ -335,19 +330,17 @@ class AggregateStage(WindowedStage):
 
         return rows.groupBy(*inner, f"v{column}").agg(F.count(f"v{column}").alias("often"))
 
-    def _output(self, each: Any, sums: list[ExactSum]) -> Column:
-        from pyspark.sql import functions as F
-
+    def _output(self, each: Aggregate, sums: list[ExactSum]) -> str:
         if each.argument is None:
-            return F.col("rows")
+            return "rows"
         i = self.arguments.index(each.argument)
         if each.function in ("count", "min", "max"):
-            return F.col(f"v{i}_{each.function}")
+            return f"v{i}_{each.function}"
         if each.function in core.RANKED:
             same = [f for f in self.spec.select if f.function in core.RANKED and f.argument == each.argument]
-            return F.col(f"r{i}")[same.index(each)]
+            return f"r{i}[{same.index(each)}]"
         total = next(s for s in sums if s.column == f"v{i}")
-        return F.expr(total.total if each.function == "sum" else total.mean())
+        return total.total if each.function == "sum" else total.mean()
 
     # ------------------------------------------------------------------------------------------------------ repair
 

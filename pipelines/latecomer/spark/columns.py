@@ -54,6 +54,11 @@ def floor_div_sql(number: str, length: int) -> str:
     return f"(({number}) - pmod({number}, {length}L)) div {length}L"
 
 
+def floor_to_sql(number: str, length: int) -> str:
+    """SQL of the largest multiple of a positive length that is not above a bigint's SQL."""
+    return f"(({number}) - pmod({number}, {length}L))"
+
+
 def ceil_div(value: Any, length: int) -> Any:
     """Ceiling division by a positive length, of an int64 array or a bigint column."""
     return floor_div(value + (length - 1), length)
@@ -66,7 +71,7 @@ def floor_to(value: Any, length: int) -> Any:
     from pyspark.sql import functions as F
 
     if isinstance(value, str):
-        return F.expr(f"{quoted(value)} - pmod({quoted(value)}, {length}L)")
+        return F.expr(floor_to_sql(quoted(value), length))
     return value - F.pmod(value, F.lit(length))
 
 
@@ -114,11 +119,9 @@ def join_null_safe(
     from pyspark.sql import functions as F
 
     hidden = {key: f"_join_{i}" for i, key in enumerate(keys)}
-    renamed = right.select(*(F.col(quoted(name)).alias(hidden.get(name, name)) for name in right.columns))
-    matched = F.lit(True) if condition is None else condition
-    for key in keys:
-        matched = matched & F.col(quoted(key)).eqNullSafe(F.col(hidden[key]))
-    return left.join(renamed, matched, how).drop(*hidden.values())
+    renamed = right.selectExpr(*named({hidden.get(name, name): quoted(name) for name in right.columns}))
+    equal = F.expr(" and ".join(f"{quoted(key)} <=> {other}" for key, other in hidden.items()) or "true")
+    return left.join(renamed, equal if condition is None else condition & equal, how).drop(*hidden.values())
 
 
 def refuse_twice(spec: Spec, names: Sequence[str], fixed: Iterable[str]) -> None:

@@ -119,6 +119,8 @@ def events(
 _handing = Lock()
 """Held while the setting is another: the threads of a run hand rows over (:mod:`latecomer.spark.ahead`)."""
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_ARROW_MOST = 10_000
+"""What that is, unless a deployment says otherwise."""
 
 
 def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
@@ -131,14 +133,18 @@ def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
-    share = -(-rows.num_rows // spark.sparkContext.defaultParallelism)
-    with _handing:
-        given = spark.conf.get(_ARROW_ROWS)
-        try:
-            spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
-            found = spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
-        finally:
-            spark.conf.set(_ARROW_ROWS, str(given))
+    shape = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    if rows.num_rows <= _ARROW_MOST:
+        found = spark.createDataFrame(rows, shape)
+    else:
+        share = -(-rows.num_rows // spark.sparkContext.defaultParallelism)
+        with _handing:
+            given = spark.conf.get(_ARROW_ROWS)
+            try:
+                spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
+                found = spark.createDataFrame(rows, shape)
+            finally:
+                spark.conf.set(_ARROW_ROWS, str(given))
     return found.coalesce(1) if in_one_task(spark) else found
 
 

@@ -16,7 +16,7 @@ from latecomer.core.slack import Fixed
 from latecomer.core.windows import Grid, Lookout, SlackPolicy, WindowControl
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
-from latecomer.spark.columns import floor_div, floor_div_sql, floor_to, named, quoted
+from latecomer.spark.columns import floor_div, floor_div_sql, floor_to_sql, named, quoted
 from latecomer.spark.query import calculated, open_streams
 from latecomer.spark.stage import Stage
 from latecomer.specs.windows import WindowedSpec
@@ -223,24 +223,18 @@ class WindowRows(Stage):
 
     def _results(self, rows: DataFrame, provenance: str, published: str) -> DataFrame:
         """Public columns of result rows; what is needed inside only (``wait_us``, ``period_start``) stands last."""
-        from pyspark.sql import functions as F
-
-        start = F.col("_m") * self.grid.slide_us
-        end = start + self.grid.size_us
-        period = floor_to(end - 1, self.spec.period_us)
+        start, there = f"_m * {self.grid.slide_us}L", set(rows.columns)
+        end = f"{start} + {self.grid.size_us}L"
         inner = {"_m", "shard", "closed_seq", "repaired_in", "wait_us", "revision", "error"}
-        columns = [F.col(quoted(name)) for name in rows.columns if name not in inner]
+        columns = [quoted(name) for name in rows.columns if name not in inner]
         place = sum(1 for name in rows.columns if name in self.leading)
-        extra = [F.col(name) for name in ("error",) if name in rows.columns]
-        return rows.select(
-            *columns[:place],
-            F.timestamp_micros(start).alias("window_start"),
-            F.timestamp_micros(end).alias("window_end"),
-            *columns[place:],
-            F.lit(provenance).alias("provenance"),
-            (F.col("revision") if "revision" in rows.columns else F.lit(0)).cast("int").alias("revision"),
-            F.col(published).alias("published_seq"),
-            *([F.col("wait_us")] if "wait_us" in rows.columns else [F.lit(None).cast("bigint").alias("wait_us")]),
-            *extra,
-            F.timestamp_micros(period).alias("period_start"),
-        )
+        windows = {"window_start": f"timestamp_micros({start})", "window_end": f"timestamp_micros({end})"}
+        found = {
+            "provenance": f"'{provenance}'",
+            "revision": f"cast({'revision' if 'revision' in there else '0'} as int)",
+            "published_seq": published,
+            "wait_us": "wait_us" if "wait_us" in there else "cast(null as bigint)",
+            **({"error": "error"} if "error" in there else {}),
+            "period_start": f"timestamp_micros({floor_to_sql(f'{end} - 1L', self.spec.period_us)})",
+        }
+        return rows.selectExpr(*columns[:place], *named(windows), *columns[place:], *named(found))
