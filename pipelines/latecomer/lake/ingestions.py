@@ -29,8 +29,16 @@ def open_events(lake: Lake, stream: str) -> DeltaTable | None:
     """The stream's table as ingestions have committed it; None where none has.
 
     An ingestion that is under way, or was killed, may be taken back: its rows are beyond :func:`committed_seq`, and its columns and their
-    types are not the stream's yet.
+    types are not the stream's yet. A lake that is :meth:`~latecomer.lake.location.Lake.holding` it gives the one it opened first.
     """
+    if lake.held is None:
+        return _opened(lake, stream)
+    if stream not in lake.held:
+        lake.held[stream] = _opened(lake, stream)
+    return lake.held[stream]
+
+
+def _opened(lake: Lake, stream: str) -> DeltaTable | None:
     table = small.open_table(lake, "events", stream)
     if table is None or table.transaction_version("ingest") is None:
         return table

@@ -55,6 +55,7 @@ class Lake:
     """
 
     def __init__(self, uri: str) -> None:
+        self.held: dict[str, DeltaTable | None] | None = None
         text = str(uri)
         if not text.strip():
             raise InputError(
@@ -97,6 +98,12 @@ class Lake:
 
     def __repr__(self) -> str:
         return f"Lake({self.uri!r})"
+
+    def holding(self) -> Lake:
+        """The same lake for a reader of events that were there before it began: it opens the table of a stream once, and not for every read."""
+        found = Lake(self.uri)
+        found.held = {}
+        return found
 
     def __reduce__(self):  # type: ignore[no-untyped-def]
         return Lake, (self.uri,)

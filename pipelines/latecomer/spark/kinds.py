@@ -28,8 +28,8 @@ _SLACK = ("mp_k_slack", "k_slack", "aq_k_slack")
 
 
 def stage_of(spec: Spec, spark: SparkSession, lake: Lake) -> Stage:
-    """The stage for a query."""
-    stage: Stage = _class(spec)(spec, spark, lake)
+    """The stage for a query; its events are those that are there once it first asks for them."""
+    stage: Stage = _class(spec)(spec, spark, lake.holding())
     return stage
 
 
