@@ -17,10 +17,10 @@ What strategies move on Spark, and the network logs: :mod:`latecomer.jobs.bench.
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from latecomer.core.membership import Filter, MultiCuckoo, WindowSpec, query_bou
 from latecomer.jobs.bench import membership_spark as on_spark
 from latecomer.jobs.bench import plots
 from latecomer.jobs.bench.goals import Goals
+from latecomer.jobs.bench.timing import timed
 
 SEED = 22
 WINDOW = 2_000
@@ -49,16 +50,9 @@ MAKERS: dict[str, Callable[[list[WindowSpec], list[int]], Any]] = {
 }
 
 
-def _timed(rows: int, work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-    """Nanoseconds per row of one call, garbage collected before, and what it returned."""
-    gc.collect()
-    begun = time.perf_counter()
-    value = work(*arguments)
-    return (time.perf_counter() - begun) / rows * 1e9, value
-
-
 def _ns(rows: int, work: Callable[..., Any], *arguments: Any) -> float:
-    return _timed(rows, work, *arguments)[0]
+    """Nanoseconds per row of one call."""
+    return timed(partial(work, *arguments))[0] / rows * 1e6
 
 
 def _each(method: str, filters: Sequence[Filter], streams: Sequence[NDArray[np.uint64]]) -> None:
@@ -244,19 +238,19 @@ def figure_4_3(out: Path, progress: Callable[[str], None], totals: Sequence[int]
         picked = streams[0][np.random.default_rng(SEED).integers(0, rows, asked)]
         for name in names:
             if name == "python sets":
-                spent, sets = _timed(2 * rows, _sets, streams)
+                spent, sets = timed(partial(_sets, streams))
                 few = picked[: asked // 50].tolist()
                 asking = _ns(len(few), _ask_sets, sets, few)
                 size_mb[name].append(_bytes_of(sets) / 1e6)
                 rate[name].append(0.0)
                 del sets
             else:
-                spent, query = _timed(2 * rows, standing, name, streams, WINDOW)
+                spent, query = timed(partial(standing, name, streams, WINDOW))
                 asking = _ns(asked, query.candidates_in, 0, picked)
                 size_mb[name].append(query.size_bytes / 1e6)
                 rate[name].append(float(query.candidates_in(0, absent).mean()))
                 del query
-            build_ns[name].append(spent)
+            build_ns[name].append(spent / (2 * rows) * 1e6)
             ask_us[name].append(asking / 1e3)
         bounds.append(query_bound(RATE, 1, rows, WINDOW, WINDOW))
         progress(f"figure 4.3: {rows:,} rows, {ask_us['cuckoo per window'][-1]:.1f} us per element")

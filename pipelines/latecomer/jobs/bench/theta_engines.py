@@ -15,7 +15,8 @@ from typing import Any
 
 from latecomer.core import theta_join as theta
 from latecomer.jobs.bench import plots
-from latecomer.jobs.bench.theta_workloads import CASES, GREATER, LARGE_ROWS, case_streams, least, timed, told_by
+from latecomer.jobs.bench.theta_workloads import CASES, GREATER, LARGE_ROWS, case_streams, least, told_by
+from latecomer.jobs.bench.timing import timed
 
 ENGINES = {"duckdb": "duckdb", "duckdb_rewritten": "duckdb", "polars": "polars", "spark_sql": "pyspark"}
 LIMIT_S, LIMIT_BYTES = 60, 6 << 30

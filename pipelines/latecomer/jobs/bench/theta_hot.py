@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from latecomer.jobs.bench import plots
-from latecomer.jobs.bench.theta_workloads import SEED, timed, told_by
+from latecomer.jobs.bench.theta_workloads import SEED, told_by
+from latecomer.jobs.bench.timing import timed
 
 ROWS = 1_000_000
 QUERIES = {

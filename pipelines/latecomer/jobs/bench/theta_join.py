@@ -51,10 +51,10 @@ from latecomer.jobs.bench.theta_workloads import (
     TWO,
     case_streams,
     least,
-    timed,
     two_ranges,
     window,
 )  # fmt: skip
+from latecomer.jobs.bench.timing import timed
 from latecomer.spark.session import usable_cores
 
 METHODS: dict[str, Callable[..., list[NDArray[np.int64]]]] = {

@@ -5,9 +5,7 @@ Rows of one window have uniform whole values in the range of their stream; see :
 
 from __future__ import annotations
 
-import gc
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.theta_join import Comparison
+from latecomer.jobs.bench.timing import timed
 
 SEED = 20
 RANGE = 1_000
@@ -57,17 +56,6 @@ def case_streams(case: str, size: int) -> list[list[NDArray[Any]]]:
     if case == "band":
         return [[one - 2, one + 3], [other, other]]
     return [[one, rng.random(size)], [other, rng.random(size)]]
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Milliseconds of wall clock, and the answer; collection of garbage is off meanwhile."""
-    gc.disable()
-    try:
-        start = time.perf_counter()
-        answer = work()
-        return (time.perf_counter() - start) * 1000, answer
-    finally:
-        gc.enable()
 
 
 def least(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
