@@ -255,7 +255,7 @@ def compiles(spark: SparkSession) -> bool:
 
 def in_one_task(spark: SparkSession) -> bool:
     """Are rows that are handed over planned for one partition?"""
-    return spark.conf.get(_PARTITIONS[1], "") == "1"
+    return spark.conf.get(_PARTITIONS[1], None) == "1"
 
 
 def usable_cores() -> int:
