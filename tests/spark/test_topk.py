@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from latecomer.core import thinning
 from latecomer.core.windows import Grid, Observed
-from latecomer.lake import views
+from latecomer.lake import small, views
 from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
@@ -116,6 +116,19 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, k, gro
     assert sum(r["on_time"] for r in ledger) == hits and sum(r["expected"] for r in ledger) == sum(
         map(len, final.values())
     )
+
+
+@pytest.mark.parametrize(("k", "here"), [(3, True), (100_000, False)])
+def test_few_late_rows_whose_corrections_may_be_many_are_answered_once(lake, tmp_path, monkeypatch, k, here):
+    """Not first for this process, and then, as they are too many, again for Spark to write."""
+    table, spec, brought = data(3), query("min_topk", k, ""), list[str]()
+    load(lake, table, tmp_path)
+    run(lake, spec, flush=True)
+    append = small.append
+    monkeypatch.setattr(small, "append", lambda lake, area, *more: brought.append(area) or append(lake, area, *more))
+    repair(lake, spec, flush=True)
+    assert ("corrections" in brought) == here
+    assert found(views.results(lake, spec), spec) == answers(expected(table, spec).final, spec)
 
 
 def test_a_column_named_as_a_fixed_one_is_refused_not_lost(lake, tmp_path):

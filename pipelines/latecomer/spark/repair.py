@@ -141,8 +141,13 @@ def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Call
         late = tables.between(spark, lake, "late", spec.name, "seq", int(plan.seq.min()), int(plan.seq.max()))
         try:
             corrections = stage.repair(late, pa.table({"seq": plan.seq, "repaired_in": assign(plan.seq, plan.closes)}))
+            many = (
+                stage.most_corrections(len(plan.seq)) > tables.FEW_ROWS
+            )  # which few late rows may bring: not to be computed twice
             confirm()
-            tables.append(corrections, lake, "corrections", spec.name, "repair", plan.number)
+            tables.append(
+                corrections, lake, "corrections", spec.name, "repair", plan.number, few=False if many else None
+            )
         finally:
             stage.release()
     crash.point("repair:corrections")

@@ -216,7 +216,7 @@ def _process(
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
             confirm()
             if rows is not None and not _committed(lake, area, spec.name, batch.number):
-                tables.append(rows, lake, area, spec.name, "run", batch.number, few=area in outcome.few)
+                tables.append(rows, lake, area, spec.name, "run", batch.number, few=area in outcome.few or None)
             crash.point(f"run:{area}")
         settled = outcome.settle(batch.produced(lake, spec.name) if outcome.on_time is not None else {})
     finally:

@@ -142,6 +142,10 @@ class Stage:
         """
         raise NotImplementedError
 
+    def most_corrections(self, late: int) -> int:
+        """Most corrections that so many late rows bring; 0 where nothing is known of it but that few bring few."""
+        return 0
+
     @classmethod
     def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table:
         """Ledger rows of periods that are still open, from a micro-batch's state alone. Needs no Spark."""

@@ -277,16 +277,17 @@ def _schema(table: DeltaTable) -> StructType:
 
 
 def append(
-    rows: DataFrame | pa.Table, lake: Lake, area: str, name: str, app_id: str, version: int, *, few: bool = False
+    rows: DataFrame | pa.Table, lake: Lake, area: str, name: str, app_id: str, version: int, *, few: bool | None = None
 ) -> None:
     """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
 
-    Rows that are here already are committed from here, and so are rows of which `few` are expected, or of which a session expects few
-    (:func:`latecomer.spark.session.tune`). Where they turn out to be too many, or too wide, for that, they are computed again and written by Spark.
+    Rows that are here already are committed from here, and so are rows of which `few` are expected, or of which, where that is None, the session
+    expects few (:func:`latecomer.spark.session.tune`). Where they turn out to be too many, or too wide, for that, they are computed again and written by Spark.
     """
-    here = rows if isinstance(rows, pa.Table) else None
-    if here is None and (few or expects_few(rows.sparkSession)):
-        here = brought(rows)
+    if isinstance(rows, pa.Table):
+        small.append(lake, area, name, rows, app_id, version)
+        return
+    here = brought(rows) if (expects_few(rows.sparkSession) if few is None else few) else None
     if here is not None:
         small.append(lake, area, name, here, app_id, version)
         return

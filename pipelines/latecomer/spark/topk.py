@@ -209,6 +209,10 @@ class TopKStage(WindowedStage):
 
     # ------------------------------------------------------------------------------------------------------ repair
 
+    def most_corrections(self, late: int) -> int:
+        """A whole answer for each window of each row."""
+        return late * self.grid.per_row * self.answer_rows
+
     def corrected(self, due: Due) -> DataFrame:
         """New answers of the windows whose top-k a late row entered: of the best of each pane that come with each Gamma batch."""
         from pyspark.sql import Window
