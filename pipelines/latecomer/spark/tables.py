@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.session import compiles, expects_few, in_one_task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
@@ -133,19 +134,25 @@ def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
-    shape = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-    if rows.num_rows <= _ARROW_MOST:
-        found = spark.createDataFrame(rows, shape)
-    else:
-        share = -(-rows.num_rows // spark.sparkContext.defaultParallelism)
-        with _handing:
-            given = spark.conf.get(_ARROW_ROWS)
-            try:
-                spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
-                found = spark.createDataFrame(rows, shape)
-            finally:
-                spark.conf.set(_ARROW_ROWS, str(given))
+    with _as_many_as_cores(spark, rows.num_rows):
+        found = spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
     return found.coalesce(1) if in_one_task(spark) else found
+
+
+@contextmanager
+def _as_many_as_cores(spark: SparkSession, rows: int) -> Iterator[None]:
+    """So many rows are handed over as batches of which there are no more than cores."""
+    if rows <= _ARROW_MOST:
+        yield
+        return
+    with _handing:
+        given = spark.conf.get(_ARROW_ROWS)
+        share = -(-rows // spark.sparkContext.defaultParallelism)
+        try:
+            spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
+            yield
+        finally:
+            spark.conf.set(_ARROW_ROWS, str(given))
 
 
 BROADCAST_ROWS = 1 << 20
