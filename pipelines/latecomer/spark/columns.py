@@ -51,7 +51,7 @@ def floor_div(value: Any, length: int) -> Any:
 
 def floor_div_sql(number: str, length: int) -> str:
     """The same of a bigint's SQL, as SQL."""
-    return f"(({number}) - pmod({number}, {length}L)) div {length}L"
+    return f"{floor_to_sql(number, length)} div {length}L"
 
 
 def floor_to_sql(number: str, length: int) -> str:

@@ -11,7 +11,7 @@ CUT = 20
 _UNITS = f"{10**CUT}BD"
 _ROOM = 38
 _ROWS = 10
-"""Digits of a sum beyond those of its values, as Spark counts them: no number of rows in one Delta table reaches 10^10 of one window."""
+"""Digits that a sum of 10^10 values may have beyond theirs."""
 
 
 def digits_of(kind: str) -> tuple[int, int]:

@@ -116,21 +116,20 @@ class ExactSum:
 
     def totals(self) -> dict[str, str]:
         """Columns to add to merged ones, name to SQL, which may read one another: what :attr:`total` and :meth:`mean` read."""
-        c = self.column
+        c, found = self.column, dict[str, str]()
         if self._decimal:
-            found = {f"{c}_total": decimals.together(f"{c}_sh", f"{c}_sl", self._scale) if self._halved else f"{c}_s"}
+            total = decimals.together(f"{c}_sh", f"{c}_sl", self._scale) if self._halved else f"{c}_s"
         elif not self.floating:
             # as decimals: the high part alone may lie beyond 64 bits where the sum does not
-            whole = f"cast({c}_sh as decimal(20,0)) * {_STEP}BD + cast({c}_sl as decimal(20,0))"
-            found = {f"{c}_total": f"try_cast({whole} as bigint)"}
-        elif self.tame:
-            found = {f"{c}_total": self.tame_total()}
+            total = f"try_cast(cast({c}_sh as decimal(20,0)) * {_STEP}BD + cast({c}_sl as decimal(20,0)) as bigint)"
         else:
+            total = self.tame_total()
+        if self.may_be_wild:
             # the large ones in steps of 2^100, so that no sum of them is infinite on its way
-            found = {f"{c}_large": self._added(f"filter({c}_w, each -> abs(each.x) >= 1D)", f" * {2.0**-100!r}D")}
+            found[f"{c}_large"] = self._added(f"filter({c}_w, each -> abs(each.x) >= 1D)", f" * {2.0**-100!r}D")
             small = self._added(f"filter({c}_w, each -> abs(each.x) < 1D)")
-            found[f"{c}_total"] = f"{self.tame_total()} + ({c}_large * {2.0**100!r}D + {small})"
-        return found | {f"{c}_total": f"case when {c}_n > 0 then {found[f'{c}_total']} end"}
+            total = f"{total} + ({c}_large * {2.0**100!r}D + {small})"
+        return found | {self.total: f"case when {c}_n > 0 then {total} end"}
 
     @property
     def total(self) -> str:

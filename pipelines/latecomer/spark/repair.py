@@ -141,13 +141,10 @@ def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Call
         late = tables.between(spark, lake, "late", spec.name, "seq", int(plan.seq.min()), int(plan.seq.max()))
         try:
             corrections = stage.repair(late, pa.table({"seq": plan.seq, "repaired_in": assign(plan.seq, plan.closes)}))
-            many = (
-                stage.most_corrections(len(plan.seq)) > tables.FEW_ROWS
-            )  # which few late rows may bring: not to be computed twice
+            # few late rows may bring many: what is not to be brought here is not answered for it first
+            few = False if stage.most_corrections(len(plan.seq)) > tables.FEW_ROWS else None
             confirm()
-            tables.append(
-                corrections, lake, "corrections", spec.name, "repair", plan.number, few=False if many else None
-            )
+            tables.append(corrections, lake, "corrections", spec.name, "repair", plan.number, few=few)
         finally:
             stage.release()
     crash.point("repair:corrections")

@@ -291,10 +291,9 @@ def append(
     Rows that are here already are committed from here, and so are rows of which `few` are expected, or of which, where that is None, the session
     expects few (:func:`latecomer.spark.session.tune`). Where they turn out to be too many, or too wide, for that, they are computed again and written by Spark.
     """
-    if isinstance(rows, pa.Table):
-        small.append(lake, area, name, rows, app_id, version)
-        return
-    here = brought(rows) if (expects_few(rows.sparkSession) if few is None else few) else None
+    here = rows if isinstance(rows, pa.Table) else None
+    if here is None and (expects_few(rows.sparkSession) if few is None else few):
+        here = brought(rows)
     if here is not None:
         small.append(lake, area, name, here, app_id, version)
         return

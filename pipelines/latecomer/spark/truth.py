@@ -1,8 +1,8 @@
 """What a query's answers must be: its question put to Spark SQL over all stored rows, with none of what `run` and `repair` do.
 
 No panes, no partial states, no filters, no sorted prefixes: rows are put into every window that holds them, joined as the conditions
-are written, grouped, ranked. That is slow, and shares nothing with the stages but the streams, the meaning of an expression
-and the names of result columns. So what agrees with it is right, and not merely consistent.
+are written, grouped, ranked. That is slow, and shares nothing with the stages but the streams, the meaning of an expression, how decimals
+of many digits are added, and the names of result columns. So what agrees with it is right, and not merely consistent.
 
 Columns that are needed on the way have a space in their names, as no column of a stream has.
 """
