@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from latecomer.baselines import theta_join as baselines
 from latecomer.core.theta_window import Operand, WindowJoin, expand
 
 OPS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
@@ -72,16 +73,21 @@ def test_equals_nested_loops(join, seed):
     found = list(join.rows(rows, "new"))
     got = [row for p in found for row in zip(*(p[n].to_pylist() for n in [*names, "_new"]), strict=True)]
     assert sorted(got) == fresh
-    if join.counts_up:
-        grown = Counter(max(r["new"] for r in chosen) for chosen in brute(rows, join))
-        assert grew(join, rows) == {(0, new): count for new, count in grown.items()}
+    grown = Counter(max(r["new"] for r in chosen) for chosen in brute(rows, join))
+    assert grew(join, rows) == {(0, new): count for new, count in grown.items()}
+
+
+@pytest.mark.parametrize("join", [JOINS[0], JOINS[3]])
+def test_a_rivals_increments(join):
+    rival, rows = replace(join, method=baselines.cfs), table(5, max(join.sides) + 1)
+    assert grew(rival, rows) == grew(join, rows) != {}
 
 
 def grew(join, rows, key=None):
     """Results by key and greatest value, each pair once."""
-    columns = [each.tolist() for each in join.increments(rows, "new", key)]
-    found = {(window, new): count for window, new, count in zip(*columns, strict=True)}
-    assert len(found) == len(columns[0]) and list(found) == sorted(found)
+    windows, news, counts = join.increments(rows, "new", key)
+    found = {(window, new): n for window, new, n in zip(windows.tolist(), news.tolist(), counts, strict=True)}
+    assert len(found) == len(counts) and list(found) == sorted(found)
     return found
 
 
@@ -122,9 +128,7 @@ def test_pieces_unite_to_the_whole_without_duplicates(join, seed, value):
         one = expand(pa.concat_tables([part.ranges(own, i) for i, (part, own) in enumerate(pieces)]), join.aliases)
         assert sorted(zip(*(one[a].tolist() for a in join.aliases), strict=True)) == whole
     assert join.united == (join in JOINS[:3])
-    if join.counts_up:
-        grown = sum((Counter(grew(part, own)) for part, own in pieces), Counter())
-        assert grown == grew(join, rows)
+    assert sum((Counter(grew(part, own)) for part, own in pieces), Counter()) == grew(join, rows)
 
 
 def test_the_planned_condition_is_an_equality_of_the_first_two_streams_compared():
@@ -191,9 +195,8 @@ def test_windows_joined_together_are_those_joined_alone(join):
     rows = pa.concat_tables(parts).append_column("_at", pa.array(windows)).take(pa.array(order))
     both = join.together("_at")
     assert both.counts(rows, "_at", 6).tolist() == [*(join.count(part) for part in parts), 0]
-    if join.counts_up:
-        alone = {(w, new): count for w, part in enumerate(parts) for (_, new), count in grew(join, part).items()}
-        assert grew(both, rows, "_at") == alone and any(new >= 0 for _, new in alone)
+    alone = {(w, new): count for w, part in enumerate(parts) for (_, new), count in grew(join, part).items()}
+    assert grew(both, rows, "_at") == alone and any(new >= 0 for _, new in alone)
     for new in (None, "new"):
         names = [f"{place}_seq" for place in range(len(join.aliases))]
         wanted = {

@@ -9,12 +9,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from latecomer.core.slack import Fixed
-from latecomer.core.theta_window import WindowJoin, expand
+from latecomer.core.theta_window import expand
 from latecomer.lake import views
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
+from latecomer.spark import theta_join
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.common import SpecError
@@ -142,6 +143,8 @@ def test_revisions_do_not_tell_how_often_repair_was_called(tmp_path, spark, emit
 COUNTED = [
     query(emit="count", conditions="[r.v > s.v, r.k <= s.k]", window=SLIDING, gamma="1 ms"),
     query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.k = s.k]", emit="count", gamma="100 ms"),
+    query("{r: a, s: b, t: a}", "[r.v > s.v, r.k <= s.k, s.k < t.k]", emit="count", window=SLIDING, gamma="100 ms"),
+    query(emit="count", strategy="cfs", gamma="100 ms"),
 ]
 
 
@@ -154,7 +157,7 @@ def test_counts_after_each_of_many_repair_batches(tmp_path, spark, monkeypatch, 
     run(lakes[0], spec, flush=True)
     shutil.copytree(lakes[0].uri, lakes[1].uri)
     assert repair(lakes[0], spec, flush=True).batches > 10
-    monkeypatch.setattr(WindowJoin, "counts_up", False)
+    monkeypatch.setattr(theta_join, "GROWS", 1 << 40)
     repair(lakes[1], spec, flush=True)
     first, second = (views.view(lake, spec, "corrections") for lake in lakes)
     assert first.equals(second) and first["revision"].to_numpy().max() >= 3

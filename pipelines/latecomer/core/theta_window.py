@@ -5,7 +5,8 @@ late, repaired now) can be said by a column: then only results with at least one
 carries the latest repair of its rows. That is done without looking at the others: the results whose first new row is of
 stream `k` are a join in which streams before `k` give old rows, stream `k` new rows, and later streams all of theirs.
 
-Ordering: none. Cost: that of :mod:`latecomer.core.theta_join`, at most once per stream.
+Ordering: none. Cost: that of :mod:`latecomer.core.theta_join`, at most once per stream; `increments` of three streams and more: once per
+value of the column.
 """
 
 from __future__ import annotations
@@ -136,6 +137,9 @@ class WindowJoin:
     def count(self, table: pa.Table) -> int:
         """Number of results."""
         _, streams, comparisons = self._encoded(self._parts(table))
+        return self._count(streams, comparisons)
+
+    def _count(self, streams: list[list[Int64]], comparisons: list[Comparison]) -> int:
         if any(not len(columns[0]) for columns in streams):
             return 0
         if self.method is None:
@@ -177,13 +181,10 @@ class WindowJoin:
             np.add.at(out, parts[0][key].to_numpy(), theta.matches(streams, comparisons, 0))
         return out
 
-    @property
-    def counts_up(self) -> bool:
-        """Can `increments` be told? Of two streams, not by a rival."""
-        return self.method is None and len(self.aliases) == 2
-
-    def increments(self, table: pa.Table, new: str, key: str | None = None) -> tuple[Int64, Int64, Int64]:
+    def increments(self, table: pa.Table, new: str, key: str | None = None) -> tuple[Int64, Int64, list[int]]:
         """By how much the number of results grew with each value of `new`: results whose greatest value it is.
+
+        Two streams: one pass. More, or a rival: counted again with each value, but only windows that have that many.
 
         Parameters
         ----------
@@ -195,23 +196,59 @@ class WindowJoin:
         Returns
         -------
         key, new, results
-            int64[k] each, every pair of the first two once, in order; the key is 0 where there is none. Only what is not 0.
+            int64[k], int64[k] and k whole numbers, every pair of the first two once, in order; the key is 0 where there is none.
+            Only what is not 0.
         """
         parts, streams, comparisons = self._encoded(self._parts(table))
         if any(not len(columns[0]) for columns in streams):
-            return (np.empty(0, np.int64),) * 3
+            return np.empty(0, np.int64), np.empty(0, np.int64), []
         keys = [np.zeros(part.num_rows, np.int64) if key is None else part[key].to_numpy() for part in parts]
-        news = [part[new].to_numpy() for part in parts]
-        both = np.concatenate(keys), np.concatenate(news)
+        both = np.concatenate(keys), np.concatenate([part[new].to_numpy() for part in parts])
         order, rank = order_of(*both), np.empty(len(both[0]), np.int64)
         begins = cuts(*(column[order] for column in both))[:-1]
         first = cuts(both[0][order[begins]])  # per key, the first of its distinct values
-        number = np.arange(len(begins)) - np.repeat(first[:-1], np.diff(first))
+        each = np.diff(first)
+        number = np.arange(len(begins)) - np.repeat(first[:-1], each)
         rank[order] = np.repeat(number, np.diff(np.append(begins, len(order))))
-        found = theta.latest(streams, comparisons, np.split(rank, [len(news[0])]))
-        sums = np.add.reduceat(np.concatenate(found)[order], begins)
-        some = sums > 0
-        return both[0][order[begins]][some], both[1][order[begins]][some], sums[some]
+        ranks = np.split(rank, np.cumsum([len(columns[0]) for columns in streams])[:-1])
+        if self.method is None and len(streams) == 2:
+            found = theta.latest(streams, comparisons, ranks)
+            sums = np.add.reduceat(np.concatenate(found)[order], begins).astype(object)
+        else:
+            which = np.searchsorted(both[0][order[begins[first[:-1]]]], both[0])
+            windows = np.split(which, np.cumsum([len(columns[0]) for columns in streams])[:-1])
+            sums = self._grown(streams, comparisons, ranks, windows, each)
+        some = np.flatnonzero(sums > 0)
+        at = order[begins[some]]
+        return both[0][at], both[1][at], sums[some].tolist()
+
+    def _grown(
+        self,
+        streams: list[list[Int64]],
+        comparisons: list[Comparison],
+        ranks: list[Int64],
+        windows: list[Int64],
+        each: Int64,
+    ) -> NDArray[np.object_]:
+        """Per window and rank, one after the other, the results that are there with it and not without; windows have `each` many ranks."""
+        sums = np.zeros(int(each.sum()), object)
+        first = np.cumsum(each) - each
+        for number in range(int(each.max())):
+            chosen = [(rank <= number) & (each[own] > number) for rank, own in zip(ranks, windows, strict=True)]
+            known = [[column[own] for column in columns] for columns, own in zip(streams, chosen, strict=True)]
+            if any(not len(columns[0]) for columns in known):
+                continue
+            if len(each) == 1:
+                sums[number] = self._count(known, comparisons)
+            else:
+                matches = theta.matches(known, comparisons, 0)
+                there = np.zeros(len(each), np.int64)
+                np.add.at(there, windows[0][chosen[0]], matches)
+                live = each > number
+                sums[first[live] + number] = there[live]
+        before = np.append([0], sums[:-1])
+        before[first] = 0
+        return sums - before
 
     def ranges(self, table: pa.Table, piece: int = 0) -> pa.Table:
         """The factorised result in rows of `RANGES`; :func:`expand` is its inverse. Positions begin at ``piece << 40``."""

@@ -123,6 +123,11 @@ class Rows(Answer):
         return pa.table({name: found[name.removeprefix("a")] for name, _ in self.columns})
 
 
+def _decimals(numbers: list[int]) -> pa.Array:
+    """As a column of which very many can be added up; what is beyond 64 bits by far is null in the end, so its size does not matter."""
+    return pa.array([Decimal(min(each, 10**30)) for each in numbers], pa.decimal128(38, 0))
+
+
 @dataclass(frozen=True)
 class Counts(Answer):
     """The number of results."""
@@ -141,8 +146,7 @@ class Counts(Answer):
 
     @staticmethod
     def _table(numbers: list[int]) -> pa.Table:
-        most = 10**38 - 1  # beyond 64 bits in any case, so it is null in the end
-        return pa.table({"matches": pa.array([Decimal(min(each, most)) for each in numbers], pa.decimal128(38, 0))})
+        return pa.table({"matches": _decimals(numbers)})
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class Increments(Answer):
     @property
     def columns(self) -> list[tuple[str, str]]:
         """The growth and the value; pieces of a window may each have the same one, which add up."""
-        return [("matches", "bigint"), ("_new", "bigint")]
+        return [("matches", "decimal(38,0)"), ("_new", "bigint")]
 
     def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
         yield self._grown(join, table, None)[1]
@@ -163,8 +167,8 @@ class Increments(Answer):
         yield self._grown(join, table, pieces.WINDOW)
 
     def _grown(self, join: WindowJoin, table: pa.Table, key: str | None) -> tuple[pa.Array, pa.Table]:
-        which, value, count = (pa.array(each) for each in join.increments(table, self.new, key))
-        return which, pa.table({"matches": count, "_new": value})
+        which, value, count = join.increments(table, self.new, key)
+        return pa.array(which), pa.table({"matches": _decimals(count), "_new": value})
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 LINEAR_FACTOR = 4
 """How many times the rows a window has before it is cut where no result row is formed."""
+GROWS = 2
+"""Repair batches from which on a count is told by how much each made it grow, from rows that are brought together once."""
 
 
 class ThetaJoinStage(WindowedStage):
@@ -212,7 +214,7 @@ class ThetaJoinStage(WindowedStage):
             none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
             windows = handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
             zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
-            found = found.unionByName(zeros).groupBy(*keys).agg(F.expr("try_sum(matches)").alias("matches"))
+            found = found.unionByName(zeros).groupBy(*keys).agg(F.sum("matches").alias("matches"))
         return found.selectExpr("try_cast(matches as bigint) as matches", *keys)
 
     def _public(self, found: DataFrame, keys: list[str], new: str | None) -> DataFrame:
@@ -265,13 +267,13 @@ class ThetaJoinStage(WindowedStage):
         crowded = self._crowded(due.first, due.last)
         stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
         batches = marks.select("_m", "repaired_in").distinct()
-        counts_up = self.spec.emit == "count" and self.window_join.counts_up and len(due.closes) > 1
-        if self.spec.emit == "rows" or counts_up:
+        grows = self.spec.emit == "count" and len(due.closes) >= GROWS
+        if self.spec.emit == "rows" or grows:
             windows = marks.select("_m").distinct()
             rows = stored.join(F.broadcast(windows), "_m").join(marks, ["_m", "seq"], "left")
             rows = rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in")
             found = self._solved(rows, ["_m"], "_new", crowded)
-            return self.numbered(self._summed(found, batches), ["_m"], due) if counts_up else found
+            return self.numbered(self._summed(found, batches), ["_m"], due) if grows else found
         rows = join_null_safe(stored, batches, ["_m"], condition=F.col("seq") <= F.col("repaired_in"))
         # an answer without rows (ranges) leaves no trace, so it is no revision: else how often repair is called would show
         return self.numbered(self._solved(rows, ["_m", "repaired_in"], None, crowded), ["_m"], due)
@@ -281,10 +283,8 @@ class ThetaJoinStage(WindowedStage):
         """The count of each window after each of its repair batches, from by how much each made it grow (-1: before the first)."""
         from pyspark.sql import functions as F
 
-        each = batches.select(F.lit(0).cast("bigint").alias("matches"), F.col("repaired_in").alias("_new"), "_m")
-        sums = (
-            grown.unionByName(each).groupBy("_m", "_new").agg(F.expr("sum(cast(matches as decimal(38,0)))").alias("s"))
-        )
+        each = batches.select(F.lit(0).cast("decimal(38,0)").alias("matches"), F.col("repaired_in").alias("_new"), "_m")
+        sums = grown.unionByName(each).groupBy("_m", "_new").agg(F.sum("matches").alias("s"))
         after = "sum(s) over (partition by _m order by _new rows between unbounded preceding and current row)"
         known = sums.withColumn("s", F.expr(after)).where("_new >= 0")
         return known.selectExpr("try_cast(s as bigint) as matches", "_m", "_new as repaired_in")
