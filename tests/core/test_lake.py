@@ -268,3 +268,19 @@ def test_a_writer_that_was_asleep_between_looking_and_writing_adds_nothing(tmp_p
             small.append(lake, "late", "q", rows, "run", number)
         assert small.read(lake, "late", "q").num_rows == stored
         assert not small.append(lake, "late", "q", rows, "run", number)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, "us-east-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-3"),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-1"),
+    ],
+)
+def test_the_region_of_a_bucket_has_two_usual_names(monkeypatch, known, expected) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in known.items():
+        monkeypatch.setenv(name, value)
+    assert Lake("s3://bucket/lake").storage_options["AWS_REGION"] == expected

@@ -43,6 +43,11 @@ _UNUSABLE = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 """What delta-rs ends in a panic over, or takes for something else, in a path."""
 
 
+def region() -> str:
+    """Region of the object store, by the two names that its tools know; stores of one's own have any."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
 class Lake:
     """A lake by its URI.
 
@@ -51,7 +56,7 @@ class Lake:
     uri
         A local path, ``file://`` URI, or ``s3://BUCKET/PREFIX`` (``s3a://`` is the same). The store's address and
         credentials come from the usual environment: ``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``,
-        ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``.
+        ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
     """
 
     def __init__(self, uri: str) -> None:
@@ -113,7 +118,7 @@ class Lake:
         """Options for delta-rs; empty for a local lake."""
         if self.is_local:
             return {}
-        options = {"AWS_REGION": os.environ.get("AWS_REGION", "us-east-1"), "AWS_CONDITIONAL_PUT": "etag"}
+        options = {"AWS_REGION": region(), "AWS_CONDITIONAL_PUT": "etag"}
         endpoint = os.environ.get("AWS_ENDPOINT_URL")
         if endpoint:
             options["AWS_ENDPOINT_URL"] = endpoint
@@ -184,7 +189,7 @@ class Lake:
         endpoint = os.environ.get("AWS_ENDPOINT_URL")
         parts = urlsplit(endpoint) if endpoint else None
         filesystem = fs.S3FileSystem(
-            region=os.environ.get("AWS_REGION", "us-east-1"),
+            region=region(),
             **({"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts else {}),
         )
         return filesystem, self.uri[len("s3://") :]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from latecomer.lake.errors import InputError
-from latecomer.lake.location import Lake
+from latecomer.lake.location import Lake, region
 from latecomer.lake.small import TABLE
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ def _s3_settings() -> dict[str, str]:
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     settings = {
         "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "spark.hadoop.fs.s3a.endpoint.region": os.environ.get("AWS_REGION", "us-east-1"),
+        "spark.hadoop.fs.s3a.endpoint.region": region(),
     }
     if endpoint:
         settings |= {
