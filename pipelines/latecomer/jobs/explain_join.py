@@ -30,7 +30,7 @@ def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> E
     from latecomer.spark.join import JoinStage
     from latecomer.spark.session import tuned
 
-    stage = JoinStage(spec, tuned(lake, state.seq_to), lake)
+    stage = JoinStage(spec, tuned(lake, state.seq_to), lake.holding())
     history = stage.history(state.seq_to)
     settings = RetentionParameters.of(spec)
     confidence = settings.confidence

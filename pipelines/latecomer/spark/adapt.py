@@ -85,7 +85,7 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
     if spec.kind == "join":
         from latecomer.spark.join import JoinStage
 
-        stage = JoinStage(spec, tuned(lake, state.seq_to), lake)
+        stage = JoinStage(spec, tuned(lake, state.seq_to), lake.holding())
         return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.window_rows import controls_of
