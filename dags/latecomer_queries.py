@@ -90,7 +90,8 @@ def promise(spec: Any) -> str:
         "aggregate": lambda: f"less than {100 * spec.error:g}% off with probability {spec.probability:g}",
         "topk": lambda: f"{100 * spec.hit_rate:g}% of the {spec.k} best rows",
     }
-    return f"Promised on time, per {shown(spec.period_us)}: {kinds[spec.kind]()}. Exact after repair."
+    what = kinds.get(spec.kind, lambda: f"{100 * spec.target:g}% of the results")()
+    return f"Promised on time, per {shown(spec.period_us)}: {what}. Exact after repair."
 
 
 def build(path: Path, spec: Any) -> list[DAG]:

@@ -21,6 +21,7 @@ def frames(recall, final, held, left=5, twice=(), other=0):
     stored = once.Stored({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
     return {
         "promises": pd.DataFrame({"period_start": DAYS, "achieved_on_time": recall, "least": 0.95}),
+        "filters": pd.DataFrame(),
         "ledger": pd.DataFrame({"period_start": DAYS, "achieved_final": final, "rows_held_max": held}),
         "books": pd.DataFrame([{"law": "rows in = rows out", "left": left, "right": 5}]),
         "results": checks._standing(stored),

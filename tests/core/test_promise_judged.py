@@ -33,6 +33,7 @@ def judge(spec, rows):
     empty = pd.DataFrame({"law": ["l"], "left": [1], "right": [1]})
     frames = {
         "promises": checks._by_day(promise.bounds(spec, rows)),
+        "filters": checks._by_day(promise.filter_bounds(spec, rows)),
         "ledger": checks._by_day(promise.known(rows)),
         "books": empty,
         "results": pd.DataFrame({"rows": [1], "distinct": [1], "names": ["k"], "some": [""]}),
@@ -79,7 +80,7 @@ def test_honest_filters_pass_however_long_the_ledger_is():
     for _ in range(200):
         tested = rng.integers(500, 5_000, 365)
         rows = ledger([1.0] * 365, 0, tested=tested, confirmed=0, candidates=rng.binomial(tested, 0.001))
-        bounds = promise.bounds(MEMBERSHIP, rows)
+        bounds = promise.filter_bounds(MEMBERSHIP, rows)
         failed += bool((bounds["passed"] > bounds["most_passed"]).any())
     assert failed <= 20, failed
 

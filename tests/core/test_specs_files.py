@@ -409,6 +409,37 @@ def test_a_file_without_a_quality_states_no_target():
         parse_query(EXAMPLES["join"].replace("window: 10 s", "window: 10 sec"))
 
 
+@pytest.mark.parametrize("kind", ["theta_join", "membership"])
+def test_a_recall_chooses_the_wait_unless_it_is_stated(kind):
+    def waits(quality, strategy):
+        data = changed(
+            kind, "strategy", {"name": {"theta_join": "fast_theta_join", "membership": "mcf"}[kind], **strategy}
+        )
+        data["quality"] = quality
+        spec = parse_query(dumped(data), "q.yaml")
+        return spec.promises, spec.adapts, spec.target, spec.wait.slack_us, spec.confidence
+
+    assert waits({}, {}) == (False, False, 1.0, 0, 0.95)
+    assert waits({}, {"slack": "2 s"}) == (False, False, 1.0, 2 * S, 0.95)
+    assert waits({"recall": 0.9}, {"confidence": 0.8}) == (True, True, 0.9, None, 0.8)
+    assert waits({"recall": 0.9}, {"slack": "2 s"}) == (True, False, 0.9, 2 * S, 0.95)
+    for quality, strategy, says in (
+        ({"recall": 0}, {}, "quality.recall: 0: must be above 0, at most 1"),
+        ({}, {"confidence": 0.9}, "strategy.confidence: 0.9: is of a recall that the query does not state"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            waits(quality, strategy)
+
+
+def test_ranges_have_no_recall():
+    data = changed("theta_join", "emit", "ranges") | {"quality": {"recall": 0.9}}
+    data.pop("select", None)
+    with pytest.raises(
+        SpecError, match=r"quality.recall: 0.9: is not counted .* emit: ranges; choose emit: rows or count"
+    ):
+        parse_query(dumped(data), "q.yaml")
+
+
 def test_names_are_compared_as_the_jvm_does():
     for one, other in (("Temp", "tEMP"), ("ς", "Σ"), ("ſeq", "SEQ"), ("İd", "id"), ("ß", "ẞ")):
         assert folded(one) == folded(other) and repeated([one, "x", other]) == sorted([one, other])

@@ -30,6 +30,6 @@ def filled(database):
     wanted = ["latecomer_ingest", f"touch={landed}", "latecomer_ingest", "latecomer_ingest"]
     wanted += ["near", 'near__repair={"flush": false}']
     wanted += [name for query in QUERIES for name in (query, f"{query}__repair")]
-    wanted += [f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES]
+    wanted += [f"{name}__adapt" for name in ("near", "sums", "best", "both") if name in QUERIES]
     wanted += ["pairs__repair", "pairs__backfill", 'pairs__audit={"periods": 2}']
     return database, database.run_dags(*wanted)[0]

@@ -58,7 +58,7 @@ kind: membership
 streams: {x: a, y: b}
 element: note
 window: {size: 10 s, slide: 10 s}
-quality: {false_positive_rate: 0.01}
+quality: {recall: 0.5, false_positive_rate: 0.01}
 strategy: {name: mcf, gamma: 5 s}
 """,
 }

@@ -78,7 +78,7 @@ def test_every_kind_has_its_dags(project):
     found = project.python(PARSE)
     assert found["errors"] == {}
     expected = dict.fromkeys(QUERIES, RUN) | {f"{name}__repair": REPAIR for name in QUERIES}
-    expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best")}
+    expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best", "both")}
     expected |= {"pairs__backfill": {"backfill": []}, "pairs__audit": {"audit": []}}
     expected |= {
         "latecomer_ingest": {
@@ -113,7 +113,8 @@ def test_a_dags_page_opens_with_what_it_does(project):
     assert "per 20 s: 50% of the pairs." in docs["near__adapt"]
     assert "per 20 s: less than 30% off with probability 0.5." in docs["sums"]
     assert "per 20 s: 50% of the 3 best rows." in docs["best"]
-    assert "Promised" not in docs["pairs"] + docs["both"] and "Exact after repair" in docs["pairs"]
+    assert "per 1 min: 50% of the results." in docs["both__adapt"]
+    assert "Promised" not in docs["pairs"] and "Exact after repair" in docs["pairs"]
 
 
 def test_repair_flushes_unless_a_run_started_it(project):
@@ -182,7 +183,7 @@ def test_a_broken_query_file_costs_its_own_dags_only(project):
         assert any(f"{name}.yaml" in line and said in line for line in lines), (name, lines)
     assert any("bytes.yaml" in line for line in lines)
     mains = {name for name in found["dags"] if "__" not in name}
-    assert mains == {*QUERIES, "leap", "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 9
+    assert mains == {*QUERIES, "leap", "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 10
 
 
 def test_importing_the_plugin_starts_nothing_heavy(project):

@@ -9,7 +9,7 @@ def test_every_dag_of_every_kind_succeeds(filled):
         "latecomer_ingest",
         *QUERIES,
         *(f"{name}__repair" for name in QUERIES),
-        *(f"{name}__adapt" for name in ("near", "sums", "best") if name in QUERIES),
+        *(f"{name}__adapt" for name in ("near", "sums", "best", "both") if name in QUERIES),
         "pairs__backfill",
         "pairs__audit",
     }

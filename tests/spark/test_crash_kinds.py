@@ -27,8 +27,8 @@ QUERIES = {
     "quality: {error: 0.05, probability: 0.9, period: 10 s}\nstrategy: {name: hpm, alpha: 0.2}",
     "topk": "streams: {s: a}\nscore: v\nk: 2\nwindow: {size: 4 s, slide: 2 s}\nselect: [k]\n"
     "quality: {hit_rate: 0.9, period: 10 s}\nstrategy: {name: adaptive_wait, initial_wait: 500 ms, windows: 3}",
-    "theta_join": "streams: {r: a, s: b}\nwindow: 5 s\nconditions: [r.v > s.v]\nemit: count\nquality: {period: 10 s}",
-    "membership": "streams: {x: a, y: b}\nelement: k\nwindow: 4 s\nquality: {false_positive_rate: 0.01, period: 10 s}",
+    "theta_join": "streams: {r: a, s: b}\nwindow: 5 s\nconditions: [r.v > s.v]\nemit: count\nquality: {recall: 0.9, period: 10 s}",
+    "membership": "streams: {x: a, y: b}\nelement: k\nwindow: 4 s\nquality: {recall: 0.9, false_positive_rate: 0.01, period: 10 s}",
 }
 POINTS = [f"run:{area}@2" for area in ("planned", "on_time", "late", "ledger", "state")]
 POINTS += [f"repair:{area}" for area in ("planned", "corrections", "repairs")]

@@ -1,13 +1,15 @@
 """Membership on Spark against sets: on time, after repair, for all strategies and any cut."""
 
 import math
+from collections import Counter
 from datetime import datetime
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from latecomer.core.slack import Fixed
+from latecomer.core.windows import Grid, Observed
 from latecomer.jobs import element as elements
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
@@ -15,6 +17,7 @@ from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.reference import windows as reference
 from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.membership import MembershipStage
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.common import SpecError
@@ -29,7 +32,7 @@ kind: membership
 streams: {streams}
 element: {element}
 window: {window}
-quality: {{false_positive_rate: 0.01, period: 10 s}}
+quality: {{{quality}false_positive_rate: 0.01, period: 10 s}}
 strategy: {{name: {strategy}, gamma: 3 s}}
 """
 SAME = "{size: 4 s, slide: 2 s}"
@@ -37,8 +40,9 @@ OWN = "{x: {size: 4 s, slide: 4 s}, y: {size: 6 s, slide: 3 s}}"
 TWO_ALIKE = "{x: {size: 4 s, slide: 2 s}, y: {size: 4 s, slide: 2 s}, z: {size: 6 s, slide: 3 s}}"
 
 
-def query(strategy="mcf", element="k", window=SAME, streams="{x: a, y: b}"):
-    text = QUERY.format(strategy=strategy, element=element, window=window, streams=streams)
+def query(strategy="mcf", element="k", window=SAME, streams="{x: a, y: b}", recall=None):
+    quality = "" if recall is None else f"recall: {recall}, "
+    text = QUERY.format(strategy=strategy, element=element, window=window, streams=streams, quality=quality)
     return parse_query(text, "test.yaml")
 
 
@@ -51,13 +55,25 @@ def expected(table, spec):
         reference.Arrival(r["seq"], "ab".index(r["stream"]), r["event_ts"], r, r[spec.elements[0].name] is not None)
         for r in table.to_pylist()
     ]
-    window = spec.window
+    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    g = grid.granularity_us
+
+    def observe(window, rows, cut):
+        first = [{}, {}]
+        for a, t in rows:
+            own, element = first["ab".index(a.row["stream"])], a.row[spec.elements[0].name]
+            own[element] = min(own.get(element, t), t)
+        waits = [max(first[0][e], first[1][e]) - grid.end(window) for e in first[0].keys() & first[1].keys()]
+        levels, counts = np.unique(np.array([(w // g + 1) * g for w in waits if w >= 0], np.int64), return_counts=True)
+        return Observed(window, levels, counts.astype(float), float(len(waits))) if waits else None
+
     return reference.run(
         arrivals,
-        size=window.size_us,
-        slide=window.slide_us,
+        size=grid.size_us,
+        slide=grid.slide_us,
         streams=2,
-        policy=Fixed(spec.strategy.slack_us),
+        policy=MembershipStage.policies_of(spec, grid)[0],
+        observe=observe,
         end=table.num_rows,
     )
 
@@ -80,11 +96,17 @@ def found(table):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "element"),
-    [("mcf", "k"), ("mcf, slack: 2 s", "note"), ("bloom", "k"), ("one_filter", "k"), ("exact", "note")],
+    ("strategy", "element", "recall"),
+    [
+        ("mcf", "k", None),
+        ("mcf, slack: 2 s", "note", None),
+        ("bloom", "k", None),
+        ("one_filter", "k", None),
+        ("exact", "note", 0.8),
+    ],
 )
-def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element):
-    table, spec = data(2), query(strategy, element)
+def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element, recall):
+    table, spec = data(2), query(strategy, element, recall=recall)
     load(lake, table, tmp_path)
     run(lake, spec, rows_per_batch=100, flush=True)
     truth = expected(table, spec)
@@ -100,9 +122,25 @@ def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element):
 
 
 @pytest.mark.parametrize("window", [SAME, OWN, TWO_ALIKE])
-def test_any_cut_gives_the_same_tables(tmp_path, spark, window):
+@pytest.mark.parametrize("slack_s", [0, 2])
+def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spark, window, slack_s):
     streams = "{x: a, y: b, z: a}" if window == TWO_ALIKE else "{x: a, y: b}"
-    table, spec = data(5), query(window=window, streams=streams)
+    table, spec = data(5), query(f"mcf, slack: {slack_s} s", window=window, streams=streams)
+    load(lake, table, tmp_path)
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    (seen,) = MembershipStage(spec, spark, lake).history(table.num_rows)
+    on_time = {each.window: each.total - each.lost(slack_s * 1_000_000) for each in seen}
+    for name, numbers in (("on_time", on_time), ("results", {each.window: each.total for each in seen})):
+        windows = [start // spec.window.slide_us for start, _ in found(views.view(lake, spec, name))]
+        ended = [window for window in windows if window <= max(numbers)]  # stream time has not passed the others
+        assert Counter(ended) == +Counter(numbers) and len(windows) - len(ended) < 5, name
+
+
+@pytest.mark.parametrize(("window", "recall"), [(SAME, None), (OWN, 0.8), (TWO_ALIKE, None)])
+def test_any_cut_gives_the_same_tables(tmp_path, spark, window, recall):
+    streams = "{x: a, y: b, z: a}" if window == TWO_ALIKE else "{x: a, y: b}"
+    table, spec = data(5), query(window=window, streams=streams, recall=recall)
     tables = whole_and_cut(tmp_path, table, spec, (60,), stop=100)
     if window == SAME:
         assert found(tables["results"]) == sets(expected(table, spec).final, spec)

@@ -6,10 +6,11 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core.slack import Fixed
 from latecomer.core.theta_window import expand
+from latecomer.core.windows import Grid, Observed
 from latecomer.lake import views
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
@@ -18,6 +19,7 @@ from latecomer.reference import windows as reference
 from latecomer.spark import theta_join
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.spark.theta_join import ThetaJoinStage
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import parse_query
 
@@ -32,7 +34,7 @@ window: {window}
 conditions: {conditions}
 emit: {emit}
 {select}
-quality: {{period: 10 s}}
+quality: {{{quality}period: 10 s}}
 strategy: {{name: {strategy}, gamma: {gamma}}}
 """
 TUMBLING, SLIDING = "{size: 5 s, slide: 5 s}", "{size: 4 s, slide: 2 s}"
@@ -47,8 +49,10 @@ def query(
     select="",
     slack="",
     gamma="3 s",
+    recall=None,
 ):
-    kept = {"strategy": strategy + slack, "window": window, "select": select, "gamma": gamma}
+    quality = "" if recall is None else f"recall: {recall}, "
+    kept = {"quality": quality, "strategy": strategy + slack, "window": window, "select": select, "gamma": gamma}
     text = QUERY.format(streams=streams, conditions=conditions, emit=emit, **kept)
     return parse_query(text, "test.yaml")
 
@@ -60,15 +64,32 @@ def expected(table, spec):
         for r in table.to_pylist()
         if r["stream"] in sources
     ]
-    window = spec.window
+    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    g = grid.granularity_us
+
+    def observe(window, rows, cut):
+        time = {a.seq: t for a, t in rows}
+        results = brute({window: [a for a, _ in rows]}, spec)
+        waits = [max(time[seq] for seq in result[1:]) - grid.end(window) for result in results]
+        granules = [rounded(w // g, len(spec.streams)) for w in waits if w >= 0]
+        levels, counts = np.unique(np.array([(w + 1) * g for w in granules], np.int64), return_counts=True)
+        return Observed(window, levels, counts.astype(float), float(len(waits))) if waits else None
+
     return reference.run(
         arrivals,
-        size=window.size_us,
-        slide=window.slide_us,
+        size=grid.size_us,
+        slide=grid.slide_us,
         streams=len(sources),
-        policy=Fixed(spec.strategy.slack_us),
+        policy=ThetaJoinStage.policies_of(spec, grid)[0],
+        observe=observe,
         end=table.num_rows,
     )
+
+
+def rounded(wait, streams):
+    """A wait in granules, of three streams and more up to its three leading bits."""
+    step = 1 << max(wait.bit_length() - 3, 0)
+    return wait if streams == 2 else -(-wait // step) * step
 
 
 OPS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
@@ -106,6 +127,8 @@ CASES = [
     query(conditions="[r.v > s.v, r.k = s.k]", window=SLIDING, select="select: [r.note, s.v, r.v - s.v as gap]"),
     query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", slack=", slack: 3 s"),
     query("{r: a, s: b, l: a}", "[r.v > s.v, s.note <= l.note, r.k = s.k, s.k = l.k]"),
+    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", window=SLIDING, recall=0.8),
+    query("{r: a, s: b, l: a}", "[r.v > s.v, r.k = s.k, s.k <= l.k]", window=SLIDING, recall=0.7, strategy="cfs"),
 ]
 
 
@@ -165,9 +188,25 @@ def test_counts_after_each_of_many_repair_batches(tmp_path, spark, monkeypatch, 
     assert {start(row): row["matches"] for row in last.to_pylist() if row["matches"]} == truth
 
 
-@pytest.mark.parametrize("emit", ["count", "ranges"])
-def test_count_and_ranges_with_any_cut(tmp_path, spark, emit):
-    table, spec = events.disordered(6, rows=160), query(emit=emit, conditions="[r.v > s.v, r.k <= s.k]")
+@pytest.mark.parametrize("slack_s", [0, 2])
+def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spark, slack_s):
+    table = events.disordered(6, rows=160)
+    spec = query(emit="count", conditions="[r.v > s.v, r.k <= s.k]", window=SLIDING, slack=f", slack: {slack_s} s")
+    load(lake, table, tmp_path)
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    (seen,) = ThetaJoinStage(spec, spark, lake).history(table.num_rows)
+    on_time = {each.window: each.total - each.lost(slack_s * 1_000_000) for each in seen}
+    for name, numbers in (("on_time", on_time), ("results", {each.window: each.total for each in seen})):
+        rows = views.view(lake, spec, name).to_pylist()
+        counted = {start(row) // spec.window.slide_us: row["matches"] for row in rows}
+        ended = {window: count for window, count in counted.items() if window <= max(numbers)}  # the others: not yet
+        assert +Counter(ended) == +Counter(numbers) and len(counted) - len(ended) < 3, name
+
+
+@pytest.mark.parametrize(("emit", "recall"), [("count", 0.8), ("ranges", None)])
+def test_count_and_ranges_with_any_cut(tmp_path, spark, emit, recall):
+    table, spec = events.disordered(6, rows=160), query(emit=emit, conditions="[r.v > s.v, r.k <= s.k]", recall=recall)
     tables = whole_and_cut(tmp_path, table, spec, (55,), stop=100)
     final = brute(expected(table, spec).final, spec)
     wanted = {}

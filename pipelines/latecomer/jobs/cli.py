@@ -295,7 +295,7 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
 def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
     """Learn from all stored history how long to wait.
 
-    For strategies that adapt, of joins (how long to retain rows), aggregates and top-k. Later micro-batches use it.
+    For strategies that adapt, of joins (how long to retain rows) and of windows (how long to wait). Later micro-batches use it.
     """
     from latecomer.lake.location import Lake
     from latecomer.spark import adapt as runner

@@ -27,7 +27,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Explained:
-    """The curve, the clairvoyant (None where no constant reaches the promise), and what was done."""
+    """The curve, the clairvoyant (None where no constant reaches the promise), what was done, and what else there is to say."""
 
     query: str
     target: float
@@ -37,6 +37,7 @@ class Explained:
     done: Point | None
     knob: str = "retention"
     share: str = "recall"
+    more: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -62,7 +63,7 @@ class Explained:
         lines.append(
             f"(clairvoyant: the shortest constant {self.knob} that would have met the target in enough periods)"
         )
-        return "\n".join(lines)
+        return "\n".join([*lines, *(["", *self.more] if self.more else [])])
 
 
 @contextmanager

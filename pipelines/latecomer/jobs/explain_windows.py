@@ -1,7 +1,7 @@
-"""`explain` for the windowed kinds: error or hit rate against the wait, the plan of a theta join, the filters of a membership.
+"""`explain` for the windowed kinds: error, hit rate or recall against the wait, the plan of a theta join, the filters of a membership.
 
-For aggregates and top-k, history says what wait every answer (or member of a final top-k) would have required, so one pass gives
-the whole curve. Rows held at a wait are the measured arrival rate times window and wait. The *clairvoyant* is the least constant wait
+Where a target is stated, history says what wait every answer (or result, or member of a final top-k) would have required, so one pass
+gives the whole curve. Rows held at a wait are the measured arrival rate times window and wait. The *clairvoyant* is the least constant wait
 that keeps the promise in the promised share of periods.
 """
 
@@ -22,7 +22,7 @@ from latecomer.quality import ledger as books
 from latecomer.quality import promise
 from latecomer.specs import expressions as ex
 from latecomer.specs.membership import MembershipSpec
-from latecomer.specs.windows import WindowedSpec
+from latecomer.specs.windows import WaitingSpec, WindowedSpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,15 +49,20 @@ class Text:
 
 
 def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) -> Explained | Text:
-    """What every wait would have given; or, where nothing waits, what the work is."""
-    if isinstance(spec, MembershipSpec):
+    """What every wait would have given; of a theta join and a membership also what the work is, and that alone where they promise nothing."""
+    waits = spec.promises or not isinstance(spec, WaitingSpec)
+    if isinstance(spec, MembershipSpec) and not waits:
         return _filters(lake, spec, plot)
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.session import tuned
 
     stage: Any = stage_of(spec, tuned(lake, state.seq_to), lake)
-    if spec.kind == "theta_join":
+    if not waits:
         return _plan(stage, state.seq_to, plot)
+    more: tuple[str, ...] = ()
+    if isinstance(spec, WaitingSpec):
+        work = _filters(lake, spec, None) if isinstance(spec, MembershipSpec) else _plan(stage, state.seq_to, None)
+        more = tuple(work.lines)
     if spec.kind == "aggregate":
         stage.by_answer = True
     history = [each for shard in stage.history(state.seq_to) for each in shard]
@@ -68,8 +73,8 @@ def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) 
     rate = float(rows["rows"].sum()) / span_us if len(rows) else 0.0
     points = [_point(history, grid, spec, wait, rate) for wait in _waits(history)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
-    share = "answers within error" if spec.kind == "aggregate" else "hit rate"
-    found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(rows), "wait", share)
+    share = {"aggregate": "answers within error", "topk": "hit rate"}.get(spec.kind, "recall")
+    found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(rows), "wait", share, more)
     if plot is not None:
         draw(found, plot)
     return found

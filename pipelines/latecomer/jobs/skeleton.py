@@ -63,7 +63,8 @@ window: {size: 1 h, slide: 1 h}
 conditions: [short.seconds < long.seconds, short.page = long.page]
 emit: count                                # rows | count (0 where nothing matches) | ranges (all rows, about the input's size)
 # select: [short.session, long.session]    # with emit: rows
-# strategy: {name: fast_theta_join, slack: 10 min}   # slack: how long a window waits for late rows; default 0
+quality: {recall: 0.95, period: 1 d}       # in 95% of days, 95% of the matches are published on time; not with emit: ranges
+# strategy: {name: fast_theta_join, slack: 10 min}   # slack: a constant wait for late rows, in place of one for the recall
 # schedule: {interval: "@daily"}           # a DAG that `airflow backfill create` can run for any past range
 """
 
@@ -74,8 +75,9 @@ kind: membership
 streams: {a: views, b: clicks}
 element: session                           # or {a: session, b: sid}
 window: {size: 10 min, slide: 10 min}
-quality: {false_positive_rate: 0.001}      # of the filters; answers are exact whatever it is
-# strategy: {name: mcf, fingerprint_bits: 12, bucket: 4, slack: 10 min}   # others: one_filter, bloom, exact
+quality: {recall: 0.95, period: 1 d}       # in 95% of days, 95% of the elements are published on time
+#   false_positive_rate: 0.001             # of the filters; answers are exact whatever it is
+# strategy: {name: mcf, fingerprint_bits: 12, bucket: 4}   # others: one_filter, bloom, exact; slack: 10 min, a constant wait
 """
 
 READ_ME = """\

@@ -34,18 +34,11 @@ def kept(ledger: pd.DataFrame) -> tuple[int, int]:
 
 
 def bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
-    """The periods by which `check` judges what the query promises, with what it holds each of them to.
+    """The periods by which `check` judges what the query promises of answers on time, with what it holds each of them to.
 
     ``least`` is what ``achieved_on_time`` has to reach: the target, of an aggregate less what chance alone takes from a small number of
-    answers. Of a membership, ``passed`` and ``most_passed`` are absent elements that passed the filters, and how many may: at a level
-    that all periods share, so that a long ledger of honest filters does not fail by its length.
+    answers.
     """
-    if isinstance(spec, MembershipSpec):
-        rows = known(ledger)
-        rows = rows[rows["tested"] > rows["confirmed"]].reset_index(drop=True) if len(rows) else rows
-        absent = (rows["tested"] - rows["confirmed"]).astype(int) if len(rows) else []
-        most = [allowed_misses(n, 1.0 - spec.false_positive_rate, LEVEL / len(rows)) for n in absent]
-        return rows.assign(passed=rows["candidates"] - rows["confirmed"], most_passed=most) if len(rows) else rows
     rows = judged(ledger)
     if not len(rows):
         return rows
@@ -55,6 +48,21 @@ def bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(
         least=(windows - [allowed_misses(n, spec.probability, 1 - spec.confidence) for n in windows]) / windows
     )
+
+
+def filter_bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
+    """Of a membership, the periods by which `check` judges its filters; of other kinds none.
+
+    ``passed`` and ``most_passed`` are absent elements that passed the filters, and how many may: at a level that all periods share, so
+    that a long ledger of honest filters does not fail by its length.
+    """
+    rows = known(ledger)
+    if not isinstance(spec, MembershipSpec) or not len(rows):
+        return rows[:0]
+    rows = rows[rows["tested"] > rows["confirmed"]].reset_index(drop=True)
+    absent = (rows["tested"] - rows["confirmed"]).astype(int)
+    most = [allowed_misses(n, 1.0 - spec.false_positive_rate, LEVEL / len(rows)) for n in absent]
+    return rows.assign(passed=rows["candidates"] - rows["confirmed"], most_passed=most)
 
 
 def allowed_misses(periods: int, confidence: float, level: float = LEVEL) -> int:

@@ -20,7 +20,7 @@ SHOWN = 3
 """Most periods, counts or results that a message lists."""
 _UNITS = {"s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 _MOST = {"min": 60, "h": 24, "d": float("inf")}
-_SHARES = {"join": "recall on time", "aggregate": "answers within the error", "topk": "hit rate"}
+_SHARES = {"aggregate": "answers within the error", "topk": "hit rate"}
 
 
 def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: int) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: 
     Parameters
     ----------
     subject
-        What was looked at: ``promises``, ``ledger``, ``books``, ``results`` or ``audit``.
+        What was looked at: ``promises``, ``filters``, ``ledger``, ``books``, ``results`` or ``audit``.
     each
         Great Expectations' result.
     frame
@@ -77,7 +77,7 @@ def _promise(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tup
     reached = int((frame["achieved_on_time"] >= target).sum())
     if spec.kind == "aggregate" and reached < len(frame):
         observed += f"; {reached:,} of {len(frame):,} periods reach {target:g} itself"
-    return _SHARES[spec.kind], observed, f"{enough} {periods}"
+    return _SHARES.get(spec.kind, "recall on time"), observed, f"{enough} {periods}"
 
 
 def _within(row: Any) -> str:

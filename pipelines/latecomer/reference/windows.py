@@ -52,7 +52,7 @@ def run(
     Parameters
     ----------
     observe
-        Window number, its rows so far with their stream time, and the time of the cut -> what the policy is shown.
+        Window number, its rows so far with their stream time, and the time of the cut -> what the policy is shown; None: nothing.
     end
         The arrival that would come next, which is what a flush is published by.
     """
@@ -96,9 +96,10 @@ def run(
                         continue
                     cut = number * slide
                     rows = [(b, u) for b, u in seen if b.ok and window in windows(b.ts, size, slide) and u < cut]
-                    if rows and observe is not None:
+                    seen_now = observe(window, rows, cut) if rows and observe is not None else None
+                    if seen_now is not None:
                         at_close = next((k for m, k in marks if m >= window * slide + size), FAR)
-                        policy.observe(replace(observe(window, rows, cut), final=shown), at_close, number)
+                        policy.observe(replace(seen_now, final=shown), at_close, number)
                     if shown:
                         delivered = window
             interval = number

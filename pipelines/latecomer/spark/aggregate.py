@@ -21,7 +21,6 @@ import pyarrow as pa
 from latecomer.core import aggregate as core
 from latecomer.core.looks import spans_of
 from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
-from latecomer.core.thinning import Thinning
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.spark import ranks
@@ -30,6 +29,7 @@ from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
 from latecomer.spark.query import check_columns, sql
 from latecomer.spark.types import is_number
+from latecomer.spark.window_history import Waited
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -115,11 +115,9 @@ class AggregateStage(WindowedStage):
 
     # ----------------------------------------------------------------------------------------------------- observe
 
-    def observed(
-        self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]], thinning: list[Thinning]
-    ) -> list[dict[int, list[Observed]]]:
+    def observed(self, waited: Waited, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
         """Windows' rows by wait, as the strategy's controller wants them."""
-        cells = self._cells(rows)
+        cells, thinning = self._cells(waited.rows), waited.thinning
         self.groups_seen = sum(thinning[shard].about(len(np.unique(each.group))) for shard, each in cells.items())
         functions = self.functions
         found: list[dict[int, list[Observed]]] = []

@@ -47,6 +47,7 @@ import pyarrow.compute as pc
 from latecomer.baselines.membership import BloomFilter
 from latecomer.core.cuckoo import CuckooFilter, size_for
 from latecomer.core.hashing import HASH_BITS, enough_bits, packed_size
+from latecomer.core.windows import Observed
 from latecomer.spark import tables
 from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quoted
 from latecomer.spark.decimals import digits_of
@@ -54,6 +55,7 @@ from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bi
 from latecomer.spark.query import check_columns
 from latecomer.spark.session import expects_few
 from latecomer.spark.types import FLOATING, WHOLE, WHOLE_OR_FLOATING
+from latecomer.spark.window_history import Waited
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -161,6 +163,27 @@ class MembershipStage(WindowedStage):
         touched = ceil_div(last_end, slide) - 1
         following = ceil_div(last_end + own.slide_us - size, slide) - 1
         return first, greatest(touched, following)
+
+    # ----------------------------------------------------------------------------------------------------- observe
+
+    counts_results = True
+
+    def observed(self, waited: Waited, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+        """How long the elements of windows waited, each for the stream in which it came last; without filters, of waits and elements alone."""
+        from pyspark.sql import functions as F
+
+        looks, handed_looks = self.looked_at(waited, wanted[0])
+        parts = []
+        for place, _ in enumerate(self.side_of):
+            own = self.waits(self._role(waited.rows, place, None, None), handed_looks)
+            parts.append(own.select("_look", "element", F.lit(place).alias("place"), "_wait"))
+        rows = parts[0]
+        for part in parts[1:]:
+            rows = rows.unionByName(part)
+        first = rows.groupBy("_look", "element", "place").agg(F.min("_wait").alias("_wait"))
+        each = first.groupBy("_look", "element").agg(F.max("_wait").alias("_wait"), F.count("*").alias("_n"))
+        found = each.where(F.col("_n") == len(parts)).groupBy("_look", "_wait").agg(F.count("*").alias("results"))
+        return self.required(looks, found.toArrow(), wanted[0])
 
     # ----------------------------------------------------------------------------------------------------- answers
 

@@ -4,8 +4,10 @@ Rows of the windows that close are brought together by window, and :class:`latec
 rows, a count, or the factorised ranges. Windows of few rows are counted and joined together, with the window as an equality, so that
 many of them cost what one of all their rows does; each has its own ranges. A window of many rows is cut into pieces, each a task of its own: see
 :mod:`latecomer.spark.theta_pieces`. Whether one may be that large is known here, from event times in the lake, so small windows pay
-for no job. Ranges are cut for two streams with two inequalities at most. Nothing is estimated: a window closes `slack` after stream time has reached its end, what comes later is
-registered, and `repair` produces the results that late rows add (rows), or the new count or ranges of the windows they changed.
+for no job. Ranges are cut for two streams with two inequalities at most. A window closes when stream time has passed its end by a constant
+`slack`, or by what its results are learnt to need for a recall: how long each waited for the last of its rows is counted as repairs are, by
+how much each wait makes the count grow, and no result is formed. What comes later is registered, and `repair` produces the results
+that late rows add (rows), or the new count or ranges of the windows they changed.
 
 A stream that stands under two aliases plays both parts; a row may then match itself where the conditions allow it (write ``<``
 where it should not). Null and NaN never match.
@@ -13,6 +15,7 @@ where it should not). Null and NaN never match.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,7 @@ from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_plan
 from latecomer.core.looks import windows_of
 from latecomer.core.theta_window import Operand, WindowJoin
+from latecomer.core.windows import Observed
 from latecomer.lake import ingestions
 from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import theta_pieces as pieces
@@ -32,6 +36,7 @@ from latecomer.spark.query import check_columns, sql
 from latecomer.spark.tables import handed
 from latecomer.spark.theta_answers import Answer, Counts, Increments, Ranges, Rows
 from latecomer.spark.types import FLOATING, types_of
+from latecomer.spark.window_history import Waited
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -45,6 +50,8 @@ if TYPE_CHECKING:
 
 LINEAR_FACTOR = 4
 """How many times the rows a window has before it is cut where no result row is formed."""
+WAIT_BITS = 3
+"""Leading bits of a wait that are told apart with three streams and more, where each wait is a count of its own: it is rounded up by a quarter at most."""
 GROWS = 2
 """Repair batches from which on a count is told by how much each made it grow, from rows that are brought together once."""
 
@@ -131,6 +138,35 @@ class ThetaJoinStage(WindowedStage):
         sides = tuple(self.side_of[alias] for alias in self.aliases)
         return WindowJoin(tuple(self.aliases), sides, conditions, payload, method, strategy.partitions)
 
+    # ----------------------------------------------------------------------------------------------------- observe
+
+    counts_results = True
+
+    def observed(self, waited: Waited, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+        """How long the results of windows waited, each for the last of its rows."""
+        from pyspark.sql import functions as F
+
+        looks, handed_looks = self.looked_at(waited, wanted[0])
+        operands = [f"s{side}_o{place}" for side, own in enumerate(self.operands) for place, _ in enumerate(own)]
+        rows = self.in_windows(waited.rows, self.first_of("ts"), self.last_of("ts"))
+        rows = self.waits(rows, handed_looks).withColumn("_wait", F.expr(self._level("_wait")))
+        keys = ["_m", "_look"]
+        rows = rows.select("seq", "side", *operands, *keys, F.col("_wait").alias("_new"))
+        answer = Increments(replace(self.window_join, method=None), keys, types_of(rows), "_new")
+        bound = theta_plan.PIECE_ROWS * LINEAR_FACTOR
+        crowded = self._crowded(int(waited.windows[0]), int(waited.windows[-1]), bound) if len(waited.windows) else []
+        found = self._found(rows, answer, pieces.hot(rows, keys, answer.join, crowded, bound))
+        sums = found.groupBy("_look", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
+        return self.required(looks, sums.toArrow(), wanted[0])
+
+    def _level(self, wait: str) -> str:
+        """SQL of a wait in granules, with three streams and more rounded up."""
+        if len(self.aliases) == 2:
+            return wait
+        rest = f"greatest(length(bin({wait})) - {WAIT_BITS}, 0)"
+        up = f"shiftleft(shiftright({wait} + shiftleft(1L, {rest}) - 1L, {rest}), {rest})"
+        return f"if({wait} < 0L, {wait}, {up})"
+
     # ----------------------------------------------------------------------------------------------------- answers
 
     def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
@@ -142,17 +178,21 @@ class ThetaJoinStage(WindowedStage):
         keys = ["_m", "closed_seq", "wait_us"]
         if self.spec.emit == "rows" and self.spec.strategy.name == "spark_sql":
             return self._by_sql(closed, keys)
-        return self._solved(closed, keys, None, self._crowded(closing.first, max(closing.after)))
+        return self._solved(closed, keys, None, self._cut(closing.first, max(closing.after)))
 
     @property
     def _bound(self) -> int:
         """Rows of a window above which it is cut. To count or factorise costs less than to ship rows twice, so that is cut later, for memory's sake."""
         return theta_plan.PIECE_ROWS * (1 if self.spec.emit == "rows" else LINEAR_FACTOR)
 
-    def _crowded(self, first: int, last: int) -> list[int]:
-        """Windows between two numbers that may have more rows than one task should: by all that is stored, late rows too."""
+    def _cut(self, first: int, last: int) -> list[int]:
+        """Windows between two numbers that are to be cut if they have that many rows."""
         if self.spec.strategy.name != "fast_theta_join" or (self.spec.emit == "ranges" and not self.window_join.united):
             return []
+        return self._crowded(first, last, self._bound)
+
+    def _crowded(self, first: int, last: int, bound: int) -> list[int]:
+        """Windows between two numbers that may have more rows than a bound: by all that is stored, late rows too."""
         limits = [(first * self.grid.slide_us, pc.greater_equal), (self.grid.end(last), pc.less)]
         panes: list[np.ndarray] = []
         rows: list[np.ndarray] = []
@@ -161,24 +201,24 @@ class ThetaJoinStage(WindowedStage):
             if table is None:
                 continue
             inside = pc.scalar(True)
-            for bound, compare in limits:
-                if EARLIEST_US < bound < LATEST_US:
-                    inside = inside & compare(pc.field("event_ts"), pa.scalar(bound, TIMESTAMP))
+            for limit, compare in limits:
+                if EARLIEST_US < limit < LATEST_US:
+                    inside = inside & compare(pc.field("event_ts"), pa.scalar(limit, TIMESTAMP))
             data = table.to_pyarrow_dataset()
             for part in data.scanner(columns=["event_ts"], filter=inside).to_batches():
                 times = part["event_ts"].drop_null().cast(pa.int64()).to_numpy()
                 found = np.unique(times // self.grid.pane_us, return_counts=True)
                 panes.append(found[0])
                 rows.append(found[1])
-        if sum(int(each.sum()) for each in rows) <= self._bound:
+        if sum(int(each.sum()) for each in rows) <= bound:
             return []
         pane = np.concatenate(panes)
         order = np.argsort(pane, kind="stable")
         start, sums = pane[order] * self.grid.pane_us, np.cumsum([0, *np.concatenate(rows)[order]])
         numbers = windows_of(self.grid, np.unique(pane))
         begin = numbers * self.grid.slide_us
-        low, high = (np.searchsorted(start, bound) for bound in (begin, begin + self.grid.size_us))
-        crowded = (sums[high] - sums[low] > self._bound) & (first <= numbers) & (numbers <= last)
+        low, high = (np.searchsorted(start, limit) for limit in (begin, begin + self.grid.size_us))
+        crowded = (sums[high] - sums[low] > bound) & (first <= numbers) & (numbers <= last)
         return [int(number) for number in numbers[crowded]]
 
     def _solved(self, rows: DataFrame, keys: list[str], new: str | None, crowded: list[int]) -> DataFrame:
@@ -187,17 +227,22 @@ class ThetaJoinStage(WindowedStage):
         With `new`, a column of -1 for old rows: of ``emit: rows`` only results with a new row; of ``emit: count`` by how much each of its
         values made the count grow, ``_new`` and ``matches``, in parts that add up and without those that are 0.
         """
-        join, answer = self.window_join, self._answer(keys, types_of(rows), new)
-        hot = pieces.hot(rows, keys, join, crowded, self._bound)
-        if hot is None:
-            found = rows.repartition(*keys).sortWithinPartitions(*keys).mapInArrow(answer.of_windows, answer.schema)
-        else:
-            found = pieces.shipped(rows, keys, join, hot).mapInArrow(answer.of_pieces, answer.schema)
+        answer = self._answer(keys, types_of(rows), new)
+        hot = pieces.hot(rows, keys, answer.join, crowded, self._bound)
+        found = self._found(rows, answer, hot)
         if isinstance(answer, Rows):
             return self._public(found, keys, new)
         if isinstance(answer, Counts):
             found = self._counted(found, keys, hot)
         return found.select(*(name for name, _ in answer.columns), *keys)
+
+    @staticmethod
+    def _found(rows: DataFrame, answer: Answer, hot: pieces.Hot | None) -> DataFrame:
+        """Rows by `answer.keys` as answers, in Arrow tasks; those of pieces apart."""
+        keys, schema = answer.keys, answer.schema
+        if hot is None:
+            return rows.repartition(*keys).sortWithinPartitions(*keys).mapInArrow(answer.of_windows, schema)
+        return pieces.shipped(rows, keys, answer.join, hot).mapInArrow(answer.of_pieces, schema)
 
     def _answer(self, keys: list[str], kinds: dict[str, str], new: str | None) -> Answer:
         if self.spec.emit == "rows":
@@ -264,7 +309,7 @@ class ThetaJoinStage(WindowedStage):
 
         touched = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
         marks = touched.select("_m", "seq", "repaired_in")
-        crowded = self._crowded(due.first, due.last)
+        crowded = self._cut(due.first, due.last)
         stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
         batches = marks.select("_m", "repaired_in").distinct()
         grows = self.spec.emit == "count" and len(due.closes) >= GROWS

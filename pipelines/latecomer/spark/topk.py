@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from latecomer.core.looks import spans_of
 from latecomer.core.slack import AdaptiveWaitSlack, CalibratedSlack, Fixed
-from latecomer.core.thinning import Thinning
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
@@ -24,6 +23,7 @@ from latecomer.spark import tables
 from latecomer.spark.columns import join_null_safe, quoted
 from latecomer.spark.query import check_columns, sql
 from latecomer.spark.session import expects_few
+from latecomer.spark.window_history import Waited
 from latecomer.spark.window_repair import Due
 from latecomer.spark.window_rows import Closing
 from latecomer.spark.windowed import WindowedStage
@@ -166,14 +166,13 @@ class TopKStage(WindowedStage):
 
     # ----------------------------------------------------------------------------------------------------- observe
 
-    def observed(
-        self, rows: DataFrame, wanted: list[dict[int, tuple[int, int]]], thinning: list[Thinning]
-    ) -> list[dict[int, list[Observed]]]:
+    def observed(self, waited: Waited, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
         """What the members of the final top-k of observed windows required."""
         from pyspark.sql import functions as F
 
+        thinning = waited.thinning
         table = (
-            self._ranked(rows, [*self.groups, "pane", "j"])
+            self._ranked(waited.rows, [*self.groups, "pane", "j"])
             .select("grp", "pane", "bucket", F.col("score").cast("double").alias("score"), "ts", "seq")
             .toArrow()
             .sort_by("pane")

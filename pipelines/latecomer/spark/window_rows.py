@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from latecomer.core.slack import Fixed
+from latecomer.core.slack import CalibratedSlack, Fixed
 from latecomer.core.windows import Grid, Lookout, SlackPolicy, WindowControl
 from latecomer.lake.location import Lake
 from latecomer.spark import tables
@@ -90,8 +90,11 @@ class WindowRows(Stage):
 
     @staticmethod
     def policies_of(spec: Any, grid: Grid) -> list[SlackPolicy]:
-        """One slack policy per shard, at its start. Here the query's constant, as nothing is estimated."""
-        return [Fixed(spec.strategy.slack_us)]
+        """One slack policy per shard, at its start. Here the query's constant, or one that is chosen for its recall."""
+        wait = spec.wait
+        if wait.slack_us is None:
+            return [CalibratedSlack(min(wait.recall, 0.9999), grid, spec.period_us, wait.confidence)]
+        return [Fixed(wait.slack_us)]
 
     def policies(self) -> list[SlackPolicy]:
         """One slack policy per shard, at its start."""

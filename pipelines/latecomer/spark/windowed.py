@@ -149,8 +149,7 @@ class WindowedStage(WindowHistory, WindowRepair):
             return [{} for _ in scanned.wanted]
         first = scanned.known[0]
         pieces = itertools.chain(self._pieces(first, batch.seq_from), [scanned.new])
-        waited, thinning = self.waited(pieces, first.seq, batch.seq_to, scanned.wanted)
-        return self.observed(waited, scanned.wanted, thinning)
+        return self.observed(self.waited(pieces, first.seq, batch.seq_to, scanned.wanted), scanned.wanted)
 
     def _decide(
         self, batch: Batch, state: dict[str, Any] | None, order: Order, seen: list[dict[int, list[Observed]]]

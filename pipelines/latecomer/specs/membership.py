@@ -1,9 +1,10 @@
 """``kind: membership``: elements seen in every stream within a window.
 
 Defaults, with their source: ``fingerprint_bits`` 12 and ``bucket`` 4 are the thesis's (chapter 2). Answers are
-confirmed exactly, so the target is 1 and ``false_positive_rate`` (default 0.001) bounds the work done in vain, not the answer; one that no
+confirmed exactly, so ``false_positive_rate`` (default 0.001) bounds the work done in vain, not the answer; one that no
 fingerprint of `LONGEST_FINGERPRINT` bits meets is refused where filters are of fingerprints. ``period`` is 60 s or the longest
-window, whichever is longer, and ``gamma`` is one period. A window is answered ``slack`` (0) after its end in stream time.
+window, whichever is longer, and ``gamma`` is one period. How long a window waits after its end in stream time is chosen for ``recall``, the
+share of a period's elements that are to be there at once, or it is the constant ``slack`` (0 where neither is given).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import column_of, jsonable, of_another, quality_of, strategy_of
 from latecomer.specs.common import Reader, streams_of
 from latecomer.specs.spec import rest_of, rows_held_of
-from latecomer.specs.windows import WINDOW, Window, WindowedSpec, window_of
+from latecomer.specs.windows import WINDOW, WaitingSpec, Window, wait_of, window_of
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
 _CUCKOO = ("mcf", "one_filter")
@@ -34,15 +35,13 @@ class MembershipStrategy:
     fingerprint_bits: int
     bucket: int
     gamma_us: int
-    slack_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipSpec(WindowedSpec):
+class MembershipSpec(WaitingSpec):
     """A membership query; `elements` and `windows` are in the order of `streams`, whose first gives the elements and the window of a result row."""
 
     kind: ClassVar[str] = "membership"
-    promises: ClassVar[bool] = False  # exact after repair, and nothing before
     elements: tuple[ex.Column, ...]
     other_windows: tuple[Window, ...]
     false_positive_rate: float
@@ -52,11 +51,6 @@ class MembershipSpec(WindowedSpec):
     def windows(self) -> tuple[Window, ...]:
         """Every stream's window."""
         return (self.window, *self.other_windows)
-
-    @property
-    def target(self) -> float:
-        """Always 1: no element is ever lost."""
-        return 1.0
 
     @property
     def result_keys(self) -> tuple[str, ...]:
@@ -74,11 +68,12 @@ class MembershipSpec(WindowedSpec):
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
+        quality, strategy = self.wait.question()
         return {
             "elements": jsonable(self.elements),
             "windows": jsonable(self.windows),
-            "quality": {"false_positive_rate": self.false_positive_rate, "period_us": self.period_us},
-            "strategy": jsonable(self.strategy),
+            "quality": {"false_positive_rate": self.false_positive_rate, "period_us": self.period_us, **quality},
+            "strategy": {**jsonable(self.strategy), **strategy},
         }
 
 
@@ -94,16 +89,16 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
     aliases = tuple(alias for alias, _ in streams)
     elements, windows = _elements(reader, aliases), _windows(reader, aliases)
     inner, strategy_name = strategy_of(reader, STRATEGIES, "mcf", _USES)
-    quality = quality_of(reader, strategy_name, (), "false_positive_rate: 0.001")
+    quality = quality_of(reader, strategy_name, (), "recall: 0.95, period: 1 d")
     rate = quality.number("false_positive_rate", 0.001, low=0.0, high=0.5, open_low=True)
     period_us = quality.duration("period", max(60_000_000, *(window.size_us for window in windows)))
+    wait = wait_of(quality, inner)
     rows_held = rows_held_of(quality)
     strategy = MembershipStrategy(
         strategy_name,
         inner.number("fingerprint_bits", 12, low=4, high=32, whole=True),
         inner.number("bucket", 4, low=1, high=64, whole=True),
         inner.duration("gamma", period_us),
-        inner.duration("slack", 0, zero=True),
     )
     inner.done()
     _check_rate(quality, rate, strategy, len(streams))
@@ -117,6 +112,8 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         period_us=period_us,
         rows_held=rows_held,
         strategy=strategy,
+        wait=wait,
+        stated=wait.recall is not None,
         **rest_of(reader),
     )
 

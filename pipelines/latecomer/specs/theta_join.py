@@ -1,8 +1,8 @@
 """``kind: theta_join``: streams joined by ``<, <=, >, >=, =`` within each window.
 
-Nothing is estimated, so the target is 1: a window is answered once, ``slack`` (0) after its end in stream time, and repair adds what
-came later. ``quality`` may name a ledger period only; without one it is 60 s or a window, whichever is longer, and ``gamma`` is one
-period. ``partitions`` is for speed alone and may be changed at any time: into how many a window that is too large for one task
+A window is answered once, and repair adds what came later. How long it waits after its end in stream time is chosen for ``quality: {recall:
+...}``, the share of a period's results that are to be there at once (matches, where they are counted; ranges are not), or it is the
+constant ``slack`` (0 where neither is given). The ledger's period is 60 s or a window, whichever is longer, and ``gamma`` is one period. ``partitions`` is for speed alone and may be changed at any time: into how many a window that is too large for one task
 (:data:`latecomer.core.theta_plan.PIECE_ROWS`) is cut, by its rows where it is not given; for rivals, any window, into
 :data:`latecomer.core.theta_plan.PARTITIONS` where it is not given.
 """
@@ -17,7 +17,7 @@ from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import fixed_columns_of, jsonable, quality_of, select_of, strategy_of
 from latecomer.specs.common import Reader, streams_of, texts
 from latecomer.specs.spec import Answers, rest_of, rows_held_of
-from latecomer.specs.windows import WINDOW, WindowedSpec, window_of
+from latecomer.specs.windows import WINDOW, WaitingSpec, wait_of, window_of
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
 EMITS = ("rows", "count", "ranges")
@@ -46,24 +46,17 @@ class ThetaJoinStrategy:
     name: str
     partitions: int | None
     gamma_us: int
-    slack_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThetaJoinSpec(WindowedSpec):
+class ThetaJoinSpec(WaitingSpec):
     """A theta join. `select` None means every column; it applies to ``emit: rows`` only."""
 
     kind: ClassVar[str] = "theta_join"
-    promises: ClassVar[bool] = False  # exact after repair, and nothing before
     conditions: tuple[Condition, ...]
     emit: str
     select: tuple[ex.SelectItem, ...] | None
     strategy: ThetaJoinStrategy
-
-    @property
-    def target(self) -> float:
-        """Always 1: nothing is estimated."""
-        return 1.0
 
     @property
     def answers(self) -> Answers:
@@ -107,13 +100,14 @@ class ThetaJoinSpec(WindowedSpec):
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
+        quality, strategy = self.wait.question()
         return {
             "window": jsonable(self.window),
             "conditions": jsonable(self.conditions),
             "emit": self.emit,
             "select": jsonable(self.select),
-            "quality": {"period_us": self.period_us},
-            "strategy": jsonable(replace(self.strategy, partitions=None)),
+            "quality": {"period_us": self.period_us, **quality},
+            "strategy": {**jsonable(replace(self.strategy, partitions=None)), **strategy},
         }
 
 
@@ -139,14 +133,17 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     inner, strategy_name = strategy_of(reader, STRATEGIES, "fast_theta_join", _USES)
     if emit == "ranges" and strategy_name != "fast_theta_join":
         raise reader.fail("emit", emit, f"is not possible with {strategy_name}", "choose fast_theta_join, or emit rows")
-    quality = quality_of(reader, strategy_name, (), "period: 1 d")
+    quality = quality_of(reader, strategy_name, (), "recall: 0.95, period: 1 d")
     period_us = quality.duration("period", max(60_000_000, window.size_us))
+    wait = wait_of(quality, inner)
+    if emit == "ranges" and wait.recall is not None:
+        remedy = "choose emit: rows or count, or write strategy: {slack: ...} in its place"
+        raise quality.fail("recall", wait.recall, "is not counted of results with emit: ranges", remedy)
     rows_held = rows_held_of(quality)
     strategy = ThetaJoinStrategy(
         strategy_name,
         inner.number("partitions", None, low=1, high=256, whole=True),
         inner.duration("gamma", period_us),
-        inner.duration("slack", 0, zero=True),
     )
     inner.done()
     return ThetaJoinSpec(
@@ -159,6 +156,8 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
         period_us=period_us,
         rows_held=rows_held,
         strategy=strategy,
+        wait=wait,
+        stated=wait.recall is not None,
         **rest_of(reader),
     )
 

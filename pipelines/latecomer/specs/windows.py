@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from latecomer.specs.common import Reader, parse_duration
-from latecomer.specs.spec import Spec
+from latecomer.specs.spec import CONFIDENCE, Spec
 
 MOST_SLIDES = 1_000_000
 """Windows one row may fall into. More is a unit mixed up."""
@@ -48,6 +49,74 @@ class WindowedSpec(Spec):
     def observe_us(self) -> int | None:
         """How long after its end a window's stragglers are counted, microseconds; None: as the delays have it."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long a window waits for its stragglers where each result is there or not, whatever else came.
+
+    Attributes
+    ----------
+    recall : float or None
+        Share of a period's results to be published at once; None: nothing is promised before repair.
+    slack_us : int or None
+        A constant wait, microseconds; None: chosen for the recall.
+    confidence : float
+        Share of periods that have to reach the recall.
+    """
+
+    recall: float | None = None
+    slack_us: int | None = 0
+    confidence: float = CONFIDENCE
+
+    def question(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What it adds to a query's ``quality`` and ``strategy``: of a constant wait that promises nothing, that wait alone."""
+        if self.recall is None:
+            return {}, {"slack_us": self.slack_us}
+        return {"recall": self.recall}, {"slack_us": self.slack_us, "confidence": self.confidence}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingSpec(WindowedSpec):
+    """Base of the kinds whose answers are results of windows, each exact: a promise is about their number."""
+
+    wait: Wait = Wait()
+
+    @property
+    def adapts(self) -> bool:
+        """The wait follows what results required."""
+        return self.wait.slack_us is None
+
+    @property
+    def target(self) -> float:
+        """The recall; 1 where none is stated: then repair alone is promised."""
+        return 1.0 if self.wait.recall is None else self.wait.recall
+
+    @property
+    def confidence(self) -> float:
+        """Share of periods that have to reach the recall."""
+        return self.wait.confidence
+
+
+def wait_of(quality: Reader, strategy: Reader) -> Wait:
+    """``quality: {recall: 0.95}``, ``strategy: {slack: 1 min}`` or both (the wait is constant then, and judged); neither: no wait.
+
+    Raises
+    ------
+    SpecError
+        A confidence without a recall; a number out of range.
+    """
+    recall = quality.number("recall", None, low=0.0, high=1.0, open_low=True)
+    slack_us = strategy.duration("slack", 0 if recall is None else None, zero=True)
+    if recall is None and strategy.has("confidence"):
+        value = strategy.take("confidence")
+        raise strategy.fail(
+            "confidence",
+            value,
+            "is of a recall that the query does not state",
+            "write quality: {recall: 0.95}, or remove it",
+        )
+    return Wait(recall, slack_us, strategy.number("confidence", CONFIDENCE, low=0.5, high=0.9999))
 
 
 def window_of(reader: Reader, name: str = "window") -> Window:
