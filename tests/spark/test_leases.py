@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from latecomer.lake import crash, journal, lease, small
+from latecomer.lake import crash, journal, lease, schemas, small
 from latecomer.lake.errors import LeaseLost
 from latecomer.lake.ingestions import committed_seq
 from latecomer.spark.ingest import IngestOptions, ingest
@@ -12,7 +12,7 @@ from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
 
 from tests.support import events
-from tests.support.lakes import load
+from tests.support.lakes import laws, load
 
 QUERY = """
 name: q
@@ -112,3 +112,20 @@ def test_ingest_writes_no_further_table(lake, tmp_path, spark, asleep, monkeypat
         ingest(lake, [path], IngestOptions(by="stream"))
     assert committed_seq(lake) == 0
     assert sum(small.read(lake, "events", name) is not None for name in ("a", "b")) == written
+
+
+def test_a_run_that_waited_for_its_turn_goes_on_from_there(lake, tmp_path, spark, monkeypatch):
+    """Between its look at the lake and its lease, more is ingested, and another processes it."""
+    table, spec = events.disordered(5, rows=200), parse_query(QUERY)
+    load(lake, table.slice(0, 100), tmp_path)
+    real = schemas.check
+
+    def meanwhile(*given):
+        monkeypatch.setattr(schemas, "check", real)
+        load(lake, table.slice(100), tmp_path)
+        run(lake, spec)
+        real(*given)
+
+    monkeypatch.setattr(schemas, "check", meanwhile)
+    assert run(lake, spec, flush=True).seq_to == 200
+    assert all(law["left"] == law["right"] for law in laws(lake, spec))

@@ -1,11 +1,15 @@
 """What an ingestion wrote that was killed is no part of the lake: neither its rows, nor their columns and types, nor its streams."""
 
+import os
 import signal
+import time
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from latecomer.lake import small, views
-from latecomer.lake.ingestions import columns
+from latecomer.lake.ingestions import columns, open_events
 from latecomer.quality.checks import check
 from latecomer.spark import tables
 from latecomer.spark.ingest import IngestOptions, ingest
@@ -81,3 +85,42 @@ def test_spark_reads_the_stream_as_it_was_committed(lake, tmp_path, spark, few, 
     monkeypatch.setattr(tables, "MOST_FILES", 0)  # Delta's own reader
     found = tables.events(spark, lake, "s")
     assert found.columns == ["seq", "event_ts", "arrival_ts", "v"] and found.count() == 30
+
+
+def test_a_version_before_a_killed_ingestion_is_read_however_old_it_is(lake, tmp_path, spark, monkeypatch):
+    """Delta refuses one older than a week, but for the newest."""
+    (tmp_path / "a.csv").write_text(minutes(0, 30, "v"))
+    (tmp_path / "killed.csv").write_text(minutes(30, 40, "v"))
+    ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
+    for log in Path(lake.table("events", "s"), "_delta_log").iterdir():
+        os.utime(log, (time.time() - 20 * 86_400,) * 2)
+    command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
+    assert commands.call(*command, crash_at="ingest:events").returncode == -signal.SIGKILL
+    monkeypatch.setattr(tables, "expects_few", lambda session: False)
+    monkeypatch.setattr(tables, "_of_files", lambda *given: None)
+    assert tables.events(spark, lake, "s").count() == 30
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_what_wakes_up_when_its_ingestion_was_taken_back_is_never_seen(lake, tmp_path, spark, few, monkeypatch):
+    """It was asleep before its second table; meanwhile another took it back, and other content was committed to the first."""
+    if not few:
+        monkeypatch.setattr("latecomer.spark.tables.FEW_ROWS", 10)
+    for name, first, end in (("old", 0, 30), ("asleep", 30, 60), ("other", 60, 90), ("last", 90, 120)):
+        (tmp_path / f"{name}.csv").write_text(minutes(first, end, "v"))
+
+    for stream in ("s", "t"):
+        ingest(lake, [str(tmp_path / "old.csv")], IngestOptions(stream=stream))
+    command = ["ingest", "--lake", lake.uri, "s=" + str(tmp_path / "asleep.csv"), "t=" + str(tmp_path / "asleep.csv")]
+    assert commands.call(*command, crash_at="ingest:planned").returncode == -signal.SIGKILL
+    ingest(lake, [str(tmp_path / "other.csv")], IngestOptions(stream="s"))
+    late = open_events(lake, "t").to_pyarrow_table().append_column("woke", pa.array([1] * 30))
+    assert small.append(lake, "events", "t", late, "ingest", 2)  # the number of what was planned and taken back
+    assert open_events(lake, "t").to_pyarrow_table().num_rows == 30 and "woke" not in columns(lake, "t").names
+    assert tables.events(spark, lake, "t").count() == 30
+    ingest(lake, [str(tmp_path / "last.csv")], IngestOptions(stream="t"))
+    for stream in ("s", "t"):
+        rows = open_events(lake, stream).to_pyarrow_table()
+        assert rows.num_rows == 60 and "woke" not in rows.column_names
+    places = [open_events(lake, stream).to_pyarrow_table()["seq"].to_pylist() for stream in ("s", "t")]
+    assert sorted(places[0] + places[1]) == list(range(120))

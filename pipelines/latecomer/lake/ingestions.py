@@ -25,24 +25,43 @@ def last_committed(lake: Lake) -> int:
     return -1 if done is None else done
 
 
+def is_committed(lake: Lake, number: int) -> bool:
+    """Was the ingestion of that number committed? Not where it is under way, or was taken back."""
+    if number not in lake.ingested:  # what was committed once stays so
+        rows = small.read(lake, "ingest", "committed", columns=["number"])
+        lake.ingested.update([] if rows is None else rows["number"].to_pylist())
+    return number in lake.ingested
+
+
+def open_ingested(lake: Lake, area: str, stream: str) -> DeltaTable | None:
+    """A stream's table, of ``events`` or ``quarantine``, as ingestions have committed it; None where none has.
+
+    By their numbers, not by the order of these: a writer that was asleep may have committed to a table what another has taken back
+    and followed by an ingestion of its own.
+    """
+    table = small.open_table(lake, area, stream)
+    if table is None:
+        return None
+    return small.before(lake, area, stream, table, "ingest", lambda number: not is_committed(lake, number))
+
+
 def open_events(lake: Lake, stream: str) -> DeltaTable | None:
-    """The stream's table as ingestions have committed it; None where none has.
+    """The stream's events, as `open_ingested`.
 
     An ingestion that is under way, or was killed, may be taken back: its rows are beyond :func:`committed_seq`, and its columns and their
     types are not the stream's yet. A lake that is :meth:`~latecomer.lake.location.Lake.holding` it gives the one it opened first.
     """
     if lake.held is None:
-        return _opened(lake, stream)
+        return open_ingested(lake, "events", stream)
     if stream not in lake.held:
-        lake.held[stream] = _opened(lake, stream)
+        lake.held[stream] = open_ingested(lake, "events", stream)
     return lake.held[stream]
 
 
-def _opened(lake: Lake, stream: str) -> DeltaTable | None:
-    table = small.open_table(lake, "events", stream)
-    if table is None or table.transaction_version("ingest") is None:
-        return table
-    return small.before(lake, "events", stream, table, "ingest", last_committed(lake) + 1)
+def kept_out(lake: Lake, stream: str, last: int) -> pa.Table | None:
+    """The stream's rows in quarantine, of committed ingestions up to number `last`; None where none ever was."""
+    table = open_ingested(lake, "quarantine", stream)
+    return None if table is None else table.to_pyarrow_dataset().to_table(filter=pc.field("ingest_id") <= last)
 
 
 def columns(lake: Lake, stream: str) -> pa.Schema:

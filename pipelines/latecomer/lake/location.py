@@ -61,6 +61,7 @@ class Lake:
 
     def __init__(self, uri: str) -> None:
         self.held: dict[str, DeltaTable | None] | None = None
+        self.ingested: set[int] = set()
         text = str(uri)
         if not text.strip():
             raise InputError(
@@ -107,7 +108,7 @@ class Lake:
     def holding(self) -> Lake:
         """The same lake for a reader of events that were there before it began: it opens the table of a stream once, and not for every read."""
         found = Lake(self.uri)
-        found.held = {}
+        found.held, found.ingested = {}, self.ingested
         return found
 
     def __reduce__(self):  # type: ignore[no-untyped-def]

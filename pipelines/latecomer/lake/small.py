@@ -8,7 +8,7 @@ race all the same, for a lease or since one was asleep between its look and its 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -110,10 +110,19 @@ def last_version(lake: Lake, area: str, name: str, app_id: str) -> int | None:
     return None if table is None else table.transaction_version(app_id)
 
 
-def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, version: int) -> bool:
+def append(
+    lake: Lake,
+    area: str,
+    name: str,
+    rows: pa.Table,
+    app_id: str,
+    version: int,
+    undone: Callable[[int], bool] | None = None,
+) -> bool:
     """Append `rows` as commit `version` of writer `app_id`; in `REPLACED_AREAS` they take the place of all others.
 
-    Every column becomes nullable, as in the tables that Spark writes.
+    Every column becomes nullable, as in the tables that Spark writes. Where the table ends with commits of the writer that are `undone`,
+    by their versions, they are taken back first (:func:`take_back`).
 
     Returns
     -------
@@ -125,7 +134,7 @@ def append(lake: Lake, area: str, name: str, rows: pa.Table, app_id: str, versio
     DeltaError
         Somebody else has committed in between.
     """
-    table = open_table(lake, area, name)
+    table = open_table(lake, area, name) if undone is None else take_back(lake, area, name, app_id, undone)
     done = None if table is None else table.transaction_version(app_id)
     if done is not None and done >= version:
         return False
@@ -174,10 +183,12 @@ def _type(field: Field) -> str:
     return re.sub(r'"(nullable|containsNull|valueContainsNull)":(true|false),?', "", field.type.to_json())
 
 
-def before(lake: Lake, area: str, name: str, table: DeltaTable, app_id: str, version: int) -> DeltaTable | None:
-    """The table, opened as `table`, as it was before the writer's commits from `version` on; None where it began with one of them."""
+def before(
+    lake: Lake, area: str, name: str, table: DeltaTable, app_id: str, undone: Callable[[int], bool]
+) -> DeltaTable | None:
+    """The table, opened as `table`, as it was before those last commits of the writer that are `undone`, by their versions; None where it began with one."""
     found = table
-    while (done := found.transaction_version(app_id)) is not None and done >= version:
+    while (done := found.transaction_version(app_id)) is not None and undone(done):
         if found.version() == 0:
             return None
         with _named(lake, area, name):
@@ -187,19 +198,22 @@ def before(lake: Lake, area: str, name: str, table: DeltaTable, app_id: str, ver
     return found
 
 
-def take_back(lake: Lake, area: str, name: str, app_id: str, version: int) -> None:
-    """Undo the writer's commits from `version` on: rows, columns and types are what they were before, a table it began is gone.
+def take_back(lake: Lake, area: str, name: str, app_id: str, undone: Callable[[int], bool]) -> DeltaTable | None:
+    """Undo the writer's last commits that are `undone`, by their versions: rows, columns and types are what they were before, a table it began is gone.
 
-    Only for a table to which nobody else has written since. A second time it does nothing.
+    Only for a table to which nobody else has written since. A second time it does nothing. Returns the table as it is then, if it is.
     """
     table = open_table(lake, area, name)
     if table is None:
-        return
-    earlier = before(lake, area, name, table, app_id, version)
+        return None
+    earlier = before(lake, area, name, table, app_id, undone)
     if earlier is None:
         drop(lake, area, name)
-    elif earlier.schema() != table.schema() or set(earlier.file_uris()) != set(table.file_uris()):
-        table.restore(earlier.version())
+        return None
+    if earlier.schema() == table.schema() and set(earlier.file_uris()) == set(table.file_uris()):
+        return table
+    table.restore(earlier.version())
+    return open_table(lake, area, name)
 
 
 def drop(lake: Lake, area: str, name: str) -> None:

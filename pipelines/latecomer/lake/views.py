@@ -262,9 +262,9 @@ def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
 def quarantine(lake: Lake, streams: Sequence[str]) -> pa.Table:
     """Rows kept out of the given streams, with their stream; those of an ingestion at work are not there yet."""
     parts = []
-    committed = pc.field("ingest_id") <= ingestions.last_committed(lake)
+    last = ingestions.last_committed(lake)
     for stream in dict.fromkeys(streams):
-        rows = small.read(lake, "quarantine", stream, filter=committed)
+        rows = ingestions.kept_out(lake, stream, last)
         if rows is not None:
             parts.append(rows.add_column(0, "stream", pa.array([stream] * rows.num_rows, pa.string())))
     if not parts:

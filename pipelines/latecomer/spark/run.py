@@ -78,12 +78,12 @@ def run(
     from latecomer.lake.ingestions import committed_seq
 
     started = time.monotonic()
-    available = committed_seq(lake)
-    if not available and not lake.exists("ingest", "committed"):
+    if not committed_seq(lake) and not lake.exists("ingest", "committed"):
         raise InputError("--lake", lake.uri, "has nothing ingested", "ingest first, or check the path")
     schemas.check(lake, spec)  # before a JVM is started, and before a mistake is taken for a change
     with Lease(lake, f"run-{spec.name}") as lease:
         state = journal.load_state(lake, spec.name, spec)
+        available = committed_seq(lake)  # not before: another may have processed what was ingested since
         end = available if until_seq is None else min(available, until_seq + 1)
         last_flush = flush and end == available
         if flush and not last_flush:

@@ -77,6 +77,8 @@ MEANING = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
     "spark.sql.parquet.binaryAsString": "false",
+    # the version before an ingestion that is under way may be older than a week, which Delta refuses else; its files are there
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     "spark.sql.variable.substitute": "false",  # a query's text is what it says, also where it says ${env:HOME}
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -111,7 +113,7 @@ def session(
         spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
     _remember(spark)
     for key, value in MEANING.items():
-        if spark.conf.get(key) != value:
+        if spark.conf.get(key, None) != value:
             spark.conf.set(key, value)
     return spark
 

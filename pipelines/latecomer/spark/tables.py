@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -284,19 +285,29 @@ def _schema(table: DeltaTable) -> StructType:
 
 
 def append(
-    rows: DataFrame | pa.Table, lake: Lake, area: str, name: str, app_id: str, version: int, *, few: bool | None = None
+    rows: DataFrame | pa.Table,
+    lake: Lake,
+    area: str,
+    name: str,
+    app_id: str,
+    version: int,
+    *,
+    few: bool | None = None,
+    undone: Callable[[int], bool] | None = None,
 ) -> None:
     """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
 
     Rows that are here already are committed from here, and so are rows of which `few` are expected, or of which, where that is None, the session
-    expects few (:func:`latecomer.spark.session.tune`). Where they turn out to be too many, or too wide, for that, they are computed again and written by Spark.
+    expects few (:func:`latecomer.spark.session.tune`). `undone`: as for :func:`latecomer.lake.small.append`. Where they turn out to be too many, or too wide, for that, they are computed again and written by Spark.
     """
     here = rows if isinstance(rows, pa.Table) else None
     if here is None and (expects_few(rows.sparkSession) if few is None else few):
         here = brought(rows)
     if here is not None:
-        small.append(lake, area, name, here, app_id, version)
+        small.append(lake, area, name, here, app_id, version, undone)
         return
+    if undone is not None:  # who commits meanwhile in the writer's name is found out by Delta
+        small.take_back(lake, area, name, app_id, undone)
     (
         rows.write.format("delta")
         .mode("append")
