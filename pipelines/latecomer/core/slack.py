@@ -368,8 +368,8 @@ class AdaptiveWaitSlack:
         """
         free = max(int(seen.total - seen.weight.sum()), 0)
         counts = np.append(seen.weight.astype(np.int64), free)
-        needs = np.repeat(np.append(np.maximum(seen.required_us - 1, 0), 0), counts)
-        self.wait.observe(needs, int(seen.total))
+        needs = np.append(np.maximum(seen.required_us - 1, 0), 0)
+        self.wait.observe(needs, int(seen.total), counts)
 
     def choose(self, interval: int) -> int:
         """The wait in force."""

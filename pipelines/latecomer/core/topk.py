@@ -172,7 +172,7 @@ class AdaptiveWait:
         width, m = self.high_us - self.low_us, self.candidates
         return np.array([self.low_us + width * i // m for i in range(1, m + 1)], np.int64)
 
-    def observe(self, required_wait_us: Int64Array, best: int) -> None:
+    def observe(self, required_wait_us: Int64Array, best: int, members: Int64Array | None = None) -> None:
         """Take in one window whose observation is over; windows in order of their ends.
 
         Parameters
@@ -181,12 +181,15 @@ class AdaptiveWait:
             ``T(seq) - window_end`` of each member of the final top-k; 0 or less: needs no wait.
         best : int
             ``min(k, rows of the window)``; 0 for an empty window, which is left out.
+        members : int64[n], optional
+            How many members each of these stands for; None: one.
         """
         if best == 0:
             return
         needs = np.maximum(np.asarray(required_wait_us, np.int64), 0)
-        self._sums += ((needs[:, None] < self.candidates_us) | (needs[:, None] == 0)).sum(axis=0) / best
-        self._hits += float(((needs < self._wait_us) | (needs == 0)).sum()) / best
+        each = np.ones(len(needs), np.int64) if members is None else members
+        self._sums += each @ ((needs[:, None] < self.candidates_us) | (needs[:, None] == 0)) / best
+        self._hits += float(each @ ((needs < self._wait_us) | (needs == 0))) / best
         self._seen += 1
         if self._seen == self.windows:
             self._account()
