@@ -27,8 +27,9 @@ CONNECTION = "latecomer_spark"
 INGEST = "latecomer_ingest"
 DEFAULTS: dict[str, Any] = {
     "owner": "latecomer",
-    "retries": int(os.environ.get("LATECOMER_RETRIES", "2")),
+    "retries": int(os.environ.get("LATECOMER_RETRIES") or "2"),
     "retry_delay": timedelta(seconds=30),
+    "pool": os.environ.get("LATECOMER_POOL") or "default_pool",
     # a backfill has a run limit of its own: this is what keeps one writer per table
     "max_active_tis_per_dag": 1,
 }
@@ -54,7 +55,7 @@ def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
         conn_id=CONNECTION,
         application=SUBMIT,
         application_args=list(arguments),
-        name=f"latecomer-{task_id}",
+        name="latecomer-{{ dag.dag_id }}-{{ task.task_id }}",
         driver_memory=os.environ.get("LATECOMER_DRIVER_MEMORY"),
         properties_file=os.environ.get("LATECOMER_SPARK_PROPERTIES"),
         verbose=False,
@@ -171,7 +172,7 @@ def _problem(spec: Any, owners: dict[str, Path]) -> str | None:
     schedule = spec.schedule
     for key in ("repair", "adapt", "audit", "interval"):
         value = getattr(schedule, key)
-        if value is None or (value == "@once" and key != "interval"):
+        if value is None or value == "@once":
             continue
         if not croniter.is_valid(value):
             return f"schedule.{key} {value!r} is not a valid cron expression; write five fields, or @hourly, @daily, @weekly"

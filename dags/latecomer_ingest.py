@@ -44,8 +44,8 @@ def marker(folder: Path) -> dict[str, Any]:
 def news(folder: Path, context: Any, ask: Callable[[], dict[str, Any]] = status) -> dict[str, Any] | None:
     """The folder's marker if something is new in it, else None; the lake's status is what `ask` says."""
     found = marker(folder)
-    if not found["files"]:
-        return None
+    if not found["files"] and not any(p.is_dir() and p.name[0] not in "._" for p in folder.iterdir()):
+        return None  # of folders alone the command says that it reads none
     # of a task that is not mapped (-1), the newest; without the index it would be a list of all
     newest = {"include_prior_dates": True, "map_indexes": -1}
     tasks = [(f"ingest_{folder.name}", "marker"), (TOGETHER, folder.name)]

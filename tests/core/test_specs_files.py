@@ -431,6 +431,27 @@ def test_a_recall_chooses_the_wait_unless_it_is_stated(kind):
             waits(quality, strategy)
 
 
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "says"),
+    [
+        ("topk", "k: 5", "limit: 5", "k: is missing; is 'limit' meant for it?"),
+        ("topk", "score: dep_delay", "order_by: dep_delay", "score: is missing; is 'order_by' meant for it?"),
+        ("topk", "streams: {f: flights}", "streams: [flights]", "streams: .*; write {alias: stream}, for example {f: flights}"),
+        ("topk", "group_by: [origin]", "group_by: origin", r"group_by: 'origin': .*; write \[origin\]"),
+        ("join", "where: left.resp_p = 53", "where: left.resp_p = 53 && left.x = 1", "contains &&; write `and` if"),
+        ("join", "window: 10 s", "window 10 s", "^q.yaml:6: .*; write `key: value`, with a colon and a space"),
+        ("join", "window: 10 s", "schedule: {repair: @hourly}", "any token; put the value in quotes"),
+        ("join", "select: [left.uid, right.uid]", "select: [coalesce(left.a, 'b') as d]", "put an expression that holds quotes"),
+        ("join", "window: 10 s", "window: *w", "write the value itself, in quotes if"),
+        ("theta_join", "emit: rows", 'schedule: {interval: "@once"}', "interval: '@once': is not a cron expression; .*@daily"),
+    ],
+)  # fmt: skip
+def test_what_other_languages_write_is_told_from_what_is_meant(kind, old, new, says):
+    assert old in EXAMPLES[kind]
+    with pytest.raises(SpecError, match=says):
+        parse_query(EXAMPLES[kind].replace(old, new), "q.yaml")
+
+
 def test_ranges_have_no_recall():
     data = changed("theta_join", "emit", "ranges") | {"quality": {"recall": 0.9}}
     data.pop("select", None)

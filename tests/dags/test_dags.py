@@ -152,7 +152,7 @@ BROKEN = {
     "once": (
         "quality:",
         'schedule: {interval: "@once"}\nquality:',
-        "schedule.interval '@once' is not a valid cron expression",
+        "schedule.interval: '@once': is not a cron expression",
     ),
     "audit": (
         "quality:",

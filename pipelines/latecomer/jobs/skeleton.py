@@ -149,7 +149,10 @@ def make(folder: Path, with_example: bool = False) -> list[str]:
             "theta_join": THETA_JOIN,
             "membership": MEMBERSHIP,
         }
-        files = {f"queries/{kind}.yaml": content for kind, content in queries.items()} | {"README.txt": READ_ME}
+        said = READ_ME
+        if with_example:
+            said = said.replace("views=landing/views clicks=landing/clicks", "--by stream landing/_by_stream")
+        files = {f"queries/{kind}.yaml": content for kind, content in queries.items()} | {"README.txt": said}
         for name in ("landing/views", "landing/clicks", "queries"):
             (folder / name).mkdir(parents=True)
         for name, content in files.items():

@@ -52,6 +52,10 @@ def find(paths: Sequence[str], forced: str | None) -> tuple[list[Path], list[Pat
                 "the format does not follow from the suffix",
                 "say --format csv, json or parquet",
             )
+    folders = [path.name for path in others if path.is_dir()]
+    if not found and folders:
+        problem = f"holds no file that can be ingested, but folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
+        raise InputError(" ".join(paths), None, problem, "files are read from a folder itself: name those folders")
     if not found:
         raise InputError(
             " ".join(paths), None, "holds no file that can be ingested", "expected .csv, .json(l) or .parquet"

@@ -19,10 +19,17 @@ from latecomer.lake.housekeeping import tend
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark.session import tuned
-from latecomer.specs.windows import WaitingSpec
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
+
+
+_REMEDIES = {
+    "join": "choose qjoin",
+    "aggregate": "choose calibrated or hpm",
+    "topk": "choose calibrated or adaptive_wait",
+}
+"""What to write in place of a strategy that takes nothing from `adapt`."""
 
 
 def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
@@ -37,9 +44,7 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
     """
     if not spec.adapts:
         problem = "takes nothing from adapt: it learns as it runs, or not at all"
-        remedy = "choose one that adapts"
-        if isinstance(spec, WaitingSpec):
-            remedy = "write quality: {recall: 0.95} in place of its slack, and its wait adapts"
+        remedy = _REMEDIES.get(spec.kind, "write quality: {recall: 0.95} in place of its slack, and its wait adapts")
         raise spec.fail("strategy", spec.strategy.name, problem, remedy)
     with Lease(lake, f"adapt-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)

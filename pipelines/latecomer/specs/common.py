@@ -163,6 +163,13 @@ _OFTEN_WRITTEN = {
     **dict.fromkeys(("order_by", "rank_by"), ("score",)),
 }
 """Other languages' words for keys, and the keys that may be meant."""
+_SHOWN = {
+    "streams": "{alias: stream}, for example {f: flights}",
+    "select": "{name: call}, for example {n: count()}",
+    "quality": "{period: 1 d} and what is promised",
+    "schedule": '{repair: "@hourly"}',
+}
+"""What mappings look like, by their place."""
 
 
 class Reader:
@@ -176,7 +183,7 @@ class Reader:
                 path,
                 data,
                 "must be a mapping of keys to values",
-                "see the examples that `latecomer init` writes",
+                f"write {shown}" if (shown := _SHOWN.get(path)) else "see the examples that `latecomer init` writes",
             )
         self._left: dict[str, Any] = {}
         for key, value in data.items():
@@ -212,8 +219,11 @@ class Reader:
             return default if value is None and default is not _MISSING else value
         if default is _MISSING:
             close = difflib.get_close_matches(name, list(self._left), n=1, cutoff=0.7)
-            remedy = f"is {close[0]!r} a typo for it?" if close else "add it"
-            at = self.key(close[0]) if close else None
+            other = [key for key in self._left if name in _OFTEN_WRITTEN.get(key.lower(), ())]
+            remedy = (
+                f"is {close[0]!r} a typo for it?" if close else f"is {other[0]!r} meant for it?" if other else "add it"
+            )
+            at = self.key((close or other)[0]) if close or other else None
             raise SpecError(self.source, self.key(name), _MISSING, "is missing", remedy, at=at)
         return default
 
@@ -318,7 +328,9 @@ def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:
     if value is default:
         return tuple(value)
     if not isinstance(value, (list, tuple)) or not value:
-        raise reader.fail(name, value, "must be a list with an entry or more", "write [first, second]")
+        one = isinstance(value, str) and value.strip() and len(value) <= 60
+        remedy = f"write [{value}]" if one else "write [first, second]"
+        raise reader.fail(name, value, "must be a list with an entry or more", remedy)
     for place, item in enumerate(value):
         if not isinstance(item, str) or not item.strip():
             raise reader.fail(f"{name}[{place}]", item, "must be text", "write text, in quotes where YAML needs them")

@@ -177,6 +177,9 @@ def _guarded(
     for piece, name in _NEVER_THERE:
         if piece in outside:
             raise SpecError(source, key, text, f"contains {name}", "write one plain expression")
+    for piece, word in (("&&", "and"), ("||", "or")):
+        if piece in outside:
+            raise SpecError(source, key, text, f"contains {piece}", f"write `{word}` if that is meant")
     parts[::2] = [part.replace("==", "=") for part in parts[::2]]
 
     def parsed(sql: str) -> Any:

@@ -95,11 +95,22 @@ def _read(text: str, source: str) -> tuple[Any, dict[str, int]]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join((error.problem or "cannot be read").split())
+        remedy = next((remedy for piece, remedy in _MENDED.items() if piece in problem), "correct that line")
+        if "expected ':'" in problem:  # it was missed where the key began, and found out later
+            mark = error.context_mark or mark
         line = None if mark is None else mark.line + 1
-        raise SpecError(source, "", None, f"is not valid YAML: {problem}", "correct that line", line) from None
+        raise SpecError(source, "", None, f"is not valid YAML: {problem}", remedy, line) from None
     except Exception as error:  # whatever a foreign parser makes of arbitrary bytes is the file's fault
         problem = (str(error).splitlines() or ["cannot be read"])[0]
         raise SpecError(source, "", None, f"is not valid YAML: {problem}", "correct the file") from None
+
+
+_MENDED = {
+    "could not find expected ':'": "write `key: value`, with a colon and a space",
+    "that cannot start any token": "put the value in quotes",
+    "expected ',' or": "put an expression that holds quotes or commas in double quotes, or close the bracket",
+}
+"""What to do about the parser's problems, by what they say."""
 
 
 @dataclass(slots=True)
@@ -151,7 +162,7 @@ def _refused(event: Any, count: int, documents: int) -> tuple[str, str] | None:
     from ruamel.yaml.events import AliasEvent, DocumentStartEvent, NodeEvent
 
     if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
-        return "uses a YAML anchor or alias", "write the value itself"
+        return "uses a YAML anchor or alias", "write the value itself, in quotes if it begins with * or &"
     if isinstance(event, DocumentStartEvent) and (event.tags or event.version not in (None, (1, 2))):
         return "has a YAML directive", "remove the line that starts with %"
     if isinstance(event, NodeEvent) and getattr(event, "ctag", None):

@@ -58,12 +58,13 @@ def schedule_of(reader: Reader) -> Schedule:
 
 def _cron(inner: Reader, name: str, default: str | None) -> str | None:
     value = inner.take(name, default)
-    if value is None or value in _PRESETS:
+    if value is None or (value in _PRESETS and (name, value) != ("interval", "@once")):
         return value
     if (
         not isinstance(value, str)
         or not _CRON.fullmatch(value.strip())
         or not all(map(_FIELD.fullmatch, value.split()))
     ):
-        raise inner.fail(name, value, "is not a cron expression", f"write five fields, or one of {', '.join(_PRESETS)}")
+        presets = [each for each in _PRESETS if name != "interval" or each != "@once"]
+        raise inner.fail(name, value, "is not a cron expression", f"write five fields, or one of {', '.join(presets)}")
     return value.strip()
