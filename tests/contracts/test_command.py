@@ -1,5 +1,6 @@
 """The command where it needs no Spark: help, exit codes, one line per error."""
 
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ GOOD = "name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recal
 def test_help_teaches():
     done = call("--help")
     assert done.returncode == 0
-    names = "ingest run repair backfill adapt check export explain status forget init bench"
+    names = "ingest run repair backfill adapt check export explain validate status forget init bench"
     for command in names.split():
         assert command in done.stdout
 
@@ -158,3 +159,21 @@ def test_decimals_without_a_common_type_are_named():
     )
     said = outcomes._fault(wide)
     assert "two decimals" in said and "(9e37 cannot be represented as Decimal(38, 2))" in said and "ansi" not in said
+
+
+def test_validate_tells_the_mistakes_of_all_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "bad.yaml").write_text(GOOD.replace("join", "joint"))
+    (tmp_path / "worse.yaml").write_text(GOOD.replace("1 s", "1 parsec"))
+    done = call("validate", "good.yaml")
+    assert (done.returncode, done.stdout.strip()) == (0, "1 of 1 query file valid")
+    done = call("validate", *sorted(path.name for path in tmp_path.glob("*.yaml")))
+    assert done.returncode == 2 and done.stdout.strip() == "1 of 3 query files valid"
+    bad, worse = done.stderr.splitlines()
+    assert "bad.yaml:2: kind: 'joint'" in bad and "worse.yaml:4: window: '1 parsec'" in worse
+    done = call("validate", "good.yaml", "--lake", "lake", "--json")
+    assert (
+        done.returncode == 2
+        and "streams.l: 'a': is not a stream of" in json.loads(done.stdout)["problems"]["good.yaml"]
+    )

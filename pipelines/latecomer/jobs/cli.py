@@ -411,7 +411,8 @@ def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> Non
     """Show what other waits would have given.
 
     From stored history: how complete answers would have been for each possible wait or retention, how many rows it would
-    have held, and which was used. A theta join shows its plan instead, a membership what its filters saved.
+    have held, and which was used. A theta join also shows its plan, a membership what its filters saved; where they promise nothing,
+    that alone.
     """
     from latecomer.jobs import explain as job
     from latecomer.lake.location import Lake
@@ -419,6 +420,37 @@ def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> Non
     spec = _load(query)
     curve = job.explain(Lake(lake_uri), spec, plot=plot)
     _report(as_json, curve.to_dict(), curve.to_text())
+
+
+@main.command()
+@click.argument("queries", nargs=-1, required=True, metavar="QUERY.yaml...", type=click.Path(path_type=Path))
+@click.option("--lake", "lake_uri", metavar="URI", help="A lake whose streams and columns they are to fit, too.")
+@JSON
+def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> None:
+    """Check query files without running them, each to its first mistake; starts no Spark.
+
+    Exit code 2 where one of them has a mistake. For a repository of queries, before they reach Airflow.
+    """
+    from latecomer.lake import schemas
+    from latecomer.lake.location import Lake
+    from latecomer.specs.common import SpecError
+
+    lake = None if lake_uri is None else Lake(lake_uri)
+    problems: dict[str, str] = {}
+    for query in queries:
+        try:
+            spec = _load(query)
+            if lake is not None:
+                schemas.check(lake, spec)
+        except SpecError as error:
+            problems[str(query)] = str(error)
+    if problems and not as_json:
+        for line in problems.values():
+            click.echo(f"latecomer: {line}", err=True)
+    good = len(queries) - len(problems)
+    _report(as_json, {"valid": good, "problems": problems}, f"{good} of {counted(len(queries), 'query file')} valid")
+    if problems:
+        raise SystemExit(2)
 
 
 @main.command()
