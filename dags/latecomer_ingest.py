@@ -11,6 +11,8 @@ Each stream that a query file names is an asset, updated when its folder was ing
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -36,9 +38,10 @@ def folders() -> list[Path]:
 
 
 def marker(folder: Path) -> dict[str, Any]:
-    """What a folder holds, and for which lake: equal markers mean that there is nothing to ingest."""
+    """What a folder holds (in few words, however many files), and for which lake: equal markers mean that there is nothing to ingest."""
     files = [(p, p.stat()) for p in sorted(folder.iterdir()) if p.is_file() and p.name[0] != "."]
-    return {"lake": LAKE, "files": [[p.name, s.st_size, s.st_mtime_ns] for p, s in files]}
+    names = json.dumps([[p.name, s.st_size, s.st_mtime_ns] for p, s in files])
+    return {"lake": LAKE, "files": len(files), "names": hashlib.sha256(names.encode()).hexdigest()}
 
 
 def news(folder: Path, context: Any, ask: Callable[[], dict[str, Any]] = status) -> dict[str, Any] | None:

@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from latecomer.core.windows import Grid, Observed
 from latecomer.jobs import element as elements
+from latecomer.jobs.explain import explain
 from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
+from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.membership import MembershipStage
@@ -119,6 +121,10 @@ def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element, recal
     assert sum(r["expected"] for r in ledger) == len(final) and sum(r["on_time"] for r in ledger) == len(first)
     if spec.strategy.name == "mcf":
         assert sum(r["tested"] for r in ledger) >= sum(r["candidates"] for r in ledger) >= len(first)
+    if spec.strategy.name in ("one_filter", "exact"):
+        assert {r[name] for r in ledger for name in ("tested", "moved_bytes", "false_positive_rate")} == {None}
+        assert check(lake, spec, report_dir=tmp_path / "report").report.is_file()
+        assert f"strategy {spec.strategy.name} counts nothing about filters" in explain(lake, spec).to_text()
 
 
 @pytest.mark.parametrize("window", [SAME, OWN, TWO_ALIKE])

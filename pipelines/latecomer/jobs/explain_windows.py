@@ -115,11 +115,13 @@ def _done(rows: pd.DataFrame) -> Point | None:
     if not len(judged):
         return None
     kept, periods = promise.kept(rows)
+    due = judged["windows" if "windows" in judged else "expected"].astype(float)  # what the share is a share of
+    held = promise.known(rows)
     return Point(
         int(judged["wait_mean_us"].mean()),
-        float(judged["achieved_on_time"].mean()),
+        float((judged["achieved_on_time"] * due).sum() / due.sum()),
         kept / periods,
-        float(promise.known(rows)["rows_held_mean"].mean()),
+        float(held.loc[held["rows"] > 0, "rows_held_mean"].mean()),  # a flush leaves periods to which no row came
     )
 
 
@@ -136,6 +138,8 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
     window = counts[0]["_m"]
     table = rows.where(F.col("_m") == window).drop("ok", "shard", "ts").toArrow()
     parts, streams, comparisons = stage.window_join.encoded(table)
+    name = stage.spec.strategy.name
+    runs = f"; {name} compares in its own way, fast_theta_join would go by this plan"
     plan = theta.plan(streams, comparisons, stage.spec.strategy.partitions)
     start = window * stage.grid.slide_us
     names, conditions = [alias for alias, _ in stage.spec.streams], [_says(each) for each in stage.spec.conditions]
@@ -147,7 +151,10 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
     shown = plan.to_text(names, conditions, cuts)
     if plot is not None:
         _draw_plan(plan, names, conditions, f"{stage.spec.name}: the largest window so far", plot)
-    lines = [f"largest window starts at {text.instant(start)}, {counts[0]['count']:,} rows", shown]
+    lines = [
+        f"largest window starts at {text.instant(start)}, {counts[0]['count']:,} rows{runs if name != 'fast_theta_join' else ''}",
+        shown,
+    ]
     return Text(stage.spec.name, lines, {"window_start_us": start, "rows": counts[0]["count"], "plan": shown})
 
 
@@ -201,6 +208,8 @@ def _cut_short(says: str) -> str:
 def _filters(lake: Lake, spec: MembershipSpec, plot: Path | None) -> Text:
     """What the filters let through, and what they saved; as a picture, period by period."""
     rows = books.ledger(lake, spec).to_pandas()
+    if not spec.counts_filters:
+        return Text(spec.name, [f"strategy {spec.strategy.name} counts nothing about filters; mcf and bloom do"], {})
     if plot is not None:
         _draw_filters(rows, spec, plot)
     names = ("tested", "candidates", "confirmed", "filter_bytes", "moved_bytes", "exact_bytes")
@@ -209,7 +218,7 @@ def _filters(lake: Lake, spec: MembershipSpec, plot: Path | None) -> Text:
     rate = (values["candidates"] - values["confirmed"]) / absent if absent else 0.0
     values_all: dict[str, Any] = values | {"false_positive_rate": rate, "bound": spec.false_positive_rate}
     lines = [
-        f"{values['tested']:,} elements tested, {values['candidates']:,} passed the filters, {values['confirmed']:,} are in every stream",
+        f"{values['tested']:,} elements tested, {values['candidates']:,} passed the filters, {values['confirmed']:,} were in every stream (before repair)",
         f"false-positive rate of the filters {rate:.2g}, bound {spec.false_positive_rate:g}",
         f"{values['moved_bytes']:,} bytes moved between streams; an exact semi-join would move {values['exact_bytes']:,}",
     ]

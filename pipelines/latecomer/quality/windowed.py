@@ -70,11 +70,13 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
         "slack_mean_us": pa.array(rows["slack_mean_us"].to_numpy(float), from_pandas=True),
     }
     if isinstance(spec, MembershipSpec):
+        unknown = np.full(len(index), not spec.counts_filters)
         for name in ("tested", "candidates", "confirmed", "filter_bytes", "moved_bytes", "exact_bytes"):
-            columns[name] = pa.array(rows[name].fillna(0).to_numpy().astype(np.int64))
+            columns[name] = pa.array(rows[name].fillna(0).to_numpy().astype(np.int64), mask=unknown)
         absent = (rows["tested"].fillna(0) - rows["confirmed"].fillna(0)).to_numpy(float)
         passed = (rows["candidates"].fillna(0) - rows["confirmed"].fillna(0)).to_numpy(float)
-        columns["false_positive_rate"] = pa.array(np.where(absent > 0, passed / np.maximum(absent, 1), 0.0))
+        rate = np.where(absent > 0, passed / np.maximum(absent, 1), 0.0)
+        columns["false_positive_rate"] = pa.array(rate, mask=unknown)
         columns["false_positive_bound"] = pa.array(np.full(len(index), spec.false_positive_rate))
     for name in truth.columns.difference(["expected", "on_time", "achieved"]):
         values = truth[name].fillna(0).to_numpy()

@@ -386,7 +386,7 @@ class MembershipStage(WindowedStage):
     @property
     def _noted(self) -> bool:
         """Are the filters' figures a function of the windows alone, and so of the ledger?"""
-        return self.spec.strategy.name != "one_filter"
+        return self.spec.counts_filters
 
     def _add(self, window: int, counts: dict[str, int]) -> None:
         own = self.extras.setdefault(self._period(window), {})

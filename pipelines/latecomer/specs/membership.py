@@ -53,6 +53,11 @@ class MembershipSpec(WaitingSpec):
         return (self.window, *self.other_windows)
 
     @property
+    def counts_filters(self) -> bool:
+        """Are the filters' figures in the ledger? Not where there are none, nor where one filter errs by what happens to close together."""
+        return self.strategy.name in ("mcf", "bloom")
+
+    @property
     def result_keys(self) -> tuple[str, ...]:
         """Window and element."""
         return (*WINDOW, "element")
