@@ -127,8 +127,7 @@ def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element, recal
         assert f"strategy {spec.strategy.name} counts nothing about filters" in explain(lake, spec).to_text()
 
 
-@pytest.mark.parametrize("window", [SAME, OWN, TWO_ALIKE])
-@pytest.mark.parametrize("slack_s", [0, 2])
+@pytest.mark.parametrize(("window", "slack_s"), [(SAME, 2), (OWN, 0), (TWO_ALIKE, 2)])
 def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spark, window, slack_s):
     streams = "{x: a, y: b, z: a}" if window == TWO_ALIKE else "{x: a, y: b}"
     table, spec = data(5), query(f"mcf, slack: {slack_s} s", window=window, streams=streams)

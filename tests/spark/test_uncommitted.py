@@ -17,7 +17,7 @@ from latecomer.spark.run import run
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import parse_query
 
-from tests.support import commands
+from tests.support import in_gateway
 
 QUERY_OF_ALL = """\
 name: top
@@ -36,7 +36,7 @@ def minutes(first, end, header, *more):
     return f"event_ts,{header}\n" + "".join(f"{day + np.timedelta64(m, 'm')}Z,{m}{tail}\n" for m in range(first, end))
 
 
-def test_columns_of_an_ingestion_that_never_counted_reach_no_query(lake, tmp_path):
+def test_columns_of_an_ingestion_that_never_counted_reach_no_query(lake, tmp_path, spark):
     """It was killed when its rows stood in the table, a query ran, and other content came, in which the same columns are of other types."""
     for name, text in [
         ("a", minutes(0, 300, "v")), ("killed", minutes(300, 400, "v,extra,code", "7", "7")),
@@ -46,7 +46,7 @@ def test_columns_of_an_ingestion_that_never_counted_reach_no_query(lake, tmp_pat
     query, of_s = parse_query(QUERY_OF_ALL), IngestOptions(stream="s")
     ingest(lake, [str(tmp_path / "a.csv")], of_s)
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
-    assert commands.call(*command, crash_at="ingest:events").returncode == -signal.SIGKILL
+    assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
     assert "extra" in small.shape(lake, "events", "s").names and "extra" not in columns(lake, "s").names
     run(lake, query)
     assert not {"extra", "code"} & set(views.results(lake, query).column_names)
@@ -57,7 +57,7 @@ def test_columns_of_an_ingestion_that_never_counted_reach_no_query(lake, tmp_pat
     assert not check(lake, query, audit=3).broken
 
 
-def test_a_stream_of_which_no_row_counts_is_not_there(lake, tmp_path):
+def test_a_stream_of_which_no_row_counts_is_not_there(lake, tmp_path, spark):
     (tmp_path / "o.csv").write_text(minutes(0, 300, "v"))
     (tmp_path / "killed.csv").write_text(minutes(0, 300, "v"))
     (tmp_path / "other.csv").write_text(minutes(0, 600, "v", "25").replace(",25\n", ".25\n"))
@@ -65,7 +65,7 @@ def test_a_stream_of_which_no_row_counts_is_not_there(lake, tmp_path):
     query, of_s = parse_query(sums), IngestOptions(stream="s")
     ingest(lake, [str(tmp_path / "o.csv")], IngestOptions(stream="o"))
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
-    assert commands.call(*command, crash_at="ingest:events").returncode == -signal.SIGKILL
+    assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
     with pytest.raises(SpecError, match=r"no row of it was ever ingested; ingest some first; use one of o"):
         run(lake, query)
     ingest(lake, [str(tmp_path / "other.csv")], of_s)
@@ -80,7 +80,7 @@ def test_spark_reads_the_stream_as_it_was_committed(lake, tmp_path, spark, few, 
     (tmp_path / "killed.csv").write_text(minutes(30, 40, "v,extra", "7"))
     ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
-    assert commands.call(*command, crash_at="ingest:events").returncode == -signal.SIGKILL
+    assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
     monkeypatch.setattr(tables, "expects_few", lambda session: few)
     monkeypatch.setattr(tables, "MOST_FILES", 0)  # Delta's own reader
     found = tables.events(spark, lake, "s")
@@ -95,7 +95,7 @@ def test_a_version_before_a_killed_ingestion_is_read_however_old_it_is(lake, tmp
     for log in Path(lake.table("events", "s"), "_delta_log").iterdir():
         os.utime(log, (time.time() - 20 * 86_400,) * 2)
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
-    assert commands.call(*command, crash_at="ingest:events").returncode == -signal.SIGKILL
+    assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
     monkeypatch.setattr(tables, "expects_few", lambda session: False)
     monkeypatch.setattr(tables, "_of_files", lambda *given: None)
     assert tables.events(spark, lake, "s").count() == 30
@@ -112,7 +112,7 @@ def test_what_wakes_up_when_its_ingestion_was_taken_back_is_never_seen(lake, tmp
     for stream in ("s", "t"):
         ingest(lake, [str(tmp_path / "old.csv")], IngestOptions(stream=stream))
     command = ["ingest", "--lake", lake.uri, "s=" + str(tmp_path / "asleep.csv"), "t=" + str(tmp_path / "asleep.csv")]
-    assert commands.call(*command, crash_at="ingest:planned").returncode == -signal.SIGKILL
+    assert in_gateway.call(spark, *map(str, command), crash_at="ingest:planned").returncode == -signal.SIGKILL
     ingest(lake, [str(tmp_path / "other.csv")], IngestOptions(stream="s"))
     late = open_events(lake, "t").to_pyarrow_table().append_column("woke", pa.array([1] * 30))
     assert small.append(lake, "events", "t", late, "ingest", 2)  # the number of what was planned and taken back

@@ -1,8 +1,8 @@
 """`explain` for the windowed kinds: error, hit rate or recall against the wait, the plan of a theta join, the filters of a membership.
 
 Where a target is stated, history says what wait every answer (or result, or member of a final top-k) would have required, so one pass
-gives the whole curve. Rows held at a wait are the measured arrival rate times window and wait. The *clairvoyant* is the least constant wait
-that keeps the promise in the promised share of periods.
+gives the whole curve; and a row's arrival says how long it would have been held, until its last window closes. The *clairvoyant* is the
+least constant wait that keeps the promise in the promised share of periods.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Text:
 
 def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) -> Explained | Text:
     """What every wait would have given; of a theta join and a membership also what the work is, and that alone where they promise nothing."""
-    waits = spec.promises or not isinstance(spec, WaitingSpec)
-    if isinstance(spec, MembershipSpec) and not waits:
+    curved = spec.promises or not isinstance(spec, WaitingSpec)
+    if isinstance(spec, MembershipSpec) and not curved:
         return _filters(lake, spec, plot)
     from latecomer.spark.kinds import stage_of
     from latecomer.spark.session import tuned
 
     stage: Any = stage_of(spec, tuned(lake, state.seq_to), lake)
-    if not waits:
+    if not curved:
         return _plan(stage, state.seq_to, plot)
     more: tuple[str, ...] = ()
     if isinstance(spec, WaitingSpec):
@@ -68,10 +68,9 @@ def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) 
     history = [each for shard in stage.history(state.seq_to) for each in shard]
     confidence = spec.confidence
     rows = books.ledger(lake, spec).to_pandas()
-    grid = stage.grid
-    span_us = max(len(rows) * spec.period_us, 1)
-    rate = float(rows["rows"].sum()) / span_us if len(rows) else 0.0
-    points = [_point(history, grid, spec, wait, rate) for wait in _waits(history)]
+    grid, waits = stage.grid, _waits(history)
+    held = stage.held(state.seq_to, waits)
+    points = [_point(history, grid, spec, wait, mean) for wait, mean in zip(waits, held, strict=True)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
     share = {"aggregate": "answers within error", "topk": "hit rate"}.get(spec.kind, "recall")
     found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(rows), "wait", share, more)
@@ -93,7 +92,7 @@ def _waits(history: list[Observed]) -> list[int]:
     return sorted({0, *(int(required[order[p]]) for p in places), int(required[order[-1]])})
 
 
-def _point(history: list[Observed], grid: Grid, spec: WindowedSpec, wait_us: int, rate: float) -> Point:
+def _point(history: list[Observed], grid: Grid, spec: WindowedSpec, wait_us: int, held: float) -> Point:
     lost: dict[int, float] = {}
     total: dict[int, float] = {}
     for each in history:
@@ -106,7 +105,7 @@ def _point(history: list[Observed], grid: Grid, spec: WindowedSpec, wait_us: int
         wait_us,
         1.0 - sum(lost.values()) / whole if whole else 1.0,
         sum(met) / len(met) if met else 1.0,
-        rate * (grid.size_us + wait_us),
+        held,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from latecomer.core.histogram import merge_counts
 from latecomer.core.looks import by_window, every_number, spans_of
 from latecomer.core.order import distinct
 from latecomer.core.thinning import Thinning, crowded
-from latecomer.core.time import NEVER
+from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.windows import Lookout, Observed
 from latecomer.spark import scan, tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US
@@ -159,6 +159,20 @@ class WindowHistory(WindowRows):
         wanted = [{last + 1: span} for _ in range(self.shards)]
         found = self.observed(self.waited(self._pieces(self._start(), seq_to), 0, seq_to, wanted), wanted)
         return [each.get(last + 1, []) for each in found]
+
+    def held(self, seq_to: int, waits_us: Sequence[int]) -> list[float]:
+        """Rows that each constant wait would have held on average over stream time, of the arrivals before `seq_to`: a row from its
+        arrival until its last window closes."""
+        area, low, high = np.zeros(len(waits_us)), FOREVER, NEVER
+        for piece in self._pieces(self._start(), seq_to):
+            spoken = piece.stream_time_us > NEVER
+            time = piece.stream_time_us[spoken]
+            if not len(time):
+                continue
+            low, high = min(low, int(time.min())), max(high, int(time.max()))
+            until = self.grid.end(self.last_of(piece.event_time_us[spoken], piece.side[spoken])) - time
+            area += [np.maximum(until + wait, 0).sum(dtype=np.float64) for wait in waits_us]
+        return [each / max(high - low, 1) for each in area.tolist()]
 
     def waited(
         self, pieces: Iterable[Arrivals], seq_from: int, seq_to: int, wanted: list[dict[int, tuple[int, int]]]
