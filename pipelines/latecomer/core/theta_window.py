@@ -210,14 +210,14 @@ class WindowJoin:
         each = np.diff(first)
         number = np.arange(len(begins)) - np.repeat(first[:-1], each)
         rank[order] = np.repeat(number, np.diff(np.append(begins, len(order))))
-        ranks = np.split(rank, np.cumsum([len(columns[0]) for columns in streams])[:-1])
+        ends = np.cumsum([part.num_rows for part in parts])[:-1]
+        ranks = np.split(rank, ends)
         if self.method is None and len(streams) == 2:
             found = theta.latest(streams, comparisons, ranks)
             sums = np.add.reduceat(np.concatenate(found)[order], begins).astype(object)
         else:
             which = np.searchsorted(both[0][order[begins[first[:-1]]]], both[0])
-            windows = np.split(which, np.cumsum([len(columns[0]) for columns in streams])[:-1])
-            sums = self._grown(streams, comparisons, ranks, windows, each)
+            sums = self._grown(streams, comparisons, ranks, np.split(which, ends), each)
         some = np.flatnonzero(sums > 0)
         at = order[begins[some]]
         return both[0][at], both[1][at], sums[some].tolist()

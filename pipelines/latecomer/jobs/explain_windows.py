@@ -137,8 +137,6 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
     window = counts[0]["_m"]
     table = rows.where(F.col("_m") == window).drop("ok", "shard", "ts").toArrow()
     parts, streams, comparisons = stage.window_join.encoded(table)
-    name = stage.spec.strategy.name
-    runs = f"; {name} compares in its own way, fast_theta_join would go by this plan"
     plan = theta.plan(streams, comparisons, stage.spec.strategy.partitions)
     start = window * stage.grid.slide_us
     names, conditions = [alias for alias, _ in stage.spec.streams], [_says(each) for each in stage.spec.conditions]
@@ -150,11 +148,15 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
     shown = plan.to_text(names, conditions, cuts)
     if plot is not None:
         _draw_plan(plan, names, conditions, f"{stage.spec.name}: the largest window so far", plot)
-    lines = [
-        f"largest window starts at {text.instant(start)}, {counts[0]['count']:,} rows{runs if name != 'fast_theta_join' else ''}",
-        shown,
-    ]
-    return Text(stage.spec.name, lines, {"window_start_us": start, "rows": counts[0]["count"], "plan": shown})
+    largest, name = (
+        f"largest window starts at {text.instant(start)}, {counts[0]['count']:,} rows",
+        stage.spec.strategy.name,
+    )
+    if name != "fast_theta_join":
+        largest += f"; {name} compares in its own way, fast_theta_join would go by this plan"
+    return Text(
+        stage.spec.name, [largest, shown], {"window_start_us": start, "rows": counts[0]["count"], "plan": shown}
+    )
 
 
 def _says(condition: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,11 @@ def is_committed(lake: Lake, number: int) -> bool:
     return number in lake.ingested
 
 
+def undone(lake: Lake, but: int | None = None) -> Callable[[int], bool]:
+    """Of numbers of ingestions, those whose commits do not count: they were never committed, nor are they the one that is at work (`but`)."""
+    return lambda number: number != but and not is_committed(lake, number)
+
+
 def open_ingested(lake: Lake, area: str, stream: str) -> DeltaTable | None:
     """A stream's table, of ``events`` or ``quarantine``, as ingestions have committed it; None where none has.
 
@@ -42,7 +47,7 @@ def open_ingested(lake: Lake, area: str, stream: str) -> DeltaTable | None:
     table = small.open_table(lake, area, stream)
     if table is None:
         return None
-    return small.before(lake, area, stream, table, "ingest", lambda number: not is_committed(lake, number))
+    return small.before(lake, area, stream, table, "ingest", undone(lake))
 
 
 def open_events(lake: Lake, stream: str) -> DeltaTable | None:
@@ -61,7 +66,19 @@ def open_events(lake: Lake, stream: str) -> DeltaTable | None:
 def kept_out(lake: Lake, stream: str, last: int) -> pa.Table | None:
     """The stream's rows in quarantine, of committed ingestions up to number `last`; None where none ever was."""
     table = open_ingested(lake, "quarantine", stream)
-    return None if table is None else table.to_pyarrow_dataset().to_table(filter=pc.field("ingest_id") <= last)
+    if table is None:
+        return None
+    with small.named(lake, "quarantine", stream):
+        return table.to_pyarrow_dataset().to_table(filter=pc.field("ingest_id") <= last)
+
+
+def count_kept_out(lake: Lake, stream: str, last: int) -> int:
+    """How many rows `kept_out` has."""
+    table = open_ingested(lake, "quarantine", stream)
+    if table is None:
+        return 0
+    with small.named(lake, "quarantine", stream):
+        return int(table.to_pyarrow_dataset().count_rows(filter=pc.field("ingest_id") <= last))
 
 
 def columns(lake: Lake, stream: str) -> pa.Schema:

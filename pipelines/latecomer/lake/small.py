@@ -47,7 +47,7 @@ def properties(area: str) -> dict[str, str]:
 
 
 @contextmanager
-def _named(lake: Lake, area: str, name: str) -> Iterator[None]:
+def named(lake: Lake, area: str, name: str) -> Iterator[None]:
     """Add the table's name to an error of reading it: its files may be gone or damaged, or their store may not answer."""
     try:
         yield
@@ -58,7 +58,7 @@ def _named(lake: Lake, area: str, name: str) -> Iterator[None]:
 
 def open_table(lake: Lake, area: str, name: str) -> DeltaTable | None:
     """The Delta table at a place, None where there is none."""
-    with _named(lake, area, name):
+    with named(lake, area, name):
         if not lake.exists(area, name):
             return None
         return DeltaTable(lake.table(area, name), storage_options=lake.storage_options)
@@ -71,7 +71,7 @@ def read(
     table = open_table(lake, area, name)
     if table is None:
         return None
-    with _named(lake, area, name):
+    with named(lake, area, name):
         return table.to_pyarrow_dataset().to_table(columns=columns, filter=filter)
 
 
@@ -80,7 +80,7 @@ def read_known(lake: Lake, area: str, name: str, columns: Iterable[str]) -> pa.T
     table = open_table(lake, area, name)
     if table is None:
         return None
-    with _named(lake, area, name):
+    with named(lake, area, name):
         rows = table.to_pyarrow_dataset()
         return rows.to_table(columns=[column for column in dict.fromkeys(columns) if column in rows.schema.names])
 
@@ -92,7 +92,7 @@ def batches(
     table = open_table(lake, area, name)
     if table is None:
         return
-    with _named(lake, area, name):
+    with named(lake, area, name):
         for batch in table.to_pyarrow_dataset().scanner(columns=columns, filter=filter).to_batches():
             if batch.num_rows:
                 yield batch
@@ -191,7 +191,7 @@ def before(
     while (done := found.transaction_version(app_id)) is not None and undone(done):
         if found.version() == 0:
             return None
-        with _named(lake, area, name):
+        with named(lake, area, name):
             found = DeltaTable(
                 lake.table(area, name), version=found.version() - 1, storage_options=lake.storage_options
             )
@@ -240,7 +240,7 @@ def count(lake: Lake, area: str, name: str, filter: pc.Expression | None = None)
     table = open_table(lake, area, name)
     if table is None:
         return 0
-    with _named(lake, area, name):
+    with named(lake, area, name):
         return int(table.to_pyarrow_dataset().count_rows(filter=filter))
 
 

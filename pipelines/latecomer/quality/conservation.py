@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import journal, small, views
-from latecomer.lake.ingestions import kept_out, last_committed, quarantined
+from latecomer.lake.ingestions import count_kept_out, last_committed, quarantined
 from latecomer.lake.location import Lake
 from latecomer.spark.kinds import open_ledger
 from latecomer.specs.join import JoinSpec
@@ -104,8 +104,8 @@ def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
 def _kept_out(lake: Lake, streams: set[str]) -> dict[str, int]:
     """Rows that ingestions counted as quarantined, and those that are; an ingestion at work does not count."""
     last = last_committed(lake)
-    kept = [rows for stream in streams if (rows := kept_out(lake, stream, last)) is not None]
-    return {"left": quarantined(lake, streams, last), "right": sum(rows.num_rows for rows in kept)}
+    kept = sum(count_kept_out(lake, stream, last) for stream in streams)
+    return {"left": quarantined(lake, streams, last), "right": kept}
 
 
 def _not_yet_counted(lake: Lake, query: str, state: journal.RunState) -> int:

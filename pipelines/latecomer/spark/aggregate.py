@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from latecomer.core import aggregate as core
 from latecomer.core.looks import spans_of
-from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
+from latecomer.core.slack import Fixed, LargestDelay, Proportional
 from latecomer.core.time import FOREVER
 from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.spark import ranks
@@ -31,7 +31,7 @@ from latecomer.spark.query import check_columns, sql
 from latecomer.spark.types import is_number
 from latecomer.spark.window_history import Waited
 from latecomer.spark.window_repair import Due
-from latecomer.spark.window_rows import Closing
+from latecomer.spark.window_rows import Closing, calibrated
 from latecomer.spark.windowed import WindowedStage
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec
@@ -54,7 +54,7 @@ def policies_of(spec: AggregateSpec, grid: Grid) -> list[SlackPolicy]:
         if strategy.name in ("hpm", "aq_k_slack"):
             return Proportional(strategy.kp, strategy.kd, strategy.alpha, grid.granularity_us)
         if strategy.name == "calibrated":
-            return CalibratedSlack(spec.probability, grid, spec.period_us, strategy.confidence)
+            return calibrated(spec, grid, spec.probability)
         if strategy.name == "mp_k_slack":
             return LargestDelay()
         return Fixed(FOREVER if strategy.slack_us is None else strategy.slack_us)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
-from latecomer.lake.ingestions import committed_seq, ingested_before, is_committed, last_arrivals, last_committed
+from latecomer.lake.ingestions import committed_seq, ingested_before, last_arrivals, last_committed, undone
 from latecomer.lake.landing import digest, find, format_of, readable
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
@@ -297,7 +297,7 @@ class _Ingestion:
         self.lease.confirm()
         for area in ("events", "quarantine"):
             for stream in self.lake.names(area):
-                small.take_back(self.lake, area, stream, "ingest", lambda number: not is_committed(self.lake, number))
+                small.take_back(self.lake, area, stream, "ingest", undone(self.lake))
         return None
 
     def _what(self) -> dict[str, object]:
@@ -381,7 +381,7 @@ class _Ingestion:
                 area, stream = job
                 rows = self._event_rows(ordered, stream) if area == "events" else self._bad_rows(judged, stream, number)
                 self.lease.confirm()
-                tables.append(rows, self.lake, area, stream, "ingest", number, undone=self._undone(number))
+                tables.append(rows, self.lake, area, stream, "ingest", number, undone=undone(self.lake, number))
                 crash.point(f"ingest:{area}")
 
             with ThreadPoolExecutor(_WRITERS) as pool:
@@ -420,19 +420,15 @@ class _Ingestion:
             own = events.filter(pc.equal(events["_stream"], stream)).select(list(columns.values())).sort_by("seq")
             own = own.rename_columns(list(columns))
             self.lease.confirm()
-            small.append(self.lake, "events", stream, own, "ingest", number, self._undone(number))
+            small.append(self.lake, "events", stream, own, "ingest", number, undone(self.lake, number))
             crash.point("ingest:events")
         if any(c["quarantined"] for c in counts.values()):
             bad = self._bad_rows(judged, None, number).toArrow()
             for stream in sorted(stream for stream, c in counts.items() if c["quarantined"]):
                 own = bad.filter(pc.equal(bad["_stream"], stream)).drop_columns(["_stream"])
                 self.lease.confirm()
-                small.append(self.lake, "quarantine", stream, own, "ingest", number, self._undone(number))
+                small.append(self.lake, "quarantine", stream, own, "ingest", number, undone(self.lake, number))
                 crash.point("ingest:quarantine")
-
-    def _undone(self, number: int) -> Callable[[int], bool]:
-        """Which commits are neither of this ingestion nor of one that was committed: of a writer that woke up when its plan was void."""
-        return lambda other: other != number and not is_committed(self.lake, other)
 
     def _commit(self, counts: dict[str, dict[str, int]], good: int, number: int) -> dict[str, dict[str, int]]:
         self.check_in_place()

@@ -78,7 +78,7 @@ def run(
     from latecomer.lake.ingestions import committed_seq
 
     started = time.monotonic()
-    if not committed_seq(lake) and not lake.exists("ingest", "committed"):
+    if not lake.exists("ingest", "committed"):
         raise InputError("--lake", lake.uri, "has nothing ingested", "ingest first, or check the path")
     schemas.check(lake, spec)  # before a JVM is started, and before a mistake is taken for a change
     with Lease(lake, f"run-{spec.name}") as lease:

@@ -298,7 +298,8 @@ def append(
     """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
 
     Rows that are here already are committed from here, and so are rows of which `few` are expected, or of which, where that is None, the session
-    expects few (:func:`latecomer.spark.session.tune`). `undone`: as for :func:`latecomer.lake.small.append`. Where they turn out to be too many, or too wide, for that, they are computed again and written by Spark.
+    expects few (:func:`latecomer.spark.session.tune`). Where they turn out to be too many, or too wide, for that, they are computed again and
+    written by Spark. `undone` is as :func:`latecomer.lake.small.append` has it.
     """
     here = rows if isinstance(rows, pa.Table) else None
     if here is None and (expects_few(rows.sparkSession) if few is None else few):

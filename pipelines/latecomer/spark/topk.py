@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from latecomer.core.looks import spans_of
-from latecomer.core.slack import AdaptiveWaitSlack, CalibratedSlack, Fixed
+from latecomer.core.slack import AdaptiveWaitSlack, Fixed
 from latecomer.core.topk import AdaptiveWait
 from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
@@ -25,7 +25,7 @@ from latecomer.spark.query import check_columns, sql
 from latecomer.spark.session import expects_few
 from latecomer.spark.window_history import Waited
 from latecomer.spark.window_repair import Due
-from latecomer.spark.window_rows import Closing
+from latecomer.spark.window_rows import Closing, calibrated
 from latecomer.spark.windowed import WindowedStage
 from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.common import folded
@@ -56,7 +56,7 @@ def policies_of(spec: TopKSpec, grid: Grid) -> list[SlackPolicy]:
         )
         return [AdaptiveWaitSlack(wait)]
     if strategy.name == "calibrated":
-        return [CalibratedSlack(min(spec.hit_rate, 0.9999), grid, spec.period_us, strategy.confidence)]
+        return [calibrated(spec, grid, spec.hit_rate)]
     return [Fixed(0)]
 
 

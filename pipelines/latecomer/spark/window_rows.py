@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
+def calibrated(spec: WindowedSpec, grid: Grid, target: float) -> SlackPolicy:
+    """The policy that learns the wait for a target; of 1, which none can promise, for one near it."""
+    return CalibratedSlack(min(target, 0.9999), grid, spec.period_us, spec.confidence)
+
+
 def controls_of(spec: WindowedSpec, policies: list[SlackPolicy], state: dict[str, Any] | None) -> list[WindowControl]:
     """One control plane per shard, as a micro-batch's state left them."""
     grid = Grid(spec.window.size_us, spec.window.slide_us)
@@ -93,7 +98,7 @@ class WindowRows(Stage):
         """One slack policy per shard, at its start. Here the query's constant, or one that is chosen for its recall."""
         wait = spec.wait
         if wait.slack_us is None:
-            return [CalibratedSlack(min(wait.recall, 0.9999), grid, spec.period_us, wait.confidence)]
+            return [calibrated(spec, grid, wait.recall)]
         return [Fixed(wait.slack_us)]
 
     def policies(self) -> list[SlackPolicy]:

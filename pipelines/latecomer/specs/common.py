@@ -220,10 +220,9 @@ class Reader:
         if default is _MISSING:
             close = difflib.get_close_matches(name, list(self._left), n=1, cutoff=0.7)
             other = [key for key in self._left if name in _OFTEN_WRITTEN.get(key.lower(), ())]
-            remedy = (
-                f"is {close[0]!r} a typo for it?" if close else f"is {other[0]!r} meant for it?" if other else "add it"
-            )
-            at = self.key((close or other)[0]) if close or other else None
+            found = next(iter(close or other), None)
+            remedy = "add it" if found is None else f"is {found!r} {'a typo' if close else 'meant'} for it?"
+            at = None if found is None else self.key(found)
             raise SpecError(self.source, self.key(name), _MISSING, "is missing", remedy, at=at)
         return default
 

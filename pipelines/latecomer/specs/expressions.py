@@ -174,12 +174,9 @@ def _guarded(
         raise SpecError(source, key, text, "contains a NUL character", "write one plain expression")
     parts = _QUOTED.split(text)
     outside = "".join(parts[::2])
-    for piece, name in _NEVER_THERE:
+    for piece, (name, remedy) in _NEVER_THERE.items():
         if piece in outside:
-            raise SpecError(source, key, text, f"contains {name}", "write one plain expression")
-    for piece, word in (("&&", "and"), ("||", "or")):
-        if piece in outside:
-            raise SpecError(source, key, text, f"contains {piece}", f"write `{word}` if that is meant")
+            raise SpecError(source, key, text, f"contains {name}", remedy)
     parts[::2] = [part.replace("==", "=") for part in parts[::2]]
 
     def parsed(sql: str) -> Any:
@@ -233,14 +230,18 @@ def _in_quotes(parts: Sequence[str], parsed: Callable[[str], Any]) -> str | None
     return None
 
 
-_NEVER_THERE = (
-    (";", "a semicolon"),
-    ("--", "a comment"),
-    ("/*", "a comment"),
-    ("`", "a back-tick"),
-    ("===", "==="),
-    ("$", "a dollar sign"),
-)
+_PLAIN = "write one plain expression"
+_NEVER_THERE = {
+    ";": ("a semicolon", _PLAIN),
+    "--": ("a comment", _PLAIN),
+    "/*": ("a comment", _PLAIN),
+    "`": ("a back-tick", _PLAIN),
+    "===": ("===", _PLAIN),
+    "$": ("a dollar sign", _PLAIN),
+    "&&": ("&&", "write `and` if that is meant"),
+    "||": ("||", "write `or` if that is meant"),
+}
+"""Marks that no expression has, their names, and what to do."""
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
 """Texts and quoted names; what `split` gives at odd places."""
 
