@@ -99,12 +99,13 @@ class CheckOperator(BaseOperator):
             process.terminate()
 
 
-def status() -> dict[str, Any]:
-    """What the lake holds, from ``latecomer status``; called by tasks, never while parsing."""
+def status(*queries: str) -> dict[str, Any]:
+    """What the lake holds, from ``latecomer status``: of all its queries, or of these; called by tasks, never while parsing."""
     import json
     import subprocess
 
-    done = subprocess.run(["latecomer", "status", "--lake", LAKE, "--json"], capture_output=True, text=True)
+    only = [f"--query={name}" for name in queries]
+    done = subprocess.run(["latecomer", "status", "--lake", LAKE, *only, "--json"], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-1000:])
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -170,7 +171,7 @@ def _problem(spec: Any, owners: dict[str, Path]) -> str | None:
     if spec.name in owners:
         return f"name {spec.name!r} is taken by {owners[spec.name].name}; give each query a name of its own"
     schedule = spec.schedule
-    for key in ("repair", "adapt", "audit", "interval"):
+    for key in ("run", "repair", "adapt", "audit", "interval"):
         value = getattr(schedule, key)
         if value is None or value == "@once":
             continue

@@ -1,7 +1,7 @@
 """The DAGs of each query file.
 
-``<query>``: run, check; scheduled by the assets of its streams, whichever of them has news, and once when it is new: its streams
-may have had their rows before.
+``<query>``: run, check; scheduled by the assets of its streams, whichever of them has news, once when it is new (its streams
+may have had their rows before), and on the query's own schedule, for what a run that failed has left. Skipped where no row waits.
 ``<query>__repair``: repair, check; one DAG with one run at a time, so that repair never meets itself. Started by each run
 of ``<query>`` it applies the Gamma rule, which is cheap where nothing is due; on the query's own schedule, or by hand, it
 flushes what stays below Gamma (``{"flush": false}`` as the run's configuration keeps it from that). Where no late row waits it is skipped.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
+from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
 from latecomer.specs.common import shown
 from latecomer_common import (
@@ -51,11 +52,17 @@ FLUSH_OR_NOT = (
 
 
 def once_ingested(spec: Any) -> Callable[[Any], None]:
-    """What `run` does first: skip while a stream has no row. Any of the query's streams starts it, also the first of two."""
+    """What `run` does first: skip while a stream has no row, and, unless started by hand, where the query has read every row.
+
+    Any of the query's streams starts it, also the first of two, and its schedule whether something is new or not.
+    """
 
     def before(context: Any) -> None:
-        if (reason := awaited(spec, status()["streams"])) is not None:
+        found = status(spec.name)
+        if (reason := awaited(spec, found["streams"])) is not None:
             skip(reason)
+        if context["dag_run"].run_type != "manual" and any(each.get("backlog") == 0 for each in found["queries"]):
+            skip(f"{spec.name} has read every row of its streams")
 
     return before
 
@@ -70,8 +77,8 @@ def once_run(spec: Any, *, by_hand: bool = False, late: bool = False) -> Callabl
     def before(context: Any) -> None:
         if by_hand and context["dag_run"].run_type == "scheduled":
             skip(f"{spec.name} states no schedule.interval: its backfills are those that are asked for")
-        found = status()
-        mine = next((each for each in found["queries"] if each["query"] == spec.name), None)
+        found = status(spec.name)
+        mine = next(iter(found["queries"]), None)
         if mine is None:
             reason = awaited(spec, found["streams"])
             skip(f"{spec.name} has not been run in {LAKE} yet" + (f": {reason}" if reason else ""))
@@ -107,19 +114,19 @@ def build(path: Path, spec: Any) -> list[DAG]:
     news = AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)))
     with DAG(
         dag_id=spec.name,
-        schedule=AssetOrTimeSchedule(timetable=OnceTimetable(), assets=news),
+        schedule=AssetOrTimeSchedule(timetable=_tick(schedule.run, at_once=True), assets=news),
         **common(
-            "Answers what is new and checks what was promised: whenever one of its streams has new rows, and once when "
-            "its query file is new. Skipped while a stream has no row."
+            "Answers what is new and checks what was promised: whenever one of its streams has new rows, once when "
+            f"its query file is new, and on its schedule (`{schedule.run}`) what a run that failed has left. Skipped "
+            "while a stream has no row, and where none waits."
         ),
     ) as main:
         spark_task(
             "run", "run", *query, outlets=[answers_asset(spec.name)], pre_execute=once_ingested(spec)
         ) >> CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
-    tick = OnceTimetable() if schedule.repair == "@once" else CronTriggerTimetable(schedule.repair, timezone="UTC")
     with DAG(
         dag_id=f"{spec.name}__repair",
-        schedule=AssetOrTimeSchedule(timetable=tick, assets=[answers_asset(spec.name)]),
+        schedule=AssetOrTimeSchedule(timetable=_tick(schedule.repair), assets=[answers_asset(spec.name)]),
         params={"flush": FLUSH},
         **common(
             f"Corrects answers for rows that came too late, until they are exact, and checks: after each run of "
@@ -166,6 +173,11 @@ def build(path: Path, spec: Any) -> list[DAG]:
             spark_task("backfill", "backfill", *query, *range_, pre_execute=asked)
         dags.append(backfill)
     return dags
+
+
+def _tick(cron: str, *, at_once: bool = False) -> BaseTimetable:
+    """When a schedule fires; with `at_once` also as soon as the DAG is new."""
+    return OnceTimetable() if cron == "@once" else CronTriggerTimetable(cron, timezone="UTC", run_immediately=at_once)
 
 
 def _first_day(start: str | None) -> datetime | None:

@@ -140,6 +140,11 @@ def test_status_shows_the_other_queries(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "state of q: has format 2" in done.stdout and REMEDY in done.stdout
     assert any(line.split()[:2] == ["other", "1"] for line in done.stdout.splitlines())
+    done = call("status", "--lake", lake.uri, "--query", "other", "--query", "third")
+    assert done.returncode == 0 and "state of q" not in done.stdout, done.stdout
+    assert "third: has not been run here" in done.stdout and "other  " in done.stdout
+    done = call("status", "--lake", lake.uri, "--query", "../q")
+    assert done.returncode == 2 and "'../q'" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_a_changed_query_is_refused_by_key_or_where_an_earlier_version_wrote_its_state_as_a_whole(tmp_path):

@@ -90,7 +90,9 @@ def test_every_kind_has_its_dags(project):
     assert found["dags"] == expected
     assert found["connections"] == ["latecomer_spark"]
     assert {found["schedules"][f"{name}{of}"] for name in QUERIES for of in ("", "__repair")} == {"AssetOrTimeSchedule"}
-    assert found["by"]["near"] == "AssetAny" and found["times"]["near"] == "OnceTimetable"
+    assert found["by"]["near"] == "AssetAny"
+    assert found["times"]["near"] == found["times"]["near__repair"] == "CronTriggerTimetable"
+    assert found["times"]["pairs"] == "OnceTimetable"
     assert found["schedules"]["pairs__backfill"] == "CronDataIntervalTimetable"
     assert found["active"] == [1] and found["each"] == [1] and found["catchup"] == [False]
     assert found["outlets"]["near.run"] == ["latecomer://on_time/near"]
@@ -103,7 +105,7 @@ def test_a_dags_page_opens_with_what_it_does(project):
     opens = {name: text.split("\n\n")[0] for name, text in docs.items()}
     assert len(set(opens.values())) >= 5 and all(len(first) < 400 for first in opens.values())
     for name, said in {
-        "near": "whenever one of its streams has new rows",
+        "near": "on its schedule (`@hourly`) what a run that failed has left",
         "near__repair": "more than 5 s (`gamma`), on its schedule (`@hourly`)",
         "near__adapt": "how long to wait",
         "pairs__audit": "(`@weekly`)",

@@ -1,6 +1,7 @@
 """Every DAG of every kind, run for real by ``dag.test()``: spark-submit, a small lake, a report."""
 
 from tests.dags.support import QUERIES
+from tests.support import events
 
 
 def test_every_dag_of_every_kind_succeeds(filled):
@@ -40,3 +41,26 @@ def test_the_report_has_every_query(filled):
     project, _ = filled
     pages = {path.name for path in (project.folder / "reports").glob("*.html")}
     assert {"index.html", *(f"{name}.html" for name in QUERIES)} <= pages
+
+
+STARTS = """
+import json, os, sys
+sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+from airflow.dag_processing.dagbag import DagBag
+task = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]).dags["near"].task_dict["run"]
+def start(run_type):
+    try:
+        task._pre_execute_hook({"dag_run": type("Run", (), {"run_type": run_type})})
+    except Exception as error:
+        return str(error)
+print(json.dumps({run_type: start(run_type) for run_type in ("manual", "scheduled", "asset_triggered")}))
+"""
+
+
+def test_a_run_that_has_read_every_row_is_for_runs_by_hand(filled, tmp_path):
+    project, _ = filled
+    done = "near has read every row of its streams"
+    assert project.python(STARTS) == {"manual": None, "scheduled": done, "asset_triggered": done}
+    rows = events.write(events.disordered(12, rows=9).drop_columns(["seq"]), tmp_path / "rows.parquet")
+    project.call("latecomer", "ingest", "--lake", str(project.lake), "--by", "stream", rows)
+    assert set(project.python(STARTS).values()) == {None}

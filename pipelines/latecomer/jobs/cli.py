@@ -455,13 +455,14 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> 
 
 @main.command()
 @LAKE
+@click.option("--query", "only", multiple=True, metavar="NAME", help="Only of this query; may be repeated.")
 @JSON
-def status(lake_uri: str, as_json: bool) -> None:
+def status(lake_uri: str, only: tuple[str, ...], as_json: bool) -> None:
     """Show streams, queries, rows, backlog, last run and check."""
     from latecomer.jobs import status as job
     from latecomer.lake.location import Lake
 
-    found = job.status(Lake(lake_uri))
+    found = job.status(Lake(lake_uri), only)
     _report(as_json, found, job.render(found))
 
 

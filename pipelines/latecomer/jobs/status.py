@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,16 +16,25 @@ from latecomer.lake import journal, small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import half_forgotten
 from latecomer.lake.location import Lake
-from latecomer.specs.common import counted
+from latecomer.specs.common import NAME, counted
 
 
-def status(lake: Lake) -> dict[str, Any]:
-    """Everything `render` shows, as JSON-able values."""
+def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
+    """Everything `render` shows, as JSON-able values; of these queries, where `only` names any.
+
+    Raises
+    ------
+    InputError
+        One of `only` is no name that a query can have.
+    """
     from latecomer.lake.ingestions import committed_seq, stream_totals
 
+    for name in only:
+        if not NAME.fullmatch(name):
+            raise InputError("--query", name, "is no name of a query", "write what its file says after `name:`")
     available = committed_seq(lake)
     queries = []
-    for name in sorted({*lake.names("state"), *half_forgotten(lake)}):
+    for name in sorted(only or {*lake.names("state"), *half_forgotten(lake)}):
         try:
             found = _query(lake, name, available)
         except (OtherVersion, InputError, DeltaError, pa.ArrowException, OSError) as error:
@@ -32,7 +42,9 @@ def status(lake: Lake) -> dict[str, Any]:
             found = {"query": name, "problem": text.one_line(str(error))}
         if found is not None:
             queries.append(found)
-    return {"lake": lake.uri, "next_seq": available, "streams": stream_totals(lake), "queries": queries}
+    found = {"lake": lake.uri, "next_seq": available, "streams": stream_totals(lake), "queries": queries}
+    never = sorted(set(only) - {each["query"] for each in queries})
+    return found | ({"never_run": never} if never else {})
 
 
 def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
@@ -109,9 +121,14 @@ def render(found: dict[str, Any]) -> str:
     shown = [query for query in found["queries"] if "problem" not in query]
     rows = [(q["query"], *(_cell(q.get(key)) for key in header[1:])) for q in shown]
     lines += (
-        ["", text.table(header, rows)] if rows else ["", "no query has been run yet"] if not found["queries"] else []
+        ["", text.table(header, rows)]
+        if rows
+        else ["", "no query has been run yet"]
+        if not (found["queries"] or found.get("never_run"))
+        else []
     )
     lines += [f"{q['query']}: {q['problem']}" for q in found["queries"] if "problem" in q]
+    lines += [f"{name}: has not been run here" for name in found.get("never_run", ())]
     return "\n".join(lines)
 
 

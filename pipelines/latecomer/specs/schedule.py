@@ -19,12 +19,13 @@ class Schedule:
 
     start: str | None
     interval: str | None
+    run: str
     repair: str
     adapt: str
     audit: str | None
 
 
-DEFAULT = Schedule(None, None, "@hourly", "@daily", None)
+DEFAULT = Schedule(None, None, "@hourly", "@hourly", "@daily", None)
 
 
 def schedule_of(reader: Reader) -> Schedule:
@@ -48,6 +49,7 @@ def schedule_of(reader: Reader) -> Schedule:
     found = Schedule(
         start,
         _cron(inner, "interval", None),
+        _cron(inner, "run", DEFAULT.run) or DEFAULT.run,
         _cron(inner, "repair", DEFAULT.repair) or DEFAULT.repair,
         _cron(inner, "adapt", DEFAULT.adapt) or DEFAULT.adapt,
         _cron(inner, "audit", DEFAULT.audit),
