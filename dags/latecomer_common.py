@@ -19,7 +19,7 @@ from latecomer.specs.loading import load_query
 
 ROOT = Path(__file__).resolve().parents[1]
 QUERIES = Path(os.environ.get("LATECOMER_QUERIES") or ROOT / "include" / "queries")
-LANDING = Path(os.environ.get("LATECOMER_LANDING") or ROOT / "build" / "landing")
+LANDING = os.environ.get("LATECOMER_LANDING") or str(ROOT / "build" / "landing")
 LAKE = os.environ.get("LATECOMER_LAKE") or str(ROOT / "build" / "lake")
 REPORTS = os.environ.get("LATECOMER_REPORTS") or str(ROOT / "build" / "reports")
 SUBMIT = str(ROOT / "pipelines" / "latecomer" / "jobs" / "submit.py")

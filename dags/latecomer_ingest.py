@@ -7,6 +7,9 @@ still: all of it where `together` failed. A folder that cannot be ingested holds
 in which nothing changed since its last ingestion is skipped, and no query is started for it.
 
 Each stream that a query file names is an asset, updated when its folder was ingested; a ``_by_`` folder updates them all.
+
+The landing folder may be in a bucket (``s3://BUCKET/PREFIX``). That is not looked into while this file is parsed, so its folders are those of
+the streams that query files name, and one ``_by_<column>`` for each column of ``LATECOMER_LANDING_BY`` (with commas between).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,24 +35,53 @@ NEWS = AssetAlias("latecomer_news")
 """What `together` updates: the assets of the streams that it took."""
 
 
-def folders() -> list[Path]:
-    """Sub-folders of the landing folder whose names say what they hold; others (``.git``, ``_tmp``) are left alone."""
-    inside = LANDING.iterdir() if LANDING.is_dir() else ()
-    return sorted(p for p in inside if p.is_dir() and (STREAM.fullmatch(p.name) or BY.fullmatch(p.name)))
+@dataclass(frozen=True, order=True)
+class Folder:
+    """A folder of the landing folder, by its `name`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{LANDING.rstrip('/')}/{self.name}"
 
 
-def marker(folder: Path) -> dict[str, Any]:
+def folders(named: list[str]) -> list[Folder]:
+    """Folders in the landing folder whose names say what they hold; others (``.git``, ``_tmp``) are left alone. In a bucket those of the streams `named`."""
+    if "://" in LANDING:
+        columns = re.findall(r"[^,\s]+", os.environ.get("LATECOMER_LANDING_BY", ""))
+        return sorted(map(Folder, {*named, *(f"_by_{column}" for column in columns)}))
+    there = Path(LANDING)
+    inside = [each.name for each in there.iterdir() if each.is_dir()] if there.is_dir() else []
+    return sorted(Folder(name) for name in inside if STREAM.fullmatch(name) or BY.fullmatch(name))
+
+
+def marker(folder: Folder) -> dict[str, Any]:
     """What a folder holds (in few words, however many files), and for which lake: equal markers mean that there is nothing to ingest."""
-    files = [(p, p.stat()) for p in sorted(folder.iterdir()) if p.is_file() and p.name[0] != "."]
-    names = json.dumps([[p.name, s.st_size, s.st_mtime_ns] for p, s in files])
+    names = json.dumps(files := _files(str(folder)))
     return {"lake": LAKE, "files": len(files), "names": hashlib.sha256(names.encode()).hexdigest()}
 
 
-def news(folder: Path, context: Any, ask: Callable[[], dict[str, Any]] = status) -> dict[str, Any] | None:
+def _files(folder: str) -> list[list[Any]]:
+    """Name, size and time of each file that is not hidden; a folder is one too, as the command says that it reads none."""
+    if "://" not in folder:
+        inside = sorted(each for each in Path(folder).iterdir() if each.name[0] != ".")
+        files = [(each, each.stat()) for each in inside if each.is_file()]
+        folders = [each.name for each in inside if each.name[0] != "_" and each.is_dir()]
+        return [[each.name, found.st_size, found.st_mtime_ns] for each, found in files] + [[each] for each in folders]
+    from latecomer.lake.landing_file import Folder as Found  # not while parsing
+    from latecomer.lake.landing_file import look
+
+    there = look(folder)
+    if not isinstance(there, Found):
+        return []
+    return [[file.name, *file.marks()] for file in there.files] + [[each] for each in there.folders]
+
+
+def news(folder: Folder, context: Any, ask: Callable[[], dict[str, Any]] = status) -> dict[str, Any] | None:
     """The folder's marker if something is new in it, else None; the lake's status is what `ask` says."""
     found = marker(folder)
-    if not found["files"] and not any(p.is_dir() and p.name[0] not in "._" for p in folder.iterdir()):
-        return None  # of folders alone the command says that it reads none
+    if not found["files"]:
+        return None
     # of a task that is not mapped (-1), the newest; without the index it would be a list of all
     newest = {"include_prior_dates": True, "map_indexes": -1}
     tasks = [(f"ingest_{folder.name}", "marker"), (TOGETHER, folder.name)]
@@ -60,7 +93,7 @@ def news(folder: Path, context: Any, ask: Callable[[], dict[str, Any]] = status)
     return None if (folder.name in known if STREAM.fullmatch(folder.name) else known) else found
 
 
-def hooks(folder: Path) -> dict[str, Callable[..., None]]:
+def hooks(folder: Folder) -> dict[str, Callable[..., None]]:
     """Skip before a folder's task where nothing is new; after it remember what was there before it."""
     seen: dict[str, Any] = {}
 
@@ -76,9 +109,9 @@ def hooks(folder: Path) -> dict[str, Callable[..., None]]:
     return {"pre_execute": before, "post_execute": after}
 
 
-def hooks_together(streams: list[Path]) -> dict[str, Callable[..., None]]:
+def hooks_together(streams: list[Folder]) -> dict[str, Callable[..., None]]:
     """Skip before `together` unless there is something to bring in order; after it remember what it took, and update its assets."""
-    taken: dict[Path, dict[str, Any]] = {}
+    taken: dict[Folder, dict[str, Any]] = {}
 
     def before(context: Any) -> None:
         taken.clear()
@@ -106,7 +139,7 @@ with DAG(
     **SETTINGS,
 ) as dag:
     _before = None
-    _found = folders()
+    _found = folders(_named)
     _streams = [folder for folder in _found if not BY.fullmatch(folder.name)]
     if len(_streams) > 1:
         _before = spark_task(TOGETHER, outlets=[NEWS], retries=0, **hooks_together(_streams))

@@ -12,6 +12,7 @@ from latecomer.core import landing
 from latecomer.core.landing import FileProblem, TextRows, read_csv, read_json
 from latecomer.lake.errors import InputError
 from latecomer.lake.landing import content, digest, find, readable
+from latecomer.lake.landing_file import look
 
 LINES = "event_ts,v\n1,a\n2,b\n"
 
@@ -76,7 +77,7 @@ def test_a_name_too_long_is_said_in_one_line(tmp_path):
 )
 def test_the_same_rows_however_they_were_saved(tmp_path, raw):
     (tmp_path / "a.csv").write_bytes(raw)
-    text = csv_of(content(tmp_path / "a.csv"))
+    text = csv_of(content(look(str(tmp_path / "a.csv"))))
     assert text.rows.to_pydict() == {"event_ts": ["1", "2"], "v": ["a", "b"]}
     assert text.lines.to_pylist() == [2, 3] and not text.bad
 
@@ -99,7 +100,7 @@ def test_what_cannot_be_read_says_why(tmp_path, raw, says):
         assert len(csv_of(raw).rows) + len(csv_of(raw).bad) == 2
         return
     with pytest.raises(FileProblem, match=says):
-        csv_of(content(tmp_path / "a.csv"))
+        csv_of(content(look(str(tmp_path / "a.csv"))))
 
 
 def test_a_header_cell_may_hold_a_line_break():
@@ -171,8 +172,8 @@ def test_a_forced_format_counts_for_every_visible_file_of_a_folder(tmp_path):
     for name in ("sub", "_delta_log", ".git"):
         (tmp_path / name).mkdir(exist_ok=True)
     found, others = find([str(tmp_path)], None)
-    assert others.pop() == tmp_path / "sub"
-    assert [path.name for path in found] == ["b.parquet"] and [path.name for path in others] == ["a.log", "c"]
+    assert others.pop() == str(tmp_path / "sub")
+    assert [path.name for path in found] == ["b.parquet"] and others == [str(tmp_path / "a.log"), str(tmp_path / "c")]
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no file"):
         find([str(tmp_path / "empty")], "json")

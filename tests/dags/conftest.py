@@ -18,8 +18,7 @@ def project(tmp_path_factory):
 @pytest.fixture(scope="session")
 def database(project):
     """Airflow's metadata database."""
-    project.call("airflow", "db", "migrate")
-    return project
+    return project.migrate()
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,9 @@ print("DAGS " + json.dumps(done))
 """Runs DAGs by ``dag.test()``; ``NAME=JSON`` is a run with a configuration, ``touch=FILE`` makes a file news."""
 
 
+_MIGRATED: list[bytes] = []
+
+
 def free_port() -> int:
     """A port that nothing listens on."""
     with socket.socket() as probe:
@@ -97,6 +100,8 @@ class Project:
     """Folders of one test project, and the environment that points Airflow and the command at them."""
 
     folder: Path
+    watched: str | None = None
+    """The landing folder, where it is not the project's own."""
 
     @property
     def lake(self) -> Path:
@@ -119,7 +124,7 @@ class Project:
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
             "LATECOMER_QUERIES": str(self.queries),
-            "LATECOMER_LANDING": str(self.landing),
+            "LATECOMER_LANDING": self.watched or str(self.landing),
             "LATECOMER_LAKE": str(self.lake),
             "LATECOMER_REPORTS": str(self.folder / "reports"),
             "LATECOMER_RETRIES": "0",
@@ -143,6 +148,16 @@ class Project:
         (self.folder / "airflow").mkdir()
         for name in kinds:
             (self.queries / f"{name}.yaml").write_text(f"name: {name}{ALL_QUERIES[name]}", encoding="utf-8")
+        return self
+
+    def migrate(self) -> Project:
+        """Make Airflow's metadata database: a copy of one that ``airflow db migrate`` made for the first project of this process."""
+        made = self.folder / "airflow" / "airflow.db"
+        if _MIGRATED:
+            made.write_bytes(_MIGRATED[0])
+        else:
+            self.call("airflow", "db", "migrate")
+            _MIGRATED.append(made.read_bytes())
         return self
 
     def call(self, *command: str, codes: tuple[int, ...] = (0,), timeout: float = 300, both: bool = False) -> str:

@@ -10,7 +10,7 @@ def test_a_broken_promise_is_an_error_that_names_it(tmp_path):
     file.write_text(file.read_text().replace("recall: 0.5", "recall: 0.5, rows_held: 1"))
     (project.landing / "_by_stream").mkdir()
     events.write(events.disordered(11, rows=300).drop_columns(["seq"]), project.landing / "_by_stream" / "rows.parquet")
-    project.call("airflow", "db", "migrate")
+    project.migrate()
     (_, (_, state, tasks)), said = project.run_dags("latecomer_ingest", "near")
     assert (state, tasks) == ("failed", {"run": "success", "check": "failed"})
     lines = said.splitlines()

@@ -17,7 +17,7 @@ def half(tmp_path_factory):
     (project.landing / "a").mkdir()
     ours = table.filter([name == "a" for name in table["stream"].to_pylist()])
     events.write(ours.drop_columns(["seq", "stream"]), project.landing / "a" / "rows.parquet")
-    project.call("airflow", "db", "migrate")
+    project.migrate()
     wanted = ["latecomer_ingest", "latecomer_ingest", "near", "near__repair", "near__adapt"]
     return project, *project.run_dags(*wanted, "pairs__audit", "pairs__backfill")
 

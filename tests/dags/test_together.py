@@ -50,8 +50,7 @@ def landed(tmp_path):
     project = Project(tmp_path / "project").write(("near",))
     for stream, seed in STREAMS.items():
         land(project, stream, seed)
-    project.call("airflow", "db", "migrate")
-    return project
+    return project.migrate()
 
 
 @pytest.mark.skipif(not offered(), reason="this command takes one stream at a time")

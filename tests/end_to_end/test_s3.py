@@ -4,6 +4,8 @@ The server runs on a free port of this machine and keeps its objects in a tempor
 is atomic there. ``make setup`` fetches it (infra/test_jars.txt).
 """
 
+import gzip
+import io
 import json
 import os
 import socket
@@ -13,17 +15,20 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from latecomer.lake import small, views
+from latecomer.lake import landing_file, small, views
 from latecomer.lake.errors import InputError
+from latecomer.lake.landing_file import look
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.specs.loading import load_query
 from minio import Minio
 
+from tests.dags.support import Project
 from tests.support import commands, events
 
 JARS = Path(__file__).resolve().parents[2] / ".jvm" / "s3"
@@ -130,29 +135,11 @@ def store(tmp_path_factory):
     server.wait()
 
 
-def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
-    table = events.disordered(7)
-    parquet = events.write(table.slice(0, 200), tmp_path / "10:30.parquet")  # copied: Spark reads no such name in place
-    pa.csv.write_csv(table.slice(200), tmp_path / "second.csv")  # staged in the lake, for the executors to read
-    landing = ["--by", "stream", parquet, str(tmp_path / "second.csv"), "--json"]
-    query = tmp_path / "pairs.yaml"
-    query.write_text(QUERY)
-    local = str(tmp_path / "lake")
-    commands = [
-        ["ingest", "--lake", LAKE, *landing],
-        ["run", str(query), "--lake", LAKE, "--until-seq", "99", "--json"],  # and on from the state in the bucket
-        ["run", str(query), "--lake", LAKE, "--flush", "--json"],
-        ["repair", str(query), "--lake", LAKE, "--flush", "--json"],
-        ["ingest", "--lake", local, *landing],
-        ["run", str(query), "--lake", local, "--flush", "--json"],
-        ["repair", str(query), "--lake", local, "--flush", "--json"],
-        ["check", str(query), "--lake", LAKE, "--json"],
-        ["export", str(query), "--lake", LAKE, "--table", "results", "--to", str(tmp_path / "out.parquet"), "--json"],
-        ["status", "--lake", LAKE, "--json"],
-    ]
+def carried_out(calls: list[list[str]]) -> list[dict]:
+    """What each command says, with ``--json``."""
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS],
-        input=json.dumps(commands),
+        input=json.dumps(calls),
         env=os.environ | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},  # a third less CPU for jobs this small
         capture_output=True,
         text=True,
@@ -160,9 +147,55 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(said) == len(commands)
+    assert len(said) == len(calls)
+    return said
+
+
+def land(store, folder):
+    """Some rows in three formats as objects of one folder, with what is no data beside them; all of them in one table."""
+    table = events.disordered(7)
+    plain, packed = io.BytesIO(), io.BytesIO()
+    pq.write_table(table.slice(0, 150), plain)
+    with gzip.open(packed, "wb") as file:
+        pa.csv.write_csv(table.slice(200, 50), file)
+    odd = io.BytesIO()  # copied: Spark reads no file of such a name in place
+    pq.write_table(table.slice(150, 50), odd)
+    nothing = b"event_ts,stream\n1,a\n"
+    data = {"10:30.parquet": odd.getvalue(), "first.parquet": plain.getvalue(), "second.csv.gz": packed.getvalue()}
+    for name in (".hidden.csv", "notes.txt", "old/first.csv", "_done/x.csv"):
+        data[name] = nothing
+    for name, content in data.items():
+        store.put_object(BUCKET, f"{folder}/{name}", io.BytesIO(content), len(content))
+    return table, {name: data[name] for name in ("10:30.parquet", "first.parquet", "second.csv.gz")}
+
+
+def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
+    table, data = land(store, "landing/_by_stream")
+    (tmp_path / "landing").mkdir()
+    for name, content in data.items():
+        (tmp_path / "landing" / name).write_bytes(content)
+    pa.csv.write_csv(table.slice(250), tmp_path / "third.csv")  # staged in the lake, for the executors to read
+    place = f"s3://{BUCKET}/landing/_by_stream"
+    landing = ["--by", "stream", "--json", str(tmp_path / "third.csv")]
+    query = tmp_path / "pairs.yaml"
+    query.write_text(QUERY)
+    local = str(tmp_path / "lake")
+    commands = [
+        ["ingest", "--lake", LAKE, *landing, f"s3a{place[2:]}/"],
+        ["run", str(query), "--lake", LAKE, "--until-seq", "99", "--json"],  # and on from the state in the bucket
+        ["run", str(query), "--lake", LAKE, "--flush", "--json"],
+        ["repair", str(query), "--lake", LAKE, "--flush", "--json"],
+        ["ingest", "--lake", local, *landing, str(tmp_path / "landing")],
+        ["run", str(query), "--lake", local, "--flush", "--json"],
+        ["repair", str(query), "--lake", local, "--flush", "--json"],
+        ["check", str(query), "--lake", LAKE, "--json"],
+        ["export", str(query), "--lake", LAKE, "--table", "results", "--to", str(tmp_path / "out.parquet"), "--json"],
+        ["status", "--lake", LAKE, "--json"],
+    ]
+    said = carried_out(commands)
     assert [each["seq_to"] for each in said if "seq_to" in each] == [300, 100, 300, 300, 300]
     assert said[0]["streams"] == said[4]["streams"] and said[0]["quarantined"] == 0
+    assert said[0]["left_out_files"] == [f"{place}/notes.txt", f"{place}/old"]
 
     spec = load_query(query)
     for name in ("results", "on_time", "corrections", "late", "ledger"):
@@ -184,6 +217,49 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
     )
     (row,) = status["queries"]
     assert (row["query"], row["backlog"], row["late_pending"], row["micro_batches"]) == ("pairs", 0, 0, 2)
+
+
+def test_an_object_is_read_again_only_if_it_was_written_to(store, monkeypatch):
+    store.put_object(BUCKET, "looks/a.csv", io.BytesIO(b"event_ts\n1\n"), 11)
+    first = look(f"s3://{BUCKET}/looks/a.csv")
+    assert first.looks() is None, "its time is that of this second"
+    later = time.time() + 100
+    monkeypatch.setattr(landing_file.time, "time", lambda: later)
+    known = first.looks()
+    assert known is not None and look(f"s3://{BUCKET}/looks/a.csv").looks() == known
+    time.sleep(1.1)  # the store's clock has ticks of a second
+    store.put_object(BUCKET, "looks/a.csv", io.BytesIO(b"event_ts\n2\n"), 11)
+    (again,) = look(f"s3://{BUCKET}/looks").files
+    assert again.looks() != known and first.stamp() == again.stamp() != (0, *first.listed)
+
+
+@pytest.mark.parametrize(
+    "place, said",
+    [
+        (f"s3://{BUCKET}/no/such.csv", "no such file or folder"),
+        ("s3://no-such-bucket/a.csv", "no such file or folder"),
+        ("s3:///a.csv", "has no bucket name"),
+        ("gs://bucket/a.csv", "the scheme 'gs' is not supported"),
+    ],
+)
+def test_what_is_not_there_is_one_line(store, tmp_path, place, said):
+    done = commands.call("ingest", "--lake", str(tmp_path / "lake"), "--stream", "a", place, timeout=100)
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_landing_folder_in_a_bucket_is_watched(store, tmp_path, monkeypatch):
+    project = Project(tmp_path / "project", watched=f"s3://{BUCKET}/watched").write(("near",)).migrate()
+    monkeypatch.setenv("LATECOMER_LANDING_BY", "stream")
+    ((_, state, tasks),), said = project.run_dags("latecomer_ingest")
+    assert state == "success" and tasks.pop("every_folder") == "success" and set(tasks.values()) == {"skipped"}, said
+    table, _ = land(store, "watched/_by_stream")
+    runs, said = project.run_dags("latecomer_ingest", "latecomer_ingest")
+    assert [tasks["ingest__by_stream"] for _, _, tasks in runs] == ["success", "skipped"], said[-3000:]
+    assert {tasks[name] for _, _, tasks in runs for name in ("together", "ingest_a", "ingest_b")} == {"skipped"}
+    expected = table.slice(0, 250).filter(pc.field("stream") == "a")  # into a local lake, whose Spark knows no bucket
+    kept = small.read(Lake(str(project.lake)), "events", "a")
+    names = ["event_ts", "k", "v", "note"]
+    assert kept.select(names).sort_by(names).to_pylist() == expected.select(names).sort_by(names).to_pylist()
 
 
 def racer() -> subprocess.Popen:

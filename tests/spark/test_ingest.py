@@ -16,6 +16,7 @@ from latecomer.lake import small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingestions import committed_seq, quarantined, stream_totals
 from latecomer.lake.landing import digest
+from latecomer.lake.landing_file import look
 from latecomer.spark import ingest as ingestion
 from latecomer.spark import landing_text, staging, tables
 from latecomer.spark.ingest import IngestOptions, ingest
@@ -106,7 +107,7 @@ def test_what_an_earlier_version_ingested_is_not_ingested_again(lake, tmp_path, 
     """Its digests did not tell the format."""
     (tmp_path / "a.txt").write_text("event_ts,v\n1,1\n2,2\n")
     with monkeypatch.context() as earlier:
-        noted = digest(tmp_path / "a.txt", '["s", null, "event_ts", "arrival_ts", "UTC"]')
+        noted = digest(look(str(tmp_path / "a.txt")), '["s", null, "event_ts", "arrival_ts", "UTC"]')
         earlier.setattr(ingestion, "_digest", lambda path, options: noted)
         ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
     again = ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))

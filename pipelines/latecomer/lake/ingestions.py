@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -122,13 +123,24 @@ def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> 
     return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
 
 
-def ingested_before(lake: Lake) -> tuple[set[str], dict[str, set[str]]]:
-    """Digests of what was ingested, and into which streams by path."""
-    rows = small.read(lake, "ingest", "committed", columns=["digests", "files", "counts"])
-    digests: set[str] = set()
-    streams: dict[str, set[str]] = {}
+@dataclass(frozen=True)
+class Before:
+    """What was ingested: digests of contents, looks of files (which earlier versions did not note), and into which streams by place."""
+
+    digests: set[str] = field(default_factory=set)
+    looks: set[str] = field(default_factory=set)
+    streams: dict[str, set[str]] = field(default_factory=dict)
+
+
+def ingested_before(lake: Lake) -> Before:
+    """All of it."""
+    found = Before()
+    there = small.shape(lake, "ingest", "committed").names
+    wanted = [name for name in ("digests", "files", "counts", "looks") if name in there]
+    rows = small.read(lake, "ingest", "committed", columns=wanted) if wanted else None
     for row in [] if rows is None else rows.to_pylist():
-        digests.update(row["digests"])
-        for path in row["files"]:
-            streams.setdefault(path, set()).update(json.loads(row["counts"]))
-    return digests, streams
+        found.digests.update(row["digests"])
+        found.looks.update(filter(None, row.get("looks") or ()))
+        for place in row["files"]:
+            found.streams.setdefault(place, set()).update(json.loads(row["counts"]))
+    return found

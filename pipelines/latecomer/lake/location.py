@@ -48,6 +48,19 @@ def region() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
 
 
+STORE_REMEDY = "check the bucket, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION"
+
+
+def object_store() -> fs.S3FileSystem:
+    """The object store that the environment names; paths in it are ``BUCKET/KEY``."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    parts = urlsplit(endpoint) if endpoint else None
+    return fs.S3FileSystem(
+        region=region(),
+        **({"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts else {}),
+    )
+
+
 class Lake:
     """A lake by its URI.
 
@@ -163,7 +176,7 @@ class Lake:
                 f"lake {self.uri}",
                 None,
                 f"the object store cannot be used ({' '.join(str(error).split())[:400]})",
-                "check the bucket, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+                STORE_REMEDY,
             ) from None
 
     def unwritable(self) -> str | None:
@@ -187,10 +200,4 @@ class Lake:
         """File system of the lake, and the lake's place in it: for files that are not tables."""
         if self.is_local:
             return fs.LocalFileSystem(), self.uri
-        endpoint = os.environ.get("AWS_ENDPOINT_URL")
-        parts = urlsplit(endpoint) if endpoint else None
-        filesystem = fs.S3FileSystem(
-            region=region(),
-            **({"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts else {}),
-        )
-        return filesystem, self.uri[len("s3://") :]
+        return object_store(), self.uri[len("s3://") :]

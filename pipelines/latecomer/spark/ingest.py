@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +27,7 @@ from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.ingestions import committed_seq, ingested_before, last_arrivals, last_committed, undone
 from latecomer.lake.landing import digest, find, format_of, readable
+from latecomer.lake.landing_file import LandingFile
 from latecomer.lake.lease import Lease
 from latecomer.lake.location import Lake
 from latecomer.spark import landing, landing_rows, tables
@@ -105,30 +105,28 @@ def ingest(
     started = time.monotonic()
     say = progress or (lambda line: None)
     left_out: list[str] = []
-    found: list[tuple[IngestOptions, list[tuple[Path, str]]]] = []
+    found: list[tuple[IngestOptions, list[_Seen]]] = []
+    looks = ingested_before(lake).looks
     for own, some in _by_stream(paths, options):
         _check_options(own)
         files, others = find(some, own.format)
-        left_out += map(str, others)
-        digests = []
-        for path in files:
-            with readable(path):
-                digests.append((path, _digest(path, own)))
-        found.append((own, digests))
+        left_out += others
+        found.append((own, [_seen(file, own, looks) for file in files]))
     with Lease(lake, "ingest") as lease:
-        known, streams_of = ingested_before(lake)
+        before = ingested_before(lake)
+        known, streams_of = before.digests, before.streams
         sources: list[_Source] = []
         skipped: list[str] = []
-        for own, digests in found:
+        for own, seen in found:
             fresh = []
-            for path, digested in digests:
-                if known & {digested, _without_format(digested)}:
-                    skipped.append(str(path))
+            for each in seen:
+                if each.digest is None or known & {each.digest, _without_format(each.digest)}:
+                    skipped.append(str(each.file))
                 else:
-                    known.add(digested)
-                    fresh.append((path, digested))
+                    known.add(each.digest)
+                    fresh.append(each)
             if fresh:
-                sources.append(_Source(own, *map(list, zip(*fresh, strict=True))))
+                sources.append(_Source(own, fresh))
         start = committed_seq(lake)
         if not sources:
             return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, {}, time.monotonic() - started)
@@ -150,7 +148,7 @@ def ingest(
             kept_out,
             skipped,
             left_out,
-            [str(path) for path in job.files if streams_of.get(str(path.resolve()), set()) & counts.keys()],
+            [str(file) for file in job.files if streams_of.get(file.place, set()) & counts.keys()],
             start,
             start + total,
             job.event_times_us,
@@ -164,12 +162,42 @@ ROW_BYTES = 16
 
 
 @dataclass(frozen=True)
+class _Seen:
+    """A file of a call.
+
+    Attributes
+    ----------
+    looks
+        What it looked like before it was read, and how it is to be read; None where that does not tell it from what it may become.
+    digest
+        Of its content; None where one that looked like that was ingested before, so that it was not read.
+    """
+
+    file: LandingFile
+    looks: str | None
+    digest: str | None
+
+
+def _seen(file: LandingFile, options: IngestOptions, known: set[str]) -> _Seen:
+    """A file and its digest, for which it is read from end to end unless its looks are `known`."""
+    now = file.looks()
+    looks = now and f"{_how(file, options)} {now}"
+    if looks in known:
+        return _Seen(file, looks, None)
+    with readable(file):
+        return _Seen(file, looks, _digest(file, options))
+
+
+@dataclass(frozen=True)
 class _Source:
-    """Files that are read alike, and their digests: a whole call's, or those of one of its streams."""
+    """Files that are read alike: a whole call's, or those of one of its streams; none of them was ingested before."""
 
     options: IngestOptions
-    files: list[Path]
-    digests: list[str]
+    seen: list[_Seen]
+
+    @property
+    def files(self) -> list[LandingFile]:
+        return [each.file for each in self.seen]
 
 
 @dataclass(frozen=True)
@@ -197,11 +225,11 @@ class _Ingestion:
 
     def __init__(self, lake: Lake, sources: list[_Source], start: int, lease: Lease) -> None:
         self.lake, self.sources, self.start, self.lease = lake, sources, start, lease
-        self.files = [path for each in sources for path in each.files]
-        self.digests = [digested for each in sources for digested in each.digests]
+        self.files = [file for each in sources for file in each.files]
+        self.digests = [str(seen.digest) for each in sources for seen in each.seen]
         self.spark = tuned(lake, sum(map(_size, self.files)) // ROW_BYTES)
         self._stamps = {
-            path: _stamp(path) for s in sources for path in s.files if format_of(path, s.options.format) == "parquet"
+            file: file.stamp() for s in sources for file in s.files if format_of(file, s.options.format) == "parquet"
         }
         self.unfinished = self._unfinished()
         self.event_times_us: tuple[int, int] | None = None
@@ -224,19 +252,19 @@ class _Ingestion:
     def check_unchanged(self) -> None:
         """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
         for each in self.sources:
-            for path, known in zip(each.files, each.digests, strict=True):
+            for seen in each.seen:
                 try:
-                    same = _digest(path, each.options) == known
+                    same = _digest(seen.file, each.options) == seen.digest
                 except OSError:
                     same = False
                 if not same:
-                    raise _changed(path)
+                    raise _changed(seen.file)
 
     def check_in_place(self) -> None:
         """Refuse Parquet files that were written to since: they are not copied but read again and again until their rows are written."""
-        for path, stamp in self._stamps.items():
-            if _stamp(path) != stamp:
-                raise _changed(path)
+        for file, stamp in self._stamps.items():
+            if file.stamp() != stamp:
+                raise _changed(file)
 
     def _read(self) -> list[_Part]:
         """Every source, with its columns' types agreed with the tables that exist."""
@@ -441,7 +469,8 @@ class _Ingestion:
             "seq_to": self.start + good,
             "counts": json.dumps(nothing | counts, sort_keys=True),
             "digests": self.digests,
-            "files": [str(path.resolve()) for path in self.files],
+            "files": [file.place for file in self.files],
+            "looks": [seen.looks or "" for each in self.sources for seen in each.seen],
         }
         if not small.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number):
             raise LeaseLost("ingest", "another process")
@@ -525,34 +554,31 @@ def _check_options(options: IngestOptions) -> None:
         raise InputError("--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin")
 
 
-def _size(path: Path) -> int:
-    with readable(path):
-        return path.stat().st_size
+def _size(file: LandingFile) -> int:
+    with readable(file):
+        return file.size()
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    """What differs once a file was written to or replaced; zeros where it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0, 0
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _changed(path: Path) -> InputError:
+def _changed(file: LandingFile) -> InputError:
     remedy = "ingest it when it is complete: write elsewhere, then move it here"
-    return InputError(str(path), None, "was changed while it was read; nothing was ingested", remedy)
+    return InputError(str(file), None, "was changed while it was read; nothing was ingested", remedy)
 
 
 def _instant(time_us: int) -> str:
     return f"{np.datetime64(time_us, 'us').astype('datetime64[s]')}Z"
 
 
-def _digest(path: Path, options: IngestOptions) -> str:
-    """Digest of a file's content and of how it is read, then its format: read as another it comes in again, as it should after a mistake."""
+def _how(file: LandingFile, options: IngestOptions) -> str:
+    """How a file is read."""
     named = [options.stream, options.by, options.event_column, options.arrival_column, options.timezone]
     named += [] if options.time_unit == "us" else [options.time_unit]
-    return f"{digest(path, json.dumps(named))} {format_of(path, options.format)}"
+    return f"{json.dumps(named)} {format_of(file, options.format)}"
+
+
+def _digest(file: LandingFile, options: IngestOptions) -> str:
+    """Digest of a file's content and of how it is read, then its format: read as another it comes in again, as it should after a mistake."""
+    named, _, kind = _how(file, options).rpartition(" ")
+    return f"{digest(file, named)} {kind}"
 
 
 def _without_format(known: str) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latecomer.core.landing import FileProblem
 from latecomer.lake.errors import InputError
 from latecomer.lake.landing import format_of
+from latecomer.lake.landing_file import LandingFile
 from latecomer.spark.columns import instant, quoted
 from latecomer.spark.landing_parquet import read_parquet
 from latecomer.spark.landing_text import StagedText, keys_of, shape_of, taken_apart
@@ -47,11 +47,13 @@ class Landed:
 
     rows: DataFrame
     text: set[str]
-    origin: dict[str, Path]
+    origin: dict[str, LandingFile]
     shared: set[str]
 
 
-def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging: Staging, first: int = 0) -> Landed:
+def read(
+    spark: SparkSession, files: list[LandingFile], options: IngestOptions, staging: Staging, first: int = 0
+) -> Landed:
     """All files as one DataFrame, numbered from `first`.
 
     Raises
@@ -65,9 +67,9 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
     text: set[str] = set()
     typed: set[str] = set()
     named: list[set[str]] = []
-    origin: dict[str, Path] = {}
+    origin: dict[str, LandingFile] = {}
     kept: dict[str, str] = {}
-    kinds: dict[str, tuple[str, Path]] = {}
+    kinds: dict[str, tuple[str, LandingFile]] = {}
     for index, path in enumerate(files, first):
         names = brought.columns[index]
         (typed if index in brought.in_place else text).update(names)
@@ -103,7 +105,7 @@ def read(spark: SparkSession, files: list[Path], options: IngestOptions, staging
     return Landed(union, text, origin, set.intersection(*named) if named else set())
 
 
-def _agree(kinds: dict[str, tuple[str, Path]], own: dict[str, str], path: Path, times: set[str]) -> None:
+def _agree(kinds: dict[str, tuple[str, LandingFile]], own: dict[str, str], path: LandingFile, times: set[str]) -> None:
     """Add the column types of a file to those known, with their files; refuse what is neither the same, nor numbers, nor moments.
 
     Of the columns in `times` each call makes moments, so files that write them otherwise can come by another one.
@@ -151,7 +153,9 @@ class _Brought:
         ]
 
 
-def _brought(spark: SparkSession, files: list[Path], options: IngestOptions, staging: Staging, first: int) -> _Brought:
+def _brought(
+    spark: SparkSession, files: list[LandingFile], options: IngestOptions, staging: Staging, first: int
+) -> _Brought:
     """Bring them here; refuse columns that no file may have."""
     from pyspark.sql import functions as F
 
@@ -179,7 +183,7 @@ def _brought(spark: SparkSession, files: list[Path], options: IngestOptions, sta
 
 
 @contextlib.contextmanager
-def _of_file(path: Path) -> Iterator[None]:
+def _of_file(path: LandingFile) -> Iterator[None]:
     """Say of which file a problem is."""
     try:
         yield
@@ -197,7 +201,7 @@ def _together(parts: list[DataFrame]) -> DataFrame:
     return parts[0]
 
 
-def _refuse_rounding(parts: dict[Path, DataFrame], union: DataFrame) -> None:
+def _refuse_rounding(parts: dict[LandingFile, DataFrame], union: DataFrame) -> None:
     """Refuse whole numbers that the type of the same column in another file would round; pandas writes ids as doubles where one is missing."""
     from pyspark.sql import functions as F
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +11,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from latecomer.core.landing import FileProblem
+from latecomer.lake.landing_file import LandingFile
+from latecomer.lake.location import Lake
 from latecomer.spark.columns import floor_div, quoted
 from latecomer.spark.staging import Staging, refuse_columns
 from latecomer.spark.tables import literal
@@ -23,7 +24,7 @@ _NOT_IN_PLACE = re.compile(r"[_.].*|.*:.*|.*\._COPYING_", re.DOTALL)
 """File names that Spark takes for hidden, or cannot read."""
 
 
-def read_parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame:
+def read_parquet(spark: SparkSession, path: LandingFile, staging: Staging) -> DataFrame:
     """The rows of a Parquet file with the common columns but ``_file``.
 
     Raises
@@ -35,7 +36,9 @@ def read_parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame
     from pyspark.sql import functions as F
 
     try:
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:  # Spark's and Hive's times
+        filesystem, there = path.source
+        # the unit of Spark's and Hive's times
+        with pq.ParquetFile(there, coerce_int96_timestamp_unit="us", filesystem=filesystem) as file:
             schema = file.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from None
@@ -57,15 +60,11 @@ def read_parquet(spark: SparkSession, path: Path, staging: Staging) -> DataFrame
                 raise FileProblem(
                     f"has a field {odd[0]!r} in column {item.name!r}, a name that tables do not take", "rename it"
                 )
-    place = literal(str(path.resolve()))
-    if _NOT_IN_PLACE.fullmatch(path.resolve().name):
-        filesystem, folder, place = staging.folder()
-        fs.copy_files(
-            str(path.resolve()),
-            f"{folder}/rows.parquet",
-            source_filesystem=fs.LocalFileSystem(),
-            destination_filesystem=filesystem,
-        )
+    place = literal(Lake.spark_uri(path.place))
+    # with a local lake Spark is not told of any store
+    if _NOT_IN_PLACE.fullmatch(there.rpartition("/")[2]) or (staging.lake.is_local and not path.is_local):
+        destination, folder, place = staging.folder()
+        fs.copy_files(there, f"{folder}/rows.parquet", source_filesystem=filesystem, destination_filesystem=destination)
     try:
         rows = _as_written(spark.read.parquet(place), schema)
         everything = F.to_json(F.struct(*(F.col(quoted(c)) for c in schema.names)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from latecomer.core.landing import PATTERNS, guess
 from latecomer.lake.errors import InputError
+from latecomer.lake.landing_file import LandingFile
 from latecomer.spark.columns import LATEST_US, instant, quoted
 from latecomer.spark.decimals import digits_of
 from latecomer.spark.ingest_options import TIME_UNITS
@@ -48,7 +48,7 @@ def _stream(options: IngestOptions) -> Column:
 
 
 def agree(
-    landed: Landed, existing: dict[str, dict[str, str]], options: IngestOptions, files: list[Path]
+    landed: Landed, existing: dict[str, dict[str, str]], options: IngestOptions, files: list[LandingFile]
 ) -> dict[str, str]:
     """Payload column -> Spark type, for the whole call, which reads `files`; `existing` has the tables of the streams it is of.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 
 from latecomer.core.landing import TextRows, read_csv, read_json
 from latecomer.lake.landing import content
+from latecomer.lake.landing_file import LandingFile
 from latecomer.spark.columns import quoted
 from latecomer.spark.staging import Staging, refuse_columns
 
@@ -30,7 +30,7 @@ class StagedText:
         self._open: dict[tuple[str, ...], tuple[list[int], pq.ParquetWriter, str]] = {}
         self._closed: list[tuple[list[int], str, str]] = []
 
-    def add(self, index: int, path: Path, kind: str) -> list[str]:
+    def add(self, index: int, path: LandingFile, kind: str) -> list[str]:
         """Stage a file; returns its columns, of ``json`` the only one: ``line``.
 
         Raises

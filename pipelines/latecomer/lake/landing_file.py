@@ -1,0 +1,194 @@
+"""A landing file where it lies: in a local or mounted folder, or as an object of an S3-compatible bucket.
+
+Buckets are reached as a lake in one is (:func:`latecomer.lake.location.object_store`): address and credentials come from the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pyarrow import fs
+
+from latecomer.lake.errors import InputError
+from latecomer.lake.location import STORE_REMEDY, object_store
+
+READ_AHEAD = 1 << 24
+"""Bytes of an object that are asked for at a time."""
+_SETTLED_S = {True: 10.0, False: 60.0}
+"""By whether it is local: how old a file's times must be before they tell it from a later one. File systems count in ticks, at worst of two
+seconds, and stores in seconds, by clocks of their own."""
+
+
+@dataclass(frozen=True)
+class LandingFile:
+    """One file or object.
+
+    Attributes
+    ----------
+    text
+        As it was named: for messages, and in quarantine.
+    place
+        What names it, whoever asks: an absolute path, or ``s3://BUCKET/KEY``.
+    store
+        The bucket's file system; None of a local file.
+    listed
+        Of an object, its bytes and its time, in ns since 1970, when it was looked for.
+    """
+
+    text: str
+    place: str
+    store: fs.FileSystem | None = field(default=None, compare=False, repr=False)
+    listed: tuple[int, int] = field(default=(0, 0), compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return PurePosixPath(self.text).name
+
+    @property
+    def suffixes(self) -> list[str]:
+        """Of its name, each with its dot."""
+        return PurePosixPath(self.text).suffixes
+
+    @property
+    def is_local(self) -> bool:
+        """In a local or mounted folder, where Spark's processes find it too?"""
+        return self.store is None
+
+    @property
+    def source(self) -> tuple[fs.FileSystem, str]:
+        """Its file system, and its path there."""
+        if self.store is None:
+            return fs.LocalFileSystem(), self.place
+        return self.store, self.place.removeprefix("s3://")
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Any]:
+        """Its bytes as they are stored, from the beginning; OSError where it cannot be read."""
+        if self.store is None:
+            with open(self.text, "rb") as handle:
+                yield handle
+            return
+        store, key = self.source
+        with store.open_input_stream(key, compression=None, buffer_size=READ_AHEAD) as stream:
+            yield stream
+
+    def size(self) -> int:
+        """Bytes; OSError where it is gone."""
+        if self.store is None:
+            return os.stat(self.text).st_size
+        return self.listed[0]
+
+    def stamp(self) -> tuple[int, int, int]:
+        """What differs once it was written to or replaced; zeros where it is gone."""
+        try:
+            if self.store is None:
+                found = os.stat(self.text)
+                return found.st_ino, found.st_size, found.st_mtime_ns
+            store, key = self.source
+            return 0, *_marks(store.get_file_info(key))
+        except OSError:
+            return 0, 0, 0
+
+    def marks(self) -> tuple[int, ...]:
+        """What it looks like, an object: when it was looked for. The last two, of an object the last one, are times in ns; OSError where it is gone."""
+        if self.store is not None:
+            return self.listed
+        found = os.stat(self.text)
+        # the last is set at any change, also by who sets the other
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    def looks(self) -> str | None:
+        """What tells it, without a look inside, from what it may become; None where its times are too young for that, or it is gone."""
+        try:
+            marks = self.marks()
+        except OSError:
+            return None
+        settled = time.time() - max(marks[-2:] if self.is_local else marks[-1:]) / 1e9 > _SETTLED_S[self.is_local]
+        return " ".join([self.place, *map(str, marks)]) if settled else None
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder holds that is not hidden, in name order: files, and the names of folders (those that begin with ``_`` are others' notes)."""
+
+    text: str
+    files: list[LandingFile]
+    folders: list[str]
+
+    @property
+    def paths(self) -> list[str]:
+        """Of its folders."""
+        return [f"{self.text.rstrip('/')}/{name}" for name in self.folders]
+
+
+def look(text: str) -> LandingFile | Folder | None:
+    """The file or folder of that path or URI; None where there is none.
+
+    Raises
+    ------
+    OSError
+        It may not be looked at.
+    InputError
+        It is a URI of something else than a local file or a bucket's object.
+    """
+    scheme, _, rest = text.partition("://")
+    if not rest and "://" not in text:
+        return _local(text)
+    if scheme == "file":
+        return _local(rest)
+    if scheme not in ("s3", "s3a"):
+        raise InputError("PATH", text, f"the scheme {scheme!r} is not supported", "use a local path or s3://BUCKET/KEY")
+    key = rest.rstrip("/")
+    if not key or key.startswith("/"):
+        raise InputError("PATH", text, "has no bucket name", "write s3://BUCKET/KEY")
+    try:
+        return _object(key)
+    except OSError as error:
+        raise unreachable(text, error) from None
+
+
+def unreachable(text: str, error: OSError) -> InputError:
+    """The store does not answer, refuses the credentials, or has no such bucket."""
+    said = " ".join(str(error).split())[:400]
+    return InputError(text, None, f"the object store cannot be used ({said})", STORE_REMEDY)
+
+
+def _local(text: str) -> LandingFile | Folder | None:
+    path = Path(text)
+    if path.is_dir():
+        inside = sorted(each for each in path.iterdir() if each.name[0] != ".")
+        files = [LandingFile(str(each), str(each.resolve())) for each in inside if each.is_file()]
+        return Folder(text, files, [each.name for each in inside if each.name[0] != "_" and each.is_dir()])
+    return LandingFile(text, str(path.resolve())) if path.is_file() else None
+
+
+def _object(key: str) -> LandingFile | Folder | None:
+    store = object_store()
+
+    def of(info: fs.FileInfo) -> LandingFile:
+        return LandingFile(f"s3://{info.path}", f"s3://{info.path}", store, _marks(info))
+
+    there = store.get_file_info(key)
+    if there.type == fs.FileType.File:
+        return of(there)
+    if there.type != fs.FileType.Directory:
+        return None
+    inside = sorted(store.get_file_info(fs.FileSelector(key)), key=lambda info: info.path)
+    inside = [info for info in inside if info.base_name[:1] not in ("", ".")]
+    files = [of(info) for info in inside if info.type == fs.FileType.File]
+    folders = [info.base_name for info in inside if info.type == fs.FileType.Directory]
+    return Folder(f"s3://{key}", files, [name for name in folders if name[0] != "_"])
+
+
+def _marks(info: fs.FileInfo) -> tuple[int, int]:
+    return info.size or 0, info.mtime_ns or 0
