@@ -3,7 +3,9 @@
 import gzip
 import json
 import math
+import os
 import signal
+import time
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from latecomer.lake import small, views
+from latecomer.lake import landing_file, small, views
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingestions import committed_seq, quarantined, stream_totals
 from latecomer.lake.landing import digest
@@ -21,7 +23,7 @@ from latecomer.spark import ingest as ingestion
 from latecomer.spark import landing_text, staging, tables
 from latecomer.spark.ingest import IngestOptions, ingest
 
-from tests.support import commands
+from tests.support import commands, events
 
 
 def rows_of(lake, stream):
@@ -112,6 +114,41 @@ def test_what_an_earlier_version_ingested_is_not_ingested_again(lake, tmp_path, 
         ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
     again = ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
     assert (again.rows_read, len(again.skipped_files)) == (0, 1)
+
+
+def test_a_file_that_looks_as_it_did_is_not_read_again(lake, tmp_path, monkeypatch):
+    old, new, parquet = (tmp_path / name for name in ("old.csv", "new.csv", "p.parquet"))
+    old.write_text("event_ts,v\n1,1\n")
+    events.write(pa.table({"event_ts": [2], "v": [2]}), parquet)
+    looked: list[str] = []
+    real = ingestion.digest
+
+    def spied(file, options):
+        looked.append(file.name)
+        return real(file, options)
+
+    monkeypatch.setattr(ingestion, "digest", spied)
+
+    def again(stream="s", **more):
+        looked.clear()
+        done = ingest(lake, [str(tmp_path)], IngestOptions(stream=stream, **more))
+        return done.rows_read, sorted(set(looked))
+
+    now = time.time()
+    assert again() == (2, ["old.csv", "p.parquet"])
+    assert again() == (0, ["old.csv", "p.parquet"]), "they are too young for their times to say that they are the same"
+    monkeypatch.setattr(landing_file.time, "time", lambda: now + 100)
+    assert again("t") == (2, ["old.csv", "p.parquet"])
+    assert again("t") == (0, [])
+    new.write_text("event_ts,v\n3,3\n")
+    assert again("t") == (1, ["new.csv"]) and again("t") == (0, [])
+    stat = old.stat()
+    old.write_text("event_ts,v\n1,9\n")
+    os.utime(old, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as big, and as old by the time that can be set
+    assert again("t") == (1, ["old.csv"]) and again("t") == (0, [])
+    assert again("t", timezone="Europe/Berlin")[1] == ["new.csv", "old.csv", "p.parquet"], "it is read in another way"
+    os.utime(new)
+    assert again("t") == (0, ["new.csv"]), "touched only: what it holds is known"
 
 
 def test_a_file_that_grew_comes_in_again_whole_and_is_named(lake, tmp_path, monkeypatch):
