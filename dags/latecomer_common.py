@@ -16,10 +16,13 @@ from airflow.sdk import Asset, BaseOperator
 from croniter import CroniterBadDateError, croniter
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
+from latecomer.specs.streams import file_of, load_stream
+from latecomer.specs.streams import names as stream_names
 
 ROOT = Path(__file__).resolve().parents[1]
 QUERIES = Path(os.environ.get("LATECOMER_QUERIES") or ROOT / "include" / "queries")
 LANDING = os.environ.get("LATECOMER_LANDING") or str(ROOT / "build" / "landing")
+STREAMS = Path(os.environ.get("LATECOMER_STREAMS") or ROOT / "include" / "streams")
 LAKE = os.environ.get("LATECOMER_LAKE") or str(ROOT / "build" / "lake")
 REPORTS = os.environ.get("LATECOMER_REPORTS") or str(ROOT / "build" / "reports")
 SUBMIT = str(ROOT / "pipelines" / "latecomer" / "jobs" / "submit.py")
@@ -139,7 +142,9 @@ class Usable:
 
 
 def usable() -> Usable:
-    """All query files, in name order. Never raises for what a file holds: one bad file must not cost another its DAGs.
+    """All query files, in name order, and what is wrong with these or with stream files.
+
+    Never raises for what a file holds: one bad file must not cost another its DAGs.
 
     Besides what no command accepts, Airflow refuses names that would clash among DAG ids (``__``, ``latecomer_ingest``),
     a name that two files share, and cron expressions that are not valid or never fire.
@@ -161,7 +166,19 @@ def usable() -> Usable:
             continue
         owners[spec.name] = path
         found.queries.append((path, spec))
+    found.problems.extend(problem for _, problem in map(stream_options, stream_names(STREAMS)) if problem)
     return found
+
+
+def stream_options(name: str) -> tuple[dict[str, Any], str]:
+    """What the file of a stream, or of ``_by_<column>``, says of its landing files, and what is wrong with it."""
+    path = file_of(STREAMS, name)
+    try:
+        return ({} if path is None else load_stream(path)), ""
+    except SpecError as error:
+        return {}, str(error)
+    except Exception as error:
+        return {}, f"{path}: cannot be read ({type(error).__name__}: {error})"
 
 
 def _problem(spec: Any, owners: dict[str, Path]) -> str | None:

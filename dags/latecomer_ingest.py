@@ -4,7 +4,9 @@
 they are: ingestion knows content it has seen. Where several ``<stream>`` folders have news, `together` takes them in one call, so that
 their rows follow each other as they arrived; it takes all or none. Then each folder has a task, in name order, for what is new in it
 still: all of it where `together` failed. A folder that cannot be ingested holds up no other; the run then fails. A folder
-in which nothing changed since its last ingestion is skipped, and no query is started for it.
+in which nothing changed since its last ingestion is skipped, and no query is started for it. How files are read that are not as `ingest`
+expects them (names of the time columns, time zone, unit, format, folders in folders) stands in ``include/streams/<stream>.yaml`` or
+``_by_<column>.yaml``.
 
 Each stream that a query file names is an asset, updated when its folder was ingested; a ``_by_`` folder updates them all.
 
@@ -27,10 +29,23 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetAlias
 from latecomer.specs.common import STREAM
-from latecomer_common import INGEST, LAKE, LANDING, SETTINGS, skip, spark_task, status, stream_asset, usable
+from latecomer_common import (
+    INGEST,
+    LAKE,
+    LANDING,
+    SETTINGS,
+    STREAMS,
+    skip,
+    spark_task,
+    status,
+    stream_asset,
+    stream_options,
+    usable,
+)
 
 BY = re.compile(r"_by_([A-Za-z0-9_.-]{1,96})")
 TOGETHER = "together"
+CALL = ["ingest", "--lake", LAKE, *(["--streams", str(STREAMS)] if STREAMS.is_dir() else [])]
 NEWS = AssetAlias("latecomer_news")
 """What `together` updates: the assets of the streams that it took."""
 
@@ -57,13 +72,13 @@ def folders(named: list[str]) -> list[Folder]:
 
 def marker(folder: Folder) -> dict[str, Any]:
     """What a folder holds (in few words, however many files), and for which lake: equal markers mean that there is nothing to ingest."""
-    names = json.dumps(files := _files(str(folder)))
+    names = json.dumps(files := _files(str(folder), bool(stream_options(folder.name)[0].get("recursive"))))
     return {"lake": LAKE, "files": len(files), "names": hashlib.sha256(names.encode()).hexdigest()}
 
 
-def _files(folder: str) -> list[list[Any]]:
+def _files(folder: str, recursive: bool) -> list[list[Any]]:
     """Name, size and time of each file that is not hidden; a folder is one too, as the command says that it reads none."""
-    if "://" not in folder:
+    if "://" not in folder and not recursive:
         inside = sorted(each for each in Path(folder).iterdir() if each.name[0] != ".")
         files = [(each, each.stat()) for each in inside if each.is_file()]
         folders = [each.name for each in inside if each.name[0] != "_" and each.is_dir()]
@@ -71,10 +86,10 @@ def _files(folder: str) -> list[list[Any]]:
     from latecomer.lake.landing_file import Folder as Found  # not while parsing
     from latecomer.lake.landing_file import look
 
-    there = look(folder)
+    there = look(folder, recursive)
     if not isinstance(there, Found):
         return []
-    return [[file.name, *file.marks()] for file in there.files] + [[each] for each in there.folders]
+    return [[str(file), *file.marks()] for file in there.files] + [[each] for each in there.folders]
 
 
 def news(folder: Folder, context: Any, ask: Callable[[], dict[str, Any]] = status) -> dict[str, Any] | None:
@@ -120,7 +135,7 @@ def hooks_together(streams: list[Folder]) -> dict[str, Callable[..., None]]:
         if len(taken) < 2:
             skip("fewer than two streams have news, so there is nothing to bring in order")
         paths = [f"{folder.name}={folder}" for folder in taken]
-        context["ti"].task.application_args = ["ingest", "--lake", LAKE, *paths]
+        context["ti"].task.application_args = [*CALL, *paths]
 
     def after(context: Any, result: Any) -> None:
         for folder, found in taken.items():
@@ -149,7 +164,7 @@ with DAG(
         _how = ["--by", _by[1]] if _by else ["--stream", _folder.name]
         _assets: list[Asset] = [stream_asset(s) for s in (_named if _by else [_folder.name])]
         _more: dict[str, Any] = {"outlets": _assets, "trigger_rule": "all_done", **hooks(_folder)}
-        _task = spark_task(f"ingest_{_folder.name}", "ingest", "--lake", LAKE, *_how, str(_folder), **_more)
+        _task = spark_task(f"ingest_{_folder.name}", *CALL, *_how, str(_folder), **_more)
         if _before is not None:
             _before >> _task  # one arrival order, one writer; a folder that fails or is skipped holds up no other
         _tasks.append(_before := _task)

@@ -124,6 +124,7 @@ class Project:
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
             "LATECOMER_QUERIES": str(self.queries),
+            "LATECOMER_STREAMS": str(self.folder / "streams"),
             "LATECOMER_LANDING": self.watched or str(self.landing),
             "LATECOMER_LAKE": str(self.lake),
             "LATECOMER_REPORTS": str(self.folder / "reports"),

@@ -188,6 +188,25 @@ def test_a_broken_query_file_costs_its_own_dags_only(project):
     assert mains == {*QUERIES, "leap", "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 10
 
 
+def test_a_broken_stream_file_is_an_import_error_and_costs_no_dag(project):
+    (project.landing / "a").mkdir()
+    (project.landing / "_by_kind").mkdir()
+    streams = project.folder / "streams"
+    streams.mkdir()
+    (streams / "a.yaml").write_text("event_column: ts\ntime_units: ms\n")
+    (streams / "_by_kind.yml").write_text("timezone: Mars/Base\n")
+    (streams / "b.yaml").write_text("# nothing yet\n")
+    found = project.python(PARSE)
+    lines = found["errors"].pop("latecomer_query_errors.py").splitlines()
+    assert [
+        line for line in lines if "a.yaml:2: time_units: 'ms': is not a key here; did you mean 'time_unit'?" in line
+    ]
+    assert [line for line in lines if "_by_kind.yml:1: timezone: 'Mars/Base': is not a time zone" in line]
+    assert not found["errors"] and {*QUERIES} < {*found["dags"]}
+    call = found["arguments"]["latecomer_ingest.ingest_a"]
+    assert call[call.index("--streams") + 1] == str(streams)
+
+
 def test_importing_the_plugin_starts_nothing_heavy(project):
     code = "import sys; import latecomer_plugin as p; print([m for m in ('pyspark', 'pandas') if m in sys.modules])"
     done = subprocess.run(

@@ -116,6 +116,37 @@ def test_what_an_earlier_version_ingested_is_not_ingested_again(lake, tmp_path, 
     assert (again.rows_read, len(again.skipped_files)) == (0, 1)
 
 
+def test_stream_files_say_how_files_are_read_and_the_command_has_the_last_word(lake, tmp_path):
+    for name, text in {
+        "views/2026/11/a.log": "ts,got,v\n1000,2000,1\n",
+        "views/b.log": "ts,got,v\n3000,4000,2\n",
+        "views/_old/c.log": "ts,got,v\n5000,6000,3\n",
+        "buys/a.csv": "event_ts,v\n1970-01-01 01:00:07,4\n",
+        "streams/views.yaml": "event_column: ts\narrival_column: got\ntime_unit: ms\nformat: csv\nrecursive: true\n",
+        "streams/buys.yaml": "timezone: Europe/Berlin\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "views" / "back").symlink_to(tmp_path / "views")
+    call = ["ingest", "--lake", lake.uri, "--streams", str(tmp_path / "streams"), "--json"]
+    paths = [f"views={tmp_path / 'views'}", f"buys={tmp_path / 'buys'}"]
+    assert in_this_jvm(*call, *paths)["streams"] == {"buys": 1, "views": 2}
+    times = {row["v"]: row["event_ts"].timestamp() for stream in ("views", "buys") for row in rows_of(lake, stream)}
+    assert times == {1: 1.0, 2: 3.0, 4: 7.0}
+    again = in_this_jvm(*call, "--time-unit", "s", "--stream", "views", str(tmp_path / "views" / "b.log"))
+    assert again["streams"] == {"views": 1} and rows_of(lake, "views")[-1]["event_ts"].timestamp() == 3000.0
+
+
+def in_this_jvm(*arguments):
+    """What a command says, run in this process."""
+    from click.testing import CliRunner
+    from latecomer.jobs.cli import main
+
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def test_a_file_that_looks_as_it_did_is_not_read_again(lake, tmp_path, monkeypatch):
     old, new, parquet = (tmp_path / name for name in ("old.csv", "new.csv", "p.parquet"))
     old.write_text("event_ts,v\n1,1\n")

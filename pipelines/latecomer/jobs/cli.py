@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,18 @@ def main() -> None:
     help="A row whose event time is this much later than its arrival goes to quarantine, and stays there: the same content is not "
     "read again with another bound.",
 )
+@click.option("--recursive", is_flag=True, help="Also read the files in folders of a folder, all the way down.")
+@click.option(
+    "--streams",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Folder of stream files: DIR/NAME.yaml has these options for stream NAME, DIR/_by_COLUMN.yaml for --by COLUMN. What is said here wins.",
+)
 @JSON
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.pass_context
 def ingest(
+    context: click.Context,
     lake_uri: str,
     stream: str | None,
     by: str | None,
@@ -100,6 +110,8 @@ def ingest(
     timezone: str,
     time_unit: str,
     max_future: str,
+    recursive: bool,
+    streams: Path | None,
     as_json: bool,
     paths: tuple[str, ...],
 ) -> None:
@@ -113,6 +125,7 @@ def ingest(
     """
     from latecomer.lake.location import Lake
     from latecomer.spark import ingest as stage
+    from latecomer.specs import streams as stream_files
     from latecomer.specs.common import parse_duration
 
     options = stage.IngestOptions(
@@ -124,9 +137,22 @@ def ingest(
         timezone=timezone,
         time_unit=time_unit,
         max_future_us=parse_duration(max_future, source="ingest", key="--max-future"),
+        recursive=recursive,
     )
     named = list(paths) if stream is not None or by is not None else _by_name(paths)
-    done = stage.ingest(Lake(lake_uri), named, options, progress=_progress)
+    said = {
+        {"format_": "format", "max_future": "max_future_us"}.get(name, name)
+        for name in context.params
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+
+    def own(asked: stage.IngestOptions) -> stage.IngestOptions:
+        name = f"_by_{asked.by}" if asked.stream is None else asked.stream
+        file = None if streams is None else stream_files.file_of(streams, name)
+        found = {} if file is None else stream_files.load_stream(file)
+        return replace(asked, **{key: value for key, value in found.items() if key not in said})
+
+    done = stage.ingest(Lake(lake_uri), named, options, progress=_progress, own=own)
     quarantined = sum(done.rows_quarantined.values())
     _report(
         as_json,

@@ -83,13 +83,25 @@ quality: {recall: 0.95, period: 1 d}       # in 95% of days, 95% of the elements
 READ_ME = """\
 landing/<stream>/       put files of one stream here (.csv, .parquet, .json lines); every row needs event_ts
 landing/_by_<column>/   or files of many streams, whose <column> names each row's stream: ingest --by <column>
+streams/                how the files of a stream are read, where that is to be said
 queries/                one file per query
 
-latecomer ingest --lake lake views=landing/views clicks=landing/clicks
+latecomer ingest --lake lake --streams streams views=landing/views clicks=landing/clicks
 latecomer run    queries/join.yaml --lake lake
 latecomer repair queries/join.yaml --lake lake --flush
 latecomer check  queries/join.yaml --lake lake --report report
 latecomer export queries/join.yaml --lake lake --table results --to results.parquet
+"""
+
+
+VIEWS = """# How the files of stream `views` are read (of landing/_by_type/: _by_type.yaml). Without these lines as here:
+# event_column: event_ts      # when it happened
+# arrival_column: arrival_ts  # when it arrived; the column may be missing
+# timezone: UTC               # of times that name none
+# time_unit: us               # of times that are numbers: us, ms or s since 1970
+# format: csv                 # csv, json or parquet; by suffix
+# max_future: 1 d             # what is later than its arrival by more goes to quarantine
+# recursive: false            # true: also files in folders of the folder
 """
 
 
@@ -152,8 +164,9 @@ def make(folder: Path, with_example: bool = False) -> list[str]:
         said = READ_ME
         if with_example:
             said = said.replace("views=landing/views clicks=landing/clicks", "--by stream landing/_by_stream")
-        files = {f"queries/{kind}.yaml": content for kind, content in queries.items()} | {"README.txt": said}
-        for name in ("landing/views", "landing/clicks", "queries"):
+        files = {f"queries/{kind}.yaml": content for kind, content in queries.items()}
+        files |= {"streams/views.yaml": VIEWS, "README.txt": said}
+        for name in ("landing/views", "landing/clicks", "queries", "streams"):
             (folder / name).mkdir(parents=True)
         for name, content in files.items():
             (folder / name).write_text(content, encoding="utf-8")

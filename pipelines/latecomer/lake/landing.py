@@ -18,11 +18,12 @@ GZIP = b"\x1f\x8b"
 PIECE_BYTES = 1 << 20
 
 
-def find(paths: Sequence[str], forced: str | None) -> tuple[list[LandingFile], list[str]]:
+def find(paths: Sequence[str], forced: str | None, recursive: bool = False) -> tuple[list[LandingFile], list[str]]:
     """Files in the order given, a folder's in name order; and what is left out of it: files whose format is not known, and folders.
 
     Hidden files (names with a dot in front) are no data: file systems and editors keep notes in them; nor are folders whose names
-    begin with ``_``, where others keep theirs. With a `forced` format a folder's other files all count.
+    begin with ``_``, where others keep theirs. With a `forced` format a folder's other files all count; `recursive` looks into its folders
+    too, all the way down, and takes the files in order of their paths.
 
     Raises
     ------
@@ -36,7 +37,7 @@ def find(paths: Sequence[str], forced: str | None) -> tuple[list[LandingFile], l
         if not text:
             raise InputError("PATH", text, "names no file and no folder", "check the path (is a variable unset?)")
         with readable(text):
-            there = look(text)
+            there = look(text, recursive)
         if there is None:
             raise InputError(text, None, "no such file or folder", "check the path")
         if isinstance(there, LandingFile):
@@ -51,7 +52,12 @@ def find(paths: Sequence[str], forced: str | None) -> tuple[list[LandingFile], l
         folders += there.folders
     if not found and folders:
         problem = f"holds no file that can be ingested, but folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
-        raise InputError(" ".join(paths), None, problem, "files are read from a folder itself: name those folders")
+        raise InputError(
+            " ".join(paths),
+            None,
+            problem,
+            "files are read from a folder itself: name those folders, or say --recursive",
+        )
     if not found:
         raise InputError(
             " ".join(paths), None, "holds no file that can be ingested", "expected .csv, .json(l) or .parquet"

@@ -119,7 +119,10 @@ class LandingFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds that is not hidden, in name order: files, and the names of folders (those that begin with ``_`` are others' notes)."""
+    """What a folder holds that is not hidden, in name order: files, and the names of folders (those that begin with ``_`` are others' notes).
+
+    One that was looked at all the way down (but not along links) has the files of its folders among its own, and no folder.
+    """
 
     text: str
     files: list[LandingFile]
@@ -131,8 +134,8 @@ class Folder:
         return [f"{self.text.rstrip('/')}/{name}" for name in self.folders]
 
 
-def look(text: str) -> LandingFile | Folder | None:
-    """The file or folder of that path or URI; None where there is none.
+def look(text: str, recursive: bool = False) -> LandingFile | Folder | None:
+    """The file or folder of that path or URI, `recursive` all the way down; None where there is none.
 
     Raises
     ------
@@ -143,16 +146,16 @@ def look(text: str) -> LandingFile | Folder | None:
     """
     scheme, _, rest = text.partition("://")
     if not rest and "://" not in text:
-        return _local(text)
+        return _local(text, recursive)
     if scheme == "file":
-        return _local(rest)
+        return _local(rest, recursive)
     if scheme not in ("s3", "s3a"):
         raise InputError("PATH", text, f"the scheme {scheme!r} is not supported", "use a local path or s3://BUCKET/KEY")
     key = rest.rstrip("/")
     if not key or key.startswith("/"):
         raise InputError("PATH", text, "has no bucket name", "write s3://BUCKET/KEY")
     try:
-        return _object(key)
+        return _object(key, recursive)
     except OSError as error:
         raise unreachable(text, error) from None
 
@@ -163,16 +166,23 @@ def unreachable(text: str, error: OSError) -> InputError:
     return InputError(text, None, f"the object store cannot be used ({said})", STORE_REMEDY)
 
 
-def _local(text: str) -> LandingFile | Folder | None:
+def _local(text: str, recursive: bool) -> LandingFile | Folder | None:
     path = Path(text)
     if path.is_dir():
         inside = sorted(each for each in path.iterdir() if each.name[0] != ".")
         files = [LandingFile(str(each), str(each.resolve())) for each in inside if each.is_file()]
-        return Folder(text, files, [each.name for each in inside if each.name[0] != "_" and each.is_dir()])
+        folders = [each.name for each in inside if each.name[0] != "_" and each.is_dir()]
+        if not recursive:
+            return Folder(text, files, folders)
+        for name in folders:
+            # a link may lead back here
+            if not (path / name).is_symlink() and isinstance(within := _local(str(path / name), True), Folder):
+                files += within.files
+        return Folder(text, sorted(files, key=str), [])
     return LandingFile(text, str(path.resolve())) if path.is_file() else None
 
 
-def _object(key: str) -> LandingFile | Folder | None:
+def _object(key: str, recursive: bool) -> LandingFile | Folder | None:
     store = object_store()
 
     def of(info: fs.FileInfo) -> LandingFile:
@@ -183,11 +193,17 @@ def _object(key: str) -> LandingFile | Folder | None:
         return of(there)
     if there.type != fs.FileType.Directory:
         return None
-    inside = sorted(store.get_file_info(fs.FileSelector(key)), key=lambda info: info.path)
-    inside = [info for info in inside if info.base_name[:1] not in ("", ".")]
-    files = [of(info) for info in inside if info.type == fs.FileType.File]
-    folders = [info.base_name for info in inside if info.type == fs.FileType.Directory]
-    return Folder(f"s3://{key}", files, [name for name in folders if name[0] != "_"])
+    inside = sorted(store.get_file_info(fs.FileSelector(key, recursive=recursive)), key=lambda info: info.path)
+    parts = [(info, info.path.removeprefix(key).strip("/").split("/")) for info in inside]
+    seen = [info for info, names in parts if names[-1][:1] not in ("", ".") and not _notes(names[:-1])]
+    files = [of(info) for info in seen if info.type == fs.FileType.File]
+    folders = [info.base_name for info in seen if info.type == fs.FileType.Directory and not _notes([info.base_name])]
+    return Folder(f"s3://{key}", files, [] if recursive else folders)
+
+
+def _notes(folders: list[str]) -> bool:
+    """Does one of these folders hold notes of others, no data?"""
+    return any(name[:1] in ("", ".", "_") for name in folders)
 
 
 def _marks(info: fs.FileInfo) -> tuple[int, int]:

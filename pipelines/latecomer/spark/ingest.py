@@ -38,6 +38,7 @@ from latecomer.spark.staging import Staging
 from latecomer.spark.types import types_of
 from latecomer.specs.common import STREAM, STREAM_REMEDY, counted
 from latecomer.specs.expressions import ALWAYS_THERE
+from latecomer.specs.streams import is_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -85,6 +86,7 @@ def ingest(
     paths: Sequence[str] | Mapping[str, Sequence[str]],
     options: IngestOptions,
     progress: Callable[[str], None] | None = None,
+    own: Callable[[IngestOptions], IngestOptions] = lambda options: options,
 ) -> IngestResult:
     """Ingest landing files as one call.
 
@@ -94,6 +96,8 @@ def ingest(
         Files and folders; or those of each stream, where `options` name none.
     progress
         Called with one line per thing worth saying.
+    own
+        What becomes of the options of a stream, or of a column that names streams: those of its stream file.
 
     Raises
     ------
@@ -107,26 +111,27 @@ def ingest(
     left_out: list[str] = []
     found: list[tuple[IngestOptions, list[_Seen]]] = []
     looks = ingested_before(lake).looks
-    for own, some in _by_stream(paths, options):
-        _check_options(own)
-        files, others = find(some, own.format)
+    for asked, some in _by_stream(paths, options):
+        _check_options(asked)
+        each = own(asked)
+        files, others = find(some, each.format, each.recursive)
         left_out += others
-        found.append((own, [_seen(file, own, looks) for file in files]))
+        found.append((each, [_seen(file, each, looks) for file in files]))
     with Lease(lake, "ingest") as lease:
         before = ingested_before(lake)
         known, streams_of = before.digests, before.streams
         sources: list[_Source] = []
         skipped: list[str] = []
-        for own, seen in found:
+        for read_so, seen in found:
             fresh = []
-            for each in seen:
-                if each.digest is None or known & {each.digest, _without_format(each.digest)}:
-                    skipped.append(str(each.file))
+            for one in seen:
+                if one.digest is None or known & {one.digest, _without_format(one.digest)}:
+                    skipped.append(str(one.file))
                 else:
-                    known.add(each.digest)
-                    fresh.append(each)
+                    known.add(one.digest)
+                    fresh.append(one)
             if fresh:
-                sources.append(_Source(own, fresh))
+                sources.append(_Source(read_so, fresh))
         start = committed_seq(lake)
         if not sources:
             return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, {}, time.monotonic() - started)
@@ -542,15 +547,13 @@ def _by_stream(
 
 
 def _check_options(options: IngestOptions) -> None:
-    from zoneinfo import available_timezones
-
     if (options.stream is None) == (options.by is None):
         raise InputError(
             "ingest", None, "needs --stream NAME or --by COLUMN, one of them", "say which stream the rows are"
         )
     if options.stream is not None and not STREAM.fullmatch(options.stream):
         raise InputError("--stream", options.stream, "is not a stream name", STREAM_REMEDY)
-    if options.timezone not in available_timezones() - {"localtime", "Factory"}:  # these the JVM does not know
+    if not is_zone(options.timezone):
         raise InputError("--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin")
 
 

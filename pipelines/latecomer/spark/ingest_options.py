@@ -8,15 +8,13 @@ DAY_US = 86_400_000_000
 EARLIEST_EVENT_US = -2_208_988_800_000_000
 """1900: an earlier event time is taken for a clock that is wrong."""
 
-TIME_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}
-"""Microseconds of each."""
-
 
 @dataclass(frozen=True)
 class IngestOptions:
     """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds.
 
-    `time_unit` is what numbers in the two time columns count since 1970, one of `TIME_UNITS`.
+    `time_unit` is what numbers in the two time columns count since 1970, one of
+    :data:`latecomer.specs.streams.TIME_UNITS`; `recursive` reads the files in folders of a folder too.
     """
 
     stream: str | None = None
@@ -28,3 +26,4 @@ class IngestOptions:
     time_unit: str = "us"
     max_future_us: int = DAY_US
     earliest_us: int = EARLIEST_EVENT_US
+    recursive: bool = False

@@ -12,12 +12,12 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.landing_file import LandingFile
 from latecomer.spark.columns import LATEST_US, instant, quoted
 from latecomer.spark.decimals import digits_of
-from latecomer.spark.ingest_options import TIME_UNITS
 from latecomer.spark.landing import WIDENS, Landed
 from latecomer.spark.staging import RESERVED
 from latecomer.spark.types import FLOATING, WHOLE, is_number, types_of
 from latecomer.specs.common import STREAM, folded, stored_name
 from latecomer.specs.expressions import ALWAYS_THERE
+from latecomer.specs.streams import TIME_UNITS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

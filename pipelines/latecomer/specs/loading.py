@@ -7,6 +7,7 @@ Refused besides what is no YAML: repeated keys, anchors and aliases (a short fil
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -30,20 +31,7 @@ def load_query(path: str | Path) -> Spec:
     SpecError
         Whatever is wrong with the file: one line with file, key, value and remedy. Nothing else, for any bytes.
     """
-    source = str(path)
-    try:
-        with open(path, "rb") as handle:
-            raw = handle.read(LARGEST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise SpecError(source, "", None, f"cannot be read ({reason})", "give the path of a query file") from None
-    if len(raw) > LARGEST_BYTES:
-        raise _too_large(source)
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SpecError(source, "", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
-    return parse_query(text, source)
+    return parse_query(_text(path, "a query file"), str(path))
 
 
 def parse_query(text: str, source: str = "<string>") -> Spec:
@@ -57,8 +45,34 @@ def parse_query(text: str, source: str = "<string>") -> Spec:
         raise error.located(lines) from None
 
 
-def _too_large(source: str) -> SpecError:
-    return SpecError(source, "", None, f"is larger than {LARGEST_BYTES} bytes", "is this a query file?")
+def load_mapping(path: Path, make: Callable[[Reader], dict[str, Any]]) -> dict[str, Any]:
+    """What `make` makes of another file's keys; of one that holds none, or only comments, too. Errors as for `load_query`."""
+    data, lines = _read(_text(path, "a file of keys and values"), str(path))
+    try:
+        return make(Reader({} if data is None else data, str(path)))
+    except SpecError as error:
+        raise error.located(lines) from None
+
+
+def _text(path: str | Path, what: str) -> str:
+    """A file's text."""
+    source = str(path)
+    try:
+        with open(path, "rb") as handle:
+            raw = handle.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecError(source, "", None, f"cannot be read ({reason})", f"give the path of {what}") from None
+    if len(raw) > LARGEST_BYTES:
+        raise _too_large(source, what)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(source, "", None, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
+
+
+def _too_large(source: str, what: str = "a query file") -> SpecError:
+    return SpecError(source, "", None, f"is larger than {LARGEST_BYTES} bytes", f"is this {what}?")
 
 
 def _spec(data: Any, source: str) -> Spec:

@@ -1,0 +1,59 @@
+"""Stream files: what they may say, and what each mistake in one is answered with."""
+
+import pytest
+from latecomer.specs.common import SpecError
+from latecomer.specs.streams import file_of, load_stream, names
+
+
+def said(tmp_path, text):
+    (tmp_path / "s.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load_stream(tmp_path / "s.yaml")
+
+
+def test_what_a_file_states_and_no_more(tmp_path):
+    assert said(tmp_path, "# nothing\n") == said(tmp_path, "") == said(tmp_path, "event_column:\n") == {}
+    text = "event_column: ts\narrival_column: got\ntimezone: Europe/Berlin\ntime_unit: ms\nformat: json\nmax_future: 2 d\nrecursive: false\n"
+    assert said(tmp_path, text) == {
+        "event_column": "ts",
+        "arrival_column": "got",
+        "timezone": "Europe/Berlin",
+        "time_unit": "ms",
+        "format": "json",
+        "max_future_us": 2 * 86_400_000_000,
+        "recursive": False,
+    }
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("event_colum: ts", "s.yaml:1: event_colum: 'ts': is not a key here; did you mean 'event_column'?"),
+        ("\ntimezone: Berlin", "s.yaml:2: timezone: 'Berlin': is not a time zone; write one such as Europe/Berlin"),
+        ("time_unit: ns", "time_unit: 'ns': is unknown here; did you mean 's'?"),
+        ("time_unit: 1", "time_unit: 1: is unknown here"),
+        ("time_unit: [s]", "time_unit: ['s']: is unknown here"),
+        ("format: xml", "format: 'xml': is unknown here; use one of csv, parquet, json"),
+        ("max_future: 0 s", "max_future: '0 s': must be longer than zero"),
+        ("max_future: 7", "max_future: 7: is not a duration"),
+        ("recursive: maybe", "recursive: 'maybe': must be true or false"),
+        ("recursive: 1", "recursive: 1: must be true or false"),
+        ("event_column: 7", "event_column: 7: must be text"),
+        ("- a", "must be a mapping"),
+        ("a: [", "is not valid YAML"),
+        (b"\xff\xfe", "is not UTF-8"),
+        ("x" * 70_000, "is larger than"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, text, problem):
+    with pytest.raises(SpecError) as found:
+        said(tmp_path, text)
+    line = str(found.value)
+    assert problem in line and "\n" not in line and str(tmp_path / "s.yaml") in line
+
+
+def test_files_by_stream(tmp_path):
+    for name in ("views.yaml", "_by_type.yml", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder.yaml").mkdir()
+    assert names(tmp_path) == ["_by_type", "views"] and names(tmp_path / "none") == []
+    assert file_of(tmp_path, "_by_type") == tmp_path / "_by_type.yml" and file_of(tmp_path, "clicks") is None
