@@ -8,11 +8,13 @@ from latecomer.jobs import skeleton
 from latecomer.jobs.explain import explain
 from latecomer.lake import views
 from latecomer.lake.errors import InputError
+from latecomer.lake.ingestions import committed_seq
 from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.spark.adapt import adapt
 from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.kinds import stage_of
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.common import SpecError
@@ -74,6 +76,22 @@ def test_every_other_kind_explains_itself_and_draws(shop, tmp_path, kind):
         cuts = re.findall(r"    cuts (.*)", found.to_text())
         assert set(cuts[0].split(", ")) <= {"home", "search", "product", "basket", "help"}
         assert "  round 1: short with long" in found.to_text()
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "topk"])
+def test_history_has_the_windows_that_a_flush_closed(shop, spark, kind):
+    """They slide, so some end after the last row; until then nothing is due."""
+    folder, lake = shop
+    spec = load_query(folder / "queries" / f"{kind}.yaml")
+    assert spec.window.slide_us < spec.window.size_us
+    repair(lake, spec, flush=True)
+    starts = views.results(lake, spec)["window_start"].cast("timestamp[us]").to_numpy().astype(np.int64)
+    stage, end = stage_of(spec, spark, lake), committed_seq(lake)
+    every, ended = (
+        {each.window * spec.window.slide_us for shard in stage.history(end, whole=whole) for each in shard}
+        for whole in (True, False)
+    )
+    assert every == set(starts.tolist()) and ended < every
 
 
 @pytest.mark.parametrize(("kind", "says"), [("theta_join", "comparisons"), ("membership", "false-positive rate")])

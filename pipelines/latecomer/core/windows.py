@@ -13,7 +13,8 @@ its stragglers are in; policies learn from observed windows only, in the order o
 ``provisional`` is shown a window several times, first one size after its end, finally when its observation is over. Time is cut
 into *rounds* of one size; round `i` looks at the windows that ended in the last ``2 * 2^j`` sizes, `2^j` the greatest power of two
 that divides `i` (a binary counter), or at all that are not final if that reaches further. So a window is looked at
-again before its age has trebled, and O(log(span / size)) times on average: never windows x intervals.
+again before its age has trebled, and O(log(span / size)) times on average: never windows x intervals. The span follows the delays,
+but for those of one row in `FAR_SHARE`.
 
 How windows are looked at is :mod:`latecomer.core.looks`; of those with very many groups, some groups are: :mod:`latecomer.core.thinning`.
 
@@ -27,6 +28,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,7 +44,12 @@ LONGEST_OBSERVATION = 16
 """Window sizes after which a window is observed at the latest: one absurdly late row must not blind the controller, and what is
 learnt late is learnt too late (4 to 64 were tried on games and network logs; 16 kept most promises). Where windows are observed
 provisionally nobody is blinded, and this is the least; the final observation then waits for twice the largest delay, up to four
-times this."""
+times this, or further if more rows than `FAR_SHARE` come later."""
+FAR_SHARE = 1_000
+"""One row in so many may come too late to be seen in any window. Phones that sync once a night have windows of a minute wait for hours;
+a clock that was wrong for a moment does not have them wait for years."""
+MOST_OBSERVED = 1 << 14
+"""Windows that are observed at a time for the sake of rows that come so late, at most: of each the state keeps a few numbers."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +175,12 @@ class Lookout:
         Largest delay of the intervals before it, and in it.
     delivered
         The last window whose observation is over; None before the first interval.
+    began
+        The first interval: rows from before it, of clocks that were never set for example, are in no window that is observed.
+    rows, far
+        Rows of the intervals before it; and of those that came so late that it matters here, by the bits of their lateness in sizes.
+    pending_rows, pending_far
+        The same of the interval at hand.
     """
 
     grid: Grid
@@ -178,6 +191,11 @@ class Lookout:
     delay_us: int = 0
     pending_delay_us: int = 0
     delivered: int | None = None
+    began: int | None = None
+    rows: int = 0
+    far: list[int] = field(default_factory=list)
+    pending_rows: int = 0
+    pending_far: list[int] = field(default_factory=list)
 
     def schedule(self, intervals: list[IntervalRows]) -> dict[int, tuple[int, int]]:
         """Take in one micro-batch's intervals, in order; windows that are looked at when they are entered: interval -> (first, last) window number.
@@ -190,21 +208,36 @@ class Lookout:
                 first, last = self.enter(each.interval)
                 if last >= first:
                     found[each.interval] = (first, last)
-            self.take(each.delay_us)
+            self.take(each)
         return found
 
-    def take(self, delay_us: int) -> None:
-        """Take in the largest delay of arrivals of the interval at hand."""
-        self.pending_delay_us = max(self.pending_delay_us, delay_us)
+    def take(self, each: IntervalRows) -> None:
+        """Take in arrivals of the interval at hand."""
+        self.pending_delay_us = max(self.pending_delay_us, each.delay_us)
+        self.pending_rows += each.rows
+        size, slide = self.grid.size_us, self.grid.slide_us
+        if self.observing and 2 * each.delay_us > 4 * LONGEST_OBSERVATION * size:
+            until = (each.panes + 1) * self.grid.pane_us
+            behind = (each.interval * slide - until) // size
+            late = behind >= 2 * LONGEST_OBSERVATION
+            if self.began is not None:
+                late &= until > self.began * slide
+            bits = np.frexp(behind[late].astype(np.float64))[1]  # exact: far fewer bits than a double has
+            self.pending_far = _added(
+                self.pending_far, np.bincount(bits, each.pane_rows[late]).astype(np.int64).tolist()
+            )
 
     def enter(self, interval: int) -> tuple[int, int]:
         """Enter an interval; number of the first and of the last window that is looked at then. Those up to `delivered` are final."""
         before, self.interval = self.interval, interval
         self.delay_us, self.pending_delay_us = max(self.delay_us, self.pending_delay_us), 0
+        self.rows, self.pending_rows = self.rows + self.pending_rows, 0
+        self.far, self.pending_far = _added(self.far, self.pending_far), []
         if not self.observing:
             return 0, -1
         if self.delivered is None:  # windows that ended before the first interval hold nothing but late rows
             self.delivered = int(self.grid.first_of(interval * self.grid.slide_us)) - 1
+            self.began = interval
         first, last, final = self._look(before, interval, self.delivered)
         self.delivered = max(self.delivered, final)
         return first, last
@@ -222,7 +255,7 @@ class Lookout:
             span = min(max(size, self.delay_us), longest) if self.observe_us is None else self.observe_us
             final = (ended - span) // slide
             return done + 1, final, final
-        span = min(max(longest, 2 * self.delay_us), 4 * longest)
+        span = min(max(longest, 2 * self.delay_us), max(4 * longest, 2 * self._reached()))
         rounds = -(-size // slide)
         number, past = interval // rounds, None if before is None else before // rounds
         if number == past:
@@ -234,17 +267,34 @@ class Lookout:
             return max((ended - reach) // slide, done) + 1, last, done
         return done + 1, last, (ended - span) // slide
 
+    def _reached(self) -> int:
+        """Within which lateness all rows so far came but for `FAR_SHARE`, rounded up to a power of two of sizes; of those that came far too late."""
+        bits, beyond = len(self.far), 0
+        while bits and (beyond + self.far[bits - 1]) * FAR_SHARE <= self.rows:
+            bits -= 1
+            beyond += self.far[bits]
+        return min(self.grid.size_us << bits - 1, self.grid.slide_us * MOST_OBSERVED // 2) if bits else 0
+
     def to_dict(self) -> dict[str, Any]:
         """State as JSON-able values; what it is made with is not part of it."""
-        return {name: getattr(self, name) for name in _LOOKOUT}
+        return {name: getattr(self, name) for name in (*_LOOKOUT, *_COUNTED)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `to_dict`'s value, which may hold more."""
+        """Continue from `to_dict`'s value, which may hold more; of an earlier version, that counted no late rows, from now on."""
         for name in _LOOKOUT:
             setattr(self, name, state[name])
+        for name, nothing in _COUNTED.items():
+            value = state.get(name, nothing)
+            setattr(self, name, list(value) if isinstance(value, list) else value)
 
 
 _LOOKOUT = ("interval", "delay_us", "pending_delay_us", "delivered")
+_COUNTED: dict[str, Any] = {"began": None, "rows": 0, "far": [], "pending_rows": 0, "pending_far": []}
+
+
+def _added(one: list[int], other: list[int]) -> list[int]:
+    """Sums place by place, as long as the longer one."""
+    return [a + b for a, b in zip_longest(one, other, fillvalue=0)]
 
 
 @dataclass
@@ -394,7 +444,7 @@ class WindowControl:
 
     def _take(self, each: IntervalRows) -> None:
         self.t_last_us = max(self.t_last_us, each.t_last_us)
-        self.lookout.take(each.delay_us)
+        self.lookout.take(each)
         account = self._open(self._period(each.interval * self.interval_us))
         account.rows += each.rows
         self.wait(each.panes, each.pane_rows)

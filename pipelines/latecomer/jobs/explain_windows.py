@@ -65,7 +65,7 @@ def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) 
         more = tuple(work.lines)
     if spec.kind == "aggregate":
         stage.by_answer = True
-    history = [each for shard in stage.history(state.seq_to) for each in shard]
+    history = [each for shard in stage.history(state.seq_to, whole=state.flushed) for each in shard]
     confidence = spec.confidence
     rows = books.ledger(lake, spec).to_pandas()
     grid, waits = stage.grid, _waits(history)

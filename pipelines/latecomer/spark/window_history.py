@@ -142,9 +142,11 @@ class WindowHistory(WindowRows):
             seq, carry = following, piece.carry
             yield piece
 
-    def history(self, seq_to: int) -> list[list[Observed]]:
-        """Per shard, every window of the arrivals before `seq_to` as it is known now, in order; nothing is left out as too late."""
+    def history(self, seq_to: int, *, whole: bool = False) -> list[list[Observed]]:
+        """Per shard, every window of the arrivals before `seq_to` as it is known now, in order; nothing is left out as too late.
 
+        `whole`: also windows that stream time has not left, as a flush closes them.
+        """
         low = high = last = None
         for piece in self._pieces(self._start(), seq_to):
             spoken = piece.stream_time_us > NEVER
@@ -156,9 +158,10 @@ class WindowHistory(WindowRows):
         if low is None or high is None or last is None:
             return [[] for _ in range(self.shards)]
         span = self.grid.first_of(low), self.grid.last_of(high + self.lookback_us)
-        wanted = [{last + 1: span} for _ in range(self.shards)]
+        now = max(last, self.grid.end(span[1]) // self.grid.slide_us) + 1 if whole else last + 1
+        wanted = [{now: span} for _ in range(self.shards)]
         found = self.observed(self.waited(self._pieces(self._start(), seq_to), 0, seq_to, wanted), wanted)
-        return [each.get(last + 1, []) for each in found]
+        return [each.get(now, []) for each in found]
 
     def held(self, seq_to: int, waits_us: Sequence[int]) -> list[float]:
         """Rows that each constant wait would have held on average over stream time, of the arrivals before `seq_to`: a row from its
