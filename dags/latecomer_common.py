@@ -17,7 +17,7 @@ from croniter import CroniterBadDateError, croniter
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
 from latecomer.specs.streams import file_of, load_stream
-from latecomer.specs.streams import names as stream_names
+from latecomer.specs.streams import files as stream_files
 
 ROOT = Path(__file__).resolve().parents[1]
 QUERIES = Path(os.environ.get("LATECOMER_QUERIES") or ROOT / "include" / "queries")
@@ -166,15 +166,25 @@ def usable() -> Usable:
             continue
         owners[spec.name] = path
         found.queries.append((path, spec))
-    found.problems.extend(problem for _, problem in map(stream_options, stream_names(STREAMS)) if problem)
+    try:
+        streams = stream_files(STREAMS)
+    except OSError as error:
+        streams = []
+        found.problems.append(f"{STREAMS}: cannot be read ({error.strerror or error})")
+    found.problems.extend(problem for _, problem in map(_loaded, streams) if problem)
     return found
 
 
-def stream_options(name: str) -> tuple[dict[str, Any], str]:
-    """What the file of a stream, or of ``_by_<column>``, says of its landing files, and what is wrong with it."""
+def stream_options(name: str) -> dict[str, Any]:
+    """What the file of a stream, or of ``_by_<column>``, says of its landing files; nothing where it cannot be used."""
     path = file_of(STREAMS, name)
+    return {} if path is None else _loaded(path)[0]
+
+
+def _loaded(path: Path) -> tuple[dict[str, Any], str]:
+    """What a stream file says, and what is wrong with it."""
     try:
-        return ({} if path is None else load_stream(path)), ""
+        return load_stream(path), ""
     except SpecError as error:
         return {}, str(error)
     except Exception as error:

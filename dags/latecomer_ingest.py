@@ -64,7 +64,10 @@ def folders(named: list[str]) -> list[Folder]:
     """Folders in the landing folder whose names say what they hold; others (``.git``, ``_tmp``) are left alone. In a bucket those of the streams `named`."""
     if "://" in LANDING:
         columns = re.findall(r"[^,\s]+", os.environ.get("LATECOMER_LANDING_BY", ""))
-        return sorted(map(Folder, {*named, *(f"_by_{column}" for column in columns)}))
+        by = {f"_by_{column}" for column in columns}
+        if wrong := sorted(name for name in by if not BY.fullmatch(name)):
+            raise ValueError(f"LATECOMER_LANDING_BY: {wrong[0][4:]!r} is no name of a column; write COLUMN,COLUMN")
+        return sorted(map(Folder, {*named, *by}))
     there = Path(LANDING)
     inside = [each.name for each in there.iterdir() if each.is_dir()] if there.is_dir() else []
     return sorted(Folder(name) for name in inside if STREAM.fullmatch(name) or BY.fullmatch(name))
@@ -72,23 +75,23 @@ def folders(named: list[str]) -> list[Folder]:
 
 def marker(folder: Folder) -> dict[str, Any]:
     """What a folder holds (in few words, however many files), and for which lake: equal markers mean that there is nothing to ingest."""
-    names = json.dumps(files := _files(str(folder), bool(stream_options(folder.name)[0].get("recursive"))))
+    how = stream_options(folder.name)  # read in another way, its files are news
+    files = _files(str(folder), bool(how.get("recursive")))
+    names = json.dumps([files, how])
     return {"lake": LAKE, "files": len(files), "names": hashlib.sha256(names.encode()).hexdigest()}
 
 
 def _files(folder: str, recursive: bool) -> list[list[Any]]:
-    """Name, size and time of each file that is not hidden; a folder is one too, as the command says that it reads none."""
+    """Name, size and times of each file that is not hidden; a folder is one too, as the command says that it reads none."""
     if "://" not in folder and not recursive:
         inside = sorted(each for each in Path(folder).iterdir() if each.name[0] != ".")
-        files = [(each, each.stat()) for each in inside if each.is_file()]
+        files = [(each.name, each.stat()) for each in inside if each.is_file()]
         folders = [each.name for each in inside if each.name[0] != "_" and each.is_dir()]
-        return [[each.name, found.st_size, found.st_mtime_ns] for each, found in files] + [[each] for each in folders]
-    from latecomer.lake.landing_file import Folder as Found  # not while parsing
-    from latecomer.lake.landing_file import look
+        marks = [[name, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in files]
+        return marks + [[each] for each in folders]
+    from latecomer.lake.landing_file import look_into  # not while parsing
 
-    there = look(folder, recursive)
-    if not isinstance(there, Found):
-        return []
+    there = look_into(folder, recursive)
     return [[str(file), *file.marks()] for file in there.files] + [[each] for each in there.folders]
 
 

@@ -52,19 +52,26 @@ FLUSH_OR_NOT = (
 
 
 def once_ingested(spec: Any) -> Callable[[Any], None]:
-    """What `run` does first: skip while a stream has no row, and, unless started by hand, where the query has read every row.
+    """What `run` does first: skip while a stream has no row, and, unless started by hand, where the query has read every row and was checked.
 
-    Any of the query's streams starts it, also the first of two, and its schedule whether something is new or not.
+    Any of the query's streams starts it, also the first of two, and its schedule whether something is new or not. A run whose process died
+    when all was committed has its check still to come.
     """
 
     def before(context: Any) -> None:
         found = status(spec.name)
         if (reason := awaited(spec, found["streams"])) is not None:
             skip(reason)
-        if context["dag_run"].run_type != "manual" and any(each.get("backlog") == 0 for each in found["queries"]):
+        if context["dag_run"].run_type != "manual" and any(map(_settled, found["queries"])):
             skip(f"{spec.name} has read every row of its streams")
 
     return before
+
+
+def _settled(query: dict[str, Any]) -> bool:
+    """Has a query, as `status` shows it, read every row, and was it checked since? Times are written so that they sort."""
+    ran, checked = query.get("last_run"), query.get("last_check")
+    return query.get("backlog") == 0 and ran is not None and checked is not None and checked[: len(ran)] >= ran
 
 
 def once_run(spec: Any, *, by_hand: bool = False, late: bool = False) -> Callable[[Any], None]:

@@ -52,7 +52,8 @@ down() {
 
 case ${1:-} in
 up)
-  mkdir -p "$logs" "${LATECOMER_LANDING:-build/landing}" "${LATECOMER_REPORTS:-build/reports}"
+  mkdir -p "$logs" "${LATECOMER_REPORTS:-build/reports}"
+  case ${LATECOMER_LANDING:=build/landing} in *://*) ;; *) mkdir -p "$LATECOMER_LANDING" ;; esac
   down
   if (exec 3<>"/dev/tcp/127.0.0.1/$AIRFLOW__API__PORT") 2>/dev/null; then
     fail "port $AIRFLOW__API__PORT is taken by another program: stop it, or change AIRFLOW__API__PORT in infra/airflow.env"

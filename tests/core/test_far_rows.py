@@ -108,5 +108,6 @@ def test_a_state_of_an_earlier_version_counts_from_now_on():
     lookout = Lookout(GRID, True, True)
     lookout.restore(earlier)
     assert (lookout.rows, lookout.far, lookout.delivered) == (0, [], whole.delivered)
+    assert lookout.began == lookout.interval, "a clock that was never set is nobody's then, too"
     lookout.enter(lookout.interval + 64)
     assert lookout.delivered >= whole.delivered

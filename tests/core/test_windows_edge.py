@@ -139,6 +139,23 @@ def test_a_long_stream_is_looked_at_in_rounds_and_equals_the_reference():
     assert placed.control.policy.to_dict()["past"][0], "some windows were observed finally"
 
 
+@pytest.mark.parametrize("window", [(10, 10), (20, 10), (15, 10)])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_rows_that_come_far_too_late_are_waited_for_as_the_reference_has_it(window, wrong):
+    """Cut anywhere, also inside intervals; with clocks that were never set, and rows from before the first."""
+    rng = np.random.default_rng(window[0])
+    grid, time = Grid(*window), 5_000 + np.arange(750) * window[0] * 2 // 5
+    delay = np.where(rng.random(750) < 0.3, rng.integers(60, 130, 750) * grid.size_us, rng.integers(0, 8, 750))
+    event = time[np.argsort(time + delay, kind="stable")]
+    if wrong:
+        event[np.arange(20, 750, 15)] = 7
+    cuts = tuple(np.sort(rng.integers(0, 750, 20)).tolist())
+    _, placed = both(event.tolist(), [i % 3 for i in range(750)], grid, policies(grid)["calibrated"], cuts)
+    lookout = placed.control.lookout
+    watched = lookout.interval * grid.slide_us - grid.end(lookout.delivered)
+    assert sum(lookout.far) > 50 and watched > 100 * grid.size_us
+
+
 def test_every_window_is_shown_early_again_and_once_for_the_last_time():
     grid, seen = Grid(20, 10), []
 

@@ -280,12 +280,14 @@ class Lookout:
         return {name: getattr(self, name) for name in (*_LOOKOUT, *_COUNTED)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `to_dict`'s value, which may hold more; of an earlier version, that counted no late rows, from now on."""
+        """Continue from `to_dict`'s value, which may hold more; with one of an earlier version, that counted no late rows, as if it began now."""
         for name in _LOOKOUT:
             setattr(self, name, state[name])
         for name, nothing in _COUNTED.items():
             value = state.get(name, nothing)
             setattr(self, name, list(value) if isinstance(value, list) else value)
+        if self.began is None and self.delivered is not None:
+            self.began = self.interval
 
 
 _LOOKOUT = ("interval", "delay_us", "pending_delay_us", "delivered")

@@ -89,7 +89,10 @@ def main() -> None:
     help="A row whose event time is this much later than its arrival goes to quarantine, and stays there: the same content is not "
     "read again with another bound.",
 )
-@click.option("--recursive", is_flag=True, help="Also read the files in folders of a folder, all the way down.")
+@click.option(
+    "--recursive/--no-recursive",
+    help="Also read the files in folders of a folder, all the way down, but not along links.",
+)
 @click.option(
     "--streams",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -117,6 +120,7 @@ def ingest(
 ) -> None:
     """Read files and store their rows in arrival order.
 
+    A PATH is a file or a folder, or an object or a folder of a bucket (s3://BUCKET/KEY).
     Say which stream they are of: --stream NAME, --by COLUMN, or NAME=PATH for each path, as in
     `views=landing/views buys=landing/buys`. The rows of one call, of all its streams, are ordered by their `seq` column, if they
     have none by arrival time, else as they stand in the
@@ -178,7 +182,7 @@ def ingest(
         + "".join(f"\n  {count:,} into quarantine: {reason}" for reason, count in list(done.reasons.items())[:5])
         + text.listed(
             done.left_out_files,
-            "left out, of unknown type, or folders (to ingest them, name them, files with --format)",
+            "left out, of unknown type, or folders (to ingest them, name them, files with --format; or say --recursive)",
         )
         + text.listed(
             done.changed_files,

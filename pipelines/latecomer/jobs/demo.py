@@ -119,6 +119,7 @@ def environment(out: Path, only: list[str] | None) -> None:
         "LATECOMER_LANDING": str(out / "landing"),
         "LATECOMER_LAKE": str(out / "lake"),
         "LATECOMER_QUERIES": str(chosen),
+        "LATECOMER_STREAMS": str(out / "streams"),  # none: its files say it all
         "LATECOMER_REPORTS": str(out / "report"),
         "LATECOMER_RETRIES": "0",
         "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {QUICK}",

@@ -34,7 +34,7 @@ def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
             raise InputError("--query", name, "is no name of a query", "write what its file says after `name:`")
     available = committed_seq(lake)
     queries = []
-    for name in sorted(only or {*lake.names("state"), *half_forgotten(lake)}):
+    for name in sorted(set(only) or {*lake.names("state"), *half_forgotten(lake)}):
         try:
             found = _query(lake, name, available)
         except (OtherVersion, InputError, DeltaError, pa.ArrowException, OSError) as error:

@@ -135,9 +135,7 @@ class Before:
 def ingested_before(lake: Lake) -> Before:
     """All of it."""
     found = Before()
-    there = small.shape(lake, "ingest", "committed").names
-    wanted = [name for name in ("digests", "files", "counts", "looks") if name in there]
-    rows = small.read(lake, "ingest", "committed", columns=wanted) if wanted else None
+    rows = small.read_known(lake, "ingest", "committed", ("digests", "files", "counts", "looks"))
     for row in [] if rows is None else rows.to_pylist():
         found.digests.update(row["digests"])
         found.looks.update(filter(None, row.get("looks") or ()))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
+
+import pyarrow as pa
 
 from latecomer.core.landing import FileProblem
 from latecomer.lake.errors import InputError
@@ -70,8 +73,8 @@ def readable(path: object) -> Iterator[None]:
     """What the operating system or a store refuses (permissions, a broken disk, a name too long) is a problem of the path, in one line."""
     try:
         yield
-    except OSError as error:
-        if isinstance(path, LandingFile) and not path.is_local:
+    except (OSError, pa.ArrowException) as error:
+        if not isinstance(error, OSError) or (isinstance(path, LandingFile) and not path.is_local):
             raise unreachable(str(path), error) from None
         where = str(error.filename or path)
         raise InputError(where, None, f"cannot be read ({error.strerror or error})", "check its permissions") from None
@@ -102,9 +105,10 @@ def content(path: LandingFile) -> Iterator[bytes]:
     """
     try:
         with path.opened() as handle:
-            packed = handle.read(len(GZIP)) == GZIP or [each.lower() for each in path.suffixes[-1:]] == [".gz"]
-        with path.opened() as handle, gzip.open(handle) if packed else contextlib.nullcontext(handle) as file:
-            while piece := file.read(PIECE_BYTES):
-                yield piece
-    except (OSError, EOFError, zlib.error) as error:
+            begins = io.BufferedReader(handle, PIECE_BYTES)
+            packed = begins.peek(len(GZIP))[: len(GZIP)] == GZIP or path.name.lower().endswith(".gz")
+            with gzip.open(begins) if packed else contextlib.nullcontext(begins) as file:
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise FileProblem(f"cannot be read ({error})", "check the file") from None

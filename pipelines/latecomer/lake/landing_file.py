@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import fs
 
 from latecomer.lake.errors import InputError
@@ -45,6 +46,11 @@ class LandingFile:
     place: str
     store: fs.FileSystem | None = field(default=None, compare=False, repr=False)
     listed: tuple[int, int] = field(default=(0, 0), compare=False, repr=False)
+
+    @property
+    def is_as_listed(self) -> bool:
+        """Is an object still what it was when it was looked for? Of a file that is not asked: its times tell."""
+        return self.store is None or self.stamp()[1:] == self.listed
 
     def __str__(self) -> str:
         return self.text
@@ -105,7 +111,7 @@ class LandingFile:
             return self.listed
         found = os.stat(self.text)
         # the last is set at any change, also by who sets the other
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def looks(self) -> str | None:
         """What tells it, without a look inside, from what it may become; None where its times are too young for that, or it is gone."""
@@ -113,7 +119,8 @@ class LandingFile:
             marks = self.marks()
         except OSError:
             return None
-        settled = time.time() - max(marks[-2:] if self.is_local else marks[-1:]) / 1e9 > _SETTLED_S[self.is_local]
+        changed_ns = max(marks[-2:] if self.is_local else marks[-1:])
+        settled = changed_ns > 0 and time.time() - changed_ns / 1e9 > _SETTLED_S[self.is_local]
         return " ".join([self.place, *map(str, marks)]) if settled else None
 
 
@@ -121,7 +128,7 @@ class LandingFile:
 class Folder:
     """What a folder holds that is not hidden, in name order: files, and the names of folders (those that begin with ``_`` are others' notes).
 
-    One that was looked at all the way down (but not along links) has the files of its folders among its own, and no folder.
+    One that was looked at all the way down has the files of its folders among its own, and of folders only links, which may lead back.
     """
 
     text: str
@@ -147,20 +154,28 @@ def look(text: str, recursive: bool = False) -> LandingFile | Folder | None:
     scheme, _, rest = text.partition("://")
     if not rest and "://" not in text:
         return _local(text, recursive)
-    if scheme == "file":
+    if scheme == "file" and rest:
         return _local(rest, recursive)
     if scheme not in ("s3", "s3a"):
         raise InputError("PATH", text, f"the scheme {scheme!r} is not supported", "use a local path or s3://BUCKET/KEY")
     key = rest.rstrip("/")
     if not key or key.startswith("/"):
         raise InputError("PATH", text, "has no bucket name", "write s3://BUCKET/KEY")
+    if "//" in key:
+        raise InputError("PATH", text, "holds an empty name, between two slashes", "write s3://BUCKET/KEY")
     try:
-        return _object(key, recursive)
-    except OSError as error:
+        return _object(key, recursive, rest.endswith("/"))
+    except (OSError, pa.ArrowException) as error:
         raise unreachable(text, error) from None
 
 
-def unreachable(text: str, error: OSError) -> InputError:
+def look_into(text: str, recursive: bool = False) -> Folder:
+    """The folder of that path or URI; an empty one where there is none. Errors as for `look`."""
+    there = look(f"{text.rstrip('/')}/", recursive)
+    return there if isinstance(there, Folder) else Folder(text, [], [])
+
+
+def unreachable(text: str, error: Exception) -> InputError:
     """The store does not answer, refuses the credentials, or has no such bucket."""
     said = " ".join(str(error).split())[:400]
     return InputError(text, None, f"the object store cannot be used ({said})", STORE_REMEDY)
@@ -174,27 +189,32 @@ def _local(text: str, recursive: bool) -> LandingFile | Folder | None:
         folders = [each.name for each in inside if each.name[0] != "_" and each.is_dir()]
         if not recursive:
             return Folder(text, files, folders)
+        links = [name for name in folders if (path / name).is_symlink()]
         for name in folders:
-            # a link may lead back here
-            if not (path / name).is_symlink() and isinstance(within := _local(str(path / name), True), Folder):
+            if name not in links and isinstance(within := _local(str(path / name), True), Folder):
                 files += within.files
-        return Folder(text, sorted(files, key=str), [])
+                links += [f"{name}/{link}" for link in within.folders]
+        return Folder(text, sorted(files, key=str), links)
     return LandingFile(text, str(path.resolve())) if path.is_file() else None
 
 
-def _object(key: str, recursive: bool) -> LandingFile | Folder | None:
+def _object(key: str, recursive: bool, folder: bool) -> LandingFile | Folder | None:
+    """As `look`; `folder`: an object of the same name is not meant."""
     store = object_store()
 
     def of(info: fs.FileInfo) -> LandingFile:
         return LandingFile(f"s3://{info.path}", f"s3://{info.path}", store, _marks(info))
 
     there = store.get_file_info(key)
-    if there.type == fs.FileType.File:
+    if there.type == fs.FileType.File and not folder:
         return of(there)
-    if there.type != fs.FileType.Directory:
+    if there.type == fs.FileType.NotFound:
+        bucket = key.partition("/")[0]
+        if store.get_file_info(bucket).type == fs.FileType.NotFound:
+            raise FileNotFoundError(2, f"there is no bucket {bucket}")
         return None
     inside = sorted(store.get_file_info(fs.FileSelector(key, recursive=recursive)), key=lambda info: info.path)
-    parts = [(info, info.path.removeprefix(key).strip("/").split("/")) for info in inside]
+    parts = [(info, info.path.removeprefix(f"{key}/").split("/")) for info in inside]
     seen = [info for info, names in parts if names[-1][:1] not in ("", ".") and not _notes(names[:-1])]
     files = [of(info) for info in seen if info.type == fs.FileType.File]
     folders = [info.base_name for info in seen if info.type == fs.FileType.Directory and not _notes([info.base_name])]

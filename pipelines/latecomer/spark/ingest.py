@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 HOUR_US = 3_600_000_000
 ROWS_PER_FILE = 1_000_000
 _WRITERS = 4
+_READERS = 16
+"""Objects of a bucket that are read at a time, for their digests: a store answers many as fast as one."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +119,20 @@ def ingest(
         each = own(asked)
         files, others = find(some, each.format, each.recursive)
         left_out += others
-        found.append((each, [_seen(file, each, looks) for file in files]))
+        with ThreadPoolExecutor(1 if all(file.is_local for file in files) else _READERS) as pool:
+            found.append((each, list(pool.map(_seen, files, repeat(each), repeat(looks)))))
     with Lease(lake, "ingest") as lease:
         before = ingested_before(lake)
         known, streams_of = before.digests, before.streams
         sources: list[_Source] = []
         skipped: list[str] = []
+        again: list[str] = []
         for read_so, seen in found:
             fresh = []
             for one in seen:
                 if one.digest is None or known & {one.digest, _without_format(one.digest)}:
                     skipped.append(str(one.file))
+                    again += [one.looks] if one.digest is not None and one.looks else []
                 else:
                     known.add(one.digest)
                     fresh.append(one)
@@ -135,7 +141,7 @@ def ingest(
         start = committed_seq(lake)
         if not sources:
             return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, {}, time.monotonic() - started)
-        job = _Ingestion(lake, sources, start, lease)
+        job = _Ingestion(lake, sources, start, lease, again)
         with job:
             job.check_unchanged()
             say(f"ingest: {counted(len(job.files), 'file')} read")
@@ -228,8 +234,9 @@ class _Part:
 class _Ingestion:
     """One call's work, from read files to the committed row."""
 
-    def __init__(self, lake: Lake, sources: list[_Source], start: int, lease: Lease) -> None:
-        self.lake, self.sources, self.start, self.lease = lake, sources, start, lease
+    def __init__(self, lake: Lake, sources: list[_Source], start: int, lease: Lease, again: list[str]) -> None:
+        """`again`: looks of files of the call whose content was known, to be known from now on."""
+        self.lake, self.sources, self.start, self.lease, self.again = lake, sources, start, lease, again
         self.files = [file for each in sources for file in each.files]
         self.digests = [str(seen.digest) for each in sources for seen in each.seen]
         self.spark = tuned(lake, sum(map(_size, self.files)) // ROW_BYTES)
@@ -475,7 +482,7 @@ class _Ingestion:
             "counts": json.dumps(nothing | counts, sort_keys=True),
             "digests": self.digests,
             "files": [file.place for file in self.files],
-            "looks": [seen.looks or "" for each in self.sources for seen in each.seen],
+            "looks": [*self._looks(), *self.again],
         }
         if not small.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number):
             raise LeaseLost("ingest", "another process")
@@ -485,6 +492,11 @@ class _Ingestion:
             tend(self.lake, [(area, stream) for stream, c in counts.items() if c[what]])
         tend(self.lake, [("ingest", "committed"), ("ingest", "journal")])
         return counts
+
+    def _looks(self) -> list[str]:
+        """Of the files that were read, what will tell that they are the same; an empty one where nothing does."""
+        every = (seen for each in self.sources for seen in each.seen)
+        return [seen.looks if seen.looks and seen.file.is_as_listed else "" for seen in every]
 
     def _ordered(self, rows: DataFrame, count: int) -> tuple[DataFrame, DataFrame]:
         """Give each row its ``seq``: sort by ranges, number inside each range, add what precedes the range.

@@ -7,10 +7,11 @@ is an option of `ingest`; a stream without a file is read as the command says.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from latecomer.specs.common import Reader, did_you_mean
+from latecomer.specs.common import STREAM, STREAM_REMEDY, Reader, SpecError, did_you_mean
 from latecomer.specs.loading import load_mapping
 
 FORMATS = ("csv", "parquet", "json")
@@ -21,9 +22,14 @@ _ENDINGS = (".yaml", ".yml")
 
 def is_zone(name: str) -> bool:
     """Is it a time zone that the JVM knows too?"""
+    return name in _zones()
+
+
+@cache
+def _zones() -> frozenset[str]:
     from zoneinfo import available_timezones
 
-    return name in available_timezones() - {"localtime", "Factory"}
+    return frozenset(available_timezones() - {"localtime", "Factory"})
 
 
 def file_of(folder: Path, name: str) -> Path | None:
@@ -31,10 +37,10 @@ def file_of(folder: Path, name: str) -> Path | None:
     return next((path for ending in _ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
 
 
-def names(folder: Path) -> list[str]:
-    """What the folder has files of, sorted."""
+def files(folder: Path) -> list[Path]:
+    """All stream files of a folder, sorted."""
     inside = folder.iterdir() if folder.is_dir() else ()
-    return sorted({each.stem for each in inside if each.suffix in _ENDINGS and each.is_file()})
+    return sorted(each for each in inside if each.suffix in _ENDINGS and each.is_file())
 
 
 def load_stream(path: Path) -> dict[str, Any]:
@@ -43,8 +49,12 @@ def load_stream(path: Path) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        Whatever is wrong with the file: one line with file, key, value and remedy.
+        Whatever is wrong with the file or its name: one line with file, key, value and remedy.
     """
+    if not STREAM.fullmatch(path.stem.removeprefix("_by_")):
+        raise SpecError(str(path), "", path.stem, "is no name of a stream", f"{STREAM_REMEDY}; or _by_ and a column")
+    if (other := file_of(path.parent, path.stem)) != path:
+        raise SpecError(str(path), "", None, f"is of the same stream as {other}", "remove one of them")
     return load_mapping(path, _options)
 
 
