@@ -57,10 +57,12 @@ print(json.dumps({run_type: start(run_type) for run_type in ("manual", "schedule
 """
 
 
-def test_a_run_that_has_read_every_row_is_for_runs_by_hand(filled, tmp_path):
+def test_a_run_that_has_read_every_row_and_was_checked_is_for_runs_by_hand(filled, tmp_path):
     project, _ = filled
     done = "near has read every row of its streams"
     assert project.python(STARTS) == {"manual": None, "scheduled": done, "asset_triggered": done}
     rows = events.write(events.disordered(12, rows=9).drop_columns(["seq"]), tmp_path / "rows.parquet")
     project.call("latecomer", "ingest", "--lake", str(project.lake), "--by", "stream", rows)
     assert set(project.python(STARTS).values()) == {None}
+    project.call("latecomer", "run", str(project.queries / "near.yaml"), "--lake", str(project.lake))
+    assert set(project.python(STARTS).values()) == {None}, "as after a process that died when all was committed"

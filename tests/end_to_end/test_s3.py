@@ -237,7 +237,9 @@ def test_an_object_is_read_again_only_if_it_was_written_to(store, monkeypatch):
     "place, said",
     [
         (f"s3://{BUCKET}/no/such.csv", "no such file or folder"),
-        ("s3://no-such-bucket/a.csv", "no such file or folder"),
+        ("s3://no-such-bucket/a.csv", "there is no bucket no-such-bucket"),
+        (f"s3://{BUCKET}/a//b.csv", "holds an empty name, between two slashes"),
+        ("file://", "names no file and no folder"),
         ("s3:///a.csv", "has no bucket name"),
         ("gs://bucket/a.csv", "the scheme 'gs' is not supported"),
     ],

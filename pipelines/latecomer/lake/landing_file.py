@@ -154,7 +154,9 @@ def look(text: str, recursive: bool = False) -> LandingFile | Folder | None:
     scheme, _, rest = text.partition("://")
     if not rest and "://" not in text:
         return _local(text, recursive)
-    if scheme == "file" and rest:
+    if scheme == "file":
+        if not rest:
+            raise InputError("PATH", text, "names no file and no folder", "write file:///FOLDER")
         return _local(rest, recursive)
     if scheme not in ("s3", "s3a"):
         raise InputError("PATH", text, f"the scheme {scheme!r} is not supported", "use a local path or s3://BUCKET/KEY")
@@ -211,7 +213,7 @@ def _object(key: str, recursive: bool, folder: bool) -> LandingFile | Folder | N
     if there.type == fs.FileType.NotFound:
         bucket = key.partition("/")[0]
         if store.get_file_info(bucket).type == fs.FileType.NotFound:
-            raise FileNotFoundError(2, f"there is no bucket {bucket}")
+            raise FileNotFoundError(f"there is no bucket {bucket}")
         return None
     inside = sorted(store.get_file_info(fs.FileSelector(key, recursive=recursive)), key=lambda info: info.path)
     parts = [(info, info.path.removeprefix(f"{key}/").split("/")) for info in inside]
