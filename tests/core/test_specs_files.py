@@ -272,7 +272,7 @@ def test_the_contracts_examples(kind):
     spec = parse_query(EXAMPLES[kind], "q.yaml")
     assert spec == EXPECTED[kind]
     assert (spec.kind, spec.source, spec.description) == (kind, "q.yaml", "")
-    assert spec.schedule == Schedule(None, None, "@hourly", "@daily", audit=None)
+    assert spec.schedule == Schedule(None, None, run="@hourly", repair="@hourly", adapt="@daily", audit=None)
     assert hash(spec) == hash(EXPECTED[kind])
     for name in ("name", "streams", "period_us", "gamma_us", "target"):
         assert getattr(spec, name) is not None
@@ -281,7 +281,9 @@ def test_the_contracts_examples(kind):
         "other.yaml",
     )
     assert again.fingerprint() == spec.fingerprint() and re.fullmatch("[0-9a-f]{64}", spec.fingerprint())
-    assert again.schedule == Schedule("2013-01-31", "@daily", "@hourly", "@daily", audit="@weekly")
+    assert again.schedule == Schedule(
+        "2013-01-31", "@daily", run="@hourly", repair="@hourly", adapt="@daily", audit="@weekly"
+    )
     with pytest.raises((AttributeError, TypeError)):
         spec.name = "x"
 
