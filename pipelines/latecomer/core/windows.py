@@ -232,7 +232,8 @@ class Lookout:
         before, self.interval = self.interval, interval
         self.delay_us, self.pending_delay_us = max(self.delay_us, self.pending_delay_us), 0
         self.rows, self.pending_rows = self.rows + self.pending_rows, 0
-        self.far, self.pending_far = _added(self.far, self.pending_far), []
+        if self.pending_far:
+            self.far, self.pending_far = _added(self.far, self.pending_far), []
         if not self.observing:
             return 0, -1
         if self.delivered is None:  # windows that ended before the first interval hold nothing but late rows
@@ -255,11 +256,11 @@ class Lookout:
             span = min(max(size, self.delay_us), longest) if self.observe_us is None else self.observe_us
             final = (ended - span) // slide
             return done + 1, final, final
-        span = min(max(longest, 2 * self.delay_us), max(4 * longest, 2 * self._reached()))
         rounds = -(-size // slide)
         number, past = interval // rounds, None if before is None else before // rounds
         if number == past:
             return 0, -1, done
+        span = min(max(longest, 2 * self.delay_us), max(4 * longest, 2 * self._reached()))
         # every power of two divides round 0, so crossing it looks at all
         reach = span if past is None or past < 0 <= number else size << (past ^ number).bit_length()
         last = (ended - size) // slide

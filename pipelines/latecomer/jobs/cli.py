@@ -17,6 +17,7 @@ import click
 from latecomer import __version__
 from latecomer.jobs import text
 from latecomer.jobs.outcomes import Group, end_on_term
+from latecomer.specs import streams as stream_files
 from latecomer.specs.common import NAME, SpecError, counted
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
@@ -62,7 +63,7 @@ def main() -> None:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["csv", "parquet", "json"]),
+    type=click.Choice(stream_files.FORMATS),
     help="Format of the files.  [default: by suffix]",
 )
 @click.option("--event-column", default="event_ts", show_default=True, help="Column that says when the event happened.")
@@ -77,7 +78,7 @@ def main() -> None:
 )
 @click.option(
     "--time-unit",
-    type=click.Choice(["us", "ms", "s"]),
+    type=click.Choice(list(stream_files.TIME_UNITS)),
     default="us",
     show_default=True,
     help="What numbers in the two time columns count since 1970.",
@@ -129,7 +130,6 @@ def ingest(
     """
     from latecomer.lake.location import Lake
     from latecomer.spark import ingest as stage
-    from latecomer.specs import streams as stream_files
     from latecomer.specs.common import parse_duration
 
     options = stage.IngestOptions(

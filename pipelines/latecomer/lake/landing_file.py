@@ -152,7 +152,7 @@ def look(text: str, recursive: bool = False) -> LandingFile | Folder | None:
         It is a URI of something else than a local file or a bucket's object.
     """
     scheme, _, rest = text.partition("://")
-    if not rest and "://" not in text:
+    if "://" not in text:
         return _local(text, recursive)
     if scheme == "file":
         if not rest:
