@@ -37,6 +37,7 @@ def test_quick_benchmark_draws_its_figures_and_says_what_was_reached(tmp_path: P
         assert found[f"{game}.mp_k_slack"]["wait_to_mp"] == 1.0
     assert found["game1.clairvoyant"]["wait_mean_s"] < found["game1.mp_k_slack"]["wait_mean_s"]
     assert set(found["shards"]) == {"1", "2"}
+    assert set(found["ceiling"]) == ({"2"} if on_spark.cores_to_try()[-1] > 1 else set())
     assert any(
         line.startswith("game1, answers within the error by calibrated") and line.endswith("met") for line in lines
     )
@@ -48,13 +49,22 @@ def test_a_goal_that_is_not_reached_is_called_missed():
         "zeek.hpm": {"kept": 0.1},
         "game2.hpm": {"kept": 0.94, "slack_to_mp": 0.3, "wait_to_mp": 0.3},
     }
-    spark = {"speedup": 0.5, "wrong_after_repair": 1, "1.1": {}}
+    spark = {"speedup": 1.5, "ceiling": 1.7, "wrong_after_repair": 1, "1.1": {}}
     lines: list[str] = []
-    goals = bench.goals(strategies | {"shards": {"1": 100.0, "2": 101.0}, "spark": spark}, lines.append)
+    memory = {"shards": {"1": 100.0, "2": 143.0}, "ceiling": {"2": 1.6}}
+    goals = bench.goals(strategies | memory | {"spark": spark}, lines.append)
     met = {each["name"]: each["met"] for each in goals}
     assert met.pop("game1, mean slack of calibrated over that of mp_k_slack")
     assert met and not any(met.values()) and not any("zeek" in name for name in met)
     assert sum(line.endswith("MISSED") for line in lines) == len(met)
+
+
+def test_shards_are_judged_by_what_copies_of_the_whole_reach():
+    for shards, met in ((143.0, False), (145.0, True)):
+        memory = {"shards": {"1": 100.0, "2": shards}, "ceiling": {"2": 1.6}}
+        spark = {"speedup": shards / 100, "ceiling": 1.6, "wrong_after_repair": 0}
+        goals = bench.goals(memory | {"spark": spark}, lambda line: None)
+        assert [each["met"] for each in goals if " over one" in each["name"]] == [met, met]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +76,9 @@ def test_sequential_share_is_what_amdahl_says(speedup, cores, sequential):
 
 
 def test_a_speedup_that_cores_cannot_give_is_no_measurement_and_meets_no_goal():
-    found = on_spark.amdahl(416.0, 100.0, 2) | {"wrong_after_repair": 0}
+    found = on_spark.amdahl(416.0, 100.0, 2) | {"ceiling": 1.7, "wrong_after_repair": 0}
     assert np.isnan(found["speedup"]) and np.isnan(found["sequential"])
-    goals = bench.goals({"shards": {"1": 1.0}, "spark": found}, lambda line: None)
+    goals = bench.goals({"shards": {"1": 1.0}, "ceiling": {}, "spark": found}, lambda line: None)
     assert [each["met"] for each in goals if each["name"].startswith("on Spark")] == [False]
 
 

@@ -69,20 +69,21 @@ RUNS = """
 import json, os, sys
 sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 from airflow.dag_processing.dagbag import DagBag
+files = {"touch": os.utime, "move": lambda both: os.replace(*both.split(">"))}
 bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 assert not bag.import_errors, bag.import_errors
 done = []
 for call in sys.argv[1:]:
     name, _, conf = call.partition("=")
-    if name == "touch":
-        os.utime(conf)
+    if name in files:
+        files[name](conf)
         continue
     run = bag.dags[name].test(run_conf=json.loads(conf or "null"))
     states = {t.task_id: str(getattr(t.state, "value", t.state)) for t in run.get_task_instances()}
     done.append([call, str(getattr(run.state, "value", run.state)), states])
 print("DAGS " + json.dumps(done))
 """
-"""Runs DAGs by ``dag.test()``; ``NAME=JSON`` is a run with a configuration, ``touch=FILE`` makes a file news."""
+"""Runs DAGs by ``dag.test()``; ``NAME=JSON`` is a run with a configuration, ``touch=FILE`` makes a file news, ``move=FROM>TO`` lands one."""
 
 
 _MIGRATED: list[bytes] = []

@@ -2,15 +2,12 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from tests.dags.support import Project
 from tests.support import events
 
-STREAMS = {"a": 7, "b": 8, "c": 9}
 EVENTS = """
 import json
 from airflow.models.asset import AssetEvent
@@ -21,70 +18,77 @@ with create_session() as session:
 """
 
 
-def offered():
-    """Does the command take several streams in one call?"""
-    done = subprocess.run(
-        [sys.executable, "-m", "latecomer.jobs.cli", "ingest", "--help"], capture_output=True, text=True
-    )
-    return "NAME=PATH" in done.stdout
-
-
-def land(project, stream, seed, name="rows.parquet"):
-    """A file in the stream's own folder."""
-    table = events.disordered(seed, rows=40).drop_columns(["seq", "stream"])
-    (project.landing / stream).mkdir(exist_ok=True)
-    return events.write(table, project.landing / stream / name)
-
-
 def told(project):
-    """Per run of the ingestion, what it updated: task and stream."""
+    """Per run of the ingestion that updated anything: tasks and streams."""
     found = {}
     for run, task, stream in project.python(EVENTS):
         found.setdefault(run, set()).add((task, stream))
     return list(found.values())
 
 
-@pytest.fixture
-def landed(tmp_path):
-    """A project with a file of each stream."""
-    project = Project(tmp_path / "project").write(("near",))
-    for stream, seed in STREAMS.items():
-        land(project, stream, seed)
-    return project.migrate()
+@pytest.fixture(scope="module")
+def landed(tmp_path_factory):
+    """A project with a folder of each stream, the tasks' states of five runs of the ingestion, and what these told.
+
+    In the first one stream's file is broken; then it is whole; then two streams have news; then none; then the lake is gone, but for
+    one stream that was ingested by hand since.
+    """
+    project = Project(tmp_path_factory.mktemp("together") / "project").write(("near",))
+
+    def offer(seed, stream):
+        table = events.disordered(seed, rows=40).drop_columns(["seq", "stream"])
+        (project.landing / stream).mkdir(exist_ok=True)
+        return events.write(table, project.folder / f"{seed}.parquet"), project.landing / stream
+
+    for seed, stream in ((7, "a"), (9, "c")):
+        file, folder = offer(seed, stream)
+        shutil.move(file, folder / "rows.parquet")
+    whole, folder = offer(8, "b")
+    (folder / "rows.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
+    more = ["move={}>{}/more.parquet".format(*offer(seed, stream)) for seed, stream in ((17, "a"), (19, "c"))]
+    project.migrate()
+    ingest = "latecomer_ingest"
+    runs, _ = project.run_dags(ingest, f"move={whole}>{folder}/rows.parquet", ingest, *more, ingest, ingest)
+    streams = json.loads(project.call("latecomer", "status", "--lake", str(project.lake), "--json"))["streams"]
+    assert {stream: each["rows"] for stream, each in streams.items()} == {"a": 80, "b": 40, "c": 80}
+    shutil.rmtree(project.lake)
+    project.call("latecomer", "ingest", "--lake", str(project.lake), f"c={project.landing / 'c'}")
+    runs += project.run_dags(ingest)[0]
+    return [tasks for _, _, tasks in runs], told(project)
 
 
-@pytest.mark.skipif(not offered(), reason="this command takes one stream at a time")
-def test_streams_with_news_come_together_and_alone(landed):
-    first, again = landed.run_dags("latecomer_ingest", "latecomer_ingest")[0]
-    skipped = dict.fromkeys(("ingest_a", "ingest_b", "ingest_c"), "skipped")
-    assert first[2] == {"together": "success", **skipped, "every_folder": "success"}
-    assert again[2] == {"together": "skipped", **skipped, "every_folder": "success"}
-    assert told(landed) == [{("together", stream) for stream in STREAMS}]
-    land(landed, "a", 17, "more.parquet")
-    land(landed, "c", 19, "more.parquet")
-    (two,), _ = landed.run_dags("latecomer_ingest")
-    land(landed, "b", 28, "more.parquet")
-    (one,), _ = landed.run_dags("latecomer_ingest")
-    assert two[2] == first[2]
-    assert one[2] == {"together": "skipped", **skipped, "ingest_b": "success", "every_folder": "success"}
-    assert told(landed)[1:] == [{("together", "a"), ("together", "c")}, {("ingest_b", "b")}]
-    streams = json.loads(landed.call("latecomer", "status", "--lake", str(landed.lake), "--json"))["streams"]
-    assert {stream: each["rows"] for stream, each in streams.items()} == {"a": 80, "b": 80, "c": 80}
-
-
-@pytest.mark.skipif(not offered(), reason="this command takes one stream at a time")
-def test_folders_of_a_lake_that_was_removed_are_news_where_their_stream_is_not_there_again(landed):
-    landed.run_dags("latecomer_ingest")
-    shutil.rmtree(landed.lake)
-    landed.call("latecomer", "ingest", "--lake", str(landed.lake), f"c={landed.landing / 'c'}")
-    ((_, _, tasks),), _ = landed.run_dags("latecomer_ingest")
-    assert tasks["together"] == "success"
-    assert told(landed)[-1] == {("together", "a"), ("together", "b")}
+def states(together, **ingested):
+    """Of all tasks of a run that did not fail."""
+    tasks = {f"ingest_{stream}": ingested.get(stream, "skipped") for stream in "abc"}
+    return {"together": together, **tasks, "every_folder": "success"}
 
 
 def test_a_folder_that_cannot_be_ingested_holds_up_no_other(landed):
-    (landed.landing / "b" / "rows.parquet").write_bytes(b"PAR1 this is no Parquet file PAR1")
-    ((_, state, tasks),), _ = landed.run_dags("latecomer_ingest")
-    assert (state, tasks["together"]) == ("failed", "failed")
-    assert [tasks[f"ingest_{stream}"] for stream in STREAMS] == ["success", "failed", "success"]
-    assert told(landed) == [{("ingest_a", "a"), ("ingest_c", "c")}]
+    (first, *_), updates = landed
+    assert first["together"] == "failed" and first["every_folder"] != "success"
+    assert [first[f"ingest_{stream}"] for stream in "abc"] == ["success", "failed", "success"]
+    assert updates[0] == {("ingest_a", "a"), ("ingest_c", "c")}
+
+
+def test_a_stream_that_alone_has_news_is_ingested_by_its_own_task(landed):
+    (_, one, *_), updates = landed
+    assert one == states("skipped", b="success")
+    assert updates[1] == {("ingest_b", "b")}
+
+
+def test_streams_with_news_come_together(landed):
+    (_, _, two, _, _), updates = landed
+    assert two == states("success")
+    assert updates[2] == {("together", "a"), ("together", "c")}
+
+
+def test_where_nothing_is_new_nothing_is_told(landed):
+    (_, _, _, none, _), updates = landed
+    assert none == states("skipped")
+    assert len(updates) == 4
+
+
+def test_folders_of_a_lake_that_was_removed_are_news_where_their_stream_is_not_there_again(landed):
+    (*_, last), updates = landed
+    assert last["together"] == "success"
+    assert updates[3] == {("together", "a"), ("together", "b")}

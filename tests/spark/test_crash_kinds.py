@@ -30,14 +30,15 @@ QUERIES = {
     "theta_join": "streams: {r: a, s: b}\nwindow: 5 s\nconditions: [r.v > s.v]\nemit: count\nquality: {recall: 0.9, period: 10 s}",
     "membership": "streams: {x: a, y: b}\nelement: k\nwindow: 4 s\nquality: {recall: 0.9, false_positive_rate: 0.01, period: 10 s}",
 }
-POINTS = [f"run:{area}@2" for area in ("planned", "on_time", "late", "ledger", "state")]
+POINTS = ["run:planned@2", *(f"run:{area}" for area in ("on_time", "late", "ledger", "state"))]
 POINTS += [f"repair:{area}" for area in ("planned", "corrections", "repairs")]
+"""Where a process dies: in the second micro-batch, in the first one just once, as it has another behind it, in the first repair."""
 SIZE = 50
 
 
 @pytest.fixture(scope="module")
 def truths(tmp_path_factory, spark):
-    """Per kind: query file, a lake that was only ingested, one that was run too, one that is at its end, and its tables."""
+    """Per kind: query file, lakes that were ingested, run for one micro-batch, run, and repaired, and the tables of the last."""
     found = {}
     folder = tmp_path_factory.mktemp("truths")
     table = events.disordered(31, rows=100)
@@ -46,22 +47,25 @@ def truths(tmp_path_factory, spark):
     for kind, text in QUERIES.items():
         path = folder / f"{kind}.yaml"
         path.write_text(f"name: q\nkind: {kind}\n{text}\n")
-        spec, ran = load_query(path), folder / f"{kind}-ran"
-        shutil.copytree(raw, ran)
+        spec, half, ran = load_query(path), folder / f"{kind}-half", folder / f"{kind}-ran"
+        shutil.copytree(raw, half)
+        run(Lake(half), spec, until_seq=SIZE - 1)
+        shutil.copytree(half, ran)
         run(Lake(ran), spec, rows_per_batch=SIZE, flush=True)
         done = folder / f"{kind}-done"
         shutil.copytree(ran, done)
         repair(Lake(done), spec, flush=True)
-        found[kind] = path, raw, ran, done, exported(Lake(done), spec)
+        found[kind] = path, {"ingested": raw, "half": half, "ran": ran, "done": done}, exported(Lake(done), spec)
     return found
 
 
 @pytest.mark.parametrize("kind", QUERIES)
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_and_resumed(truths, spark, tmp_path, kind, point):
-    path, raw, ran, _, expected = truths[kind]
+    path, lakes, expected = truths[kind]
     lake, spec = Lake(tmp_path / "lake"), load_query(path)
-    shutil.copytree(raw if point.startswith("run") else ran, lake.uri)
+    before = "ran" if point.startswith("repair") else "ingested" if point.endswith("@2") else "half"
+    shutil.copytree(lakes[before], lake.uri)
     command = ["run", str(path), "--rows-per-batch", str(SIZE)] if point.startswith("run") else ["repair", str(path)]
     killed = in_gateway.call(spark, *command, "--lake", lake.uri, "--flush", crash_at=point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-800:]
@@ -75,8 +79,8 @@ def test_killed_and_resumed(truths, spark, tmp_path, kind, point):
 
 @pytest.mark.parametrize("kind", QUERIES)
 def test_a_check_finds_rows_that_are_gone_or_too_many(truths, tmp_path, kind):
-    path, _, _, done, _ = truths[kind]
-    spec = load_query(path)
+    path, lakes, _ = truths[kind]
+    spec, done = load_query(path), lakes["done"]
     intact = " ".join(check(Lake(done), spec).failures)
     assert "expect_conservation" not in intact and "expect_complete" not in intact, intact
     for area, name in (("on_time", "q"), ("corrections", "q"), ("late", "q"), ("events", "a")):
@@ -101,9 +105,9 @@ def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_pat
     seen: list = []
     monkeypatch.setattr(checks, "_validate", lambda _, frames, *rest: seen.append(frames["books"]) or CheckOutcome([]))
     for kind in ("aggregate", "topk", "theta_join", "membership"):
-        path, _, ran, _, expected = truths[kind]
+        path, lakes, expected = truths[kind]
         lake, spec = Lake(tmp_path / kind), load_query(path)
-        shutil.copytree(ran, lake.uri)
+        shutil.copytree(lakes["ran"], lake.uri)
         backfill(lake, spec, 1_000_000_000_000_000, 1_000_000_100_000_000)
         assert not lake.exists("backfill", "q"), "no window there: nothing to keep"
         first = backfill(lake, spec, 1_699_999_000_000_000, 1_700_000_100_000_000)
@@ -121,9 +125,9 @@ def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_pat
 @pytest.mark.parametrize("kind", ["aggregate", "topk"])
 def test_what_is_learnt_meanwhile_is_not_for_a_micro_batch_that_was_planned(truths, spark, tmp_path, kind):
     """Its answers may be committed already: the rest of it goes by the same parameters, whoever finishes it."""
-    path, raw, _, _, expected = truths[kind]
+    path, lakes, expected = truths[kind]
     lake, spec = Lake(tmp_path / "lake"), load_query(path)
-    shutil.copytree(raw, lake.uri)
+    shutil.copytree(lakes["ingested"], lake.uri)
     command = ["run", str(path), "--rows-per-batch", str(SIZE), "--lake", lake.uri, "--flush"]
     assert in_gateway.call(spark, *command, crash_at="run:on_time@2").returncode == -signal.SIGKILL
     begins, learnt = adapt(lake, spec)
@@ -136,9 +140,9 @@ def test_what_is_learnt_meanwhile_is_not_for_a_micro_batch_that_was_planned(trut
 
 
 def test_what_is_learnt_while_a_run_is_at_work_holds_from_where_it_says(truths, spark, tmp_path, monkeypatch):
-    path, raw, _, _, _ = truths["topk"]
+    path, lakes, _ = truths["topk"]
     lake, spec = Lake(tmp_path / "lake"), load_query(path)
-    shutil.copytree(raw, lake.uri)
+    shutil.copytree(lakes["ingested"], lake.uri)
     run(lake, spec, until_seq=19)
     learn, append = adapting._learnt, small.append
 

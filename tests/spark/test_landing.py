@@ -416,17 +416,27 @@ def test_objects_on_one_line_and_what_stands_beside_them(lake, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("after", ["grown", "gone"])
-def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake, tmp_path, monkeypatch, after):
+@pytest.mark.parametrize(
+    ("after", "said"), [("grown", "was changed"), ("gone", "was changed"), ("out of reach", "cannot be read")]
+)
+def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake, tmp_path, monkeypatch, after, said):
     path, read = tmp_path / "a.csv", ingesting.landing.read
+
+    def silent(*args):
+        raise TimeoutError("no answer")
 
     def meanwhile(*args):
         found = read(*args)
-        path.unlink() if after == "gone" else path.write_text("event_ts\n1\n2\n", encoding="utf-8")
+        if after == "out of reach":
+            monkeypatch.setattr(ingesting, "_digest", silent)
+        elif after == "gone":
+            path.unlink()
+        else:
+            path.write_text("event_ts\n1\n2\n", encoding="utf-8")
         return found
 
     monkeypatch.setattr(ingesting.landing, "read", meanwhile)
-    with pytest.raises(InputError, match=r"a\.csv: was changed while it was read"):
+    with pytest.raises(InputError, match=rf"a\.csv: {said}"):
         put(lake, path, "event_ts\n1\n")
     monkeypatch.undo()
     assert not lake.exists("ingest", "committed")

@@ -265,10 +265,11 @@ class _Ingestion:
         """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
         for each in self.sources:
             for seen in each.seen:
-                try:
-                    same = _digest(seen.file, each.options) == seen.digest
-                except OSError:
-                    same = False
+                with readable(seen.file):
+                    try:
+                        same = _digest(seen.file, each.options) == seen.digest
+                    except FileNotFoundError:
+                        same = False
                 if not same:
                     raise _changed(seen.file)
 
