@@ -209,7 +209,7 @@ def _by_name(paths: tuple[str, ...]) -> dict[str, list[str]]:
 @QUERY
 @LAKE
 @click.option(
-    "--rows-per-batch", type=click.IntRange(min=1), metavar="N", help="Most rows per micro-batch.  [default: 2000000]"
+    "--rows-per-batch", type=click.IntRange(min=1), metavar="N", help="Most rows per micro-batch.  [default: 4000000]"
 )
 @click.option(
     "--until-seq", type=click.IntRange(min=0), metavar="N", help="Stop after the row with this number (`seq`)."

@@ -43,7 +43,7 @@ GAMES, GAME_ROWS = 16, 625_000
 TURNS = 4
 """Times that each query runs over all events: the JVM compiles, beside the work, for most of the first two."""
 BATCH_ROWS = GAMES * GAME_ROWS // 5
-"""Arrivals per micro-batch, 125 s of stream time: what `run` takes by itself."""
+"""Arrivals per micro-batch, 125 s of stream time: half of what `run` takes by itself, so that there are five."""
 _QUERY = (
     "name: sums_{0}_{1}\nkind: aggregate\nstreams: {{s: a}}\ngroup_by: [sensor]\nwindow: {{size: 500 ms, slide: 100 ms}}\n"
     "select: {{total: sum(value)}}\nquality: {{error: 0.05, probability: 0.95, period: 60 s}}\n"

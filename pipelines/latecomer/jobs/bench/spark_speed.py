@@ -1,8 +1,8 @@
 """How fast is `run` on Spark, beside what Spark does itself and beside the least any job could do?
 
 Workload: generated events (exponential delays, mean 100 ms, 10,000 events a second of event time), ingested once, untimed. Per kind, in
-one session and one run: ``latecomer``, the whole of `run` with its commits (for the join also by a constant slack,
-``latecomer_k_slack``); ``spark``, Spark's own way to the same answer (windowed streaming aggregation and stream-stream join with a
+one session and one run: ``latecomer``, the whole of `run` with its commits, in one micro-batch as the others are one job (for the join
+also by a constant slack, ``latecomer_k_slack``); ``spark``, Spark's own way to the same answer (windowed streaming aggregation and stream-stream join with a
 watermark, available-now trigger; a window function for top-k, which is not told which rows came too late); ``floor``, a
 plain job that reads the same columns of the same events and writes the same result rows. A tenth of the rows goes first, to
 warm up, and once more at the end, timed: ``tenfold`` is the time of all rows over that. All jobs take turns, `TURNS` of them, and the best
