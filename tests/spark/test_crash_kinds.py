@@ -32,7 +32,7 @@ QUERIES = {
 }
 POINTS = ["run:planned@2", *(f"run:{area}" for area in ("on_time", "late", "ledger", "state"))]
 POINTS += [f"repair:{area}" for area in ("planned", "corrections", "repairs")]
-"""Where a process dies: in the second micro-batch, in the first one just once, as it has another behind it, in the first repair."""
+"""Where a process dies: in the second micro-batch, which is its own second (``@2``) or its first, or in a repair."""
 SIZE = 50
 
 

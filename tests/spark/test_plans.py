@@ -30,7 +30,7 @@ def test_plans_for_few_and_many_rows_agree(tmp_path, spark, monkeypatch, name):
     table, spec = events.disordered(11, rows=220), parse_query(f"name: q\n{QUERIES[name]}\n")
     monkeypatch.setattr(topk, "SAMPLED_PER_K", 2)
     found = []
-    for rows in (120, -1):  # few rows, few rows in a lake of more, and the few that a flush adds; many each time
+    for rows in (120, -1):  # the first 120 few, the next few in a lake of many; many both times
         monkeypatch.setattr(session, "SMALL_ROWS", rows)
         lake = Lake(tmp_path / f"lake{rows}")
         load(lake, table, tmp_path)

@@ -11,6 +11,7 @@ taken back if other content comes first.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -265,12 +266,10 @@ class _Ingestion:
         """Refuse files that were written to while they were read: what was read is not what their digests stand for."""
         for each in self.sources:
             for seen in each.seen:
-                with readable(seen.file):
-                    try:
-                        same = _digest(seen.file, each.options) == seen.digest
-                    except FileNotFoundError:
-                        same = False
-                if not same:
+                now = None
+                with readable(seen.file), contextlib.suppress(FileNotFoundError):
+                    now = _digest(seen.file, each.options)
+                if now != seen.digest:
                     raise _changed(seen.file)
 
     def check_in_place(self) -> None:

@@ -4,9 +4,8 @@ Workload: the football games of HPM's Table 1 by our seeded generator (rows, lat
 values are speeds of sixteen sensors), SUM over windows of 0.5 s every 0.1 s, ``(eps, delta) = (0.05, 0.05)``; and, where the
 data folder is given, network logs (zeek, whole and by host) and phones (ooo), where late rows are no random sample. Departure
 from the paper: its tuples are one game's, ours are drawn; throughput over shards is measured twice, of the in-memory pass, one process
-a shard and by CPU time, and of `run` on Spark by the clock (:mod:`latecomer.jobs.bench.aggregate_spark`). Cores share caches, memory and
-their clock, so that no program is twice as fast on two: shards are judged by what as many copies of the whole, which share nothing, reach
-at once in the same minute (``ceiling``).
+a shard and by CPU time, and of `run` on Spark by the clock (:mod:`latecomer.jobs.bench.aggregate_spark`). Both are
+judged by their ``ceiling``, which that module explains: what as many copies of the whole reach at once.
 
 Every strategy runs over the same arrivals in one run. `kept` is the share of answers (a group's window is one) within the error,
 to be 0.95; `periods_kept` the share of minutes of which that holds, which for a minute of a few windows says little (six answers
@@ -19,9 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +33,7 @@ from latecomer.jobs.bench import aggregate_spark as on_spark
 from latecomer.jobs.bench import data as sources
 from latecomer.jobs.bench import plots
 from latecomer.jobs.bench.goals import Goals
+from latecomer.jobs.bench.timing import at_once
 from latecomer.quality.promise import allowed_misses
 
 ERROR, DELTA = 0.05, 0.05
@@ -217,24 +215,18 @@ def _figures(out: Path, case: str, passes: dict[str, Closed]) -> None:
     )  # fmt: skip
 
 
-def _one_shard(rows: tuple[NDArray[np.int64], NDArray[np.float64]]) -> float:
+def _one_shard(times: NDArray[np.int64], value: NDArray[np.float64]) -> float:
     """CPU seconds of one shard's pass, the best of three."""
     spent = []
     for _ in range(3):
         policy, started = policy_of("hpm", GAME_WINDOW), time.process_time()
-        run_pass(*rows, GAME_WINDOW, policy, error=ERROR, delta=DELTA, period_us=PERIOD_US)
+        run_pass(times, value, GAME_WINDOW, policy, error=ERROR, delta=DELTA, period_us=PERIOD_US)
         spent.append(time.process_time() - started)
     return min(spent)
 
 
-def _at_once(tasks: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]]) -> float:
-    """CPU seconds of the slowest of these shards, each in a process of its own, all at once."""
-    with ProcessPoolExecutor(len(tasks), mp_context=get_context("spawn")) as pool:
-        return max(pool.map(_one_shard, tasks))
-
-
 def _shards(out: Path, progress: Callable[[str], None], quick: bool) -> dict[str, dict[str, float]]:
-    """Throughput by number of shards, that of a core for each, and what copies of the whole reach on as many cores.
+    """Throughput by number of shards, by the CPU time of the slowest, and what copies of the whole reach on as many cores.
 
     Returns
     -------
@@ -248,12 +240,12 @@ def _shards(out: Path, progress: Callable[[str], None], quick: bool) -> dict[str
     times, value, sensor = (table[name].to_numpy() for name in ("event_ts", "value", "sensor"))
     for count in (1, 2) if quick else (1, 2, 4):
         mine = [sensor % count == shard for shard in range(count)]
-        rate = len(times) / _at_once([(times[each], value[each]) for each in mine])
+        rate = len(times) / max(at_once(_one_shard, [(times[each], value[each]) for each in mine]))
         shards[str(count)] = rate
         said = f"{count} shards in memory, a core each: {rate:,.0f} rows/s"
         if 1 < count <= on_spark.cores_to_try()[-1]:
-            alone = shards["1"]
-            ceiling[str(count)] = count * len(times) / _at_once([(times, value)] * count) / alone
+            alone, copies = shards["1"], max(at_once(_one_shard, [(times, value)] * count))
+            ceiling[str(count)] = count * len(times) / copies / alone
             said += f", {rate / alone:.2f} times one; as many copies of the whole {ceiling[str(count)]:.2f} times"
         progress(said)
     plots.bar_figure(

@@ -23,8 +23,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ import pyarrow.parquet as pq
 
 from latecomer.jobs.bench import data as sources
 from latecomer.jobs.bench import plots
+from latecomer.jobs.bench.timing import at_once
 from latecomer.spark.session import usable_cores
 
 SHARDS = (1, 2)
@@ -86,13 +85,14 @@ def measure(
         pq.write_table(table, folder / "all.parquet")
         pq.write_table(table.slice(0, len(table) // 20), folder / "small.parquet")
         for each in cores:
-            ((spent, wrong),) = _at_once(folder, [range(each)], SHARDS, turns)
+            ((spent, wrong),) = at_once(on_cores, [(folder, range(each), SHARDS, turns)])
             found["wrong_after_repair"] = found.get("wrong_after_repair", 0) + wrong
             for shards, (whole, rate) in spent.items():
                 found[f"{each}.{shards}"] = {"seconds": whole, "rows_per_second": rate}
                 progress(f"{each} cores, {shards} shards on Spark: {rate:,.0f} rows/s")
         if cores[-1] > 1:
-            copies = _at_once(folder, [range(place, place + 1) for place in range(cores[-1])], SHARDS, turns)
+            alone = [range(place, place + 1) for place in range(cores[-1])]
+            copies = at_once(on_cores, [(folder, each, SHARDS, turns) for each in alone])
             found["ceiling"] = sum(spent[1][1] for spent, _ in copies) / found["1.1"]["rows_per_second"]
             found["wrong_after_repair"] += sum(wrong for _, wrong in copies)
     finally:
@@ -125,13 +125,6 @@ def amdahl(many: float, one: float, cores: int) -> dict[str, float]:
 
 Measured = tuple[dict[int, tuple[float, float]], int]
 """Seconds of the last `run` over all events and rows per second of the fastest, by number of shards; wrong answers after repair."""
-
-
-def _at_once(folder: Path, cores: Sequence[range], shards: Sequence[int], turns: int) -> list[Measured]:
-    """What :func:`on_cores` measures on each of these cores, in a fresh process each, at the same time."""
-    with ProcessPoolExecutor(len(cores), mp_context=get_context("spawn")) as pool:
-        tasks = [pool.submit(on_cores, folder, each, shards, turns) for each in cores]
-        return [task.result() for task in tasks]
 
 
 def on_cores(folder: Path, places: range, shards: Sequence[int], turns: int) -> Measured:
