@@ -418,7 +418,11 @@ def test_objects_on_one_line_and_what_stands_beside_them(lake, tmp_path):
 
 @pytest.mark.parametrize(
     ("after", "said"),
-    [("grown", "was changed while it was read"), ("gone", "was changed while it was read"), ("out of reach", "cannot be read")],
+    [
+        ("grown", "was changed while it was read"),
+        ("gone", "was changed while it was read"),
+        ("out of reach", "cannot be read"),
+    ],
 )
 def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake, tmp_path, monkeypatch, after, said):
     path, read = tmp_path / "a.csv", ingesting.landing.read
