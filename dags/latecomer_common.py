@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow.sdk import Asset, BaseOperator
+from airflow.sdk import Asset, BaseOperator, RetryDecision, RetryPolicy
 from croniter import CroniterBadDateError, croniter
 from latecomer.specs.common import SpecError
 from latecomer.specs.loading import load_query
@@ -47,6 +48,22 @@ def stream_asset(stream: str) -> Asset:
 def answers_asset(query: str) -> Asset:
     """The asset that a run of the query updates and that starts its repair. The dot keeps it apart from streams."""
     return Asset(name=f"latecomer.{query}", uri=f"latecomer://on_time/{query}")
+
+
+class UnlessWrong(RetryPolicy):
+    """No second try for a query that is wrong: exit code 2 with a line about its file or its name is what the next try would end with.
+
+    A store that does not answer is exit code 2 as well, with a line about the lake; it may answer in a while.
+    """
+
+    def __init__(self, query: str, path: Path) -> None:
+        self.line = re.compile(rf"^({re.escape(str(path))}:|query {re.escape(query)}:).*", re.MULTILINE)
+
+    def evaluate(self, exception: BaseException, *args: Any, **more: Any) -> RetryDecision:
+        """By what the operator's message has: the exit code, then the last lines of the command."""
+        _, failed, last = str(exception).partition("Error code is: 2.")
+        wrong = self.line.search(last) if failed else None
+        return RetryDecision.fail(f"no other try, it would end alike: {wrong[0]}") if wrong else RetryDecision.default()
 
 
 def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:

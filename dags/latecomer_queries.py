@@ -25,9 +25,11 @@ from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
 from latecomer.specs.common import shown
 from latecomer_common import (
+    DEFAULTS,
     LAKE,
     SETTINGS,
     CheckOperator,
+    UnlessWrong,
     answers_asset,
     awaited,
     skip,
@@ -110,11 +112,13 @@ def promise(spec: Any) -> str:
 
 def build(path: Path, spec: Any) -> list[DAG]:
     """The DAGs of one query."""
+    tries = DEFAULTS | {"retry_policy": UnlessWrong(spec.name, path)}
     about = [spec.description, promise(spec), f"```yaml\n{path.read_text(encoding='utf-8')}\n```"]
 
     def common(does: str) -> dict[str, Any]:
         """Settings of a DAG; its page in the UI opens with what it does and when."""
-        return SETTINGS | {"tags": ["latecomer", spec.kind], "doc_md": "\n\n".join(filter(None, [does, *about]))}
+        page = "\n\n".join(filter(None, [does, *about]))
+        return SETTINGS | {"default_args": tries, "tags": ["latecomer", spec.kind], "doc_md": page}
 
     schedule, ready = spec.schedule, once_run(spec)
     query = (str(path), "--lake", LAKE)

@@ -103,6 +103,8 @@ class Project:
     folder: Path
     watched: str | None = None
     """The landing folder, where it is not the project's own."""
+    retries: int = 0
+    """How often a task that failed is tried again, half a minute later."""
 
     @property
     def lake(self) -> Path:
@@ -129,7 +131,7 @@ class Project:
             "LATECOMER_LANDING": self.watched or str(self.landing),
             "LATECOMER_LAKE": str(self.lake),
             "LATECOMER_REPORTS": str(self.folder / "reports"),
-            "LATECOMER_RETRIES": "0",
+            "LATECOMER_RETRIES": str(self.retries),
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         }
 

@@ -126,6 +126,28 @@ def test_repair_flushes_unless_a_run_started_it(project):
     assert {arguments[how] for how in arguments.keys() - flushed} == {f"--lake={project.lake}"}
 
 
+TRIES = """
+import json, os, sys
+sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+from latecomer_common import UnlessWrong
+policy = UnlessWrong("near", "/q/near.yaml")
+print(json.dumps([policy.evaluate(RuntimeError(each), 1, 2).action.value for each in sys.argv[1:]]))
+"""
+
+
+def test_what_may_end_well_is_tried_again(project):
+    said = "Cannot execute: spark-submit submit.py run /q/near.yaml --lake s3://b/l. Error code is: {}.\nLast spark-submit output:\n{}".format
+    ends = {
+        said(2, "WARN of Java\n/q/near.yaml:4: keys: 'v': its stream has no such column"): "fail",
+        said(2, "query near: has changed since it ran"): "fail",
+        said(2, "lake s3://b/l: the object store cannot be used"): "default",
+        said(3, "lease 'run near': held by 12@host for 7 s"): "default",
+        said(1, "/q/near.yaml: Java said this, and ended"): "default",
+        "the worker has lost its process": "default",
+    }
+    assert project.python(TRIES, *ends) == list(ends.values())
+
+
 def test_parsing_is_light(project):
     found = project.python(PARSE)
     assert found["heavy"] == [] and found["seconds"] < 2.0
