@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -57,13 +56,13 @@ class UnlessWrong(RetryPolicy):
     """
 
     def __init__(self, query: str, path: Path) -> None:
-        self.line = re.compile(rf"^({re.escape(str(path))}:|query {re.escape(query)}:).*", re.MULTILINE)
+        self.about = (f"{path}:", f"query {query}:")
 
     def evaluate(self, exception: BaseException, *args: Any, **more: Any) -> RetryDecision:
-        """By what the operator's message has: the exit code, then the last lines of the command."""
-        _, failed, last = str(exception).partition("Error code is: 2.")
-        wrong = self.line.search(last) if failed else None
-        return RetryDecision.fail(f"no other try, it would end alike: {wrong[0]}") if wrong else RetryDecision.default()
+        """By what the operator's message has: the exit code, then the last lines of the command; of any other code none is looked at."""
+        _, _, last = str(exception).partition("Error code is: 2.")
+        wrong = next((line for line in last.splitlines() if line.startswith(self.about)), None)
+        return RetryDecision.fail(f"no other try, it would end alike: {wrong}") if wrong else RetryDecision.default()
 
 
 def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
