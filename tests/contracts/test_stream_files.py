@@ -13,6 +13,7 @@ def said(tmp_path, text):
 def test_what_a_file_states_and_no_more(tmp_path):
     assert said(tmp_path, "# nothing\n") == said(tmp_path, "") == said(tmp_path, "event_column:\n") == {}
     text = "event_column: ts\narrival_column: got\ntimezone: Europe/Berlin\ntime_unit: ms\nformat: json\nmax_future: 2 d\nrecursive: false\n"
+    text += "max_quarantined: 0.05\n"
     assert said(tmp_path, text) == {
         "event_column": "ts",
         "arrival_column": "got",
@@ -21,6 +22,7 @@ def test_what_a_file_states_and_no_more(tmp_path):
         "format": "json",
         "max_future_us": 2 * 86_400_000_000,
         "recursive": False,
+        "max_quarantined": 0.05,
     }
 
 
@@ -35,6 +37,8 @@ def test_what_a_file_states_and_no_more(tmp_path):
         ("format: xml", "format: 'xml': is unknown here; use one of csv, parquet, json"),
         ("max_future: 0 s", "max_future: '0 s': must be longer than zero"),
         ("max_future: 7", "max_future: 7: is not a duration"),
+        ("max_quarantined: 5%", "max_quarantined: '5%': must be a number"),
+        ("max_quarantined: 5", "max_quarantined: 5: must be from 0 to 1"),
         ("recursive: maybe", "recursive: 'maybe': must be true or false"),
         ("recursive: 1", "recursive: 1: must be true or false"),
         ("event_column: 7", "event_column: 7: must be text"),

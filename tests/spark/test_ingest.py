@@ -216,6 +216,35 @@ def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
     assert stream_totals(lake) == {"s": {"rows": 2, "quarantined": 6}} and quarantined(lake, ["s", "s", "none"]) == 6
 
 
+def test_files_with_more_bad_rows_than_allowed_are_refused(lake, tmp_path):
+    """A feed whose time column broke would else end in quarantine, call by call, and every check of its queries would pass."""
+    (tmp_path / "a.csv").write_text("event_ts,v\n1,1\nnonsense,2\n3,3\n4,4\n")
+    (tmp_path / "b.csv").write_text("event_ts,v\n1,1\n2,2\n")
+    some = [str(tmp_path / "b.csv"), str(tmp_path / "a.csv")]
+    with pytest.raises(InputError) as refused:
+        ingest(lake, some, IngestOptions(stream="s", max_quarantined=0.16))
+    line = str(refused.value)
+    assert line.startswith(
+        "stream s: 1 of 6 rows cannot be used, and max_quarantined, 0.16 of them, allows 0; nothing was ingested."
+    )
+    assert (
+        f"The first is in {some[1]}, line 3: event time cannot be read: nonsense; mend or remove the files, or raise"
+        in line
+    )
+    assert stream_totals(lake) == {} and not lake.exists("quarantine", "s") and committed_seq(lake) == 0
+    # of several streams each has its own share, and one that exceeds it holds up all of the call
+    own = {"good": some[:1], "bad": some[1:]}
+    with pytest.raises(InputError, match="stream bad: 1 of 4 rows"):
+        ingest(lake, own, IngestOptions(max_quarantined=0.2))
+    assert stream_totals(lake) == {}
+    done = ingest(lake, some, IngestOptions(stream="s", max_quarantined=0.17))
+    assert done.rows_ingested == {"s": 5} and done.rows_quarantined == {"s": 1} and done.seq_to == 5
+    (tmp_path / "c.csv").write_text("event_ts,kind\nx,a\n1,a\n2,b\n3,b\n")
+    with pytest.raises(InputError, match="ingest: 1 of 4 rows cannot be used"):
+        ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(by="kind", max_quarantined=0))
+    assert ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(by="kind", max_quarantined=0.25)).seq_from == 5
+
+
 def test_times_that_leave_no_room_for_a_window_go_to_quarantine(lake, tmp_path):
     """A row of the year 9950 was in no window, and one of the last microsecond there is had no event time at all."""
     last = "9999-12-31T23:59:59.999999Z"

@@ -91,6 +91,14 @@ def main() -> None:
     "read again with another bound.",
 )
 @click.option(
+    "--max-quarantined",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    metavar="SHARE",
+    help="Refuse the files, and ingest nothing, where more than this share of a stream's rows in them cannot be used, 0.05 for 5%.  [default: 1, "
+    "never]",
+)
+@click.option(
     "--recursive/--no-recursive",
     help="Also read the files in folders of a folder, all the way down, but not along links.",
 )
@@ -114,6 +122,7 @@ def ingest(
     timezone: str,
     time_unit: str,
     max_future: str,
+    max_quarantined: float,
     recursive: bool,
     streams: Path | None,
     as_json: bool,
@@ -141,6 +150,7 @@ def ingest(
         timezone=timezone,
         time_unit=time_unit,
         max_future_us=parse_duration(max_future, source="ingest", key="--max-future"),
+        max_quarantined=max_quarantined,
         recursive=recursive,
     )
     named = list(paths) if stream is not None or by is not None else _by_name(paths)

@@ -101,6 +101,7 @@ VIEWS = """# How the files of stream `views` are read (of landing/_by_type/: _by
 # time_unit: us               # of times that are numbers: us, ms or s since 1970
 # format: csv                 # csv, json or parquet; by suffix
 # max_future: 1 d             # what is later than its arrival by more goes to quarantine
+# max_quarantined: 1          # with 0.05, files of which more than 5% of the rows cannot be used are refused
 # recursive: false            # true: also files in folders of the folder
 """
 

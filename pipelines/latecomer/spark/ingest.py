@@ -393,6 +393,8 @@ class _Ingestion:
         found = totals.collect()
         held = sum(row[f"_bytes_{place}"] or 0 for row in found for place in range(len(texts)))
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in found}
+        for part in self.parts:
+            self._refuse_unusable(part.options, judged, counts)
         if not self.by_seq:
             self._note_arrivals({row["_stream"]: row for row in found if row["arrived_to"] is not None}, counts, say)
         if any(c["quarantined"] for c in counts.values()):
@@ -431,6 +433,26 @@ class _Ingestion:
         finally:
             ranked.unpersist()
         return self._commit(counts, good, number)
+
+    def _refuse_unusable(self, options: IngestOptions, judged: DataFrame, counts: dict[str, dict[str, int]]) -> None:
+        """Refuse what is read by these options if more of its rows would go to quarantine than they allow."""
+        from pyspark.sql import functions as F
+
+        streams = counts.keys() if options.stream is None else {options.stream} & counts.keys()
+        bad = sum(counts[stream]["quarantined"] for stream in streams)
+        every = bad + sum(counts[stream]["rows"] for stream in streams)
+        if bad <= options.max_quarantined * every:
+            return
+        kept_out = judged.where(F.col("_problem").isNotNull() & F.col("_stream").isin(*streams))
+        first = kept_out.sort("_file", "_row").select("_file", "_line", "_problem").first()
+        assert first is not None
+        problem = (
+            f"{bad:,} of {counted(every, 'row')} cannot be used, and max_quarantined, {options.max_quarantined:g} of them, allows "
+            f"{int(options.max_quarantined * every):,}; nothing was ingested. The first is in {self.files[first['_file']]}, line "
+            f"{first['_line']}: {first['_problem']}"
+        )
+        remedy = "mend or remove the files, or raise max_quarantined (--max-quarantined): with 1 such rows go to quarantine and the others come in"
+        raise InputError("ingest" if options.stream is None else f"stream {options.stream}", None, problem, remedy)
 
     def _note_arrivals(
         self, found: dict[str, Row], counts: dict[str, dict[str, int]], say: Callable[[str], None]

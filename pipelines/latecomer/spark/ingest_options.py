@@ -14,7 +14,8 @@ class IngestOptions:
     """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds.
 
     `time_unit` is what numbers in the two time columns count since 1970, one of
-    :data:`latecomer.specs.streams.TIME_UNITS`; `recursive` reads the files in folders of a folder too.
+    :data:`latecomer.specs.streams.TIME_UNITS`; `recursive` reads the files in folders of a folder too. A call of which a larger share of rows
+    than `max_quarantined` (0 to 1) cannot be used is refused, each stream's own where it is of several.
     """
 
     stream: str | None = None
@@ -27,3 +28,4 @@ class IngestOptions:
     max_future_us: int = DAY_US
     earliest_us: int = EARLIEST_EVENT_US
     recursive: bool = False
+    max_quarantined: float = 1.0

@@ -66,6 +66,7 @@ def _options(reader: Reader) -> dict[str, Any]:
         "timezone": reader.text("timezone", None),
         "time_unit": _one_of(reader, "time_unit", TIME_UNITS),
         "max_future_us": reader.duration("max_future", None),
+        "max_quarantined": reader.number("max_quarantined", None, low=0, high=1),
         "recursive": reader.take("recursive", None),
     }
     zone, recursive = found["timezone"], found["recursive"]
