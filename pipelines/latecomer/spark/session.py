@@ -290,6 +290,9 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         # aggregations that keep rows (top-k): by hash for as many keys as a task may meet
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+        # generated code is found again for the last 100 plans by default, and one micro-batch has 30: jobs of one session that take turns
+        # compiled theirs anew each time (SUM over 10 M events in 2.7 s in place of 2.3)
+        "spark.sql.codegen.cache.maxEntries": "1000",
         # an embedded machine: as many partitions as cores are enough, and Delta's log is small
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.databricks.delta.snapshotPartitions": "1",
