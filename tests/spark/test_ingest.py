@@ -239,10 +239,34 @@ def test_files_with_more_bad_rows_than_allowed_are_refused(lake, tmp_path):
     assert stream_totals(lake) == {}
     done = ingest(lake, some, IngestOptions(stream="s", max_quarantined=0.17))
     assert done.rows_ingested == {"s": 5} and done.rows_quarantined == {"s": 1} and done.seq_to == 5
-    (tmp_path / "c.csv").write_text("event_ts,kind\nx,a\n1,a\n2,b\n3,b\n")
-    with pytest.raises(InputError, match="ingest: 1 of 4 rows cannot be used"):
-        ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(by="kind", max_quarantined=0))
-    assert ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(by="kind", max_quarantined=0.25)).seq_from == 5
+    # of a column's streams each has its own too, and rows that name none are a share of all
+    (tmp_path / "c.csv").write_text("event_ts,kind\nx,a\n1,a\n2,b\n3,b\n4,no name\n5,b\n")
+    for share, wrong in ((0, "stream _unknown: 1 of 6"), (0.2, "stream a: 1 of 2")):
+        with pytest.raises(InputError, match=wrong):
+            ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(by="kind", max_quarantined=share))
+    assert ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(by="kind", max_quarantined=0.5)).seq_from == 5
+
+
+def test_a_share_of_bad_rows_is_as_it_was_written(lake, tmp_path):
+    """0.29 * 100 is 28.999999999999996."""
+    (tmp_path / "a.csv").write_text("event_ts\n" + "oops\n" * 29 + "1\n" * 71)
+    assert ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s", max_quarantined=0.29)).rows_ingested == {
+        "s": 71
+    }
+    for share in (float("nan"), 1.5, -0.1):
+        with pytest.raises(InputError, match=r"--max-quarantined: .*: is no share of rows; write one from 0 to 1"):
+            ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s", max_quarantined=share))
+
+
+def test_files_that_were_refused_are_judged_by_the_clock_of_the_next_call(lake, tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text(f"event_ts\n{time.time_ns() // 1000}\n")
+    call = [str(tmp_path / "a.csv")], IngestOptions(stream="s", max_quarantined=0)
+    earlier = time.time_ns() - 2 * 86_400_000_000_000
+    with monkeypatch.context() as clock:
+        clock.setattr(ingestion.time, "time_ns", lambda: earlier)
+        with pytest.raises(InputError, match="event time is too far in the future"):
+            ingest(lake, *call)
+    assert ingest(lake, *call).rows_ingested == {"s": 1}
 
 
 def test_times_that_leave_no_room_for_a_window_go_to_quarantine(lake, tmp_path):

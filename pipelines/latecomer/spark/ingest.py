@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -394,7 +396,7 @@ class _Ingestion:
         held = sum(row[f"_bytes_{place}"] or 0 for row in found for place in range(len(texts)))
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in found}
         for part in self.parts:
-            self._refuse_unusable(part.options, judged, counts)
+            self._refuse_unusable(part.options, judged, counts, number)
         if not self.by_seq:
             self._note_arrivals({row["_stream"]: row for row in found if row["arrived_to"] is not None}, counts, say)
         if any(c["quarantined"] for c in counts.values()):
@@ -434,25 +436,34 @@ class _Ingestion:
             ranked.unpersist()
         return self._commit(counts, good, number)
 
-    def _refuse_unusable(self, options: IngestOptions, judged: DataFrame, counts: dict[str, dict[str, int]]) -> None:
-        """Refuse what is read by these options if more of its rows would go to quarantine than they allow."""
+    def _refuse_unusable(
+        self, options: IngestOptions, judged: DataFrame, counts: dict[str, dict[str, int]], number: int
+    ) -> None:
+        """Refuse the call if of a stream that is read by these options more rows would go to quarantine than they allow.
+
+        Rows that name no stream are judged by their share of all. The plan becomes void: it has the clock of now, by which rows are of the
+        future that will not be when the same files come again.
+        """
         from pyspark.sql import functions as F
 
-        streams = counts.keys() if options.stream is None else {options.stream} & counts.keys()
-        bad = sum(counts[stream]["quarantined"] for stream in streams)
-        every = bad + sum(counts[stream]["rows"] for stream in streams)
-        if bad <= options.max_quarantined * every:
-            return
-        kept_out = judged.where(F.col("_problem").isNotNull() & F.col("_stream").isin(*streams))
-        first = kept_out.sort("_file", "_row").select("_file", "_line", "_problem").first()
-        assert first is not None
-        problem = (
-            f"{bad:,} of {counted(every, 'row')} cannot be used, and max_quarantined, {options.max_quarantined:g} of them, allows "
-            f"{int(options.max_quarantined * every):,}; nothing was ingested. The first is in {self.files[first['_file']]}, line "
-            f"{first['_line']}: {first['_problem']}"
-        )
-        remedy = "mend or remove the files, or raise max_quarantined (--max-quarantined): with 1 such rows go to quarantine and the others come in"
-        raise InputError("ingest" if options.stream is None else f"stream {options.stream}", None, problem, remedy)
+        share = Fraction(str(options.max_quarantined))  # 0.29 of 100 is 29, as it was written, and not 28.999...
+        total = sum(c["rows"] + c["quarantined"] for c in counts.values())
+        for stream in sorted(counts.keys() if options.stream is None else {options.stream} & counts.keys()):
+            good, bad = (counts[stream][name] for name in ("rows", "quarantined"))
+            every = total if stream == landing_rows.UNKNOWN else good + bad
+            allowed = math.floor(share * every)
+            if bad <= allowed:
+                continue
+            kept_out = judged.where(F.col("_problem").isNotNull() & (F.col("_stream") == stream))
+            first = kept_out.sort("_file", "_row").select("_file", "_line", "_problem").first()
+            assert first is not None
+            self._note(number + 1, {})
+            problem = (
+                f"{bad:,} of {counted(every, 'row')} cannot be used, and max_quarantined, {options.max_quarantined:g} of them, allows "
+                f"{allowed:,}; nothing was ingested. The first is in {self.files[first['_file']]}, line {first['_line']}: {first['_problem']}"
+            )
+            remedy = "mend or remove the files, or raise max_quarantined (--max-quarantined): with 1 such rows go to quarantine and the others come in"
+            raise InputError(f"stream {stream}", None, problem, remedy)
 
     def _note_arrivals(
         self, found: dict[str, Row], counts: dict[str, dict[str, int]], say: Callable[[str], None]
@@ -589,6 +600,8 @@ def _check_options(options: IngestOptions) -> None:
         raise InputError("--stream", options.stream, "is not a stream name", STREAM_REMEDY)
     if not is_zone(options.timezone):
         raise InputError("--timezone", options.timezone, "is not a time zone", "write one such as Europe/Berlin")
+    if not 0 <= options.max_quarantined <= 1:
+        raise InputError("--max-quarantined", options.max_quarantined, "is no share of rows", "write one from 0 to 1")
 
 
 def _size(file: LandingFile) -> int:

@@ -14,8 +14,8 @@ class IngestOptions:
     """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds.
 
     `time_unit` is what numbers in the two time columns count since 1970, one of
-    :data:`latecomer.specs.streams.TIME_UNITS`; `recursive` reads the files in folders of a folder too. A call of which a larger share of rows
-    than `max_quarantined` (0 to 1) cannot be used is refused, each stream's own where it is of several.
+    :data:`latecomer.specs.streams.TIME_UNITS`; `recursive` reads the files in folders of a folder too. A call of which a larger share of a
+    stream's rows than `max_quarantined` (0 to 1) cannot be used is refused.
     """
 
     stream: str | None = None
