@@ -445,6 +445,13 @@ def test_a_recall_chooses_the_wait_unless_it_is_stated(kind):
         ("join", "window: 10 s", "schedule: {repair: @hourly}", "any token; put the value in quotes"),
         ("join", "select: [left.uid, right.uid]", "select: [coalesce(left.a, 'b') as d]", "put an expression that holds quotes"),
         ("join", "window: 10 s", "window: *w", "write the value itself, in quotes if"),
+        ("theta_join", "emit: rows", "where: r.dep_delay > 3 and r.a < s.b", r"where: '\(r.a < s.b\)': reads 2 streams, .*`conditions`"),
+        ("theta_join", "emit: rows", "where: r.dep_delay > 3 and 1 = 2", r"where: '\(1 = 2\)': reads no streams, .*; compare a column"),
+        ("theta_join", "r.event_ts < s.event_ts", "r.event_ts is null", r"conditions\[0\]: .*: reads no stream but r; .*`where`"),
+        ("theta_join", "r.event_ts < s.event_ts", "r.dep_delay > 60", r"conditions\[0\]: .*: reads no stream but r; .*`where`"),
+        ("theta_join", "r.event_ts < s.event_ts", "r.dep_delay < r.arr_delay", "reads no stream but r; compare it with another"),
+        ("membership", "element: orig_h", "element: orig_h\nwhere: a.x = b.x", r"where: '\(a.x = b.x\)': reads 2 streams, .*; let each part"),
+        ("membership", "element: orig_h", "element: orig_h\nwhere: a.x + 1", r"where: 'a.x \+ 1': is a value, not a condition"),
         ("theta_join", "emit: rows", 'schedule: {interval: "@once"}', "interval: '@once': is not a cron expression; .*@daily"),
     ],
 )  # fmt: skip

@@ -177,11 +177,26 @@ def sources_of(spec: Any) -> list[str]:
 def counts(spec: Any, event: Event) -> bool:
     """Does the query look at this row?"""
     if spec.kind == "membership":
-        return any(event.payload[c.name] is not None for c in elements_of(spec, event.stream))
+        return any(event in own for own in parts_of(spec, [event]))
+    if spec.kind == "theta_join":
+        return any(parts_of(spec, [event]))
     if spec.kind == "topk" and value_of(spec.score, event) is None:
         return False
     where = getattr(spec, "where", None)
     return where is None or value_of(where, event) is True
+
+
+def parts_of(spec: Any, events: list[Event]) -> list[list[Event]]:
+    """Rows of each alias: those of its stream that pass what `where` asks of it; of a membership those with an element."""
+
+    def takes_part(alias: str, event: Event) -> bool:
+        where = spec.filter_on(alias)
+        return where is None or value_of(where, event) is True
+
+    parts = [[e for e in events if e.stream == stream and takes_part(alias, e)] for alias, stream in spec.streams]
+    if spec.kind == "theta_join":
+        return parts
+    return [[e for e in own if e.payload[c.name] is not None] for own, c in zip(parts, spec.elements, strict=True)]
 
 
 def value_of(expression: ex.Expr, event: Event) -> Any:
@@ -325,15 +340,9 @@ def best_by_core(spec: Any) -> Callable[[list[Event], int], list[int]]:
     return best
 
 
-def elements_of(spec: Any, stream: str) -> list[ex.Column]:
-    return [c for (_, source), c in zip(spec.streams, spec.elements, strict=True) if source == stream]
-
-
 def membership_rows(spec: Any, events: list[Event]) -> list[list[tuple[int, Any]]]:
-    return [
-        [(e.ts, e.payload[c.name]) for e in events if e.stream == source and e.payload[c.name] is not None]
-        for (_, source), c in zip(spec.streams, spec.elements, strict=True)
-    ]
+    parts = zip(parts_of(spec, events), spec.elements, strict=True)
+    return [[(e.ts, e.payload[c.name]) for e in own] for own, c in parts]
 
 
 def members_by_sets(spec: Any) -> Answers:
@@ -380,7 +389,7 @@ def theta_answers(spec: Any, solve: Callable[[list[list[Event]]], list[tuple[int
     aliases = [alias for alias, _ in spec.streams]
 
     def answers(start: int, events: list[Event]) -> dict[Groups, list[Row]]:
-        parts = [[e for e in events if e.stream == stream] for _, stream in spec.streams]
+        parts = parts_of(spec, events)
         at = {e.seq: e for e in events}
         if spec.emit == "count":
             return {(): [{"matches": len(solve(parts))}]}
@@ -424,16 +433,21 @@ def theta_by_loops(spec: Any) -> Callable[[list[list[Event]]], list[tuple[int, .
 def theta_by_core(spec: Any) -> Callable[[list[list[Event]]], list[tuple[int, ...]]]:
     aliases, sources = tuple(alias for alias, _ in spec.streams), sources_of(spec)
     sides = tuple(sources.index(stream) for _, stream in spec.streams)
-    conditions = tuple((Operand(a, x), op, Operand(b, y)) for a, x, op, b, y in theta_conditions(spec))
+    read = {(a, x) for a, left, _, b, right in theta_conditions(spec) for a, x in ((a, left), (b, right))}
+    conditions = tuple(
+        (Operand(a, f"{a}.{x}"), op, Operand(b, f"{b}.{y}")) for a, x, op, b, y in theta_conditions(spec)
+    )
     join = WindowJoin(aliases, sides, conditions, tuple(() for _ in aliases))
     names = [f"{place}_seq" for place in range(len(aliases))]
 
     def solve(parts: list[list[Event]]) -> list[tuple[int, ...]]:
+        if not all(parts):
+            return []
         own = {e.seq: e for part in parts for e in part}
-        table = pa.Table.from_pylist(
-            [e.payload | {"seq": e.seq, "side": sources.index(e.stream)} for e in own.values()]
-        )
-        found = list(join.rows(table)) if len(own) else []
+        operands = [{f"{a}.{x}": e.payload[x] if e in parts[a] else None for a, x in read} for e in own.values()]
+        rows = zip(own.values(), operands, strict=True)
+        table = pa.Table.from_pylist([{"seq": e.seq, "side": sources.index(e.stream), **each} for e, each in rows])
+        found = list(join.rows(table))
         return [row for part in found for row in zip(*(part[name].to_pylist() for name in names), strict=True)]
 
     return solve

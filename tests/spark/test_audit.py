@@ -46,10 +46,11 @@ QUERIES = {
     + HALF
     + "strategy: mp_k_slack\n",
     "two": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: {size: 4 s, slide: 2 s}\nconditions: [r.x < s.x, r.k = s.k]\nstrategy: {name: fast_theta_join, slack: 1 s}\n",
-    "three": "kind: theta_join\nstreams: {r: a, s: b, t: a}\nwindow: 2 s\nconditions: [r.x < t.x, t.v <= s.v, r.k = s.k]\nemit: count\n",
-    "ranges": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: 2 s\nconditions: [r.x < s.x, r.v > s.v]\nemit: ranges\n",
+    "three": "kind: theta_join\nstreams: {r: a, s: b, t: a}\nwindow: 2 s\nconditions: [r.x < t.x, t.v <= s.v, r.k = s.k]\nemit: count\n"
+    "where: r.n > 0 and t.n < 2 and t.note is not null\n",
+    "ranges": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: 2 s\nconditions: [r.x < s.x, r.v > s.v]\nemit: ranges\nwhere: r.i > 3 and s.x < s.v * 9\n",
     "common": "kind: membership\nstreams: {r: a, s: b}\nelement: {r: i, s: x}\nwindow: 4 s\n",
-    "reaching": "kind: membership\nstreams: {r: a, s: b}\nelement: note\nwindow: {r: {size: 4 s, slide: 2 s}, s: {size: 3 s, slide: 3 s}}\n",
+    "reaching": "kind: membership\nstreams: {r: a, s: b}\nelement: note\nwindow: {r: {size: 4 s, slide: 2 s}, s: {size: 3 s, slide: 3 s}}\nwhere: r.v > 3 and s.n != 1\n",
 }
 """Of every kind, with what is awkward about each: slides, shards, a stream with itself, three streams, windows that differ, NaN and null."""
 

@@ -42,9 +42,10 @@ OWN = "{x: {size: 4 s, slide: 4 s}, y: {size: 6 s, slide: 3 s}}"
 TWO_ALIKE = "{x: {size: 4 s, slide: 2 s}, y: {size: 4 s, slide: 2 s}, z: {size: 6 s, slide: 3 s}}"
 
 
-def query(strategy="mcf", element="k", window=SAME, streams="{x: a, y: b}", recall=None):
+def query(strategy="mcf", element="k", window=SAME, streams="{x: a, y: b}", recall=None, where=None):
     quality = "" if recall is None else f"recall: {recall}, "
-    text = QUERY.format(strategy=strategy, element=element, window=window, streams=streams, quality=quality)
+    text = QUERY if where is None else f"{QUERY}where: {where}\n"
+    text = text.format(strategy=strategy, element=element, window=window, streams=streams, quality=quality)
     return parse_query(text, "test.yaml")
 
 
@@ -234,6 +235,34 @@ def test_a_mistake_is_named_as_the_file_says_it(tmp_path, spark):
     for element, key in (("w", r"element"), ("{x: k, y: w}", r"element\.y"), ("{x: k, y: note}", r"element\.y")):
         with pytest.raises(SpecError, match=rf"test\.yaml:\d+: {key}: "):
             run(lake, query(element=element))
+
+
+@pytest.mark.parametrize("strategy", ["mcf", "exact"])
+def test_rows_that_where_leaves_out_are_no_elements_and_never_late(lake, tmp_path, strategy):
+    """One stream in both parts, by other rows each."""
+    where = "x.v > 5 and (x.note is null or x.note != 'n1') and y.v < 4"
+    table, spec = data(4), query(strategy, streams="{x: a, y: a}", where=where, recall=0.8)
+    note, v = table["note"].to_pylist(), table["v"].to_pylist()
+    mine = [stream == "a" for stream in table["stream"].to_pylist()]
+    first = [own and x > 5 and n != "n1" for own, x, n in zip(mine, v, note, strict=True)]
+    second = [own and x < 4 for own, x in zip(mine, v, strict=True)]
+    load(lake, table, tmp_path)
+    run(lake, spec, rows_per_batch=60, flush=True)
+    late = set(views.view(lake, spec, "late")["seq"].to_pylist())
+    some = {seq for seq, pair in enumerate(zip(first, second, strict=True)) if any(pair)}
+    assert late and late <= some and len(some) < sum(mine)
+    repair(lake, spec, flush=True)
+    number, slide = table["event_ts"].to_numpy(), spec.window.slide_us
+    held = [
+        {
+            (int(start), k)
+            for k, at, counts in zip(table["k"].to_pylist(), number.tolist(), part, strict=True)
+            for start in range((at - spec.window.size_us) // slide * slide + slide, at + 1, slide)
+            if counts
+        }
+        for part in (first, second)
+    ]
+    assert found(views.results(lake, spec)) == held[0] & held[1]
 
 
 def test_a_late_row_without_an_element_is_not_registered(lake, tmp_path):

@@ -16,6 +16,7 @@ from latecomer.lake.location import Lake
 from latecomer.quality import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
+from latecomer.reference.expressions import evaluate
 from latecomer.spark import theta_join
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -60,7 +61,7 @@ def query(
 def expected(table, spec):
     sources = list(dict.fromkeys(stream for _, stream in spec.streams))
     arrivals = [
-        reference.Arrival(r["seq"], sources.index(r["stream"]), r["event_ts"], r)
+        reference.Arrival(r["seq"], sources.index(r["stream"]), r["event_ts"], r, any(plays(spec, r)))
         for r in table.to_pylist()
         if r["stream"] in sources
     ]
@@ -99,12 +100,20 @@ def brute(windows, spec):
     found = set()
     aliases = [alias for alias, _ in spec.streams]
     for number, rows in windows.items():
-        parts = [[a.row for a in rows if a.row["stream"] == stream] for _, stream in spec.streams]
+        parts = zip(*([a.row if part else None for part in plays(spec, a.row)] for a in rows), strict=True)
+        parts = [[row for row in part if row is not None] for part in parts]
         for chosen in itertools.product(*parts):
             row = dict(zip(aliases, chosen, strict=True))
             if all(_holds(c, row) for c in spec.conditions):
                 found.add((number * spec.window.slide_us, *(r["seq"] for r in chosen)))
     return found
+
+
+def plays(spec, row):
+    """Does a row play the part of each alias?"""
+    wheres = [(stream, spec.filter_on(alias)) for alias, stream in spec.streams]
+    value = lambda column: row[column.name]  # noqa: E731
+    return [row["stream"] == stream and (where is None or evaluate(where, value) is True) for stream, where in wheres]
 
 
 def _holds(condition, row):
@@ -129,6 +138,7 @@ CASES = [
     query("{r: a, s: b, l: a}", "[r.v > s.v, s.note <= l.note, r.k = s.k, s.k = l.k]"),
     query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", window=SLIDING, recall=0.8),
     query("{r: a, s: b, l: a}", "[r.v > s.v, r.k = s.k, s.k <= l.k]", window=SLIDING, recall=0.7, strategy="cfs"),
+    query("{r: a, s: a}", "[r.v > s.v]", select="where: r.k > 0 and s.note != 'n1' and s.v + s.k > 2", recall=0.8),
 ]
 
 
@@ -206,9 +216,13 @@ def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spar
         assert +Counter(ended) == +Counter(numbers) and len(counted) - len(ended) < 3, name
 
 
-@pytest.mark.parametrize(("emit", "recall"), [("count", 0.8), ("ranges", None)])
-def test_count_and_ranges_with_any_cut(tmp_path, spark, emit, recall):
-    table, spec = events.disordered(6, rows=160), query(emit=emit, conditions="[r.v > s.v, r.k <= s.k]", recall=recall)
+@pytest.mark.parametrize(
+    ("emit", "recall", "where"),
+    [("count", 0.8, ""), ("ranges", None, ""), ("ranges", None, "where: r.v > 3 and s.k < 3")],
+)
+def test_count_and_ranges_with_any_cut(tmp_path, spark, emit, recall, where):
+    conditions = "[r.v > s.v, r.k <= s.k]"
+    table, spec = events.disordered(6, rows=160), query(emit=emit, conditions=conditions, recall=recall, select=where)
     tables = whole_and_cut(tmp_path, table, spec, (55,), stop=100)
     final = brute(expected(table, spec).final, spec)
     wanted = {}
@@ -252,7 +266,8 @@ def test_all_methods_give_the_same_rows(lake, tmp_path):
     load(lake, table.set_column(table.schema.get_field_index("v"), "v", pa.array(v)), tmp_path)
     kept = {}
     for strategy in ("fast_theta_join", "cfs", "one_bucket", "cross_product", "spark_sql"):
-        spec = query(strategy=strategy, conditions="[r.k <= s.v, r.k = s.k]")
+        where = "where: s.note is not null and r.k + 1 > 1"
+        spec = query(strategy=strategy, conditions="[r.k <= s.v, r.k = s.k]", select=where)
         object.__setattr__(spec, "name", f"by_{strategy}")
         run(lake, spec, flush=True)
         kept[strategy] = found(views.view(lake, spec, "on_time"), spec)

@@ -130,7 +130,7 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
 
     from latecomer.core import theta_join as theta
 
-    rows = stage.in_windows(stage.stored(seq_to=seq_to), stage.first_of("ts"), stage.last_of("ts"))
+    rows = stage.in_windows(stage.stored(seq_to=seq_to).where("ok"), stage.first_of("ts"), stage.last_of("ts"))
     counts = rows.groupBy("_m").count().orderBy(F.desc("count"), "_m").limit(1).collect()
     if not counts:
         return Text(stage.spec.name, ["no rows yet"], {})

@@ -61,6 +61,7 @@ kind: theta_join
 streams: {short: views, long: views}
 window: {size: 1 h, slide: 1 h}
 conditions: [short.seconds < long.seconds, short.page = long.page]
+# where: long.seconds > 60                 # which rows of a stream take part; each part between `and` reads one stream
 emit: count                                # rows | count (0 where nothing matches) | ranges (all rows, about the input's size)
 # select: [short.session, long.session]    # with emit: rows
 quality: {recall: 0.95, period: 1 d}       # in 95% of days, 95% of the matches are published on time; not with emit: ranges
@@ -75,6 +76,7 @@ kind: membership
 streams: {a: views, b: clicks}
 element: session                           # or {a: session, b: sid}
 window: {size: 10 min, slide: 10 min}
+# where: a.seconds > 10 and b.target = 'buy'   # which rows of a stream take part; each part between `and` reads one stream
 quality: {recall: 0.95, period: 1 d}       # in 95% of days, 95% of the elements are published on time
 #   false_positive_rate: 0.001             # of the filters; answers are exact whatever it is
 # strategy: {name: mcf, fingerprint_bits: 12, bucket: 4}   # others: one_filter, bloom, exact; slack: 10 min, a constant wait

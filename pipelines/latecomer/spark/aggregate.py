@@ -27,7 +27,7 @@ from latecomer.spark import ranks
 from latecomer.spark.aggregate_states import States, with_columns
 from latecomer.spark.columns import join_null_safe, named, quoted
 from latecomer.spark.exact_sum import ExactSum
-from latecomer.spark.query import check_columns, sql
+from latecomer.spark.query import check_columns, passes, sql
 from latecomer.spark.types import is_number
 from latecomer.spark.window_history import Waited
 from latecomer.spark.window_repair import Due
@@ -100,7 +100,7 @@ class AggregateStage(WindowedStage):
 
     def payload(self, source: int) -> dict[str, str]:
         """Groups ``g{i}``, values ``v{i}``, ``ok``."""
-        where = "true" if self.spec.where is None else f"coalesce({sql(self.spec.where)}, false)"
+        where = passes(self.spec.where)
         return (
             {f"g{i}": quoted(name) for i, name in enumerate(self.spec.group_by)}
             | {f"v{i}": sql(argument) for i, argument in enumerate(self.arguments)}

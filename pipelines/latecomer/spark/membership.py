@@ -52,7 +52,7 @@ from latecomer.spark import tables
 from latecomer.spark.columns import as_column, ceil_div, floor_to, greatest, quoted
 from latecomer.spark.decimals import digits_of
 from latecomer.spark.membership_filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
-from latecomer.spark.query import check_columns
+from latecomer.spark.query import check_columns, of_passing
 from latecomer.spark.session import expects_few
 from latecomer.spark.types import FLOATING, WHOLE, WHOLE_OR_FLOATING
 from latecomer.spark.window_history import Waited
@@ -106,7 +106,7 @@ class MembershipStage(WindowedStage):
         """Elements ``e{place}`` of the streams that read the source, ``ok``."""
         element = "nullif(try_cast({} as double), double('NaN'))" if self.kind == "double" else "try_cast({} as {})"
         found = {
-            f"e{place}": element.format(quoted(column.name), self.kind)
+            f"e{place}": of_passing(self.spec.filter_on(column.alias), element.format(quoted(column.name), self.kind))
             for place, column in enumerate(self.spec.elements)
             if self.side_of[place] == source
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -74,6 +75,21 @@ def kind_of(spark_type: str) -> str:
     return {"string": "string", "boolean": "bool", "timestamp": "timestamp", "timestamp_ntz": "timestamp"}.get(
         base, base
     )
+
+
+def passes(where: ex.Expr | None) -> str:
+    """SQL of whether a row passes a condition over its own columns: yes or no, never null."""
+    return "true" if where is None else f"coalesce({sql(where)}, false)"
+
+
+def any_passes(wheres: Sequence[ex.Expr | None]) -> str:
+    """SQL of whether a row passes one condition at least."""
+    return "true" if None in wheres else " or ".join(dict.fromkeys(map(passes, wheres)))
+
+
+def of_passing(where: ex.Expr | None, value: str) -> str:
+    """SQL of a value, null where the row does not pass a condition."""
+    return value if where is None else f"case when {passes(where)} then {value} end"
 
 
 def sql(expression: ex.Expr) -> str:

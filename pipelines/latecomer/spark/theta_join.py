@@ -32,7 +32,7 @@ from latecomer.lake import ingestions
 from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
-from latecomer.spark.query import check_columns, sql
+from latecomer.spark.query import any_passes, check_columns, of_passing, sql
 from latecomer.spark.tables import handed
 from latecomer.spark.theta_answers import Answer, Counts, Increments, Ranges, Rows
 from latecomer.spark.types import FLOATING, types_of
@@ -100,25 +100,29 @@ class ThetaJoinStage(WindowedStage):
         return [list(each) for each in found]
 
     @cached_property
-    def operands(self) -> list[list[ex.Expr]]:
-        """Per source, distinct sides of conditions (aliases that read the source share them)."""
-        found: list[dict[str, ex.Expr]] = [{} for _ in self.sources]
+    def operands(self) -> list[list[str]]:
+        """Per source, SQL of the distinct sides of conditions (aliases that read the source, and the same rows of it, share them)."""
+        found: list[dict[str, None]] = [{} for _ in self.sources]
         for condition in self.spec.conditions:
             for expression, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
-                found[self.side_of[alias]].setdefault(sql(expression), expression)
-        return [list(each.values()) for each in found]
+                found[self.side_of[alias]][self._operand_sql(expression, alias)] = None
+        return [list(each) for each in found]
+
+    def _operand_sql(self, expression: ex.Expr, alias: str) -> str:
+        """A side of a condition; null, which matches nothing, of rows that `where` leaves out."""
+        return of_passing(self.spec.filter_on(alias), sql(expression))
 
     def _operand(self, expression: ex.Expr, alias: str) -> Operand:
         side = self.side_of[alias]
-        place = [sql(each) for each in self.operands[side]].index(sql(expression))
+        place = self.operands[side].index(self._operand_sql(expression, alias))
         return Operand(self.aliases.index(alias), f"s{side}_o{place}")
 
     def payload(self, source: int) -> dict[str, str]:
         """Operands ``s{i}_o{j}``, carried columns ``s{i}_p{j}``, ``ok``."""
         return (
-            {f"s{source}_o{j}": sql(each) for j, each in enumerate(self.operands[source])}
+            {f"s{source}_o{j}": text for j, text in enumerate(self.operands[source])}
             | {f"s{source}_p{j}": quoted(name) for j, name in enumerate(self.carried[source])}
-            | {"ok": "true"}
+            | {"ok": any_passes([self.spec.filter_on(a) for a in self.aliases if self.side_of[a] == source])}
         )
 
     @cached_property

@@ -21,7 +21,7 @@ from latecomer.core.topk_members import Candidates, required_members
 from latecomer.core.windows import Grid, Observed, SlackPolicy
 from latecomer.spark import tables
 from latecomer.spark.columns import join_null_safe, quoted
-from latecomer.spark.query import check_columns, sql
+from latecomer.spark.query import check_columns, passes, sql
 from latecomer.spark.session import expects_few
 from latecomer.spark.window_history import Waited
 from latecomer.spark.window_repair import Due
@@ -106,7 +106,7 @@ class TopKStage(WindowedStage):
     def payload(self, source: int) -> dict[str, str]:
         """Groups ``g{i}``, selected columns ``x{i}``, ``score``, ``ok``."""
         score = sql(self.spec.score)
-        where = "true" if self.spec.where is None else f"coalesce({sql(self.spec.where)}, false)"
+        where = passes(self.spec.where)
         return (
             {f"g{i}": quoted(name) for i, name in enumerate(self.spec.group_by)}
             | {f"x{i}": text for i, (_, text) in enumerate(self.selected)}

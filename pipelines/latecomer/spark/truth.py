@@ -110,9 +110,7 @@ class Question:
     def _of_one_stream(self, over: TimeRange, seq_to: int) -> DataFrame:
         """Rows in windows, those that pass `where`."""
         ((alias, _),) = self.spec.streams
-        rows = self._windowed(alias, over, seq_to)
-        # a condition that is the literal null has no type of its own
-        return rows if self.spec.where is None else rows.where(f"coalesce({_sql(self.spec.where)}, false)")
+        return _passing(self._windowed(alias, over, seq_to), self.spec.where)
 
     # ------------------------------------------------------------------------------------------------------- kinds
 
@@ -170,7 +168,8 @@ class Question:
 
     def _theta_join(self, over: TimeRange, seq_to: int) -> Truth:
         """Streams one after the other, each by all conditions on those before it."""
-        sides = {alias: self._windowed(alias, over, seq_to) for alias in self.streams}
+        spec, windowed = self.spec, self._windowed
+        sides = {alias: _passing(windowed(alias, over, seq_to), spec.filter_on(alias)) for alias in self.streams}
         order, left = [next(iter(sides))], list(sides)[1:]
         joined, cost = sides[order[0]].alias(order[0]), ["cast(n0 as double)"]
         while left:
@@ -221,6 +220,7 @@ class Question:
                 events = self._events(column.alias, start, last * main.slide_us + main.size_us, seq_to)
                 rows = events.join(spans, _column(f"{_TIME} >= {_LOW} and {_TIME} < {_HIGH}"))
                 pairs += events.count() * spans.count()
+            rows = _passing(rows, self.spec.filter_on(column.alias))
             rows = rows.selectExpr(_WINDOW, f"try_cast({quoted(column.name)} as {self.stage.kind}) as element")
             some = "element is not null" + (" and not isnan(element)" if self.stage.kind == "double" else "")
             found.append(rows.where(some).distinct())
@@ -245,6 +245,12 @@ class Question:
             if self.shapes[alias].selectExpr(_sql(side)).dtypes[0][1] in FLOATING:
                 text += f" and not isnan({_beside(side)})"
         return text
+
+
+def _passing(rows: DataFrame, where: ex.Expr | None) -> DataFrame:
+    """Rows of a stream that pass a condition."""
+    # one that is the literal null has no type of its own
+    return rows if where is None else rows.where(f"coalesce({_sql(where)}, false)")
 
 
 def _aggregated(each: Aggregate, kind: str) -> tuple[str, str | None]:

@@ -119,6 +119,27 @@ def where_of(reader: Reader, aliases: tuple[str, ...]) -> ex.Expr | None:
     return found
 
 
+def filters_of(reader: Reader, aliases: tuple[str, ...], otherwise: str) -> ex.Expr | None:
+    """``where: condition``, optional, of which each part that ``and`` joins reads one stream; `otherwise` is the remedy of one that reads two."""
+    found = where_of(reader, aliases)
+    for part in () if found is None else ex.conjuncts(found):
+        read = {column.alias for column in ex.columns(part)}
+        if len(read) != 1:
+            remedy = otherwise if read else f"compare a column, such as {aliases[0]}.x"
+            problem = f"reads {len(read) or 'no'} streams, but says which rows of one take part"
+            raise reader.fail("where", ex.to_text(part), problem, remedy)
+    return found
+
+
+def filter_on(where: ex.Expr | None, alias: str) -> ex.Expr | None:
+    """What of :func:`filters_of` rows of one stream have to pass; None: nothing."""
+    found: ex.Expr | None = None
+    for part in () if where is None else ex.conjuncts(where):
+        if alias in {column.alias for column in ex.columns(part)}:
+            found = part if found is None else ex.Binary("and", found, part)
+    return found
+
+
 def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> str:
     """A result column's name, checked."""
     if not ALIAS.fullmatch(name):

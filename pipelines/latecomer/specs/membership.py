@@ -15,7 +15,7 @@ from decimal import ROUND_CEILING, Context
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.clauses import column_of, jsonable, of_another, quality_of, strategy_of
+from latecomer.specs.clauses import column_of, filters_of, jsonable, of_another, quality_of, strategy_of
 from latecomer.specs.common import Reader, streams_of
 from latecomer.specs.spec import rest_of, rows_held_of
 from latecomer.specs.windows import WINDOW, WaitingSpec, Window, wait_of, window_of
@@ -70,12 +70,14 @@ class MembershipSpec(WaitingSpec):
             if column is not first:
                 yield key, ex.Binary("=", first, column), "bool"
             yield key, column, "plain"
+        yield from self.filters()
 
     def question(self) -> dict[str, Any]:
         """The rest of what the query computes."""
         quality, strategy = self.wait.question()
         return {
             "elements": jsonable(self.elements),
+            **({} if self.where is None else {"where": jsonable(self.where)}),
             "windows": jsonable(self.windows),
             "quality": {"false_positive_rate": self.false_positive_rate, "period_us": self.period_us, **quality},
             "strategy": {**jsonable(self.strategy), **strategy},
@@ -93,6 +95,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
     streams = streams_of(reader, 2, 64)
     aliases = tuple(alias for alias, _ in streams)
     elements, windows = _elements(reader, aliases), _windows(reader, aliases)
+    where = filters_of(reader, aliases, "let each part between `and` read one stream")
     inner, strategy_name = strategy_of(reader, STRATEGIES, "mcf", _USES)
     quality = quality_of(reader, strategy_name, (), "recall: 0.95, period: 1 d")
     rate = quality.number("false_positive_rate", 0.001, low=0.0, high=0.5, open_low=True)
@@ -111,6 +114,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         name=name,
         streams=streams,
         elements=elements,
+        where=where,
         window=windows[0],
         other_windows=windows[1:],
         false_positive_rate=rate,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.clauses import fixed_columns_of, jsonable, quality_of, select_of, strategy_of
+from latecomer.specs.clauses import filters_of, fixed_columns_of, jsonable, quality_of, select_of, strategy_of
 from latecomer.specs.common import Reader, streams_of, texts
 from latecomer.specs.spec import Answers, rest_of, rows_held_of
 from latecomer.specs.windows import WINDOW, WaitingSpec, wait_of, window_of
@@ -95,6 +95,7 @@ class ThetaJoinSpec(WaitingSpec):
             yield f"conditions[{place}]", ex.Binary(each.op, each.left, each.right), "bool"
             yield f"conditions[{place}]", each.left, "plain"
             yield f"conditions[{place}]", each.right, "plain"
+        yield from self.filters()
         for place, item in enumerate(self.select or ()):
             yield f"select[{place}]", item.expr, None
 
@@ -104,6 +105,7 @@ class ThetaJoinSpec(WaitingSpec):
         return {
             "window": jsonable(self.window),
             "conditions": jsonable(self.conditions),
+            **({} if self.where is None else {"where": jsonable(self.where)}),
             "emit": self.emit,
             "select": jsonable(self.select),
             "quality": {"period_us": self.period_us, **quality},
@@ -123,6 +125,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     aliases = tuple(alias for alias, _ in streams)
     window = window_of(reader)
     conditions = _conditions(reader, aliases)
+    where = filters_of(reader, aliases, "compare two streams in `conditions`, or let each part between `and` read one")
     emit = reader.choice("emit", EMITS, "rows")
     fixed = (*WINDOW, *fixed_columns_of(reader, aliases))
     if emit != "rows" and reader.has("select"):
@@ -151,6 +154,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
         streams=streams,
         window=window,
         conditions=conditions,
+        where=where,
         emit=emit,
         select=select,
         period_us=period_us,
@@ -194,6 +198,10 @@ def _conditions(reader: Reader, aliases: tuple[str, ...]) -> tuple[Condition, ..
 
 
 def _condition(reader: Reader, key: str, text: str, part: ex.Expr) -> Condition:
+    read = {column.alias for column in ex.columns(part)}
+    if len(read) == 1:
+        remedy = "compare it with another stream, or write it as `where`, which says what rows take part"
+        raise reader.fail(key, text, f"reads no stream but {read.pop()}", remedy)
     if not isinstance(part, ex.Binary) or part.op not in OPERATORS:
         raise reader.fail(key, text, f"is not a comparison by {', '.join(OPERATORS)}", "write, for example, r.x < s.x")
     sides = [{column.alias for column in ex.columns(side)} for side in (part.left, part.right)]
@@ -201,6 +209,4 @@ def _condition(reader: Reader, key: str, text: str, part: ex.Expr) -> Condition:
         if len(side) != 1:
             what = "no stream" if not side else f"{len(side)} streams"
             raise reader.fail(key, text, f"reads {what} on its {name} side", "let each side read exactly one stream")
-    if sides[0] == sides[1]:
-        raise reader.fail(key, text, "compares a stream with itself", "compare two streams of the query")
     return Condition(part.left, part.op, part.right)

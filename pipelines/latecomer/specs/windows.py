@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import filter_on
 from latecomer.specs.common import Reader, parse_duration
 from latecomer.specs.spec import CONFIDENCE, Spec
 
@@ -78,9 +80,27 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingSpec(WindowedSpec):
-    """Base of the kinds whose answers are results of windows, each exact: a promise is about their number."""
+    """Base of the kinds whose answers are results of windows, each exact: a promise is about their number.
 
+    Attributes
+    ----------
+    where : Expr or None
+        What rows have to pass, each part of it those of one stream (:meth:`filter_on`).
+    wait : Wait
+        How long a window waits for its stragglers.
+    """
+
+    where: ex.Expr | None = None
     wait: Wait = Wait()
+
+    def filter_on(self, alias: str) -> ex.Expr | None:
+        """What rows of one stream have to pass to take part; None: nothing."""
+        return filter_on(self.where, alias)
+
+    def filters(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
+        """`where`, of :meth:`expressions`."""
+        if self.where is not None:
+            yield "where", self.where, "bool"
 
     @property
     def adapts(self) -> bool:
