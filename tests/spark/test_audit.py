@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from latecomer.jobs.status import status
 from latecomer.lake import journal, views
 from latecomer.lake.location import Lake
 from latecomer.quality import checks
@@ -80,6 +81,7 @@ def rows(tmp_path_factory):
             [Decimal(int(each) * 10**30 + 7).scaleb(-10, Context(40)) for each in rng.integers(-9e7, 9e7, 400)]
         ),
         "f": pa.array(rng.choice([1.5e308, -1.5e308, 1.0], 400)),
+        "it\\'s%": pa.array(rng.integers(0, 9, 400)),
         "tags": pa.array([[int(each)] * (each % 3) for each in rng.integers(0, 5, 400)]),
     }
     for name, column in more.items():
@@ -205,9 +207,7 @@ def test_a_changed_value_is_noticed(whole, tmp_path, name, column):
 
 def test_the_message_names_period_result_and_both_values(whole, tmp_path):
     message = audited(changed(whole, tmp_path, "numbers", "n"), "numbers")["message"]
-    said = (
-        r"1 of 3 audited periods differ \(2\S+ \S+: 1 other \(k \d, window_start 2\S+ \S+ has n \d+, should be \d+\)\)"
-    )
+    said = r"1 of 3 audited periods differ \(2\S+ \S+: 1 other \(k \d, window_start 2\S+ \S+ has n \d+, should be \d+\), as of 2\S+ \S+ UTC\);"
     assert re.search(said, message) and "[expect_results_as_recomputed]" in message
 
 
@@ -219,6 +219,30 @@ def test_each_check_audits_other_periods(whole, tmp_path):
         checks.check(lake, spec("keyed"), audit=1, progress=lines.append)
         seen += lines
     assert len(seen) == 4 and len(set(seen)) > 1 and all("audited period" in line for line in seen)
+
+
+def test_what_an_audit_found_wrong_stays_so_until_it_is_audited_again(whole, tmp_path):
+    lake = changed(whole, tmp_path, "keyed", "l_v")
+    assert not audited(lake, "keyed")["success"]
+    for _ in range(2):  # a check that audits nothing says so too
+        found = checks.check(lake, spec("keyed"), report_dir=tmp_path / "report")
+        (said,) = found.failures
+        assert "1 of 1 audited periods differ (2" in said and "should be" in said and "as of 2" in said
+        assert "should be" in found.report.read_text()
+        assert status(lake)["queries"][0]["last_check"] is not None
+    assert any("FAILED" in (each["last_check"] or "") for each in status(lake)["queries"])
+    shutil.rmtree(lake.table("on_time", "keyed"))
+    shutil.copytree(whole.table("on_time", "keyed"), lake.table("on_time", "keyed"))
+    assert len(checks.check(lake, spec("keyed")).failures) == 1  # nobody has looked
+    lines = []
+    mended = checks.check(lake, spec("keyed"), audit=1, progress=lines.append)
+    assert mended.success and moment(said) in lines[0], (said, lines)
+    assert checks.check(lake, spec("keyed")).success
+
+
+def moment(said):
+    """The period that the message of an audit names first."""
+    return re.search(r"differ \((.+?): ", said)[1]
 
 
 def test_a_period_that_takes_too_many_comparisons_is_passed_over(whole, tmp_path, monkeypatch):

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,7 @@ def check(
         "ledger": _by_day(promise.known(ledger)),
         "books": pd.DataFrame([*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]),
         "results": _standing(results),
-        "audit": _audited(lake, spec, state, reach, audit, progress) if audit else pd.DataFrame(),
+        "audit": pd.DataFrame(_audited(lake, spec, state, reach, audit, progress)),
     }
     outcome = replace(
         _validate(spec, frames, report_dir, state.counts["rows_read"]),
@@ -130,12 +132,13 @@ def check(
     if report_dir is not None:
         page = pages.write(report_dir, spec, state.counts, ledger, outcome.results, outcome.to_judge)
         outcome = replace(outcome, report=page)
-    _remember(lake, spec, state.seq_to, outcome)
+    audits = frames["audit"].to_dict("records")
+    _remember(lake, spec, state.seq_to, outcome, [each for each in audits if each["wrong"]])
     return outcome
 
 
-def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> None:
-    """Keep the outcome for `status`, where the lake can be written; what the last check found does not depend on who looks.
+def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, wrong: list[dict[str, Any]]) -> None:
+    """Keep the outcome for `status`, and the audited periods that are `wrong` for the next check, where the lake can be written; what the last check found does not depend on who looks.
 
     Of a query that was forgotten meanwhile nothing is kept.
     """
@@ -148,6 +151,7 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome) -> Non
         "success": outcome.success,
         "failures": len(outcome.failures),
         "unjudged": outcome.unjudged,
+        "wrong": json.dumps(wrong),
     }
     number = 0 if last is None else last + 1
     with contextlib.suppress(DeltaError):  # another check of the query was first: what it found is as good
@@ -171,8 +175,11 @@ def _audited(
     reach: conservation.Reach,
     most: int,
     progress: Callable[[str], None],
-) -> pd.DataFrame:
-    """One row per audited period; none where no closed period has any rows."""
+) -> list[dict[str, Any]]:
+    """One row per audited period, `most` of them now, and per one that an earlier audit found wrong: it stays so until it is audited again, which is first of all."""
+    wrong = _wrong_before(lake, spec.name)
+    if not most:
+        return list(wrong.values())
     from latecomer.spark.audit import audit
 
     books = small.read(lake, "ledger", spec.name)
@@ -184,13 +191,16 @@ def _audited(
     # of windows whose rows were all late no micro-batch has kept a book
     mended = [period for period, count in views.repaired(lake, spec.name).items() if count > 0]
     closed = np.union1d(closed, np.array(mended, np.int64))
-    if not len(closed):
+    closed = np.setdiff1d(closed, np.array(list(wrong), np.int64))
+    if not len(closed) and not wrong:
         progress(f"{spec.name}: nothing to audit, no period with rows is closed yet")
     last = small.last_version(lake, "checks", spec.name, "check")
-    order = np.random.default_rng(0 if last is None else last + 1).permutation(closed).tolist()
+    order = [*wrong, *np.random.default_rng(0 if last is None else last + 1).permutation(closed).tolist()]
     found = audit(lake, spec, state, reach.filters(), reach.closed_to, order, most, progress) if order else []
-    rows = [
-        {
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    rows = {
+        each.period_us: {
+            "period_us": each.period_us,
             "period_start": str(pd.Timestamp(each.period_us, unit="us", tz="UTC")),
             "results": each.results,
             "missing": each.missing,
@@ -198,10 +208,20 @@ def _audited(
             "other": each.other,
             "wrong": each.missing + each.extra + each.other,
             "some": words.differing(each.some),
+            "audited": now,
         }
-        for each in sorted(found, key=lambda each: each.period_us)
-    ]
-    return pd.DataFrame(rows)
+        for each in found
+    }
+    return [row for _, row in sorted((wrong | rows).items())]
+
+
+def _wrong_before(lake: Lake, query: str) -> dict[int, dict[str, Any]]:
+    """Rows of `_audited`, by period, that the last check knew to be wrong."""
+    last = small.read(lake, "checks", query)
+    if last is None or "wrong" not in last.column_names:
+        return {}
+    rows = json.loads(last["wrong"][0].as_py() or "[]")
+    return {row["period_us"]: row for row in rows}
 
 
 def _by_day(rows: pd.DataFrame) -> pd.DataFrame:

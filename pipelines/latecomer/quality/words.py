@@ -139,8 +139,10 @@ def _recomputed(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> 
         lines = []
         for row in broken.itertuples():
             counts = {"missing": row.missing, "too many": row.extra, "other": row.other}
-            lines.append((row.period_start, ", ".join(f"{n:,} {what}" for what, n in counts.items() if n) + row.some))
+            what = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n) + row.some
+            lines.append((row.period_start, f"{what}, as of {row.audited}"))
         observed = f"{len(broken)} of {len(frame)} audited periods differ{_some(lines)}"
+        observed += "; they count as wrong until `check --audit` finds them right"
     return "results as recomputed", observed, "what plain SQL over all stored rows answers"
 
 

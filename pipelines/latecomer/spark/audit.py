@@ -245,7 +245,7 @@ class _Audit:
                 whole = f"{_TRUTH}.{quoted(_LOST + name)}"
                 same, should = f"{whole} is null and {same}", f"coalesce({whole}, {should})"
             text = f"coalesce(string({_RESULT}.{quoted(name)}), 'null'), coalesce({should}, 'null')"
-            words = "has {} %s, should be %s".format(name.replace("%", "%%")).replace("'", "\\'")
+            words = "has {} %s, should be %s".format(name.replace("%", "%%")).replace("\\", "\\\\").replace("'", "\\'")
             cases.append(f"when not ({same}) then 'other'")
             shown.append(f"when not ({same}) then format_string('{words}', {text})")
         judged = both.selectExpr(
