@@ -11,12 +11,13 @@ name: q
 kind: join
 streams: {l: a, r: b}
 window: 1 min
-quality: {recall: 0.95, period: 1 d, rows_held: 10}
+quality: {recall: 0.95, period: 1 d, rows_held: 10, silence: 1 h}
 """
+HOUR = 3_600_000_000
 DAYS = [f"2013-02-{day:02d} 00:00:00+00:00" for day in range(1, 7)]
 
 
-def frames(recall, final, held, left=5, twice=(), other=0):
+def frames(recall, final, held, left=5, twice=(), other=0, behind=HOUR):
     again = pa.table({"l_seq": pa.array(twice, pa.int64()), "r_seq": pa.array(twice, pa.int64())})
     stored = once.Stored({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
     return {
@@ -25,6 +26,9 @@ def frames(recall, final, held, left=5, twice=(), other=0):
         "ledger": pd.DataFrame({"period_start": DAYS, "achieved_final": final, "rows_held_max": held}),
         "books": pd.DataFrame([{"law": "rows in = rows out", "left": left, "right": 5}]),
         "results": checks._standing(stored),
+        "streams": pd.DataFrame(
+            {"stream": ["a", "b"], "last_event": DAYS[:2], "behind_us": [behind, 0], "ahead": ["b", "b"]}
+        ),
         "audit": pd.DataFrame([audited(0, DAYS[0]), audited(other, DAYS[3])]),
     }
 
@@ -32,7 +36,14 @@ def frames(recall, final, held, left=5, twice=(), other=0):
 def audited(other, day):
     """A period's row of an audit."""
     some = pa.table({"l_seq": [7], "r_seq": [9], "is": ["has l_v 3, should be 4"]}) if other else pa.table({})
-    counts = {"results": 1_000, "missing": 2 * other, "extra": 0, "other": other, "wrong": 3 * other}
+    counts = {
+        "results": 1_000,
+        "missing": 2 * other,
+        "extra": 0,
+        "other": other,
+        "wrong": 3 * other,
+        "audited": "2026-01-01 00:00 UTC",
+    }
     return {"period_start": day, **counts, "some": words.differing(some)}
 
 
@@ -41,7 +52,9 @@ def found(*given):
 
 
 def test_a_failure_says_what_where_and_what_was_expected():
-    outcome = found([0.5, 0.94999, 1.0, 0.9, 0.9, 1.0], [1.0, 0.99999, *[1.0] * 4], [11, *[3] * 5], 4, [1], 1)
+    outcome = found(
+        [0.5, 0.94999, 1.0, 0.9, 0.9, 1.0], [1.0, 0.99999, *[1.0] * 4], [11, *[3] * 5], 4, [1], 1, 29 * HOUR
+    )
     assert not outcome.success and outcome.failures == [
         "recall on time: 4 of 6 periods below 0.95 (2013-02-01: 0.5; 2013-02-02: 0.94999; 2013-02-04: 0.9; ...); "
         "expected: at least 0.95 in 5 of 6 periods [expect_recall_to_meet_target]",
@@ -49,11 +62,14 @@ def test_a_failure_says_what_where_and_what_was_expected():
         "expected: everything in every period [expect_complete_after_repair]",
         "rows held: 1 of 6 periods above 10 (2013-02-01: 11); "
         "expected: at most 10 (quality.rows_held) [expect_rows_held_bounded]",
+        "streams heard: nothing of stream a after 2013-02-01, 1 d 5 h before the last of b; "
+        "expected: none more than 1 h behind the others (quality.silence) [expect_streams_heard]",
         "every row accounted for: 1 of 1 counts differ (rows in = rows out: 4 against 5); "
         "expected: both sides of every count are equal [expect_conservation]",
         "no result twice: 1 of 4 rows are there again (l_seq 1, r_seq 1); "
         "expected: every l_seq, r_seq once [expect_no_duplicate_result]",
-        "results as recomputed: 1 of 2 audited periods differ (2013-02-04: 2 missing, 1 other (l_seq 7, r_seq 9 has l_v 3, should be 4)); "
+        "results as recomputed: 1 of 2 audited periods differ (2013-02-04: 2 missing, 1 other (l_seq 7, r_seq 9 has l_v 3, should be 4), as of 2026-01-01 00:00 UTC); "
+        "they count as wrong until `check --audit` finds them right; "
         "expected: what plain SQL over all stored rows answers [expect_results_as_recomputed]",
     ]
 
@@ -66,6 +82,7 @@ def test_what_is_kept_is_said_in_the_same_words():
         "recall on time": "1 of 6 periods below 0.95 (2013-02-02: 0.9)",
         "complete after repair": "everything in all 6 periods",
         "rows held": "most 4 (2013-02-03), of 6 periods",
+        "streams heard": "each within 1 h of the last",
         "every row accounted for": "all counts agree",
         "no result twice": "all 4 rows are unique",
         "results as recomputed": "all 2,000 results of 2 periods agree (2013-02-01, 2013-02-04)",
@@ -84,7 +101,7 @@ def test_the_observed_value_stands_beside_the_bound_and_never_repeats_it():
     (recall,) = said(outcome, "promises").values()
     assert recall == ("lowest 0.9501 (2013-02-02), of 6 periods", "at least 0.95 in 5 of 6 periods")
     assert said(outcome, "ledger")["rows held"] == ("3 in all 6 periods", "at most 10 (quality.rows_held)")
-    unbounded = parse_query(JOIN.replace(", rows_held: 10", ""))
+    unbounded = parse_query(JOIN.replace(", rows_held: 10, silence: 1 h", ""))
     outcome = checks._validate(unbounded, frames([1.0] * 6, [1.0] * 6, [1, 1093, *[3] * 4]), None, 4_000)
     assert said(outcome, "promises")["recall on time"][0] == "1 in all 6 periods"
     assert said(outcome, "ledger")["rows held"] == (

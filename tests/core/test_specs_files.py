@@ -450,6 +450,8 @@ def test_a_recall_chooses_the_wait_unless_it_is_stated(kind):
         ("theta_join", "r.event_ts < s.event_ts", "r.event_ts is null", r"conditions\[0\]: .*: reads no stream but r; .*`where`"),
         ("theta_join", "r.event_ts < s.event_ts", "r.dep_delay > 60", r"conditions\[0\]: .*: reads no stream but r; .*`where`"),
         ("theta_join", "r.event_ts < s.event_ts", "r.dep_delay < r.arr_delay", "reads no stream but r; compare it with another"),
+        ("topk", "hit_rate: 0.95", "hit_rate: 0.95, silence: 1 h", "quality.silence: '1 h': is of one stream beside others, but the query reads one"),
+        ("join", "recall: 0.95", "recall: 0.95, silence: 0 s", "quality.silence: '0 s': "),
         ("membership", "element: orig_h", "element: orig_h\nwhere: a.x = b.x", r"where: '\(a.x = b.x\)': reads 2 streams, .*; let each part"),
         ("membership", "element: orig_h", "element: orig_h\nwhere: a.x + 1", r"where: 'a.x \+ 1': is a value, not a condition"),
         ("theta_join", "emit: rows", 'schedule: {interval: "@once"}', "interval: '@once': is not a cron expression; .*@daily"),

@@ -4,6 +4,8 @@ Oracle family: on time = reference, on time + repaired = brute force. Differenti
 the same tables, byte for byte.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -266,3 +268,21 @@ def test_a_condition_that_is_none_is_refused(lake, tmp_path, where):
     load(lake, events.disordered(2, rows=20), tmp_path)
     with pytest.raises(SpecError, match=r"where: .*, not a condition; use a condition here"):
         run(lake, query(where=where))
+
+
+def test_a_stream_of_which_nothing_is_heard_any_more_is_named(lake, tmp_path):
+    times = [1_700_000_000_000_000 + at * 1_000_000 for at in range(600)]
+    silent = [at < 40 and at % 2 == 1 for at in range(600)]
+    rows = {"stream": ["b" if each else "a" for each in silent], "event_ts": times, "k": [1] * 600, "v": [0.0] * 600}
+    load(lake, pa.table(rows), tmp_path)
+    spec = query(strategy="exact")
+    run(lake, spec)
+    outcome = check(lake, spec, report_dir=tmp_path / "report")
+    said = "nothing of stream b after 2023-11-14 22:13:59, 9 min 20 s before the last of a"
+    assert outcome.success and outcome.silent == said and said[1:] in outcome.report.read_text()
+    for minutes, kept in ((9, False), (10, True)):
+        found = check(lake, replace(spec, silence_us=minutes * 60_000_000))
+        assert found.success == kept and [said in each for each in found.failures] == [True] * (not kept)
+    shown = status(lake)["streams"]
+    assert {name: each["last_event"][11:19] for name, each in shown.items()} == {"a": "22:23:19", "b": "22:13:59"}
+    assert "22:23:19Z" in render(status(lake))

@@ -387,6 +387,8 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]
     if outcome.unjudged:
         lines.append(f"  {outcome.to_judge} (latecomer repair --flush)")
+    if outcome.silent:
+        lines.append(f"  {outcome.silent}: what is not answered yet waits for it")
     if outcome.report is not None:
         lines.append(f"  report: {outcome.report}")
     _report(
@@ -398,6 +400,7 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
             "periods": outcome.periods,
             "periods_unjudged": outcome.unjudged,
             "late_pending": outcome.pending,
+            "silent": outcome.silent,
             "report": str(outcome.report) if outcome.report else None,
         },
         "\n".join(lines),

@@ -27,7 +27,7 @@ def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
     InputError
         One of `only` is no name that a query can have.
     """
-    from latecomer.lake.ingestions import committed_seq, stream_totals
+    from latecomer.lake.ingestions import committed_seq, last_events, stream_totals
 
     for name in only:
         if not NAME.fullmatch(name):
@@ -42,7 +42,12 @@ def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
             found = {"query": name, "problem": text.one_line(str(error))}
         if found is not None:
             queries.append(found)
-    found = {"lake": lake.uri, "next_seq": available, "streams": stream_totals(lake), "queries": queries}
+    last = last_events(lake)
+    streams = {
+        name: {**totals, "last_event": _iso(last[name] / 1e6) if name in last else None}
+        for name, totals in stream_totals(lake).items()
+    }
+    found = {"lake": lake.uri, "next_seq": available, "streams": streams, "queries": queries}
     never = sorted(set(only) - {each["query"] for each in queries})
     return found | ({"never_run": never} if never else {})
 
@@ -102,11 +107,11 @@ def render(found: dict[str, Any]) -> str:
     if not found["next_seq"] and not found["queries"]:
         lines[0] += " (nothing was ingested here yet; is this the right place?)"
     streams = [
-        (name, *(f"{totals.get(key, 0):,}" for key in ("rows", "quarantined")))
+        (name, *(f"{totals.get(key, 0):,}" for key in ("rows", "quarantined")), totals["last_event"] or "")
         for name, totals in sorted(found["streams"].items())
     ]
     if streams:
-        lines += ["", text.table(("stream", "rows", "quarantined"), streams)]
+        lines += ["", text.table(("stream", "rows", "quarantined", "last_event"), streams)]
     header = (
         "query",
         "rows_read",

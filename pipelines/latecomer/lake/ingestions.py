@@ -108,12 +108,21 @@ def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, in
 
 def last_arrivals(lake: Lake) -> dict[str, int]:
     """When the last row of each stream arrived, us; without those whose rows say nothing of it."""
+    return _last(lake, "arrived_to")
+
+
+def last_events(lake: Lake) -> dict[str, int]:
+    """Latest event time of each stream, us; without those of which an earlier version noted none."""
+    return _last(lake, "event_to")
+
+
+def _last(lake: Lake, time: str) -> dict[str, int]:
     rows = small.read(lake, "ingest", "committed", columns=["counts"])
     found: dict[str, int] = {}
     for text in [] if rows is None else rows["counts"].to_pylist():
         for stream, counts in json.loads(text).items():
-            if "arrived_to" in counts:
-                found[stream] = max(counts["arrived_to"], found.get(stream, counts["arrived_to"]))
+            if time in counts:
+                found[stream] = max(counts[time], found.get(stream, counts[time]))
     return found
 
 

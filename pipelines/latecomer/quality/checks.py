@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import journal, small, views
+from latecomer.lake import ingestions, journal, small, views
 from latecomer.lake.errors import InputError, LatecomerError
 from latecomer.lake.housekeeping import tend
 from latecomer.lake.location import Lake
@@ -36,6 +36,9 @@ from latecomer.quality import ledger as books
 from latecomer.quality import report as pages
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.spec import Spec
+
+LONG = 10
+"""Periods by which a stream is behind the others when `check` says so, bound or not."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class CheckOutcome:
         The page, where one was written.
     periods, unjudged, pending
         Periods of the ledger, those of which nothing can be said before a repair, and the late rows that await it.
+    silent
+        Streams of which nothing was heard for long while others were, in words: what the query answers waits for them.
     """
 
     results: list[dict[str, Any]]
@@ -57,6 +62,7 @@ class CheckOutcome:
     periods: int = 0
     unjudged: int = 0
     pending: int = 0
+    silent: str = ""
 
     @property
     def to_judge(self) -> str:
@@ -81,7 +87,7 @@ class CheckOutcome:
             for each in self.results
             if not each["success"]
             and (
-                each["subject"] not in ("promises", "filters", "ledger")
+                each["subject"] not in ("promises", "filters", "ledger", "streams")
                 or each["expectation"] == "expect_complete_after_repair"
             )
         ]
@@ -121,6 +127,7 @@ def check(
         "ledger": _by_day(promise.known(ledger)),
         "books": pd.DataFrame([*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]),
         "results": _standing(results),
+        "streams": _heard(lake, spec),
         "audit": pd.DataFrame(_audited(lake, spec, state, reach, audit, progress)),
     }
     outcome = replace(
@@ -128,9 +135,10 @@ def check(
         periods=len(ledger),
         unjudged=len(ledger) - len(promise.known(ledger)),
         pending=views.pending(lake, spec.name, state.seq_to),
+        silent=words.silent(frames["streams"][frames["streams"]["behind_us"] > LONG * spec.period_us]),
     )
     if report_dir is not None:
-        page = pages.write(report_dir, spec, state.counts, ledger, outcome.results, outcome.to_judge)
+        page = pages.write(report_dir, spec, state.counts, ledger, outcome.results, outcome.to_judge, outcome.silent)
         outcome = replace(outcome, report=page)
     audits = frames["audit"].to_dict("records")
     _remember(lake, spec, state.seq_to, outcome, [each for each in audits if each["wrong"]])
@@ -224,6 +232,18 @@ def _wrong_before(lake: Lake, query: str) -> dict[int, dict[str, Any]]:
     return {row["period_us"]: row for row in rows}
 
 
+def _heard(lake: Lake, spec: Spec) -> pd.DataFrame:
+    """One row per stream: its latest event time, in words, and how far it is behind the latest of all, us, which is that of stream `ahead`."""
+    known = ingestions.last_events(lake)
+    names = sorted({stream for _, stream in spec.streams} & known.keys())
+    ahead = max(names, key=lambda stream: known[stream], default="")
+    rows = [
+        (stream, str(pd.Timestamp(known[stream], unit="us", tz="UTC").floor("s")), known[ahead] - known[stream], ahead)
+        for stream in names
+    ]
+    return pd.DataFrame(rows, columns=["stream", "last_event", "behind_us", "ahead"])
+
+
 def _by_day(rows: pd.DataFrame) -> pd.DataFrame:
     """The same periods, named by the text of their start."""
     return rows.assign(period_start=rows["period_start"].astype(str)) if len(rows) else rows
@@ -287,6 +307,8 @@ def _suites(spec: Spec, frames: dict[str, pd.DataFrame], allowed: int, rows_in: 
             ours.ExpectCompleteAfterRepair(column="achieved_final", min_value=1.0, max_value=1.0),
             ours.ExpectRowsHeldBounded(column="rows_held_max", min_value=0, max_value=most),
         ]
+    if spec.silence_us is not None and len(frames["streams"]):
+        found["streams"] = [ours.ExpectStreamsHeard(column="behind_us", min_value=0, max_value=spec.silence_us)]
     found["books"] = [ours.ExpectConservation(column_A="left", column_B="right")]
     found["results"] = [ours.ExpectNoDuplicateResult(column_A="rows", column_B="distinct")]
     if len(frames["audit"]):

@@ -41,6 +41,12 @@ class ExpectRowsHeldBounded(gxe.ExpectColumnValuesToBeBetween):
     description: str = "No period held more rows than quality.rows_held, or, without it, than twice the rows read"
 
 
+class ExpectStreamsHeard(gxe.ExpectColumnValuesToBeBetween):
+    """No stream's last event time lies further behind the latest of the query's streams than ``quality.silence``."""
+
+    description: str = "No stream is silent for longer than quality.silence while others are heard"
+
+
 class ExpectConservation(gxe.ExpectColumnPairValuesToBeEqual):
     """Rows in = on time + late pending + repaired: nothing is dropped silently."""
 

@@ -51,10 +51,11 @@ def write(
     ledger: pd.DataFrame,
     results: list[dict[str, Any]],
     to_judge: str = "",
+    silent: str = "",
 ) -> Path:
     """Write ``<folder>/<query>.html`` and refresh ``<folder>/index.html``; returns the query's page.
 
-    `to_judge` says what could not be judged.
+    `to_judge` says what could not be judged, `silent` of which streams nothing was heard for long.
     """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")
@@ -68,13 +69,14 @@ def write(
     body.append(f"<p>{_e(spec.kind)} · {promised} · strategy {_e(spec.strategy.name)} · checked {checked}</p>")
     before, after = _completeness(ledger)
     body.append(_tiles(counts, ledger, {f"{share}, before repair": before, "after repair": after}))
-    body.append("<h2>Expectations</h2>" + _expectations(results) + (f"<p>{_e(to_judge)}.</p>" if to_judge else ""))
+    more = "".join(f"<p>{_e(text[0].upper() + text[1:])}.</p>" for text in (to_judge, silent) if text)
+    body.append("<h2>Expectations</h2>" + _expectations(results) + more)
     if len(ledger):
         body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger, target))
     row = {
         "query": spec.name,
         "broken": sum(not each["success"] for each in results),
-        "unjudged": to_judge,
+        "unjudged": "; ".join(filter(None, (to_judge, silent))),
         "kind": spec.kind,
         "promised": promised,
         "share": share,

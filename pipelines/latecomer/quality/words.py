@@ -29,7 +29,7 @@ def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: 
     Parameters
     ----------
     subject
-        What was looked at: ``promises``, ``filters``, ``ledger``, ``books``, ``results`` or ``audit``.
+        What was looked at: ``promises``, ``filters``, ``ledger``, ``books``, ``results``, ``streams`` or ``audit``.
     each
         Great Expectations' result.
     frame
@@ -115,6 +115,20 @@ def _held(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[
     return "rows held", _periods(frame, lines, f"above {most}", kept), bound
 
 
+def _heard(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+    most = duration(how["max_value"])
+    observed = silent(broken) or f"each within {duration(frame['behind_us'].max())} of the last"
+    return "streams heard", observed, f"none more than {most} behind the others (quality.silence)"
+
+
+def silent(frame: pd.DataFrame) -> str:
+    """Streams of which nothing was heard for long, empty where there are none: when, and how far that is behind the others."""
+    return "; ".join(
+        f"nothing of stream {row.stream} after {moment(row.last_event)}, {duration(row.behind_us)} before the last of {row.ahead}"
+        for row in frame.itertuples()
+    )
+
+
 def _equal(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
     rows = zip(broken["law"], broken["left"], broken["right"], strict=True)
     lines = [(law, f"{int(left):,} against {int(right):,}") for law, left, right in rows]
@@ -141,8 +155,7 @@ def _recomputed(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> 
             counts = {"missing": row.missing, "too many": row.extra, "other": row.other}
             what = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n) + row.some
             lines.append((row.period_start, f"{what}, as of {row.audited}"))
-        observed = f"{len(broken)} of {len(frame)} audited periods differ{_some(lines)}"
-        observed += "; they count as wrong until `check --audit` finds them right"
+        observed = f"{len(broken)} of {len(frame)} audited periods differ{_some(lines)}; they count as wrong until `check --audit` finds them right"
     return "results as recomputed", observed, "what plain SQL over all stored rows answers"
 
 
@@ -152,6 +165,7 @@ _WORDS: dict[str, Callable[..., tuple[str, str, str]]] = {
     "expect_false_positives_bounded": _passed,
     "expect_complete_after_repair": _complete,
     "expect_rows_held_bounded": _held,
+    "expect_streams_heard": _heard,
     "expect_conservation": _equal,
     "expect_no_duplicate_result": _once,
     "expect_results_as_recomputed": _recomputed,

@@ -395,6 +395,8 @@ class _Ingestion:
         found = totals.collect()
         held = sum(row[f"_bytes_{place}"] or 0 for row in found for place in range(len(texts)))
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in found}
+        for row in found:
+            counts[row["_stream"]] |= {} if row["last"] is None else {"event_to": row["last"]}
         for part in self.parts:
             self._refuse_unusable(part.options, judged, counts, number)
         if not self.by_seq:

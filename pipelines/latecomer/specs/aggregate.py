@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import group_by_of, jsonable, quality_of, result_name, strategy_of, where_of
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import CONFIDENCE, Answers, rest_of, rows_held_of
+from latecomer.specs.spec import CONFIDENCE, Answers, bounds_of, rest_of
 from latecomer.specs.windows import WINDOW, Window, WindowedSpec, window_of
 
 STRATEGIES = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack", "k_slack", "exact")
@@ -160,7 +160,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
     probability = quality.number("probability", 0.95, low=0.5, high=0.9999)
     period_us = quality.duration("period", max(60_000_000, window.size_us))
     stated = strategy_name in _STEERED or quality.given("error") or quality.given("probability")
-    rows_held = rows_held_of(quality)
+    bounds = bounds_of(quality, streams)
     strategy = _strategy(inner, strategy_name, window)
     return AggregateSpec(
         name=name,
@@ -172,9 +172,9 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
         error=error,
         probability=probability,
         period_us=period_us,
-        rows_held=rows_held,
         strategy=strategy,
         stated=stated,
+        **bounds,
         **rest_of(reader),
     )
 

@@ -24,7 +24,7 @@ from latecomer.specs.clauses import (
     where_of,
 )
 from latecomer.specs.common import Reader, shown, stored_name, streams_of
-from latecomer.specs.spec import CONFIDENCE, Spec, rest_of, rows_held_of
+from latecomer.specs.spec import CONFIDENCE, Spec, bounds_of, rest_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
@@ -136,7 +136,7 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     carried = {f"{alias}_{column}": ex.Column(alias, column) for alias in aliases for column in ("seq", "event_ts")}
     select = select_of(reader, aliases, (), STORED, carried)
     inner, strategy_name = strategy_of(reader, STRATEGIES, "qjoin", _USES)
-    quality = _quality(reader, strategy_name)
+    quality = _quality(reader, strategy_name, streams)
     strategy = _strategy(inner, strategy_name, window_us, quality["period_us"])
     return JoinSpec(
         name=name,
@@ -192,14 +192,14 @@ def _alias(column: str, aliases: tuple[str, ...]) -> str | None:
     return next((alias for alias in aliases if column.startswith(f"{alias}.") and column != f"{alias}."), None)
 
 
-def _quality(reader: Reader, strategy: str) -> dict[str, Any]:
+def _quality(reader: Reader, strategy: str, streams: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     inner = quality_of(reader, strategy, _ADAPTIVE, "recall: 0.95, period: 60 s")
     steered = strategy in _ADAPTIVE
     bounds: dict[str, Any] = {"low": 0.0, "high": 1.0, "open_low": True}
     recall = inner.number("recall", **bounds) if steered else inner.number("recall", 0.95, **bounds)
     period_us = inner.duration("period") if steered else inner.duration("period", 60_000_000)
     stated = steered or inner.given("recall")
-    return {"recall": recall, "period_us": period_us, "stated": stated, "rows_held": rows_held_of(inner)}
+    return {"recall": recall, "period_us": period_us, "stated": stated, **bounds_of(inner, streams)}
 
 
 def _strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinStrategy:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import column_of, filters_of, jsonable, of_another, quality_of, strategy_of
 from latecomer.specs.common import Reader, streams_of
-from latecomer.specs.spec import rest_of, rows_held_of
+from latecomer.specs.spec import bounds_of, rest_of
 from latecomer.specs.windows import WINDOW, WaitingSpec, Window, wait_of, window_of
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
@@ -101,7 +101,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
     rate = quality.number("false_positive_rate", 0.001, low=0.0, high=0.5, open_low=True)
     period_us = quality.duration("period", max(60_000_000, *(window.size_us for window in windows)))
     wait = wait_of(quality, inner)
-    rows_held = rows_held_of(quality)
+    bounds = bounds_of(quality, streams)
     strategy = MembershipStrategy(
         strategy_name,
         inner.number("fingerprint_bits", 12, low=4, high=32, whole=True),
@@ -119,10 +119,10 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
         other_windows=windows[1:],
         false_positive_rate=rate,
         period_us=period_us,
-        rows_held=rows_held,
         strategy=strategy,
         wait=wait,
         stated=wait.recall is not None,
+        **bounds,
         **rest_of(reader),
     )
 

@@ -43,6 +43,8 @@ class Spec:
         Period of the ledger, over which the target is judged.
     rows_held : int or None
         Most rows that a period may hold, which `check` holds it to; it changes no result.
+    silence_us : int or None
+        How far a stream's last event time may lie behind the others', which `check` holds them to; it changes no result.
     strategy
         How the query is run; every kind's has ``name`` and ``gamma_us``.
     source, lines, description, schedule
@@ -57,6 +59,7 @@ class Spec:
     period_us: int
     strategy: Any
     rows_held: int | None = field(default=None, compare=False)
+    silence_us: int | None = field(default=None, compare=False)
     source: str = field(default="", compare=False)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
     description: str = field(default="", compare=False)
@@ -159,16 +162,20 @@ class Spec:
         return {**asked, "quality": quality, "strategy": strategy}
 
     def fingerprint(self) -> str:
-        """Identity of what the query computes (SHA-256 of canonical JSON): comments, description, schedule and the bound on rows held do not count."""
+        """Identity of what the query computes (SHA-256 of canonical JSON): comments, description, schedule and the bounds on rows held and on silence do not count."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def rows_held_of(quality: Reader) -> int | None:
-    """``rows_held`` in ``quality: {...}``, its last key; None where no bound is stated. Refuses whatever is left."""
-    found: int | None = quality.number("rows_held", None, low=1, high=10**12, whole=True)
+def bounds_of(quality: Reader, streams: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """``rows_held`` and ``silence`` in ``quality: {...}``, its last keys, as arguments of a spec; None where no bound is stated. Refuses whatever is left."""
+    rows_held = quality.number("rows_held", None, low=1, high=10**12, whole=True)
+    if quality.has("silence") and len({stream for _, stream in streams}) == 1:
+        problem = "is of one stream beside others, but the query reads one alone"
+        raise quality.fail("silence", quality.take("silence"), problem, "remove it")
+    silence_us = quality.duration("silence", None)
     quality.done()
-    return found
+    return {"rows_held": rows_held, "silence_us": silence_us}
 
 
 def rest_of(reader: Reader) -> dict[str, Any]:

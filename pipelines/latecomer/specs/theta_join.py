@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import filters_of, fixed_columns_of, jsonable, quality_of, select_of, strategy_of
 from latecomer.specs.common import Reader, streams_of, texts
-from latecomer.specs.spec import Answers, rest_of, rows_held_of
+from latecomer.specs.spec import Answers, bounds_of, rest_of
 from latecomer.specs.windows import WINDOW, WaitingSpec, wait_of, window_of
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
@@ -142,7 +142,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     if emit == "ranges" and wait.recall is not None:
         remedy = "choose emit: rows or count, or write strategy: {slack: ...} in its place"
         raise quality.fail("recall", wait.recall, "is not counted of results with emit: ranges", remedy)
-    rows_held = rows_held_of(quality)
+    bounds = bounds_of(quality, streams)
     strategy = ThetaJoinStrategy(
         strategy_name,
         inner.number("partitions", None, low=1, high=256, whole=True),
@@ -158,10 +158,10 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
         emit=emit,
         select=select,
         period_us=period_us,
-        rows_held=rows_held,
         strategy=strategy,
         wait=wait,
         stated=wait.recall is not None,
+        **bounds,
         **rest_of(reader),
     )
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import group_by_of, jsonable, quality_of, select_of, strategy_of, where_of
 from latecomer.specs.common import Reader, SpecError, folded, streams_of
-from latecomer.specs.spec import CONFIDENCE, Answers, rest_of, rows_held_of
+from latecomer.specs.spec import CONFIDENCE, Answers, bounds_of, rest_of
 from latecomer.specs.windows import WINDOW, WindowedSpec, window_of
 
 STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
@@ -140,7 +140,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
     hit_rate = quality.number("hit_rate", 0.95, low=0.0, high=1.0, open_low=True)
     period_us = quality.duration("period", max(60_000_000, window.size_us))
     stated = strategy_name in _STEERED or quality.given("hit_rate")
-    rows_held = rows_held_of(quality)
+    bounds = bounds_of(quality, streams)
     strategy = _strategy(inner, strategy_name, period_us)
     return TopKSpec(
         name=name,
@@ -153,9 +153,9 @@ def parse(reader: Reader, name: str) -> TopKSpec:
         where=where,
         hit_rate=hit_rate,
         period_us=period_us,
-        rows_held=rows_held,
         strategy=strategy,
         stated=stated,
+        **bounds,
         **rest_of(reader),
     )
 
