@@ -32,6 +32,8 @@ DEFAULTS: dict[str, Any] = {
     "owner": "latecomer",
     "retries": int(os.environ.get("LATECOMER_RETRIES") or "2"),
     "retry_delay": timedelta(seconds=30),
+    # what hangs would stop its DAG for good, since it has one run at a time; what is killed so goes on where it was
+    "execution_timeout": timedelta(hours=float(os.environ.get("LATECOMER_TASK_HOURS") or "24")),
     "pool": os.environ.get("LATECOMER_POOL") or "default_pool",
     # a backfill has a run limit of its own: this is what keeps one writer per table
     "max_active_tis_per_dag": 1,

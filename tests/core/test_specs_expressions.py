@@ -435,3 +435,9 @@ def test_a_date_is_compared_with_a_day_in_quotes(text, says):
     else:
         with pytest.raises(SpecError, match=says):
             ex.check_types(expr, types, source="q.yaml", key="where")
+
+
+def test_numbers_that_python_holds_to_be_equal_are_told_apart():
+    texts = ("1", "1.0", "true", "0", "0.0", "-0.0", "false", "null", "'1'")
+    found = [parse(f"coalesce(l.a, {text})") for text in texts]
+    assert len(set(found)) == len(texts) and all(parse(ex.to_text(each)) == each for each in found)

@@ -520,3 +520,26 @@ def test_late_rows_that_are_too_many_for_copies_are_repaired_alike(tmp_path, spa
             assert repair(lake, spec, flush=True).corrections > 0
             found.append(views.results(lake, spec))
     assert found[0].equals(found[2]) and found[1].equals(found[3])
+
+
+def test_arguments_that_differ_in_the_type_of_a_number_are_calculated_apart(lake, tmp_path):
+    times = pa.array([1_700_000_000_000_000 + at for at in range(4)], pa.int64())
+    load(lake, pa.table({"stream": ["a"] * 4, "event_ts": times, "v": [2**62 + 1] * 4}), tmp_path)
+    names = {
+        "a": "sum(v * 1)",
+        "b": "sum(v * 1.0)",
+        "c": "sum(1)",
+        "d": "max(true)",
+        "e": "max(coalesce(v, 0))",
+        "f": "max(coalesce(v, 0.0))",
+    }
+    wanted = {"a": None, "b": 4.0 * (2**62 + 1), "c": 4, "d": True, "e": 2**62 + 1, "f": float(2**62 + 1)}
+    for place, order in enumerate((list(names), list(names)[::-1])):
+        select = ", ".join(f"{name}: {names[name]}" for name in order)
+        spec = parse_query(
+            f"name: q{place}\nkind: aggregate\nstreams: {{s: a}}\nwindow: 5 s\nselect: {{{select}}}\nstrategy: exact\n"
+        )
+        run(lake, spec, flush=True)
+        (row,) = views.results(lake, spec).select(order).to_pylist()
+        assert row == wanted and [type(row[name]) for name in order] == [type(wanted[name]) for name in order]
+        assert check(lake, spec, audit=1).success

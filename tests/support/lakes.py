@@ -10,6 +10,7 @@ from latecomer.lake import journal, views
 from latecomer.lake.location import Lake
 from latecomer.quality import conservation, once
 from latecomer.quality import ledger as books
+from latecomer.spark import repair as repairing
 from latecomer.spark import session
 from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
@@ -59,17 +60,19 @@ def same(left: dict[str, pa.Table], right: dict[str, pa.Table], what: Any = None
 def whole_and_cut(folder: Any, table: pa.Table, spec: Any, sizes: tuple[int, ...], stop: int) -> dict[str, pa.Table]:
     """Tables of a query run in one micro-batch; asserts that other cuts give the same.
 
-    `sizes` are rows per micro-batch; the last run stops after arrival `stop`, repairs, and goes on. The first is planned for several
+    `sizes` are rows per micro-batch; the last run stops after arrival `stop`, repairs, and goes on; its repairs are of a few late rows each. The first is planned for several
     partitions, the others for one.
     """
     first: dict[str, pa.Table] = {}
     for number, size in enumerate((table.num_rows, *sizes)):
+        last = number == len(sizes)
         lake = Lake(folder / f"lake{number}")
         with pytest.MonkeyPatch.context() as patched:
             if number == 0:
                 patched.setattr(session, "ONE_TASK_ROWS", 0)
             load(lake, table, folder)
-            if number == len(sizes):
+            if last:
+                patched.setattr(repairing, "MOST_LATE", 20)
                 run(lake, spec, rows_per_batch=size, until_seq=stop)
                 repair(lake, spec)
             run(lake, spec, rows_per_batch=size, flush=True)

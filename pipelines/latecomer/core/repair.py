@@ -14,6 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+MOST_SPANS = 32
+"""Ranges of event time that are read apart: each is a condition on files and rows."""
+
 
 @njit(cache=True)
 def gamma_batches(event_time_us: NDArray[np.int64], gamma_us: int) -> NDArray[np.int64]:
@@ -49,6 +52,26 @@ def gamma_batches(event_time_us: NDArray[np.int64], gamma_us: int) -> NDArray[np
             count += 1
             empty = True
     return closes[:count]
+
+
+def spans(low: NDArray[np.int64], high: NDArray[np.int64], most: int = MOST_SPANS) -> list[tuple[int, int]]:
+    """What closed ranges cover together: disjoint ranges, ascending; at most so many, the closest of them made one.
+
+    Parameters
+    ----------
+    low, high
+        int64[n], ``low <= high``, in any order.
+    """
+    if not len(low):
+        return []
+    order = np.argsort(low, kind="stable")
+    begin, reach = low[order], np.maximum.accumulate(high[order])
+    gap = begin[1:] - reach[:-1]
+    apart = np.flatnonzero(gap > 1)
+    if len(apart) >= most:
+        apart = np.sort(apart[np.argsort(gap[apart], kind="stable")[len(apart) - most + 1 :]])
+    first, last = np.append(0, apart + 1), np.append(apart, len(begin) - 1)
+    return list(zip(begin[first].tolist(), reach[last].tolist(), strict=True))
 
 
 def assign(seq: NDArray[np.int64], closes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -132,22 +131,28 @@ def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> 
     return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
 
 
-@dataclass(frozen=True)
-class Before:
-    """What was ingested: digests of contents, looks of files (which earlier versions did not note), and into which streams by place."""
+def known(lake: Lake, what: str, asked: Iterable[str]) -> set[str]:
+    """Which of the ``digests`` of contents, or the ``looks`` of files (which earlier versions did not note), are those of files that were ingested."""
+    sought = pa.array(sorted(set(asked)), pa.string())
+    rows = small.read_known(lake, "ingest", "committed", (what,)) if len(sought) else None
+    if rows is None or what not in rows.column_names:
+        return set()
+    noted = pc.list_flatten(rows[what])
+    return set(noted.filter(pc.is_in(noted, sought)).to_pylist())
 
-    digests: set[str] = field(default_factory=set)
-    looks: set[str] = field(default_factory=set)
-    streams: dict[str, set[str]] = field(default_factory=dict)
 
-
-def ingested_before(lake: Lake) -> Before:
-    """All of it."""
-    found = Before()
-    rows = small.read_known(lake, "ingest", "committed", ("digests", "files", "counts", "looks"))
-    for row in [] if rows is None else rows.to_pylist():
-        found.digests.update(row["digests"])
-        found.looks.update(filter(None, row.get("looks") or ()))
-        for place in row["files"]:
-            found.streams.setdefault(place, set()).update(json.loads(row["counts"]))
+def streams_of(lake: Lake, places: Iterable[str]) -> dict[str, set[str]]:
+    """Into which streams files went that were ingested from these places."""
+    rows = small.read_known(lake, "ingest", "committed", ("files", "counts"))
+    found: dict[str, set[str]] = {}
+    if rows is None:
+        return found
+    files = rows["files"].combine_chunks()
+    noted, call = pc.list_flatten(files), pc.list_parent_indices(files)
+    mine = pc.is_in(noted, pa.array(sorted(set(places)), pa.string()))
+    noted, call = noted.filter(mine), call.filter(mine)
+    calls = pc.unique(call)
+    counts = dict(zip(calls.to_pylist(), map(json.loads, rows["counts"].take(calls).to_pylist()), strict=True))
+    for place, number in zip(noted.to_pylist(), call.to_pylist(), strict=True):
+        found.setdefault(place, set()).update(counts[number])
     return found

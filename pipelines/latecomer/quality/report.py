@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,7 +86,7 @@ def write(
         "late": f"{counts['late']:,}",
         "checked": checked,
     }
-    page.write_text(_page(spec.name, "".join(body), row), encoding="utf-8")
+    _write(page, _page(spec.name, "".join(body), row))
     _index(folder)
     return page
 
@@ -107,7 +108,14 @@ def _index(folder: Path) -> None:
     rows = "".join(_row(folder, page) for page in pages)
     head = "".join(f"<th>{_e(name)}</th>" for name in ("query", "state", *_INDEX.values(), "Data Docs"))
     text = f"<h1>Latecomer: quality</h1><table class=words><tr>{head}</tr>{rows}</table>"
-    (folder / "index.html").write_text(_page("Latecomer: quality", text), encoding="utf-8")
+    _write(folder / "index.html", _page("Latecomer: quality", text))
+
+
+def _write(page: Path, text: str) -> None:
+    """Whole or not at all: somebody may be reading it, and another check may list it."""
+    part = page.with_name(f".{page.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(page)
 
 
 def _row(folder: Path, page: Path) -> str:

@@ -226,9 +226,9 @@ class _Audit:
         lost = _lost(types_of(expected), kinds, values)
 
         def side(rows: DataFrame, name: str, more: list[str], besides: dict[str, str]) -> DataFrame:
-            own = {each: f"cast({quoted(each)} as {kinds.get(each, 'double')})" for each in (*values, *more)}
+            own = {each: f"try_cast({quoted(each)} as {kinds.get(each, 'double')})" for each in (*values, *more)}
             fields = ", ".join(named({"is there": "true"} | own | besides))
-            identity = named({key: f"cast({quoted(key)} as {kinds[key]})" for key in keys})
+            identity = named({key: f"try_cast({quoted(key)} as {kinds[key]})" for key in keys})
             return rows.selectExpr(*identity, f"struct({fields}) as {name}")
 
         truth, result = side(expected, _TRUTH, about, lost), side(here, _RESULT, [], {})

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
-from latecomer.lake.ingestions import committed_seq, ingested_before, last_arrivals, last_committed, undone
+from latecomer.lake.ingestions import committed_seq, known, last_arrivals, last_committed, streams_of, undone
 from latecomer.lake.landing import digest, find, format_of, readable
 from latecomer.lake.landing_file import LandingFile
 from latecomer.lake.lease import Lease
@@ -116,34 +116,36 @@ def ingest(
     say = progress or (lambda line: None)
     left_out: list[str] = []
     found: list[tuple[IngestOptions, list[_Seen]]] = []
-    looks = ingested_before(lake).looks
     for asked, some in _by_stream(paths, options):
         _check_options(asked)
         each = own(asked)
         files, others = find(some, each.format, each.recursive)
         left_out += others
         with ThreadPoolExecutor(1 if all(file.is_local for file in files) else _READERS) as pool:
-            found.append((each, list(pool.map(_seen, files, repeat(each), repeat(looks)))))
+            looks = list(pool.map(_looks, files, repeat(each)))
+            looked = known(lake, "looks", filter(None, looks))
+            found.append((each, list(pool.map(_seen, files, repeat(each), looks, repeat(looked)))))
     with Lease(lake, "ingest") as lease:
-        before = ingested_before(lake)
-        known, streams_of = before.digests, before.streams
+        digests = (one.digest for _, seen in found for one in seen if one.digest is not None)
+        ingested_before = known(lake, "digests", (each for one in digests for each in (one, _without_format(one))))
         sources: list[_Source] = []
         skipped: list[str] = []
         again: list[str] = []
         for read_so, seen in found:
             fresh = []
             for one in seen:
-                if one.digest is None or known & {one.digest, _without_format(one.digest)}:
+                if one.digest is None or ingested_before & {one.digest, _without_format(one.digest)}:
                     skipped.append(str(one.file))
                     again += [one.looks] if one.digest is not None and one.looks else []
                 else:
-                    known.add(one.digest)
+                    ingested_before.add(one.digest)
                     fresh.append(one)
             if fresh:
                 sources.append(_Source(read_so, fresh))
         start = committed_seq(lake)
         if not sources:
             return IngestResult(0, {}, {}, skipped, left_out, [], start, start, None, {}, time.monotonic() - started)
+        before = streams_of(lake, (one.file.place for source in sources for one in source.seen))
         job = _Ingestion(lake, sources, start, lease, again)
         with job:
             job.check_unchanged()
@@ -162,7 +164,7 @@ def ingest(
             kept_out,
             skipped,
             left_out,
-            [str(file) for file in job.files if streams_of.get(file.place, set()) & counts.keys()],
+            [str(file) for file in job.files if before.get(file.place, set()) & counts.keys()],
             start,
             start + total,
             job.event_times_us,
@@ -192,11 +194,15 @@ class _Seen:
     digest: str | None
 
 
-def _seen(file: LandingFile, options: IngestOptions, known: set[str]) -> _Seen:
-    """A file and its digest, for which it is read from end to end unless its looks are `known`."""
+def _looks(file: LandingFile, options: IngestOptions) -> str | None:
+    """What a file looks like, and how it is to be read; None where that does not tell it from what it may become."""
     now = file.looks()
-    looks = now and f"{_how(file, options)} {now}"
-    if looks in known:
+    return now and f"{_how(file, options)} {now}"
+
+
+def _seen(file: LandingFile, options: IngestOptions, looks: str | None, looked: set[str]) -> _Seen:
+    """A file and its digest, for which it is read from end to end unless its looks are among those of files that were ingested."""
+    if looks in looked:
         return _Seen(file, looks, None)
     with readable(file):
         return _Seen(file, looks, _digest(file, options))

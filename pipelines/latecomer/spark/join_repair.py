@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
+from latecomer.core.repair import spans
 from latecomer.core.time import NEVER
 from latecomer.spark import tables
+from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.join_rows import LETTERS, JoinRows
 from latecomer.spark.stage import Stage
 from latecomer.specs.join import JoinSpec
@@ -41,14 +44,15 @@ class JoinRepair(Stage):
 
         count = repaired_in.num_rows
         due = self.settled(late.join(tables.beside(tables.handed(self.spark, repaired_in), count), "seq"))
-        bounds = due.agg(
-            F.min("seq"), F.max("seq"), F.unix_micros(F.min("partners_from")), F.unix_micros(F.max("partners_to"))
-        ).collect()[0]
-        parts = [self._missing(due, count, side, *tuple(bounds)) for side in (0, 1)]
+        gone = due.select(F.unix_micros("partners_from").alias("low"), F.unix_micros("partners_to").alias("high"))
+        ranges = gone.toArrow()
+        low, high = (np.clip(ranges[name].to_numpy(), EARLIEST_US, LATEST_US) for name in ("low", "high"))
+        seq = repaired_in["seq"].to_numpy()
+        parts = [self._missing(due, count, side, int(seq.min()), int(seq.max()), spans(low, high)) for side in (0, 1)]
         return parts[0].unionByName(parts[1])
 
     def _missing(
-        self, due: DataFrame, count: int, side: int, seq_from: int, seq_last: int, low: int, high: int
+        self, due: DataFrame, count: int, side: int, seq_from: int, seq_last: int, held: tables.Spans
     ) -> DataFrame:
         from pyspark.sql import functions as F
 
@@ -63,7 +67,7 @@ class JoinRepair(Stage):
         everywhere = (NEVER // 2, -(NEVER // 2))
         late = self.rows.stored(side, seq_last + 1, NEVER, *everywhere, seq_from=seq_from)
         late = late.join(tables.beside(registered, count), f"{own}_seq")
-        partners = self.rows.stored(1 - side, seq_last, NEVER, low, high)
+        partners = self.rows.stored(1 - side, seq_last, NEVER, *everywhere, spans=held)
         gone = F.expr(f"{other}_seq < {own}_seq and {other}_ts between {own}_from and {own}_to")
         sides = [late, partners] if side == 0 else [partners, late]
         pairs = self.rows.pairs(sides[0], sides[1], gone, where=True, copy_left=side == 0)

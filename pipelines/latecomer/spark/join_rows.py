@@ -148,8 +148,9 @@ class JoinRows:
         *,
         seq_from: int | None = None,
         sampled: bool = False,
+        spans: tables.Spans | None = None,
     ) -> DataFrame:
-        """Stored rows of one side that arrived in ``[seq_from, seq_to)``, with ``above < ts`` and ``from <= ts <= to``.
+        """Stored rows of one side that arrived in ``[seq_from, seq_to)``, with ``above < ts`` and ``from <= ts <= to``, in one of `spans` where there are any.
 
         With `sampled` the deterministic sample's rows come too, however far behind `above` they are.
         """
@@ -161,7 +162,7 @@ class JoinRows:
         high_us = to_us if to_us < LATEST_US else None
         reach = max(from_us, EARLIEST_US) if sampled and low_us is not None else low_us
         rows = tables.events(
-            self.spark, self.lake, self.sources[source], columns=self.needed[source], seq_from=seq_from, seq_to=seq_to, low_us=reach, high_us=high_us
+            self.spark, self.lake, self.sources[source], columns=self.needed[source], seq_from=seq_from, seq_to=seq_to, low_us=reach, high_us=high_us, spans=spans
         )  # fmt: skip
         if sampled and low_us is not None:
             rows = rows.where((F.col("event_ts") >= F.timestamp_micros(F.lit(low_us))) | in_sample("seq"))

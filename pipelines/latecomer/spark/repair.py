@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 REPAIR_WEIGHT = 10
 """Stored rows that are read for a late row, about: what a repair is planned for."""
+MOST_LATE = 1_000_000
+"""Late rows that one plan repairs, about: a repair of a long backlog is several, and one that dies begins again with the last of them."""
 REPAIRS = pa.schema(
     [
         ("number", pa.int64()),
@@ -107,11 +109,18 @@ def _plans(
         yield _Plan(number, closes, done_to, seq[seq <= closes[-1]])
         number, done_to = number + 1, int(closes[-1])
     rest = seq > done_to
-    closes = _closes(seq[rest], event_time[rest], spec.gamma_us, flush)
-    if len(closes):
+    seq, event_time = seq[rest], event_time[rest]
+    for closes in _portions(seq, _closes(seq, event_time, spec.gamma_us, flush)):
         confirm()
         journal.plan(lake, spec.name, "repair", number, {"closes": closes.tolist()})
-        yield _Plan(number, closes, done_to, seq[rest & (seq <= closes[-1])])
+        yield _Plan(number, closes, done_to, seq[(seq > done_to) & (seq <= closes[-1])])
+        number, done_to = number + 1, int(closes[-1])
+
+
+def _portions(seq: np.ndarray, closes: np.ndarray) -> list[np.ndarray]:
+    """Batches, by the arrivals that close them, in plans of `MOST_LATE` late rows at most, or of one batch: how they are grouped changes no correction."""
+    portion = np.searchsorted(seq, closes, side="right") // MOST_LATE
+    return np.split(closes, np.flatnonzero(np.diff(portion)) + 1) if len(closes) else []
 
 
 def _pending(lake: Lake, query: str, done_to: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +147,7 @@ def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Call
         spark = session(lake, rows=arrivals)
         tune(spark, len(plan.seq) * REPAIR_WEIGHT, arrivals)
         stage = stage_of(spec, spark, lake)
-        late = tables.between(spark, lake, "late", spec.name, "seq", int(plan.seq.min()), int(plan.seq.max()))
+        late = tables.between(spark, lake, "late", spec.name, "seq", [(int(plan.seq.min()), int(plan.seq.max()))])
         try:
             corrections = stage.repair(late, pa.table({"seq": plan.seq, "repaired_in": assign(plan.seq, plan.closes)}))
             # few late rows may bring many: what is not to be brought here is not answered for it first

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from functools import reduce
+from operator import or_
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -19,12 +21,14 @@ from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.session import compiles, expects_few, in_one_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+Spans = Sequence[tuple[int, int]]
+"""Closed ranges, disjoint and ascending (:func:`latecomer.core.repair.spans`)."""
 MOST_FILES = 32
 """Files that Spark is told by name: what it looks up by itself, without a job of its own."""
 FEW_ROWS = 200_000
@@ -46,22 +50,19 @@ def read(spark: SparkSession, lake: Lake, area: str, name: str, version: int | N
     return (reader if version is None else reader.option("versionAsOf", version)).load(lake.spark_path(area, name))
 
 
-def between(spark: SparkSession, lake: Lake, area: str, name: str, column: str, low: int, high: int) -> DataFrame:
-    """Rows of a table with ``low <= column <= high``: whole numbers, of a column of times microseconds.
+def between(spark: SparkSession, lake: Lake, area: str, name: str, column: str, spans: Spans) -> DataFrame:
+    """Rows of a table with ``low <= column <= high`` in one of `spans`: whole numbers, of a column of times microseconds.
 
     As `events`, these are read here where few are expected and found: Spark's own way to a Delta table takes seconds the first time.
     """
-    from pyspark.sql import functions as F
-
     table = small.open_table(lake, area, name)
     if table is None:
         raise FileNotFoundError(lake.table(area, name))
     kind = table.to_pyarrow_dataset().schema.field(column).type
-    found = _few(spark, table, None, _within(column, low, high, kind))
+    found = _few(spark, table, None, in_spans(column, spans, kind))
     if found is not None:
         return found
-    bounds = [F.timestamp_micros(F.lit(each)) if pa.types.is_timestamp(kind) else F.lit(each) for each in (low, high)]
-    return read(spark, lake, area, name).where(F.col(column).between(*bounds))
+    return read(spark, lake, area, name).where(_sql_of_spans(column, spans, pa.types.is_timestamp(kind)))
 
 
 def brought(rows: DataFrame) -> pa.Table | None:
@@ -96,8 +97,9 @@ def events(
     seq_to: int | None = None,
     low_us: int | None = None,
     high_us: int | None = None,
+    spans: Spans | None = None,
 ) -> DataFrame:
-    """Stored events with ``seq_from <= seq < seq_to`` and ``low <= event_ts <= high``; None leaves a bound out.
+    """Stored events with ``seq_from <= seq < seq_to`` and ``low <= event_ts <= high``, or an event time in one of `spans`; None leaves a bound out.
 
     Which files hold them is looked up here: to Spark a scan of a Delta table is two jobs over its log first, whose code is generated anew
     for every bound. A session that is planned for few rows (:func:`latecomer.spark.session.tune`) has the rows themselves read
@@ -106,6 +108,8 @@ def events(
 
     table = ingestions.open_events(lake, stream)
     inside = _inside(seq_from, seq_to, low_us, high_us)
+    if spans is not None:
+        inside = inside & in_spans("event_ts", spans, small.TIMESTAMP)
     found = None if table is None else _few(spark, table, columns, inside)
     if found is not None:
         return found
@@ -115,6 +119,7 @@ def events(
     bounds = {"seq >= {}L": seq_from, "seq < {}L": seq_to}
     bounds |= {"event_ts >= timestamp_micros({}L)": low_us, "event_ts <= timestamp_micros({}L)": high_us}
     asked = [text.format(value) for text, value in bounds.items() if value is not None]
+    asked += [] if spans is None else [f"({_sql_of_spans('event_ts', spans, True)})"]
     return rows.where(" and ".join(asked)) if asked else rows
 
 
@@ -245,6 +250,19 @@ def _within(column: str, low: int | None, high: int | None, kind: pa.DataType) -
     if high is not None:
         kept = kept & (pc.field(column) <= pa.scalar(high, kind))
     return kept
+
+
+def in_spans(column: str, spans: Spans, kind: pa.DataType) -> pc.Expression:
+    """Is a column of that type in one of the ranges? For Arrow."""
+    each = [_within(column, low, high, kind) for low, high in spans]
+    return reduce(or_, each) if each else pc.scalar(False)
+
+
+def _sql_of_spans(column: str, spans: Spans, times: bool) -> str:
+    """The same as SQL."""
+    value = "timestamp_micros({}L)" if times else "{}L"
+    ranges = (f"{column} between {value.format(low)} and {value.format(high)}" for low, high in spans)
+    return " or ".join(ranges) or "false"
 
 
 def _few(spark: SparkSession, table: DeltaTable, columns: list[str] | None, inside: pc.Expression) -> DataFrame | None:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from latecomer.baselines import theta_join as baselines
 from latecomer.core import theta_plan
@@ -30,10 +29,10 @@ from latecomer.core.theta_window import Operand, WindowJoin
 from latecomer.core.windows import Observed
 from latecomer.lake import ingestions
 from latecomer.lake.small import TIMESTAMP
+from latecomer.spark import tables
 from latecomer.spark import theta_pieces as pieces
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
 from latecomer.spark.query import any_passes, check_columns, of_passing, sql
-from latecomer.spark.tables import handed
 from latecomer.spark.theta_answers import Answer, Counts, Increments, Ranges, Rows
 from latecomer.spark.types import FLOATING, types_of
 from latecomer.spark.window_history import Waited
@@ -158,7 +157,9 @@ class ThetaJoinStage(WindowedStage):
         rows = rows.select("seq", "side", *operands, *keys, F.col("_wait").alias("_new"))
         answer = Increments(replace(self.window_join, method=None), keys, types_of(rows), "_new")
         bound = theta_plan.PIECE_ROWS * LINEAR_FACTOR
-        crowded = self._crowded(int(waited.windows[0]), int(waited.windows[-1]), bound) if len(waited.windows) else []
+        crowded = (
+            self._crowded([(int(waited.windows[0]), int(waited.windows[-1]))], bound) if len(waited.windows) else []
+        )
         found = self._found(rows, answer, pieces.hot(rows, keys, answer.join, crowded, bound))
         sums = found.groupBy("_look", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
         return self.required(looks, sums.toArrow(), wanted[0])
@@ -182,32 +183,30 @@ class ThetaJoinStage(WindowedStage):
         keys = ["_m", "closed_seq", "wait_us"]
         if self.spec.emit == "rows" and self.spec.strategy.name == "spark_sql":
             return self._by_sql(closed, keys)
-        return self._solved(closed, keys, None, self._cut(closing.first, max(closing.after)))
+        return self._solved(closed, keys, None, self._cut([(closing.first, max(closing.after))]))
 
     @property
     def _bound(self) -> int:
         """Rows of a window above which it is cut. To count or factorise costs less than to ship rows twice, so that is cut later, for memory's sake."""
         return theta_plan.PIECE_ROWS * (1 if self.spec.emit == "rows" else LINEAR_FACTOR)
 
-    def _cut(self, first: int, last: int) -> list[int]:
-        """Windows between two numbers that are to be cut if they have that many rows."""
+    def _cut(self, spans: tables.Spans) -> list[int]:
+        """Windows of some ranges that are to be cut if they have that many rows."""
         if self.spec.strategy.name != "fast_theta_join" or (self.spec.emit == "ranges" and not self.window_join.united):
             return []
-        return self._crowded(first, last, self._bound)
+        return self._crowded(spans, self._bound)
 
-    def _crowded(self, first: int, last: int, bound: int) -> list[int]:
-        """Windows between two numbers that may have more rows than a bound: by all that is stored, late rows too."""
-        limits = [(first * self.grid.slide_us, pc.greater_equal), (self.grid.end(last), pc.less)]
+    def _crowded(self, spans: tables.Spans, bound: int) -> list[int]:
+        """Windows of some ranges of numbers that may have more rows than a bound: by all that is stored, late rows too."""
+        ends = [(first * self.grid.slide_us, self.grid.end(last) - 1) for first, last in spans]
+        held = [(max(low, EARLIEST_US), min(high, LATEST_US)) for low, high in ends]
         panes: list[np.ndarray] = []
         rows: list[np.ndarray] = []
         for stream in self.sources:
             table = ingestions.open_events(self.lake, stream)
             if table is None:
                 continue
-            inside = pc.scalar(True)
-            for limit, compare in limits:
-                if EARLIEST_US < limit < LATEST_US:
-                    inside = inside & compare(pc.field("event_ts"), pa.scalar(limit, TIMESTAMP))
+            inside = tables.in_spans("event_ts", held, TIMESTAMP)
             data = table.to_pyarrow_dataset()
             for part in data.scanner(columns=["event_ts"], filter=inside).to_batches():
                 times = part["event_ts"].drop_null().cast(pa.int64()).to_numpy()
@@ -222,8 +221,8 @@ class ThetaJoinStage(WindowedStage):
         numbers = windows_of(self.grid, np.unique(pane))
         begin = numbers * self.grid.slide_us
         low, high = (np.searchsorted(start, limit) for limit in (begin, begin + self.grid.size_us))
-        crowded = (sums[high] - sums[low] > bound) & (first <= numbers) & (numbers <= last)
-        return [int(number) for number in numbers[crowded]]
+        mine = np.any([(first <= numbers) & (numbers <= last) for first, last in spans], axis=0)
+        return [int(number) for number in numbers[(sums[high] - sums[low] > bound) & mine]]
 
     def _solved(self, rows: DataFrame, keys: list[str], new: str | None, crowded: list[int]) -> DataFrame:
         """Answers per key, in Arrow tasks; `crowded` may be cut.
@@ -261,7 +260,7 @@ class ThetaJoinStage(WindowedStage):
 
         if hot is not None:  # a cut window may have no piece with a row
             none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
-            windows = handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
+            windows = tables.handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
             zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
             found = found.unionByName(zeros).groupBy(*keys).agg(F.sum("matches").alias("matches"))
         return found.selectExpr("try_cast(matches as bigint) as matches", *keys)
@@ -313,7 +312,7 @@ class ThetaJoinStage(WindowedStage):
 
         touched = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
         marks = touched.select("_m", "seq", "repaired_in")
-        crowded = self._cut(due.first, due.last)
+        crowded = self._cut(due.spans)
         stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
         batches = marks.select("_m", "repaired_in").distinct()
         grows = self.spec.emit == "count" and len(due.closes) >= GROWS

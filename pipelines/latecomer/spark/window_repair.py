@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from latecomer.core.repair import spans
 from latecomer.spark import tables
 from latecomer.spark.columns import EARLIEST_US, LATEST_US, floor_div, join_null_safe, quoted
 from latecomer.spark.session import expects_few
@@ -32,15 +33,15 @@ class Due:
     ----------
     rows : DataFrame
         Payload, ``seq``, ``ts``, ``side``, ``m_from``, ``m_to`` (windows that missed the row) and ``repaired_in``; cached.
-    first, last : int
-        Least and greatest window number that missed a row.
+    spans : list of (first, last)
+        Ranges of window numbers that hold all which missed a row, and few others: rows that are late by very different
+        times touch windows that lie far apart.
     closes : int64[b]
         Arrivals that closed the Gamma batches, ascending.
     """
 
     rows: Any
-    first: int
-    last: int
+    spans: list[tuple[int, int]]
     closes: np.ndarray
 
     @property
@@ -81,7 +82,7 @@ class WindowRepair(WindowRows):
 
         chosen = tables.beside(tables.handed(self.spark, repaired_in), repaired_in.num_rows)
         size, slide = self.grid.size_us, self.grid.slide_us
-        spans = late.join(chosen, "seq").select(
+        windows = late.join(chosen, "seq").select(
             "seq",
             "repaired_in",
             floor_div(F.unix_micros("windows_from"), slide).alias("m_from"),
@@ -89,16 +90,18 @@ class WindowRepair(WindowRows):
         )
         bounds = repaired_in["seq"].to_numpy()
         near = self.stored(seq_from=int(bounds.min()), seq_to=int(bounds.max()) + 1)
-        rows = self.settled(near.join(tables.beside(spans, repaired_in.num_rows), "seq"))
+        rows = self.settled(near.join(tables.beside(windows, repaired_in.num_rows), "seq"))
         closes = np.unique(repaired_in["repaired_in"].to_numpy())
-        first, last = rows.agg(F.min("m_from"), F.max("m_to")).collect()[0]
-        due = Due(rows, first, last, closes)
+        missed = rows.select("m_from", "m_to").toArrow()
+        due = Due(rows, spans(missed["m_from"].to_numpy(), missed["m_to"].to_numpy()), closes)
         return self._results(self.corrected(due), "repaired", "repaired_in")
 
     def stored_in(self, due: Due) -> DataFrame:
         """All stored rows of the windows that late rows touch, up to the last Gamma batch; payload, ``seq``, ``ts``, ``side``."""
-        start = due.first * self.grid.slide_us - self.lookback_us
-        return self.stored(seq_to=due.seq + 1, low_us=start, high_us=self.grid.end(due.last) - 1).where("ok")
+        slide = self.grid.slide_us
+        held = [(first * slide - self.lookback_us, self.grid.end(last) - 1) for first, last in due.spans]
+        low, high = np.clip(np.array(held, np.int64).T, EARLIEST_US, LATEST_US)
+        return self.stored(seq_to=due.seq + 1, spans=spans(low, high)).where("ok")
 
     def counted_from(self, due: Due) -> DataFrame:
         """As :meth:`stored_in`, with ``pane`` and ``repaired_in``: the first Gamma batch whose answers count the row."""
@@ -123,9 +126,10 @@ class WindowRepair(WindowRows):
         """Committed result rows of the windows that missed rows, with their window number ``_m``."""
         from pyspark.sql import functions as F
 
-        m = floor_div(F.unix_micros("window_start"), self.grid.slide_us)
-        starts = (number * self.grid.slide_us for number in (due.first, due.last))
-        return tables.between(self.spark, self.lake, area, self.spec.name, "window_start", *starts).withColumn("_m", m)
+        slide = self.grid.slide_us
+        starts = [(first * slide, last * slide) for first, last in due.spans]
+        rows = tables.between(self.spark, self.lake, area, self.spec.name, "window_start", starts)
+        return rows.withColumn("_m", floor_div(F.unix_micros("window_start"), slide))
 
     def numbered(self, rows: DataFrame, keys: list[str], due: Due) -> DataFrame:
         """Rows with ``revision``: the answers of a window count up, by ``repaired_in``, from the last one written before.

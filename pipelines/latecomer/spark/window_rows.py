@@ -148,13 +148,13 @@ class WindowRows(Stage):
 
     # ----------------------------------------------------------------------------------------------------- stored rows
 
-    def stored(self, **bounds: int | None) -> DataFrame:
+    def stored(self, **bounds: Any) -> DataFrame:
         """Stored rows of all sources with ``seq``, ``ts``, ``side``, ``shard`` and payload; bounds as for `tables.events`."""
         from pyspark.sql import functions as F
 
         parts = []
         for side, stream in enumerate(self.sources):
-            events = tables.events(self.spark, self.lake, stream, **bounds)  # type: ignore[arg-type]
+            events = tables.events(self.spark, self.lake, stream, **bounds)
             columns = {"ts": "unix_micros(event_ts)", "side": str(side)} | self.payload(side)
             parts.append(events.selectExpr("seq", *named(columns)))
         rows = parts[0]

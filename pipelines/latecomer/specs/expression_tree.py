@@ -27,11 +27,23 @@ class Column:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A number, text, truth value or null."""
+    """A number, text, truth value or null; 1, 1.0 and true, which Python holds to be equal, are three: what is calculated with them has other types."""
 
     value: int | float | str | bool | None
+
+    def __eq__(self, other: object) -> bool:
+        """The same value of the same type."""
+        return isinstance(other, Literal) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        """Of what is compared."""
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[type, str]:
+        return type(self.value), repr(self.value)
 
 
 @dataclass(frozen=True, slots=True)
