@@ -437,6 +437,13 @@ def test_a_date_is_compared_with_a_day_in_quotes(text, says):
             ex.check_types(expr, types, source="q.yaml", key="where")
 
 
+def test_the_least_whole_number_is_one():
+    assert parse("l.a >= -9223372036854775808") == ex.Binary(">=", ex.Column("l", "a"), ex.Literal(-(2**63)))
+    for text in ("9223372036854775808", "-9223372036854775809"):
+        with pytest.raises(SpecError, match=rf"number {text} does not fit 64 bits"):
+            parse(f"l.a >= {text}")
+
+
 def test_numbers_that_python_holds_to_be_equal_are_told_apart():
     texts = ("1", "1.0", "true", "0", "0.0", "-0.0", "false", "null", "'1'")
     found = [parse(f"coalesce(l.a, {text})") for text in texts]

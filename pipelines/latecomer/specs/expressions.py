@@ -317,6 +317,8 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
     if isinstance(node, exp.Null):
         return Literal(None)
     if isinstance(node, exp.Neg):
+        if isinstance(node.this, exp.Literal) and not node.this.is_string:  # the least whole number has no opposite
+            return Literal(_number(f"-{node.this.name}"))
         operand = inner(node.this)
         if (
             isinstance(operand, Literal)
@@ -388,7 +390,7 @@ def _column(node: Any, aliases: tuple[str, ...], default: str | None) -> Column:
 def _number(text: str) -> int | float:
     try:
         value: int | float = int(text)
-        if abs(value) >= 1 << 63:
+        if not -(1 << 63) <= value < 1 << 63:
             raise Refused(f"number {text} does not fit 64 bits", "use a smaller one")
     except ValueError:
         value = float(text)
