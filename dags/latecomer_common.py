@@ -52,13 +52,14 @@ def answers_asset(query: str) -> Asset:
 
 
 class UnlessWrong(RetryPolicy):
-    """No second try for a query that is wrong: exit code 2 with a line about its file or its name is what the next try would end with.
+    """No second try for what is wrong: exit code 2 with a line that begins with one of `about` is what the next try would end with.
 
-    A store that does not answer is exit code 2 as well, with a line about the lake; it may answer in a while.
+    That is a line about a query's file or its name, or of a stream with too many rows that cannot be used. A store that does not answer is exit
+    code 2 as well, with a line about the lake, and may answer in a while; a landing file that is broken may still be being written.
     """
 
-    def __init__(self, query: str, path: Path) -> None:
-        self.about = (f"{path}:", f"query {query}:")
+    def __init__(self, *about: str) -> None:
+        self.about = about
 
     def evaluate(self, exception: BaseException, *args: Any, **more: Any) -> RetryDecision:
         """By what the operator's message has: the exit code, then the last lines of the command; of any other code none is looked at."""

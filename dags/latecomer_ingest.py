@@ -30,11 +30,13 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetAlias
 from latecomer.specs.common import STREAM
 from latecomer_common import (
+    DEFAULTS,
     INGEST,
     LAKE,
     LANDING,
     SETTINGS,
     STREAMS,
+    UnlessWrong,
     skip,
     spark_task,
     status,
@@ -154,7 +156,7 @@ with DAG(
     schedule=os.environ.get("LATECOMER_INGEST_SCHEDULE", "*/5 * * * *"),
     tags=["latecomer"],
     doc_md=__doc__,
-    **SETTINGS,
+    **SETTINGS | {"default_args": DEFAULTS | {"retry_policy": UnlessWrong("stream ")}},
 ) as dag:
     _before = None
     _found = folders(_named)

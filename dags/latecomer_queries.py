@@ -112,7 +112,7 @@ def promise(spec: Any) -> str:
 
 def build(path: Path, spec: Any) -> list[DAG]:
     """The DAGs of one query."""
-    tries = DEFAULTS | {"retry_policy": UnlessWrong(spec.name, path)}
+    tries = DEFAULTS | {"retry_policy": UnlessWrong(f"{path}:", f"query {spec.name}:")}
     about = [spec.description, promise(spec), f"```yaml\n{path.read_text(encoding='utf-8')}\n```"]
 
     def common(does: str) -> dict[str, Any]:

@@ -130,7 +130,7 @@ TRIES = """
 import json, os, sys
 sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 from latecomer_common import UnlessWrong
-policy = UnlessWrong("near", "/q/near.yaml")
+policy = UnlessWrong("/q/near.yaml:", "query near:", "stream ")
 print(json.dumps([policy.evaluate(RuntimeError(each), 1, 2).action.value for each in sys.argv[1:]]))
 """
 
@@ -140,6 +140,8 @@ def test_what_may_end_well_is_tried_again(project):
     ends = {
         said(2, "WARN of Java\n/q/near.yaml:4: keys: 'v': its stream has no such column"): "fail",
         said(2, "query near: has changed since it ran"): "fail",
+        said(2, "stream views: 60 of 100 rows cannot be used, and max_quarantined allows 5"): "fail",
+        said(2, "/landing/views/a.csv: column v: holds text, and was a number before"): "default",
         said(2, "lake s3://b/l: the object store cannot be used"): "default",
         said(3, "lease 'run near': held by 12@host for 7 s"): "default",
         said(1, "/q/near.yaml: Java said this, and ended"): "default",
