@@ -2,11 +2,11 @@
 
 ``landing/<stream>/*`` holds one stream; ``landing/_by_<column>/*`` holds many, the column names each row's. Files stay where
 they are: ingestion knows content it has seen. Where several ``<stream>`` folders have news, `together` takes them in one call, so that
-their rows follow each other as they arrived; it takes all or none. Then each folder has a task, in name order, for what is new in it
-still: all of it where `together` failed. A folder that cannot be ingested holds up no other; the run then fails. A folder
-in which nothing changed since its last ingestion is skipped, and no query is started for it. How files are read that are not as `ingest`
-expects them (names of the time columns, time zone, unit, format, folders in folders) stands in ``include/streams/<stream>.yaml`` or
-``_by_<column>.yaml``.
+their rows follow each other as they arrived; it takes all or none, without those that their own tasks failed to take and that are as they
+were then. Then each folder has a task, in name order, for what is new in it still: all of it where `together` failed. A folder that cannot be
+ingested holds up no other; the run then fails. A folder in which nothing changed since its last ingestion is skipped, and no query is started
+for it. How files are read that are not as `ingest` expects them (names of the time columns, time zone, unit, format, folders in folders) stands
+in ``include/streams/<stream>.yaml`` or ``_by_<column>.yaml``.
 
 Each stream that a query file names is an asset, updated when its folder was ingested; a ``_by_`` folder updates them all.
 
@@ -102,15 +102,28 @@ def news(folder: Folder, context: Any, ask: Callable[[], dict[str, Any]] = statu
     found = marker(folder)
     if not found["files"]:
         return None
-    # of a task that is not mapped (-1), the newest; without the index it would be a list of all
-    newest = {"include_prior_dates": True, "map_indexes": -1}
     tasks = [(f"ingest_{folder.name}", "marker"), (TOGETHER, folder.name)]
-    last = [context["ti"].xcom_pull(task_ids=task, key=key, **newest) for task, key in tasks]
-    if found not in last:
+    if found not in [_newest(context, task, key) for task, key in tasks]:
         return found
     # a lake that was removed since then does not know the stream, or is empty, and everything is new to it
     known = ask()["streams"]
     return None if (folder.name in known if STREAM.fullmatch(folder.name) else known) else found
+
+
+def _newest(context: Any, task: str, key: str) -> Any:
+    """What a task has last left under a key, in any run; None: nothing."""
+    # of a task that is not mapped (-1); without the index it would be a list of all
+    return context["ti"].xcom_pull(task_ids=task, key=key, include_prior_dates=True, map_indexes=-1)
+
+
+def sound(new: dict[Folder, dict[str, Any]], context: Any) -> dict[Folder, dict[str, Any]]:
+    """Folders with news, by marker, less those that their own tasks failed to take as they are; where none is left all, for it was no fault of theirs."""
+
+    def failed(folder: Folder) -> bool:
+        tried, taken = (_newest(context, f"ingest_{folder.name}", key) for key in ("tried", "marker"))
+        return bool(tried == new[folder] != taken)
+
+    return {folder: found for folder, found in new.items() if not failed(folder)} or new
 
 
 def hooks(folder: Folder) -> dict[str, Callable[..., None]]:
@@ -122,6 +135,7 @@ def hooks(folder: Folder) -> dict[str, Callable[..., None]]:
         if found is None:
             skip(f"nothing new in {folder}")
         seen.update(found)
+        context["ti"].xcom_push(key="tried", value=found)
 
     def after(context: Any, result: Any) -> None:
         context["ti"].xcom_push(key="marker", value=seen)
@@ -136,7 +150,8 @@ def hooks_together(streams: list[Folder]) -> dict[str, Callable[..., None]]:
     def before(context: Any) -> None:
         taken.clear()
         ask = cache(status)
-        taken.update({folder: found for folder in streams if (found := news(folder, context, ask)) is not None})
+        new = {folder: found for folder in streams if (found := news(folder, context, ask)) is not None}
+        taken.update(sound(new, context))
         if len(taken) < 2:
             skip("fewer than two streams have news, so there is nothing to bring in order")
         paths = [f"{folder.name}={folder}" for folder in taken]
