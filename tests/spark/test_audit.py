@@ -229,8 +229,7 @@ def test_what_an_audit_found_wrong_stays_so_until_it_is_audited_again(whole, tmp
         (said,) = found.failures
         assert "1 of 1 audited periods differ (2" in said and "should be" in said and "as of 2" in said
         assert "should be" in found.report.read_text()
-        assert status(lake)["queries"][0]["last_check"] is not None
-    assert any("FAILED" in (each["last_check"] or "") for each in status(lake)["queries"])
+        assert "FAILED" in status(lake, ["keyed"])["queries"][0]["last_check"]
     shutil.rmtree(lake.table("on_time", "keyed"))
     shutil.copytree(whole.table("on_time", "keyed"), lake.table("on_time", "keyed"))
     assert len(checks.check(lake, spec("keyed")).failures) == 1  # nobody has looked
@@ -238,6 +237,19 @@ def test_what_an_audit_found_wrong_stays_so_until_it_is_audited_again(whole, tmp
     mended = checks.check(lake, spec("keyed"), audit=1, progress=lines.append)
     assert mended.success and moment(said) in lines[0], (said, lines)
     assert checks.check(lake, spec("keyed")).success
+
+
+def test_a_check_that_began_before_an_audit_ended_does_not_forget_what_it_found(whole, tmp_path, monkeypatch):
+    lake, validate = changed(whole, tmp_path, "keyed", "l_v"), checks._validate
+
+    def meanwhile(*args):
+        monkeypatch.setattr(checks, "_validate", validate)
+        assert not audited(lake, "keyed")["success"]
+        return validate(*args)
+
+    monkeypatch.setattr(checks, "_validate", meanwhile)
+    assert checks.check(lake, spec("keyed")).success  # it had looked before
+    assert len(checks.check(lake, spec("keyed")).failures) == 1
 
 
 def moment(said):

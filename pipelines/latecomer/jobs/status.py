@@ -27,7 +27,7 @@ def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
     InputError
         One of `only` is no name that a query can have.
     """
-    from latecomer.lake.ingestions import committed_seq, last_events, stream_totals
+    from latecomer.lake.ingestions import by_stream, committed_seq
 
     for name in only:
         if not NAME.fullmatch(name):
@@ -42,10 +42,13 @@ def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
             found = {"query": name, "problem": text.one_line(str(error))}
         if found is not None:
             queries.append(found)
-    last = last_events(lake)
     streams = {
-        name: {**totals, "last_event": _iso(last[name] / 1e6) if name in last else None}
-        for name, totals in stream_totals(lake).items()
+        name: {
+            "rows": each["rows"],
+            "quarantined": each["quarantined"],
+            "last_event": _iso(each["event_to"] / 1e6) if "event_to" in each else None,
+        }
+        for name, each in by_stream(lake).items()
     }
     found = {"lake": lake.uri, "next_seq": available, "streams": streams, "queries": queries}
     never = sorted(set(only) - {each["query"] for each in queries})

@@ -92,37 +92,45 @@ def streams(lake: Lake) -> list[str]:
     return [stream for stream in lake.names("events") if open_events(lake, stream) is not None]
 
 
-def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
-    """Rows and quarantined rows per stream, of all ingestions or those up to number `last`."""
-    known = None if last is None else pc.field("number") <= last
-    rows = small.read(lake, "ingest", "committed", columns=["counts"], filter=known)
+_SUMS, _LATEST = ("rows", "quarantined"), ("arrived_to", "event_to")
+
+
+def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
+    """What all ingestions, or those up to number `last`, counted of each stream.
+
+    ``rows`` and ``quarantined``; ``arrived_to``, when the last row arrived, and ``event_to``, the latest event time, us, where rows say so
+    (earlier versions noted no ``event_to``).
+    """
+    committed = None if last is None else pc.field("number") <= last
+    rows = small.read(lake, "ingest", "committed", columns=["counts"], filter=committed)
     found: dict[str, dict[str, int]] = {}
     for text in [] if rows is None else rows["counts"].to_pylist():
         for stream, counts in json.loads(text).items():
-            total = found.setdefault(stream, {"rows": 0, "quarantined": 0})
-            for key in total:
-                total[key] += counts.get(key, 0)
+            all_of_it = found.setdefault(stream, dict.fromkeys(_SUMS, 0))
+            for key in _SUMS:
+                all_of_it[key] += counts.get(key, 0)
+            for key in counts.keys() & set(_LATEST):
+                all_of_it[key] = max(counts[key], all_of_it.get(key, counts[key]))
     return found
+
+
+def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
+    """Rows and quarantined rows per stream, of all ingestions or those up to number `last`."""
+    return {stream: {key: each[key] for key in _SUMS} for stream, each in by_stream(lake, last).items()}
 
 
 def last_arrivals(lake: Lake) -> dict[str, int]:
     """When the last row of each stream arrived, us; without those whose rows say nothing of it."""
-    return _last(lake, "arrived_to")
+    return _noted(lake, "arrived_to")
 
 
 def last_events(lake: Lake) -> dict[str, int]:
     """Latest event time of each stream, us; without those of which an earlier version noted none."""
-    return _last(lake, "event_to")
+    return _noted(lake, "event_to")
 
 
-def _last(lake: Lake, time: str) -> dict[str, int]:
-    rows = small.read(lake, "ingest", "committed", columns=["counts"])
-    found: dict[str, int] = {}
-    for text in [] if rows is None else rows["counts"].to_pylist():
-        for stream, counts in json.loads(text).items():
-            if time in counts:
-                found[stream] = max(counts[time], found.get(stream, counts[time]))
-    return found
+def _noted(lake: Lake, key: str) -> dict[str, int]:
+    return {stream: each[key] for stream, each in by_stream(lake).items() if key in each}
 
 
 def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> int:
@@ -131,7 +139,7 @@ def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> 
     return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
 
 
-def known(lake: Lake, what: str, asked: Iterable[str]) -> set[str]:
+def among_ingested(lake: Lake, what: str, asked: Iterable[str]) -> set[str]:
     """Which of the ``digests`` of contents, or the ``looks`` of files (which earlier versions did not note), are those of files that were ingested."""
     sought = pa.array(sorted(set(asked)), pa.string())
     rows = small.read_known(lake, "ingest", "committed", (what,)) if len(sought) else None

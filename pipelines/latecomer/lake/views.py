@@ -8,8 +8,6 @@ sorted by its rows' identity, so two lakes that hold the same rows export the sa
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from latecomer.core.repair import assign
 from latecomer.lake import identities, ingestions, journal, small
 from latecomer.lake.errors import InputError
 from latecomer.lake.location import Lake
+from latecomer.lake.whole import whole
 from latecomer.specs.clauses import ENVELOPE, STORED
 from latecomer.specs.spec import Answers, Spec
 from latecomer.specs.windows import WINDOW, WindowedSpec
@@ -295,15 +294,11 @@ def write_file(rows: pa.Table, path: Path) -> None:
     rows = rows.cast(pa.schema([field.with_type(_utc(field.type)) for field in rows.schema]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        name = path.parent / f".{secrets.token_hex(8)}{path.suffix}"
-        try:
+        with whole(path) as part:
             if path.suffix == ".parquet":
-                pa.parquet.write_table(rows, name)
+                pa.parquet.write_table(rows, part)
             else:
-                pa.csv.write_csv(_flat(rows), name)
-            os.replace(name, path)
-        finally:
-            name.unlink(missing_ok=True)
+                pa.csv.write_csv(_flat(rows), part)
     except OSError as error:
         raise InputError(
             "--to", str(path), error.strerror or str(error), "choose a folder that can be written"

@@ -37,6 +37,8 @@ from latecomer.quality import report as pages
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.spec import Spec
 
+TRIES = 5
+"""Times that what an audit found is written down, where other checks of the query are first."""
 LONG = 10
 """Periods by which a stream is behind the others when `check` says so, bound or not."""
 
@@ -121,6 +123,8 @@ def check(
     ledger = books.ledger(lake, spec, state).to_pandas()
     reach = conservation.Reach.of(lake, spec.name, state)
     results = once.stored(lake, spec, reach.filters())
+    wrong = _wrong_before(lake, spec.name)
+    audited = _audited(lake, spec, state, reach, list(wrong), audit, progress) if audit else {}
     frames = {
         "promises": _by_day(promise.bounds(spec, ledger)),
         "filters": _by_day(promise.filter_bounds(spec, ledger)),
@@ -128,7 +132,7 @@ def check(
         "books": pd.DataFrame([*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]),
         "results": _standing(results),
         "streams": _heard(lake, spec),
-        "audit": pd.DataFrame(_audited(lake, spec, state, reach, audit, progress)),
+        "audit": pd.DataFrame([row for _, row in sorted((wrong | audited).items())]),
     }
     outcome = replace(
         _validate(spec, frames, report_dir, state.counts["rows_read"]),
@@ -140,31 +144,37 @@ def check(
     if report_dir is not None:
         page = pages.write(report_dir, spec, state.counts, ledger, outcome.results, outcome.to_judge, outcome.silent)
         outcome = replace(outcome, report=page)
-    audits = frames["audit"].to_dict("records")
-    _remember(lake, spec, state.seq_to, outcome, [each for each in audits if each["wrong"]])
+    for _ in range(TRIES if audited else 1):
+        if _remember(lake, spec, state.seq_to, outcome, audited):
+            break
     return outcome
 
 
-def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, wrong: list[dict[str, Any]]) -> None:
-    """Keep the outcome for `status`, and the audited periods that are `wrong` for the next check, where the lake can be written; what the last check found does not depend on who looks.
+def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audited: dict[int, dict[str, Any]]) -> bool:
+    """Keep the outcome for `status`, and for the next check the periods that are wrong, of these `audited` ones and of those before; False where another check was first.
 
-    Of a query that was forgotten meanwhile nothing is kept.
+    Where the lake can be written: what the last check found does not depend on who looks. Of a query that was forgotten meanwhile nothing is kept.
     """
     if lake.unwritable() is not None or not _is_there(lake, spec.name, seq_to):
-        return
+        return True
     last = small.last_version(lake, "checks", spec.name, "check")
+    periods = _wrong_before(lake, spec.name) | audited  # another check may have audited others meanwhile
     row = {
         "checked": time.time(),
         "seq_to": seq_to,
         "success": outcome.success,
         "failures": len(outcome.failures),
         "unjudged": outcome.unjudged,
-        "wrong": json.dumps(wrong),
+        "wrong": json.dumps([each for each in periods.values() if each["wrong"]]),
     }
     number = 0 if last is None else last + 1
-    with contextlib.suppress(DeltaError):  # another check of the query was first: what it found is as good
-        small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number)
+    try:
+        if not small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number):
+            return False
         tend(lake, [("checks", spec.name)])
+    except DeltaError:  # what the other check found is as good, but for an audit
+        return False
+    return True
 
 
 def _is_there(lake: Lake, query: str, seq_to: int) -> bool:
@@ -181,13 +191,11 @@ def _audited(
     spec: Spec,
     state: journal.RunState,
     reach: conservation.Reach,
+    wrong: list[int],
     most: int,
     progress: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    """One row per audited period, `most` of them now, and per one that an earlier audit found wrong: it stays so until it is audited again, which is first of all."""
-    wrong = _wrong_before(lake, spec.name)
-    if not most:
-        return list(wrong.values())
+) -> dict[int, dict[str, Any]]:
+    """A row per audited period, `most` of them; first of all those that an earlier audit found `wrong`, which they are until then."""
     from latecomer.spark.audit import audit
 
     books = small.read(lake, "ledger", spec.name)
@@ -199,14 +207,14 @@ def _audited(
     # of windows whose rows were all late no micro-batch has kept a book
     mended = [period for period, count in views.repaired(lake, spec.name).items() if count > 0]
     closed = np.union1d(closed, np.array(mended, np.int64))
-    closed = np.setdiff1d(closed, np.array(list(wrong), np.int64))
+    closed = np.setdiff1d(closed, np.array(wrong, np.int64))
     if not len(closed) and not wrong:
         progress(f"{spec.name}: nothing to audit, no period with rows is closed yet")
     last = small.last_version(lake, "checks", spec.name, "check")
     order = [*wrong, *np.random.default_rng(0 if last is None else last + 1).permutation(closed).tolist()]
     found = audit(lake, spec, state, reach.filters(), reach.closed_to, order, most, progress) if order else []
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    rows = {
+    return {
         each.period_us: {
             "period_us": each.period_us,
             "period_start": str(pd.Timestamp(each.period_us, unit="us", tz="UTC")),
@@ -220,11 +228,10 @@ def _audited(
         }
         for each in found
     }
-    return [row for _, row in sorted((wrong | rows).items())]
 
 
 def _wrong_before(lake: Lake, query: str) -> dict[int, dict[str, Any]]:
-    """Rows of `_audited`, by period, that the last check knew to be wrong."""
+    """Rows of `_audited` that the last check knew to be wrong."""
     last = small.read(lake, "checks", query)
     if last is None or "wrong" not in last.column_names:
         return {}
@@ -233,9 +240,10 @@ def _wrong_before(lake: Lake, query: str) -> dict[int, dict[str, Any]]:
 
 
 def _heard(lake: Lake, spec: Spec) -> pd.DataFrame:
-    """One row per stream: its latest event time, in words, and how far it is behind the latest of all, us, which is that of stream `ahead`."""
-    known = ingestions.last_events(lake)
-    names = sorted({stream for _, stream in spec.streams} & known.keys())
+    """One row per stream, where there are several: its latest event time, in words, and how far it is behind the latest of all, us, which is that of stream `ahead`."""
+    streams = {stream for _, stream in spec.streams}
+    known = ingestions.last_events(lake) if len(streams) > 1 else {}
+    names = sorted(streams & known.keys())
     ahead = max(names, key=lambda stream: known[stream], default="")
     rows = [
         (stream, str(pd.Timestamp(known[stream], unit="us", tz="UTC").floor("s")), known[ahead] - known[stream], ahead)

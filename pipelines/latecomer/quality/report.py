@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from latecomer.core.time import FOREVER
+from latecomer.lake.whole import whole
 from latecomer.quality import promise, words
 from latecomer.specs.spec import Spec
 
@@ -112,10 +112,9 @@ def _index(folder: Path) -> None:
 
 
 def _write(page: Path, text: str) -> None:
-    """Whole or not at all: somebody may be reading it, and another check may list it."""
-    part = page.with_name(f".{page.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(page)
+    """Somebody may be reading it, and another check may list it."""
+    with whole(page) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def _row(folder: Path, page: Path) -> str:

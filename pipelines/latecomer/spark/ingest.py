@@ -15,12 +15,12 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from latecomer.lake import crash, small
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.housekeeping import tend
-from latecomer.lake.ingestions import committed_seq, known, last_arrivals, last_committed, streams_of, undone
+from latecomer.lake.ingestions import among_ingested, committed_seq, last_arrivals, last_committed, streams_of, undone
 from latecomer.lake.landing import digest, find, format_of, readable
 from latecomer.lake.landing_file import LandingFile
 from latecomer.lake.lease import Lease
@@ -115,19 +115,20 @@ def ingest(
     started = time.monotonic()
     say = progress or (lambda line: None)
     left_out: list[str] = []
-    found: list[tuple[IngestOptions, list[_Seen]]] = []
+    asked_for: list[tuple[IngestOptions, list[LandingFile], list[str | None]]] = []
     for asked, some in _by_stream(paths, options):
         _check_options(asked)
         each = own(asked)
         files, others = find(some, each.format, each.recursive)
         left_out += others
-        with ThreadPoolExecutor(1 if all(file.is_local for file in files) else _READERS) as pool:
-            looks = list(pool.map(_looks, files, repeat(each)))
-            looked = known(lake, "looks", filter(None, looks))
-            found.append((each, list(pool.map(_seen, files, repeat(each), looks, repeat(looked)))))
+        asked_for.append((each, files, _of_each(_looks, files, repeat(each))))
+    looked = among_ingested(lake, "looks", (one for _, _, looks in asked_for for one in looks if one is not None))
+    found = [(each, _of_each(_seen, files, repeat(each), looks, repeat(looked))) for each, files, looks in asked_for]
     with Lease(lake, "ingest") as lease:
         digests = (one.digest for _, seen in found for one in seen if one.digest is not None)
-        ingested_before = known(lake, "digests", (each for one in digests for each in (one, _without_format(one))))
+        ingested_before = among_ingested(
+            lake, "digests", (each for one in digests for each in (one, _without_format(one)))
+        )
         sources: list[_Source] = []
         skipped: list[str] = []
         again: list[str] = []
@@ -192,6 +193,12 @@ class _Seen:
     file: LandingFile
     looks: str | None
     digest: str | None
+
+
+def _of_each(function: Callable[..., Any], files: list[LandingFile], *more: Iterable[Any]) -> list[Any]:
+    """What a function makes of each file; of files that are not local of several at a time."""
+    with ThreadPoolExecutor(1 if all(file.is_local for file in files) else _READERS) as pool:
+        return list(pool.map(function, files, *more))
 
 
 def _looks(file: LandingFile, options: IngestOptions) -> str | None:
@@ -402,7 +409,8 @@ class _Ingestion:
         held = sum(row[f"_bytes_{place}"] or 0 for row in found for place in range(len(texts)))
         counts = {row["_stream"]: {"rows": row["rows"], "quarantined": row["quarantined"]} for row in found}
         for row in found:
-            counts[row["_stream"]] |= {} if row["last"] is None else {"event_to": row["last"]}
+            if row["last"] is not None:
+                counts[row["_stream"]]["event_to"] = row["last"]
         for part in self.parts:
             self._refuse_unusable(part.options, judged, counts, number)
         if not self.by_seq:

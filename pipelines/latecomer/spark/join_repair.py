@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from latecomer.core.repair import spans
 from latecomer.core.time import NEVER
 from latecomer.spark import tables
-from latecomer.spark.columns import EARLIEST_US, LATEST_US
 from latecomer.spark.join_rows import LETTERS, JoinRows
 from latecomer.spark.stage import Stage
 from latecomer.specs.join import JoinSpec
@@ -46,7 +44,7 @@ class JoinRepair(Stage):
         due = self.settled(late.join(tables.beside(tables.handed(self.spark, repaired_in), count), "seq"))
         gone = due.select(F.unix_micros("partners_from").alias("low"), F.unix_micros("partners_to").alias("high"))
         ranges = gone.toArrow()
-        low, high = (np.clip(ranges[name].to_numpy(), EARLIEST_US, LATEST_US) for name in ("low", "high"))
+        low, high = (ranges[name].to_numpy() for name in ("low", "high"))
         seq = repaired_in["seq"].to_numpy()
         parts = [self._missing(due, count, side, int(seq.min()), int(seq.max()), spans(low, high)) for side in (0, 1)]
         return parts[0].unionByName(parts[1])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Spans = Sequence[tuple[int, int]]
-"""Closed ranges, disjoint and ascending (:func:`latecomer.core.repair.spans`)."""
+"""Closed ranges, such as :func:`latecomer.core.repair.spans` has them."""
 MOST_FILES = 32
 """Files that Spark is told by name: what it looks up by itself, without a job of its own."""
 FEW_ROWS = 200_000
@@ -254,15 +254,21 @@ def _within(column: str, low: int | None, high: int | None, kind: pa.DataType) -
 
 def in_spans(column: str, spans: Spans, kind: pa.DataType) -> pc.Expression:
     """Is a column of that type in one of the ranges? For Arrow."""
-    each = [_within(column, low, high, kind) for low, high in spans]
+    bounds = _clipped(spans) if pa.types.is_timestamp(kind) else spans
+    each = [_within(column, low, high, kind) for low, high in bounds]
     return reduce(or_, each) if each else pc.scalar(False)
 
 
 def _sql_of_spans(column: str, spans: Spans, times: bool) -> str:
     """The same as SQL."""
-    value = "timestamp_micros({}L)" if times else "{}L"
-    ranges = (f"{column} between {value.format(low)} and {value.format(high)}" for low, high in spans)
+    value, bounds = ("timestamp_micros({}L)", _clipped(spans)) if times else ("{}L", spans)
+    ranges = (f"{column} between {value.format(low)} and {value.format(high)}" for low, high in bounds)
     return " or ".join(ranges) or "false"
+
+
+def _clipped(spans: Spans) -> Spans:
+    """Ranges of times, us, that timestamps hold."""
+    return [(max(low, EARLIEST_US), min(high, LATEST_US)) for low, high in spans]
 
 
 def _few(spark: SparkSession, table: DeltaTable, columns: list[str] | None, inside: pc.Expression) -> DataFrame | None:

@@ -31,7 +31,7 @@ from latecomer.lake import ingestions
 from latecomer.lake.small import TIMESTAMP
 from latecomer.spark import tables
 from latecomer.spark import theta_pieces as pieces
-from latecomer.spark.columns import EARLIEST_US, LATEST_US, join_null_safe, quoted, refuse_twice
+from latecomer.spark.columns import join_null_safe, quoted, refuse_twice
 from latecomer.spark.query import any_passes, check_columns, of_passing, sql
 from latecomer.spark.theta_answers import Answer, Counts, Increments, Ranges, Rows
 from latecomer.spark.types import FLOATING, types_of
@@ -198,8 +198,7 @@ class ThetaJoinStage(WindowedStage):
 
     def _crowded(self, spans: tables.Spans, bound: int) -> list[int]:
         """Windows of some ranges of numbers that may have more rows than a bound: by all that is stored, late rows too."""
-        ends = [(first * self.grid.slide_us, self.grid.end(last) - 1) for first, last in spans]
-        held = [(max(low, EARLIEST_US), min(high, LATEST_US)) for low, high in ends]
+        held = [(first * self.grid.slide_us, self.grid.end(last) - 1) for first, last in spans]
         panes: list[np.ndarray] = []
         rows: list[np.ndarray] = []
         for stream in self.sources:

@@ -100,8 +100,7 @@ class WindowRepair(WindowRows):
         """All stored rows of the windows that late rows touch, up to the last Gamma batch; payload, ``seq``, ``ts``, ``side``."""
         slide = self.grid.slide_us
         held = [(first * slide - self.lookback_us, self.grid.end(last) - 1) for first, last in due.spans]
-        low, high = np.clip(np.array(held, np.int64).T, EARLIEST_US, LATEST_US)
-        return self.stored(seq_to=due.seq + 1, spans=spans(low, high)).where("ok")
+        return self.stored(seq_to=due.seq + 1, spans=held).where("ok")
 
     def counted_from(self, due: Due) -> DataFrame:
         """As :meth:`stored_in`, with ``pane`` and ``repaired_in``: the first Gamma batch whose answers count the row."""

@@ -131,15 +131,6 @@ def filters_of(reader: Reader, aliases: tuple[str, ...], otherwise: str) -> ex.E
     return found
 
 
-def filter_on(where: ex.Expr | None, alias: str) -> ex.Expr | None:
-    """What of :func:`filters_of` rows of one stream have to pass; None: nothing."""
-    found: ex.Expr | None = None
-    for part in () if where is None else ex.conjuncts(where):
-        if alias in {column.alias for column in ex.columns(part)}:
-            found = part if found is None else ex.Binary("and", found, part)
-    return found
-
-
 def result_name(reader: Reader, key: str, name: str, taken: Iterable[str]) -> str:
     """A result column's name, checked."""
     if not ALIAS.fullmatch(name):

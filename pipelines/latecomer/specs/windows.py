@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.clauses import filter_on
 from latecomer.specs.common import Reader, parse_duration
 from latecomer.specs.spec import CONFIDENCE, Spec
 
@@ -95,7 +95,9 @@ class WaitingSpec(WindowedSpec):
 
     def filter_on(self, alias: str) -> ex.Expr | None:
         """What rows of one stream have to pass to take part; None: nothing."""
-        return filter_on(self.where, alias)
+        parts = [] if self.where is None else ex.conjuncts(self.where)
+        mine = [part for part in parts if alias in {column.alias for column in ex.columns(part)}]
+        return reduce(partial(ex.Binary, "and"), mine) if mine else None
 
     def filters(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
         """`where`, of :meth:`expressions`."""
