@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
-SETUP := requirements.lock $(addprefix infra/,jars.txt setup.sh collect_jars.py warm_up.py spark_properties.py) pipelines/latecomer/spark/session.py
+SETUP := requirements.lock $(addprefix infra/,jars.txt setup.sh collect_jars.py warm_up.py spark_properties.py) pipelines/latecomer/spark/engine/session.py
 STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 

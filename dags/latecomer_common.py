@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from airflow.sdk import Asset, BaseOperator, RetryDecision, RetryPolicy
 from croniter import CroniterBadDateError, croniter
-from latecomer.specs.common import SpecError
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import load_query
 from latecomer.specs.streams import file_of, load_stream
 from latecomer.specs.streams import files as stream_files

@@ -28,7 +28,7 @@ from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AssetAlias
-from latecomer.specs.common import STREAM
+from latecomer.specs.names import STREAM
 from latecomer_common import (
     DEFAULTS,
     INGEST,
@@ -91,7 +91,7 @@ def _files(folder: str, recursive: bool) -> list[list[Any]]:
         folders = [each.name for each in inside if each.name[0] != "_" and each.is_dir()]
         marks = [[name, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in files]
         return marks + [[each] for each in folders]
-    from latecomer.lake.landing_file import look_into  # not while parsing
+    from latecomer.ingest.source_file import look_into  # not while parsing
 
     there = look_into(folder, recursive)
     return [[str(file), *file.marks()] for file in there.files] + [[each] for each in there.folders]

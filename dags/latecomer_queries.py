@@ -23,7 +23,7 @@ from typing import Any
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
-from latecomer.specs.common import shown
+from latecomer.specs.durations import shown
 from latecomer_common import (
     DEFAULTS,
     LAKE,

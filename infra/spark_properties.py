@@ -7,8 +7,8 @@ Given with ``--properties-file`` it makes ``spark-submit submit.py ...`` the sam
 import sys
 from pathlib import Path
 
-from latecomer.lake.location import Lake
-from latecomer.spark.session import settings
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine.session import settings
 
 OF_THE_JVM = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.executor.extraClassPath")
 

@@ -7,9 +7,9 @@ import os
 import tempfile
 
 import pyarrow as pa
-from latecomer.lake.location import Lake
-from latecomer.spark import session as sessions
-from latecomer.spark import tables
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine import session as sessions
+from latecomer.spark.engine import tables
 
 
 def main() -> None:

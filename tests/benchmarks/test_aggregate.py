@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.jobs.bench import aggregate as bench
-from latecomer.jobs.bench import aggregate_spark as on_spark
+from latecomer.bench import aggregate as bench
+from latecomer.bench import aggregate_spark as on_spark
 
 FIGURES = (
     "fig3_slack_game1",

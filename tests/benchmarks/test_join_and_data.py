@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core import join_pairs
-from latecomer.core.join import JoinControl
-from latecomer.core.policies import restore_policy
+from latecomer import bench
+from latecomer.bench import data, join, plots
+from latecomer.bench.join_simulator import Input, qjoin
+from latecomer.core.join.control import JoinControl
 from latecomer.core.time import FOREVER, NEVER
-from latecomer.jobs import bench
-from latecomer.jobs.bench import data, join, plots
 from latecomer.reference import join as reference
+from latecomer.strategies.join import restore_policy
 
 from tests.support import join_sim
 
@@ -153,12 +153,12 @@ def small_case(seed: int, rows: int, keys: int, window_us: int) -> join.Case:
     return join.make_case("small", ts, side, np.arange(rows), np.stack([i, j], axis=1), window_us)
 
 
-def as_input(case: join.Case) -> join_pairs.Input:
+def as_input(case: join.Case) -> Input:
     own = [np.flatnonzero(case.side == s) for s in (0, 1)]
     first = case.side[case.early] == 0
     left, right = np.where(first, case.early, case.late), np.where(first, case.late, case.early)
     pairs = np.stack([np.searchsorted(own[0], left), np.searchsorted(own[1], right)], axis=1)
-    return join_pairs.Input((case.seq[own[0]], case.seq[own[1]]), (case.ts[own[0]], case.ts[own[1]]), pairs)
+    return Input((case.seq[own[0]], case.seq[own[1]]), (case.ts[own[0]], case.ts[own[1]]), pairs)
 
 
 @pytest.mark.parametrize("method", [*join.QJOIN, "exact"])
@@ -172,7 +172,7 @@ def test_differential_decisions_and_pairs_of_the_data_plane_in_memory(method):
         granularity_us=wanted.granularity_us,
         period_us=wanted.period_us,
     )
-    other = join_pairs.qjoin(as_input(case), control)
+    other = qjoin(as_input(case), control)
     decided, _ = join.decide(wanted, join.counts(case, wanted)[method])
     for s in (0, 1):
         np.testing.assert_array_equal(decided.base[s], other.horizons.base[s])

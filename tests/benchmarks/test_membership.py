@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from latecomer.jobs.bench import membership as bench
+from latecomer.bench import membership as bench
 
 
 def test_benchmark_runs_and_its_rates_keep_their_bounds(tmp_path: Path) -> None:

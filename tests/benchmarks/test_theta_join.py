@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from latecomer.jobs.bench import theta_join as bench
+from latecomer.bench import theta_join as bench
 
 
 def test_benchmark_runs_quickly(tmp_path: Path):

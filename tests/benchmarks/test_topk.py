@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from latecomer.jobs.bench import topk as bench
+from latecomer.bench import topk as bench
 
 
 def test_benchmark_in_seconds(tmp_path: Path):

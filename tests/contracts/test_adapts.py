@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from latecomer.core.policies import RetentionParameters, restore_policy
-from latecomer.core.retention import CalibratedRetention, QJoinRetention
-from latecomer.core.windows import Grid
-from latecomer.spark import aggregate, topk
+from latecomer.core.join.retention_policies import CalibratedRetention, QJoinRetention, RetentionParameters
 from latecomer.specs import aggregate as aggregates
 from latecomer.specs import join as joins
 from latecomer.specs import topk as topks
 from latecomer.specs.loading import parse_query
+from latecomer.strategies.join import restore_policy
+from latecomer.strategies.windows import slack_policies
 
 WINDOWED = {
-    "aggregate": ("streams: {s: a}\nwindow: 1 s\nselect: {n: count()}\nquality: {error: 0.1, probability: 0.9, period: 1 s}", aggregates, aggregate),
-    "topk": ("streams: {s: a}\nwindow: 1 s\nscore: v\nk: 2\nquality: {hit_rate: 0.9, period: 1 s}", topks, topk),
+    "aggregate": ("streams: {s: a}\nwindow: 1 s\nselect: {n: count()}\nquality: {error: 0.1, probability: 0.9, period: 1 s}", aggregates),
+    "topk": ("streams: {s: a}\nwindow: 1 s\nscore: v\nk: 2\nquality: {hit_rate: 0.9, period: 1 s}", topks),
 }  # fmt: skip
 
 
@@ -23,12 +22,12 @@ def strategy_of(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind, (_, specs, _) in WINDOWED.items() for name in specs.STRATEGIES]
+    ("kind", "name"), [(kind, name) for kind, (_, specs) in WINDOWED.items() for name in specs.STRATEGIES]
 )
 def test_windowed_strategies_adapt_that_observe(kind: str, name: str) -> None:
-    text, _, stages = WINDOWED[kind]
+    text, _ = WINDOWED[kind]
     spec = parse_query(f"name: q\nkind: {kind}\n{text}\nstrategy: {strategy_of(name)}\n")
-    policies = stages.policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
+    policies = slack_policies(spec)
     assert {policy.needs_observation for policy in policies} == {spec.adapts}
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pyarrow as pa
 import pytest
-from latecomer.quality import checks, once, promise, words
+from latecomer.quality import checks, duplicates, messages, promise
 from latecomer.specs.loading import parse_query
 
 JOIN = """\
@@ -19,7 +19,7 @@ DAYS = [f"2013-02-{day:02d} 00:00:00+00:00" for day in range(1, 7)]
 
 def frames(recall, final, held, left=5, twice=(), other=0, behind=HOUR):
     again = pa.table({"l_seq": pa.array(twice, pa.int64()), "r_seq": pa.array(twice, pa.int64())})
-    stored = once.Stored({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
+    stored = duplicates.Stored({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
     return {
         "promises": pd.DataFrame({"period_start": DAYS, "achieved_on_time": recall, "least": 0.95}),
         "filters": pd.DataFrame(),
@@ -44,7 +44,7 @@ def audited(other, day):
         "wrong": 3 * other,
         "audited": "2026-01-01 00:00 UTC",
     }
-    return {"period_start": day, **counts, "some": words.differing(some)}
+    return {"period_start": day, **counts, "some": messages.differing(some)}
 
 
 def found(*given):
@@ -154,4 +154,4 @@ def test_an_aggregate_counts_answers_where_chance_is_allowed_for():
     ],
 )
 def test_durations_for_reading(time_us, text):
-    assert words.duration(time_us) == text
+    assert messages.duration(time_us) == text

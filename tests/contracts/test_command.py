@@ -7,9 +7,9 @@ import sys
 
 import pyarrow as pa
 import pytest
-from latecomer.jobs import outcomes
-from latecomer.lake import small
-from latecomer.lake.location import Lake
+from latecomer.jobs import exit_codes
+from latecomer.lake import delta
+from latecomer.lake.lake import Lake
 
 from tests.support.commands import call
 
@@ -92,7 +92,7 @@ def test_adapt_refuses_a_strategy_that_learns_nothing(tmp_path, query):
 @pytest.mark.parametrize("damage", ["cut", "gone", "log"])
 def test_a_damaged_table_is_named(tmp_path, damage):
     lake = Lake(tmp_path / "lake")
-    small.append(lake, "ingest", "committed", pa.table({"seq_to": [1], "counts": ["{}"]}), "ingest", 0)
+    delta.append(lake, "ingest", "committed", pa.table({"seq_to": [1], "counts": ["{}"]}), "ingest", 0)
     place = tmp_path / "lake" / "ingest" / "committed"
     (file,) = place.glob("_delta_log/*.json" if damage == "log" else "*.parquet")
     if damage == "gone":
@@ -150,14 +150,14 @@ def test_an_error_that_cannot_be_asked_for_its_text_is_said_all_the_same():
         def __str__(self):
             raise ConnectionRefusedError(111, "Connection refused")
 
-    assert outcomes._fault(Dead()) == "internal error: Dead: said no more"
+    assert exit_codes._fault(Dead()) == "internal error: Dead: said no more"
 
 
 def test_decimals_without_a_common_type_are_named():
     wide = ValueError(
         "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION]  9e37 cannot be represented as Decimal(38, 2). If necessary"
     )
-    said = outcomes._fault(wide)
+    said = exit_codes._fault(wide)
     assert "two decimals" in said and "(9e37 cannot be represented as Decimal(38, 2))" in said and "ansi" not in said
 
 

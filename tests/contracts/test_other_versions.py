@@ -6,26 +6,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from latecomer.core.state import REMEDY, OtherVersion
-from latecomer.core.windows import Grid
-from latecomer.lake import journal, small, stored
+from latecomer.lake import delta, journal, state_json
 from latecomer.lake.errors import InputError
-from latecomer.lake.location import Lake
-from latecomer.spark import join, windowed
-from latecomer.spark.aggregate import AggregateStage
-from latecomer.spark.kinds import open_ledger
-from latecomer.spark.membership import MembershipStage
-from latecomer.spark.theta_join import ThetaJoinStage
-from latecomer.spark.topk import TopKStage
+from latecomer.lake.lake import Lake
+from latecomer.ledger.open_periods import open_ledger, restore_join, restore_window_accounts
 from latecomer.specs.loading import load_query, parse_query
+from latecomer.strategies.windows import window_controls
 
 from tests.support.commands import call
 
-STAGES = {
-    "aggregate": AggregateStage,
-    "topk": TopKStage,
-    "theta_join": ThetaJoinStage,
-    "membership": MembershipStage,
-}
 QUERIES = {
     "join": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n",
     "join by the paper": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n"
@@ -44,11 +33,10 @@ QUERIES = {
 def state_of(spec):
     """What a query's first micro-batch leaves to the ledger."""
     if spec.kind == "join":
-        control, books = join.restore(spec, None)
+        control, books = restore_join(spec, None)
         return {"control": control.to_dict(), "books": books.to_dict()}
-    policies = STAGES[spec.kind].policies_of(spec, Grid(spec.window.size_us, spec.window.slide_us))
-    controls = windowed.controls_of(spec, policies, None)
-    return {"controls": [each.to_dict() for each in controls], "books": windowed.books_of(spec, None).to_dict()}
+    controls = window_controls(spec, None)
+    return {"controls": [each.to_dict() for each in controls], "books": restore_window_accounts(spec, None).to_dict()}
 
 
 def places(document, at=()):
@@ -71,7 +59,7 @@ def changed(document, place, **more):
         inner.update(more)
     else:
         del inner[place[-1]]
-    return stored.loads(json.dumps(copy), "state of q")
+    return state_json.loads(json.dumps(copy), "state of q")
 
 
 @pytest.mark.parametrize("kind", QUERIES)
@@ -106,9 +94,9 @@ def saved(tmp_path, **columns):
     counts = {"rows_read": 1, "on_time": 0, "late": 0}
     state = journal.RunState(0, 1, False, spec.fingerprint(), state_of(spec), counts)
     journal.save_state(lake, "q", state)
-    row = small.read(lake, "state", "q").to_pylist()[0] | columns
+    row = delta.read(lake, "state", "q").to_pylist()[0] | columns
     row = {name: value for name, value in row.items() if value is not None}
-    small.append(lake, "state", "q", pa.Table.from_pylist([row]), "run", 1)
+    delta.append(lake, "state", "q", pa.Table.from_pylist([row]), "run", 1)
     return lake, path, state
 
 
@@ -176,5 +164,5 @@ def test_a_plan_of_another_format_is_not_carried_out(tmp_path, monkeypatch):
 
 def test_plans_without_a_format_are_of_the_first(tmp_path):
     lake = Lake(tmp_path / "lake")
-    small.append(lake, "journal", "q", pa.table({"number": [0], "plan": ['{"seq_to": 7}']}), "run", 0)
+    delta.append(lake, "journal", "q", pa.table({"number": [0], "plan": ['{"seq_to": 7}']}), "run", 0)
     assert journal.planned(lake, "q", "run", 0) == {"seq_to": 7}

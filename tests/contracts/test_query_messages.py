@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 import pytest
-from latecomer.lake import schemas, small
-from latecomer.lake.location import Lake
-from latecomer.specs.common import SpecError
+from latecomer.lake import delta, stream_schemas
+from latecomer.lake.lake import Lake
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import load_query, parse_query
 
 from tests.support.commands import call
@@ -43,14 +43,14 @@ WRONG = [
 @pytest.fixture
 def lake(tmp_path) -> Lake:
     lake = Lake(tmp_path / "lake")
-    small.append(lake, "events", "readings", ROWS, "ingest", 0)
-    small.append(lake, "ingest", "committed", pa.table({"number": [0], "seq_to": [1]}), "ingest", 0)
+    delta.append(lake, "events", "readings", ROWS, "ingest", 0)
+    delta.append(lake, "ingest", "committed", pa.table({"number": [0], "seq_to": [1]}), "ingest", 0)
     return lake
 
 
 @pytest.mark.parametrize("text", [AGGREGATE + QUALITY, JOIN, THETA, TOPK, MEMBERSHIP])
 def test_a_query_that_is_right_passes(lake, text):
-    schemas.check(lake, parse_query(text))
+    stream_schemas.check(lake, parse_query(text))
 
 
 @pytest.mark.parametrize(("text", "right", "wrong", "says"), WRONG)
@@ -58,7 +58,7 @@ def test_what_the_lake_tells_is_said_with_file_and_line(lake, tmp_path, text, ri
     path = tmp_path / "q.yaml"
     path.write_text(text.replace(right, wrong))
     with pytest.raises(SpecError) as refused:
-        schemas.check(lake, load_query(path))
+        stream_schemas.check(lake, load_query(path))
     assert f"{tmp_path}/{says}" in str(refused.value)
 
 
@@ -70,7 +70,7 @@ def test_a_key_that_is_missing_has_the_line_of_the_typo():
 def test_run_finds_a_wrong_column_before_it_starts_spark_or_speaks_of_a_change(lake, tmp_path):
     path = tmp_path / "q.yaml"
     path.write_text((AGGREGATE + QUALITY).replace("[sensor]", "[senor]"))
-    small.append(lake, "state", "q", pa.table({"fingerprint": ["another"]}), "run", 0)
+    delta.append(lake, "state", "q", pa.table({"fingerprint": ["another"]}), "run", 0)
     done = call("run", path, "--lake", lake.uri, timeout=100)
     assert done.returncode == 2 and done.stderr.startswith(f"{path}:5: group_by[0]: 'r.senor'"), done.stderr
     assert "sensor" in done.stderr and not lake.exists("lease", "run-q")

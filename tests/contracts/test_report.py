@@ -3,7 +3,7 @@
 import re
 
 import pandas as pd
-from latecomer.quality import report, words
+from latecomer.quality import messages, report
 from latecomer.specs.loading import parse_query
 
 JOIN = "name: {}\nkind: join\nstreams: {{l: a, r: b}}\nwindow: 1 min\nquality: {{recall: 0.95, period: 1 h}}\n"
@@ -31,7 +31,7 @@ def text(page):
 
 
 def test_a_page_says_durations_and_what_is_not_known_yet(tmp_path):
-    spec, pending = parse_query(JOIN.format("near")), words.unjudged(1, 3, 7)
+    spec, pending = parse_query(JOIN.format("near")), messages.unjudged(1, 3, 7)
     page = report.write(tmp_path, spec, COUNTS, ledger(), [FINDING | {"success": True}], pending)
     found = text(page)
     assert "1 of 3 periods not judged yet, 7 late rows await repair." in found
@@ -59,7 +59,7 @@ def test_a_share_that_is_not_whole_never_reads_1(tmp_path):
 
 def test_the_index_has_a_line_per_query(tmp_path):
     (tmp_path / "older.html").write_text("<html><title>of another version</title>")
-    for name, success, pending in (("good", True, ""), ("bad", False, ""), ("waits", True, words.unjudged(1, 3, 1))):
+    for name, success, pending in (("good", True, ""), ("bad", False, ""), ("waits", True, messages.unjudged(1, 3, 1))):
         results = [FINDING | {"success": success}]
         report.write(tmp_path, parse_query(JOIN.format(name)), COUNTS, ledger(), results, pending)
     rows = re.findall(r"<tr><td>.*?</tr>", (tmp_path / "index.html").read_text())

@@ -1,7 +1,7 @@
 """Stream files: what they may say, and what each mistake in one is answered with."""
 
 import pytest
-from latecomer.specs.common import SpecError
+from latecomer.specs.errors import SpecError
 from latecomer.specs.streams import file_of, files, load_stream
 
 

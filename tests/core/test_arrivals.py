@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core.arrivals import Arrivals, Arrived, first_at
+from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import FOREVER, NEVER
-from latecomer.core.windows import Grid, Placement
+from latecomer.core.windows.arrivals import Arrived, closed_windows, first_at
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Placement
 
 rows = st.lists(st.tuples(st.integers(-300, 300), st.integers(0, 1), st.integers(0, 2)), min_size=1, max_size=60)
 
@@ -91,7 +93,7 @@ def test_windows_closed_after_each_arrival(given_rows, slack):
     numbers = [np.unique(new.stream_time_us[(new.shard == s) & (new.stream_time_us > NEVER)] // 20) for s in range(3)]
     bases = [np.full(len(n), -200, np.int64) for n in numbers]
     placements = [Placement(n, b, np.full(len(n), slack)) for n, b in zip(numbers, bases, strict=True)]
-    closed = new.closed(placements, grid)
+    closed = closed_windows(new, placements, grid)
     for place, (time, _) in enumerate(followed(given_rows)):
         mark = NEVER if time == NEVER else max(-200, time - slack) if slack < FOREVER else -200
         assert closed[place] == (mark - 40) // 20
@@ -110,7 +112,7 @@ def test_nothing_arrived():
     none = np.empty(0, np.int64)
     new = Arrivals.of(none, none, none, none, [NEVER], 1)
     assert new.carry == [NEVER] and Arrived.of(new, Grid(10, 10), 1).intervals == [[]]
-    assert new.closed([Placement(none, none, none)], Grid(10, 10)).tolist() == []
+    assert closed_windows(new, [Placement(none, none, none)], Grid(10, 10)).tolist() == []
 
 
 @pytest.mark.parametrize("shards", [1, 4])

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core.calibrated import CELLS, MARGIN, Calibrated, IntervalLoss, _cheapest, _tail, cell_edges
-from latecomer.core.histogram import IntervalStats
-from latecomer.core.retention import CalibratedRetention
+from latecomer.core.arrays.knob_cells import CELLS, cell_edges
+from latecomer.core.join.calibrated_control import MARGIN, Calibrated, IntervalLoss, _cheapest, _tail
+from latecomer.core.join.retention_policies import CalibratedRetention
+from latecomer.core.join.statistics import IntervalStats
 from latecomer.core.time import FOREVER
 
 from tests.support.join_sim import (

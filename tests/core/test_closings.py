@@ -3,11 +3,12 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core.arrivals import Arrivals, Arrived
-from latecomer.core.closings import closings
-from latecomer.core.looks import windows_of
+from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import NEVER
-from latecomer.core.windows import Grid
+from latecomer.core.windows.arrivals import Arrived
+from latecomer.core.windows.closing import closings
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.observation import windows_of
 
 SHARDS = 2
 rows = st.lists(st.tuples(st.integers(-300, 300), st.integers(0, SHARDS - 1)), max_size=40)

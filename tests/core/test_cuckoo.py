@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from latecomer.baselines.membership import BloomFilter
-from latecomer.core.cuckoo import CuckooFilter, size_for
+from latecomer.baselines.membership.filters import BloomFilter
+from latecomer.core.membership.cuckoo import CuckooFilter, size_for
 
 ABSENT = np.arange(1 << 20, (1 << 20) + 200_000, dtype=np.uint64)
 

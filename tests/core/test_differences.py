@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from latecomer.specs.differences import differences
+from latecomer.specs.diff import differences
 from latecomer.specs.loading import parse_query
 
 FILES = {

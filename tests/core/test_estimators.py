@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core.estimators import (
+from latecomer.core.join.recall_estimators import (
     ESTIMATORS,
     FINE_STEPS,
     PaperRecall,
@@ -22,17 +22,17 @@ from latecomer.core.estimators import (
     knob_steps,
     paper,
 )
-from latecomer.core.histogram import (
+from latecomer.core.join.retention_policies import QJoinRetention
+from latecomer.core.join.statistics import (
     UNCENSORED,
     IntervalStats,
     SideStats,
-    TailEstimator,
     empty_side,
     in_sample,
     sampled_share,
     uncensor,
 )
-from latecomer.core.retention import QJoinRetention
+from latecomer.core.join.tail_estimator import TailEstimator
 from latecomer.core.time import FOREVER
 
 from tests.support.evidence import empirical
@@ -436,7 +436,9 @@ def test_at_exactly_the_target_the_next_interval_needs_the_target(
 ) -> None:
     # 7 s: eight whole intervals in a period of 60 s, one of them is an eighth of what they should have
     goals: list[float] = []
-    monkeypatch.setattr("latecomer.core.retention.choose_retention", lambda *given: goals.append(given[-1]) or (0, 0))
+    monkeypatch.setattr(
+        "latecomer.core.join.retention_policies.choose_retention", lambda *given: goals.append(given[-1]) or (0, 0)
+    )
     monkeypatch.setattr(QJoinRetention, "_recall", lambda self: object())
     count = 60 // interval_s
     for produced, wanted in ((95.0, 0.95), (96.0, 0.95 - (count - 1) / 100), (93.0, min(0.95 + (count - 1) / 50, 1.0))):

@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from latecomer.core.aggregate_pass import run_pass
-from latecomer.core.slack import CalibratedSlack
-from latecomer.core.windows import FAR_SHARE, LONGEST_OBSERVATION, MOST_OBSERVED, Grid, IntervalRows, Lookout
+from latecomer.bench.window_simulator import run_pass
+from latecomer.core.windows.calibrated_slack import CalibratedSlack
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import IntervalRows
+from latecomer.core.windows.observation_schedule import FAR_SHARE, LONGEST_OBSERVATION, MOST_OBSERVED, Lookout
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE

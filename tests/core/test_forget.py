@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from latecomer.jobs.status import status
-from latecomer.lake import forget, journal, small
+from latecomer.lake import delta, forget, journal
 from latecomer.lake.errors import InputError
+from latecomer.lake.lake import AREAS, Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import AREAS, Lake
 
 from tests.support.commands import call
 
@@ -27,7 +27,7 @@ def lake(tmp_path) -> Lake:
     for query in ("q", "other"):
         for area in (*forget.OF_A_QUERY, "events", "quarantine"):
             if area != "state":
-                small.append(lake, area, query, ROWS, "run", 0)
+                delta.append(lake, area, query, ROWS, "run", 0)
         state = journal.RunState(0, 3, False, "f", {}, {"rows_read": 3, "on_time": 3, "late": 0})
         journal.save_state(lake, query, state)
     for writer in forget.WRITERS:

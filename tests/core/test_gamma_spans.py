@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from latecomer.core.repair import spans
+from latecomer.core.gamma_batches import spans
 
 
 def inside(ranges, value):

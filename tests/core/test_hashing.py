@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from latecomer.core.hashing import HASH_BITS, enough_bits, pack, packed_size, shard_of, unpack
+from latecomer.core.arrays.xxhash import HASH_BITS, enough_bits, pack, packed_size, shard_of, unpack
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=50), st.sampled_from([1, 7, 8, 40, 41, 63, 64]))

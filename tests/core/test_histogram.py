@@ -8,22 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core.histogram import (
+from latecomer.core.arrays.sparse_counts import add_sparse, merge_counts
+from latecomer.core.join.statistics import (
     UNCENSORED,
     IntervalStats,
     SideStats,
-    _exposure,
-    add_sparse,
     delay_bucket,
     empty_side,
     exact_below,
     from_dict,
     merge,
-    merge_counts,
     recall_curve,
     required_bucket,
     to_dict,
 )
+from latecomer.core.join.tail_estimator import _exposure
 
 
 @st.composite

@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.lake import identities
+from latecomer.lake import row_keys
 
 NAN = float("nan")
 VALUES = {
@@ -31,7 +31,7 @@ def test_codes_are_equal_where_values_are(name):
         pa.table({"k": VALUES[name].take(pa.array(rng.integers(0, 6, size))), "w": pa.array(rng.integers(0, 3, size))})
         for size in (40, 0, 25)
     ]
-    found = identities.codes(tables, ["k", "w"])
+    found = row_keys.codes(tables, ["k", "w"])
     assert [len(each) for each in found] == [40, 0, 25]
     rows = [same(row.values()) for table in tables for row in table.to_pylist()]
     numbers = np.concatenate(found).tolist()
@@ -43,13 +43,13 @@ def test_hashes_are_equal_where_values_are_in_whatever_batch(name):
     rng = np.random.default_rng(8)
     table = pa.table({"k": VALUES[name].take(pa.array(rng.integers(0, 6, 60))), "w": pa.array(rng.integers(0, 3, 60))})
     batches = [*table.slice(7).to_batches(max_chunksize=9), *table.to_batches()]
-    found = np.concatenate([identities.hashes(batch, ["k", "w"]) for batch in batches]).tolist()
+    found = np.concatenate([row_keys.hashes(batch, ["k", "w"]) for batch in batches]).tolist()
     rows = [same(row.values()) for batch in batches for row in batch.to_pylist()]
     assert len(set(zip(rows, found, strict=True))) == len(set(rows)) == len(set(found))
 
 
 def test_a_null_is_no_value_and_columns_do_not_change_places():
     one = pa.RecordBatch.from_pydict({"a": [1, 2, None, None, 0], "b": [2, 1, None, 0, None]})
-    assert len(set(identities.hashes(one, ["a", "b"]).tolist())) == 5
+    assert len(set(row_keys.hashes(one, ["a", "b"]).tolist())) == 5
     kinds = pa.RecordBatch.from_pydict({"t": pa.array([0, 1, None], pa.date32()), "f": [True, False, None]})
-    assert len(set(identities.hashes(kinds, ["t", "f"]).tolist())) == 3
+    assert len(set(row_keys.hashes(kinds, ["t", "f"]).tolist())) == 3

@@ -4,23 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from latecomer.core import histogram
-from latecomer.core.histogram import SAMPLE_FRACTION
-from latecomer.core.join import Held, IntervalSummary, JoinControl, held_bucket_us
-from latecomer.core.join_pairs import (
-    ArrivalClock,
-    Input,
-    band_pairs,
-    qjoin,
-    reordered,
-    slack_watermark,
-    stream_times,
-    waits,
-)
-from latecomer.core.policies import RetentionParameters, restore_policy
-from latecomer.core.repair import assign, gamma_batches
+from latecomer.bench.join_simulator import Input, band_pairs, qjoin, reordered, stream_times, waits
+from latecomer.core.gamma_batches import assign, gamma_batches
+from latecomer.core.join import statistics
+from latecomer.core.join.control import Held, IntervalSummary, JoinControl, held_bucket_us
+from latecomer.core.join.k_slack import ArrivalClock, slack_watermark
+from latecomer.core.join.retention_policies import RetentionParameters
+from latecomer.core.join.statistics import SAMPLE_FRACTION
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.reference import join as reference
+from latecomer.strategies.join import restore_policy
 
 from tests.support import events
 
@@ -155,7 +148,7 @@ def test_statistics_are_sums_over_cells_in_any_order(delays):
         again = IntervalSummary(7, 0, tuple(arrived), tuple(arrived), cells[rng.permutation(len(cells))]).stats(
             censored
         )
-        assert histogram.to_dict(seen) == histogram.to_dict(again)
+        assert statistics.to_dict(seen) == statistics.to_dict(again)
         for side, own in enumerate((seen.left, seen.right)):
             pairs, sampled, met = (
                 {},

@@ -18,9 +18,9 @@ import math
 
 import numpy as np
 import pytest
-from latecomer.core.join import JoinControl
-from latecomer.core.join_pairs import Input, Output, band_pairs, qjoin
-from latecomer.core.retention import CalibratedRetention
+from latecomer.bench.join_simulator import Input, Output, band_pairs, qjoin
+from latecomer.core.join.control import JoinControl
+from latecomer.core.join.retention_policies import CalibratedRetention
 
 SECOND = 1_000_000
 P = 60 * SECOND

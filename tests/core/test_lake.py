@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
-from latecomer.lake import housekeeping, journal, lease, small, views
+from latecomer.lake import delta, journal, lease, maintenance, result_views
 from latecomer.lake.errors import LeaseHeld, LeaseLost
+from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import Lake
 
 
 def test_a_plan_is_not_taken_from_one_who_took_over(tmp_path) -> None:
@@ -60,14 +60,14 @@ def test_a_table_that_is_replaced_is_vacuumed_every_so_many_versions(tmp_path, c
     """However many commits a caller makes before it tends the table; files of the last hour stay, older ones go."""
     lake, tended = Lake(tmp_path / "lake"), []
     for number in range(140):
-        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
+        delta.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
         if number % commits == commits - 1:
-            tended += housekeeping.tend(lake, [("state", "q")], commits)
-    assert len(tended) == 139 // housekeeping.MANY_FILES
-    table = small.open_table(lake, "state", "q")
-    assert table is not None and table.metadata().configuration == small.REPLACED
-    assert small.read(lake, "state", "q").to_pylist() == [{"n": 139}]
-    assert small.last_version(lake, "state", "q", "run") == 139
+            tended += maintenance.tend(lake, [("state", "q")], commits)
+    assert len(tended) == 139 // maintenance.MANY_FILES
+    table = delta.open_table(lake, "state", "q")
+    assert table is not None and table.metadata().configuration == delta.REPLACED
+    assert delta.read(lake, "state", "q").to_pylist() == [{"n": 139}]
+    assert delta.last_version(lake, "state", "q", "run") == 139
 
 
 def test_many_files_become_few_and_every_commit_is_remembered(tmp_path) -> None:
@@ -75,13 +75,13 @@ def test_many_files_become_few_and_every_commit_is_remembered(tmp_path) -> None:
     write_deltalake(
         lake.table("journal", "q"), pa.table({"n": pa.array([], pa.int64())})
     )  # as an earlier version made it
-    for number in range(housekeeping.MANY_FILES):
-        small.append(lake, "journal", "q", pa.table({"n": [number]}), "run", number)
-    assert housekeeping.tend(lake, [("journal", "q"), ("late", "q")])
-    table = small.open_table(lake, "journal", "q")
-    assert table is not None and len(table.file_uris()) == 1 and table.metadata().configuration == small.TABLE
-    assert sorted(small.read(lake, "journal", "q")["n"].to_pylist()) == list(range(housekeeping.MANY_FILES))
-    assert not small.append(lake, "journal", "q", pa.table({"n": [0]}), "run", housekeeping.MANY_FILES - 1)
+    for number in range(maintenance.MANY_FILES):
+        delta.append(lake, "journal", "q", pa.table({"n": [number]}), "run", number)
+    assert maintenance.tend(lake, [("journal", "q"), ("late", "q")])
+    table = delta.open_table(lake, "journal", "q")
+    assert table is not None and len(table.file_uris()) == 1 and table.metadata().configuration == delta.TABLE
+    assert sorted(delta.read(lake, "journal", "q")["n"].to_pylist()) == list(range(maintenance.MANY_FILES))
+    assert not delta.append(lake, "journal", "q", pa.table({"n": [0]}), "run", maintenance.MANY_FILES - 1)
 
 
 def test_a_lease_that_cannot_be_given_back_hides_nothing(tmp_path, monkeypatch) -> None:
@@ -195,20 +195,20 @@ def test_tables_of_earlier_versions_get_the_properties_of_new_ones(tmp_path) -> 
     lake = Lake(tmp_path / "lake")
     for area in ("state", "late"):
         write_deltalake(lake.table(area, "q"), pa.table({"n": [0]}))
-        for number in range(1, housekeeping.MANY_FILES + 1):
-            small.append(lake, area, "q", pa.table({"n": [number]}), "run", number)
-            housekeeping.tend(lake, [(area, "q")])
-        table = small.open_table(lake, area, "q")
-        assert table is not None and table.metadata().configuration == small.properties(area)
-        assert small.last_version(lake, area, "q", "run") == housekeeping.MANY_FILES
+        for number in range(1, maintenance.MANY_FILES + 1):
+            delta.append(lake, area, "q", pa.table({"n": [number]}), "run", number)
+            maintenance.tend(lake, [(area, "q")])
+        table = delta.open_table(lake, area, "q")
+        assert table is not None and table.metadata().configuration == delta.properties(area)
+        assert delta.last_version(lake, area, "q", "run") == maintenance.MANY_FILES
 
 
 def test_a_view_knows_nothing_of_the_ledger_whose_tables_differ_by_kind(tmp_path, monkeypatch) -> None:
     lake, spec = Lake(tmp_path / "lake"), SimpleNamespace(name="q", kind="aggregate")
-    small.append(lake, "ledger", "q", pa.table({"period_start": [1], "emission": [0]}), "run", 0)
+    delta.append(lake, "ledger", "q", pa.table({"period_start": [1], "emission": [0]}), "run", 0)
     monkeypatch.setattr(journal, "state_for", lambda lake, spec: None)
     with pytest.raises(KeyError, match="ledger"):
-        views.view(lake, spec, "ledger")  # type: ignore[arg-type]
+        result_views.view(lake, spec, "ledger")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -216,7 +216,7 @@ def test_an_exported_file_can_be_read_by_others(tmp_path, suffix) -> None:
     """Its mode is what the user's umask says, and nothing else is left in the folder."""
     before = os.umask(0o022)
     try:
-        views.write_file(pa.table({"a": [1]}), tmp_path / f"out{suffix}")
+        result_views.write_file(pa.table({"a": [1]}), tmp_path / f"out{suffix}")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / f"out{suffix}").stat().st_mode) == 0o644
@@ -226,48 +226,48 @@ def test_an_exported_file_can_be_read_by_others(tmp_path, suffix) -> None:
 def test_a_table_is_opened_from_a_checkpoint_of_the_last_ten_commits(tmp_path) -> None:
     lake = Lake(tmp_path / "lake")
     for number in range(25):
-        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
+        delta.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
         with Lease(lake, "run-q"):
             pass
     for area, name in (("state", "q"), ("lease", "run-q")):
         log = tmp_path / "lake" / area / name / "_delta_log"
         checkpoints = sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet"))
         last = max(int(path.stem) for path in log.glob("*.json"))
-        assert checkpoints and last - checkpoints[-1] < small.CHECKPOINT_EVERY
-    assert small.last_version(lake, "state", "q", "run") == 24
+        assert checkpoints and last - checkpoints[-1] < delta.CHECKPOINT_EVERY
+    assert delta.last_version(lake, "state", "q", "run") == 24
 
 
 def test_no_file_outlives_its_last_version(tmp_path, monkeypatch) -> None:
     """Also those that a checkpoint has forgotten when the table is tended."""
     for key in ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"):
-        monkeypatch.setitem(small.REPLACED, key, "interval 1 seconds")
-    lake, versions = Lake(tmp_path / "lake"), 2 * housekeeping.MANY_FILES
+        monkeypatch.setitem(delta.REPLACED, key, "interval 1 seconds")
+    lake, versions = Lake(tmp_path / "lake"), 2 * maintenance.MANY_FILES
     for number in range(versions - 2):
-        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
+        delta.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
     time.sleep(1.5)
     for number in range(versions - 2, versions + 1):
-        small.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
-    assert housekeeping.tend(lake, [("state", "q")])
+        delta.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
+    assert maintenance.tend(lake, [("state", "q")])
     assert len(list((tmp_path / "lake" / "state" / "q").glob("*.parquet"))) <= 4
-    assert small.read(lake, "state", "q").to_pylist() == [{"n": versions}]
+    assert delta.read(lake, "state", "q").to_pylist() == [{"n": versions}]
 
 
 def test_a_writer_that_was_asleep_between_looking_and_writing_adds_nothing(tmp_path, monkeypatch) -> None:
     """The process that took over has made the same commit by then; or made the table."""
     lake, rows = Lake(tmp_path / "lake"), pa.table({"x": [1, 2]})
     for number, stored in ((0, 2), (1, 4)):
-        real = small.write_deltalake
+        real = delta.write_deltalake
 
         def asleep(*given, real=real, number=number, **named):
-            monkeypatch.setattr(small, "write_deltalake", real)
-            assert small.append(lake, "late", "q", rows, "run", number)
+            monkeypatch.setattr(delta, "write_deltalake", real)
+            assert delta.append(lake, "late", "q", rows, "run", number)
             return real(*given, **named)
 
-        monkeypatch.setattr(small, "write_deltalake", asleep)
+        monkeypatch.setattr(delta, "write_deltalake", asleep)
         with pytest.raises((DeltaError, OSError)):
-            small.append(lake, "late", "q", rows, "run", number)
-        assert small.read(lake, "late", "q").num_rows == stored
-        assert not small.append(lake, "late", "q", rows, "run", number)
+            delta.append(lake, "late", "q", rows, "run", number)
+        assert delta.read(lake, "late", "q").num_rows == stored
+        assert not delta.append(lake, "late", "q", rows, "run", number)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import os
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core import landing
-from latecomer.core.landing import FileProblem, TextRows, read_csv, read_json
+from latecomer.ingest import text_parser
+from latecomer.ingest.find_files import content, digest, find, readable
+from latecomer.ingest.source_file import look
+from latecomer.ingest.text_parser import FileProblem, TextRows, read_csv, read_json
 from latecomer.lake.errors import InputError
-from latecomer.lake.landing import content, digest, find, readable
-from latecomer.lake.landing_file import look
 
 LINES = "event_ts,v\n1,a\n2,b\n"
 
@@ -209,8 +209,8 @@ def test_a_quote_that_is_never_closed_takes_no_rows_with_it():
     ],
 )
 def test_a_record_longer_than_a_block_says_where(monkeypatch, record, says):
-    monkeypatch.setattr(landing, "BLOCK_BYTES", 4096)
-    with pytest.raises(landing.FileProblem) as raised:
+    monkeypatch.setattr(text_parser, "BLOCK_BYTES", 4096)
+    with pytest.raises(text_parser.FileProblem) as raised:
         csv_of(b'\na,b\n1,"x ""y""\nz"\n' + record + b"\n1,2" * 9000)
     assert str(raised.value) == says
 
@@ -230,9 +230,9 @@ def test_a_file_read_in_small_blocks_has_the_same_rows(monkeypatch):
             raw = raw.replace(b"nnnnn", b"nn\xffnn", 2)
         objects = raw.replace(b"1,", b'{"a": "}"} {"a": 1}' + end.encode()).replace(b"x,y", b'{"a": 2} beside')
         for read, file in ((csv_of, raw), (json_of, objects)):
-            monkeypatch.setattr(landing, "BLOCK_BYTES", 1 << 20)
+            monkeypatch.setattr(text_parser, "BLOCK_BYTES", 1 << 20)
             wanted = read(file)
-            monkeypatch.setattr(landing, "BLOCK_BYTES", int(rng.integers(120, 400)))
+            monkeypatch.setattr(text_parser, "BLOCK_BYTES", int(rng.integers(120, 400)))
             cuts = np.sort(rng.integers(0, len(file), 6)).tolist()
             found = read(file[a:b] for a, b in zip([0, *cuts], [*cuts, len(file)], strict=True))
             assert found.rows.equals(wanted.rows) and found.lines.equals(wanted.lines)

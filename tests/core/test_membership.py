@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.baselines.membership import BloomFilter, OneFilter, multi_bloom, multi_exact
-from latecomer.core.hashing import hash_longs, hash_values, validity, xxh64
-from latecomer.core.membership import MultiCuckoo, WindowSpec, query_bound, windows_touched
+from latecomer.baselines.membership.filters import BloomFilter, OneFilter, multi_bloom, multi_exact
+from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo, WindowSpec, query_bound, windows_touched
+from latecomer.core.arrays.xxhash import hash_longs, hash_values, validity, xxh64
 from latecomer.reference import membership as reference
 
 MAKERS = {

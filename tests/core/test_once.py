@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
-from latecomer.lake.location import Lake
-from latecomer.quality import once
+from latecomer.lake.lake import Lake
+from latecomer.quality import duplicates
 from latecomer.specs.loading import parse_query
 
 WINDOWED = "name: q\nkind: {kind}\nstreams: {{s: a}}\nwindow: 1 s\nquality: {quality}\n{rest}"
@@ -29,9 +29,9 @@ def window(start):
     return {"window_start": pa.scalar(start, pa.timestamp("us", tz="UTC")).as_py(), "window_end": None}
 
 
-@pytest.fixture(autouse=True, params=[once.ROWS_AT_ONCE, 2], ids=["at once", "in passes"])
+@pytest.fixture(autouse=True, params=[duplicates.ROWS_AT_ONCE, 2], ids=["at once", "in passes"])
 def rows_at_once(request, monkeypatch):
-    monkeypatch.setattr(once, "ROWS_AT_ONCE", request.param)
+    monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", request.param)
 
 
 def stored(folder, kind, **tables):
@@ -44,7 +44,7 @@ def stored(folder, kind, **tables):
         )
         for part in range(0, len(rows), 2):  # files of two rows
             write_deltalake(lake.table(area, "q"), table.slice(part, 2), mode="append")
-    return once.stored(lake, spec, WITHIN)
+    return duplicates.stored(lake, spec, WITHIN)
 
 
 def pair(left, right, published=1):
@@ -104,8 +104,8 @@ def test_windows_that_are_answered_anew_may_repeat_their_rows_but_not_in_one_ans
 
 
 def test_hashes_that_meet_by_chance_are_no_repetition(tmp_path, monkeypatch):
-    real = once.identities.hashes
-    monkeypatch.setattr(once.identities, "hashes", lambda batch, keys: real(batch, keys) % np.uint64(3))
+    real = duplicates.row_keys.hashes
+    monkeypatch.setattr(duplicates.row_keys, "hashes", lambda batch, keys: real(batch, keys) % np.uint64(3))
     rows = [pair(n, n) for n in range(40)]
     found = stored(tmp_path, "join", on_time=[*rows, pair(7, 7)])
     assert found.more == 1 and found.again.to_pylist() == [{"l_seq": 7, "r_seq": 7}]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core import order
-from latecomer.core.order import distinct, order_of, packed
+from latecomer.core.arrays import composite_keys
+from latecomer.core.arrays.composite_keys import distinct, order_of, packed
 
 VALUES = st.one_of(st.integers(-3, 3), st.sampled_from([-(1 << 62), 1 << 61, 1 << 40]))
 
@@ -35,7 +35,7 @@ def test_wide_columns_have_no_room_in_one_number():
 
 @pytest.mark.parametrize("runs", [1, 5, 500])
 def test_rows_whose_first_column_rises_already(runs, monkeypatch):
-    monkeypatch.setattr(order, "DENSE", 0)
+    monkeypatch.setattr(composite_keys, "DENSE", 0)
     rng = np.random.default_rng(runs)
     columns = [np.sort(rng.integers(-7, runs, 5_000)), rng.integers(0, 2, 5_000), rng.integers(-9, 9, 5_000)]
     found, count = distinct(*columns)

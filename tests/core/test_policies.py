@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from latecomer.core.estimators import SeparableRecall
-from latecomer.core.histogram import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
-from latecomer.core.join import IntervalSummary, JoinControl
-from latecomer.core.policies import (
+from latecomer.core.join.control import IntervalSummary, JoinControl
+from latecomer.core.join.recall_estimators import SeparableRecall
+from latecomer.core.join.retention_policies import (
+    CalibratedRetention,
     Constant,
     KeepAll,
     KSlackRetention,
+    QJoinRetention,
     RetentionParameters,
-    adapted_parameters,
-    restore_policy,
 )
-from latecomer.core.retention import CalibratedRetention, QJoinRetention
+from latecomer.core.join.statistics import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
 from latecomer.core.time import FOREVER
+from latecomer.strategies.join import adapted_parameters, restore_policy
 
 from tests.support.evidence import empirical
 from tests.support.join_sim import make_case, simulate

@@ -16,10 +16,12 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from latecomer.core.aggregate import Function, needed_coverage
-from latecomer.core.aggregate_pass import clairvoyant_slack, lost_answers, place, required_in_hindsight, run_pass
-from latecomer.core.slack import MARGIN, REACH, CalibratedSlack, LargestDelay, Proportional
-from latecomer.core.windows import Grid, Observed
+from latecomer.bench.window_simulator import clairvoyant_slack, lost_answers, place, required_in_hindsight, run_pass
+from latecomer.core.aggregate.coverage import Function, needed_coverage
+from latecomer.core.windows.calibrated_slack import MARGIN, REACH, CalibratedSlack
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Observed
+from latecomer.core.windows.slack_policies import LargestDelay, Proportional
 
 SECOND = 1_000_000
 ERROR, DELTA = 0.05, 0.05

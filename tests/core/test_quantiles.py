@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from latecomer.core.quantiles import after_batches
+from latecomer.core.aggregate.running_quantiles import after_batches
 
 
 def percentile(values, share):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake.exceptions import SchemaMismatchError
-from latecomer.lake import housekeeping, small
-from latecomer.lake.housekeeping import MANY_FILES, tend
-from latecomer.lake.location import Lake
-from latecomer.lake.small import CHECKPOINT_EVERY
+from latecomer.lake import delta, maintenance
+from latecomer.lake.delta import CHECKPOINT_EVERY
+from latecomer.lake.lake import Lake
+from latecomer.lake.maintenance import MANY_FILES, tend
 
 ROW = {"v": pa.array([1], pa.int32()), "tags": pa.array([["a"]]), "of": pa.array([{"x": 1}])}
 
@@ -17,7 +17,7 @@ ROW = {"v": pa.array([1], pa.int32()), "tags": pa.array([["a"]]), "of": pa.array
 @pytest.fixture
 def lake(tmp_path) -> Lake:
     lake = Lake(tmp_path / "lake")
-    small.append(lake, "late", "q", pa.table(ROW), "w", 0)
+    delta.append(lake, "late", "q", pa.table(ROW), "w", 0)
     return lake
 
 
@@ -30,8 +30,8 @@ def lake(tmp_path) -> Lake:
 )  # fmt: skip
 def test_a_column_of_another_type_is_refused_not_cast(lake, name, values):
     with pytest.raises(SchemaMismatchError, match=rf"late/q: column {name} is .* in the table, and .* in the rows"):
-        small.append(lake, "late", "q", pa.table({**ROW, name: values}), "w", 1)
-    assert small.read(lake, "late", "q").num_rows == 1
+        delta.append(lake, "late", "q", pa.table({**ROW, name: values}), "w", 1)
+    assert delta.read(lake, "late", "q").num_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -44,49 +44,49 @@ def test_a_column_of_another_type_is_refused_not_cast(lake, name, values):
     ],
 )
 def test_columns_may_come_and_stay_away(lake, rows):
-    small.append(lake, "late", "q", pa.table(rows), "w", 1)
-    assert small.read(lake, "late", "q").num_rows == 2
+    delta.append(lake, "late", "q", pa.table(rows), "w", 1)
+    assert delta.read(lake, "late", "q").num_rows == 2
 
 
 def test_a_table_as_it_was_before_a_commit(lake):
     for version in (1, 2):
-        small.append(lake, "late", "q", pa.table({**ROW, f"c{version}": pa.array([1])}), "w", version)
-    table = small.open_table(lake, "late", "q")
-    found = {version: small.before(lake, "late", "q", table, "w", version.__le__) for version in range(4)}
+        delta.append(lake, "late", "q", pa.table({**ROW, f"c{version}": pa.array([1])}), "w", version)
+    table = delta.open_table(lake, "late", "q")
+    found = {version: delta.before(lake, "late", "q", table, "w", version.__le__) for version in range(4)}
     assert found[0] is None and [found[v].to_pyarrow_table().num_rows for v in (1, 2, 3)] == [1, 2, 3]
-    assert small.before(lake, "late", "q", table, "another", lambda _: True) is table
+    assert delta.before(lake, "late", "q", table, "another", lambda _: True) is table
 
 
 @pytest.mark.parametrize("commits", range(6, 14))
 def test_the_version_before_the_last_commit_is_there_however_old(lake, commits):
     """Also where the commit made a checkpoint."""
     for version in range(1, commits):
-        small.append(lake, "late", "q", pa.table(ROW), "w", version)
+        delta.append(lake, "late", "q", pa.table(ROW), "w", version)
     logs = Path(lake.table("late", "q"), "_delta_log")
     for log in logs.iterdir():
         os.utime(log, (0, 0))
-    small.append(lake, "late", "q", pa.table(ROW), "w", commits)
-    table = small.open_table(lake, "late", "q")
-    assert small.before(lake, "late", "q", table, "w", commits.__eq__).to_pyarrow_table().num_rows == commits
+    delta.append(lake, "late", "q", pa.table(ROW), "w", commits)
+    table = delta.open_table(lake, "late", "q")
+    assert delta.before(lake, "late", "q", table, "w", commits.__eq__).to_pyarrow_table().num_rows == commits
 
 
 def test_housekeeping_shortens_the_log(lake):
     for version in range(1, MANY_FILES + 2):
-        small.append(lake, "late", "q", pa.table(ROW), "w", version)
+        delta.append(lake, "late", "q", pa.table(ROW), "w", version)
     logs = Path(lake.table("late", "q"), "_delta_log")
     for log in logs.iterdir():
         os.utime(log, (0, 0))
     assert Path(logs, f"{0:020}.json").exists()
     assert tend(lake, [("late", "q")], MANY_FILES)
     assert len(list(logs.glob("*.json"))) <= CHECKPOINT_EVERY + 1
-    assert small.read(lake, "late", "q").num_rows == MANY_FILES + 2
+    assert delta.read(lake, "late", "q").num_rows == MANY_FILES + 2
 
 
 @pytest.mark.parametrize("commits", [1, 13])
 def test_a_table_whose_deletion_stops_anywhere_can_be_read_or_is_gone(lake, monkeypatch, commits):
     """And then it is deleted for good. Spark leaves checksums beside the log."""
     for number in range(1, commits):
-        small.append(lake, "late", "q", pa.table(ROW), "w", number)
+        delta.append(lake, "late", "q", pa.table(ROW), "w", number)
     log = Path(lake.table("late", "q"), "_delta_log")
     (log / f"{0:020}.crc").write_text("{}")
     seen = []
@@ -96,23 +96,23 @@ def test_a_table_whose_deletion_stops_anywhere_can_be_read_or_is_gone(lake, monk
         if name == "drop:file":
             raise InterruptedError
 
-    monkeypatch.setattr(small.crash, "point", stop)
+    monkeypatch.setattr(delta.crash_points, "point", stop)
     for _ in range(60):
         try:
-            small.drop(lake, "late", "q")
+            delta.drop(lake, "late", "q")
             break
         except InterruptedError:
-            table = small.open_table(lake, "late", "q")
-            assert table is None or small.count(lake, "late", "q") >= 1
+            table = delta.open_table(lake, "late", "q")
+            assert table is None or delta.count(lake, "late", "q") >= 1
     assert seen.count("drop:file") > commits and not Path(lake.table("late", "q")).exists()
 
 
 def test_large_files_are_not_compacted_again_and_again(lake, monkeypatch):
     for number in range(1, MANY_FILES + 3):
-        small.append(lake, "late", "q", pa.table(ROW), "w", number)
+        delta.append(lake, "late", "q", pa.table(ROW), "w", number)
     size = max(path.stat().st_size for path in Path(lake.table("late", "q")).glob("*.parquet"))
-    monkeypatch.setattr(housekeeping, "TARGET_BYTES", size)
-    version = small.open_table(lake, "late", "q").version() % MANY_FILES
+    monkeypatch.setattr(maintenance, "TARGET_BYTES", size)
+    version = delta.open_table(lake, "late", "q").version() % MANY_FILES
     assert version and not tend(lake, [("late", "q")]), "none is small"
     monkeypatch.undo()
-    assert tend(lake, [("late", "q")]) and len(small.open_table(lake, "late", "q").file_uris()) == 1
+    assert tend(lake, [("late", "q")]) and len(delta.open_table(lake, "late", "q").file_uris()) == 1

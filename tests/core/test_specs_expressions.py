@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from latecomer.reference.expressions import evaluate
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import FUNCTIONS as AGGREGATES
-from latecomer.specs.common import SpecError
+from latecomer.specs.errors import SpecError
 
 ALIASES = ("l", "r")
 KNOWN = {"source": "q.yaml", "key": "where"}

@@ -11,14 +11,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core.cuckoo import size_for
+from latecomer.core.membership.cuckoo import size_for
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec, AggregateStrategy
-from latecomer.specs.common import SpecError, folded, parse_duration, repeated
-from latecomer.specs.flow_calls import quote_calls
+from latecomer.specs.durations import parse_duration
+from latecomer.specs.errors import SpecError
+from latecomer.specs.expressions.yaml_calls import quote_calls
 from latecomer.specs.join import JoinSpec, JoinStrategy
 from latecomer.specs.loading import KINDS, LARGEST_BYTES, load_query, parse_query
 from latecomer.specs.membership import MembershipSpec, MembershipStrategy
+from latecomer.specs.names import folded, repeated
 from latecomer.specs.schedule import Schedule
 from latecomer.specs.spec import Answers
 from latecomer.specs.theta_join import Condition, ThetaJoinSpec, ThetaJoinStrategy

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.baselines import theta_join as baselines
-from latecomer.core import theta_join as theta
-from latecomer.core import theta_kernels as kernels
-from latecomer.core.theta_edges import Query
-from latecomer.core.theta_encode import float_codes, rows_within, stable_sort
-from latecomer.core.theta_join import Comparison, Stats
-from latecomer.core.theta_plan import DIAGONAL, NONE, WHOLE
+from latecomer.core.theta_join import join as theta
+from latecomer.core.theta_join import kernels as kernels
+from latecomer.core.theta_join.edges import Comparison, Query
+from latecomer.core.theta_join.encode import encode, float_codes, rows_within, stable_sort
+from latecomer.core.theta_join.plan import DIAGONAL, NONE, WHOLE, plan_join
+from latecomer.core.theta_join.ranks import Stats
 from latecomer.reference import theta_join as reference
 
 OPS = ("<", "<=", ">", ">=", "=")
@@ -195,7 +195,7 @@ def test_oracle_matches_stay_exact_near_the_limit():
 def test_oracle_encode_orders_values():
     text = pa.chunked_array([["b", None, "é"], ["B", "a"]])
     other = pa.chunked_array([["z", "a", ""]])
-    (one, two), (good, fine) = theta.encode([text, other])
+    (one, two), (good, fine) = encode([text, other])
     values = ["b", None, "é", "B", "a", "z", "a", ""]
     codes = np.concatenate([one, two])
     assert np.concatenate([good, fine]).tolist() == [v is not None for v in values]
@@ -209,27 +209,27 @@ def test_oracle_encode_orders_values():
 def test_oracle_encode_mixes_numbers_and_time_units():
     whole = pa.chunked_array([pa.array([2**53 + 1, None, 3], pa.int64())])
     real = pa.chunked_array([pa.array([2.0**53, float("nan"), 3.0, None])])
-    (a, b), (good, fine) = theta.encode([whole, real])
+    (a, b), (good, fine) = encode([whole, real])
     assert good.tolist() == [True, False, True] and fine.tolist() == [True, False, True, False]
     assert a[0] == b[0] > a[2] == b[2]
     decimal = pa.chunked_array([pa.array([Decimal("3.00"), None, Decimal("2.99")])])
-    (a, b, c), good = theta.encode([real, decimal, whole])
+    (a, b, c), good = encode([real, decimal, whole])
     assert a[2] == b[0] == c[2] > b[2] and good[1].tolist() == [True, False, True]
     seconds = pa.chunked_array([pa.array([1, 2], pa.timestamp("s"))])
     micros = pa.chunked_array([pa.array([1_000_000, 1_500_000, None], pa.timestamp("us"))])
-    (a, b), (good, fine) = theta.encode([seconds, micros])
+    (a, b), (good, fine) = encode([seconds, micros])
     assert a[0] == b[0] < b[1] < a[1]
     assert fine.tolist() == [True, True, False]
     zoned = pa.chunked_array([pa.array([1_000_000_000, 1_600_000_000], pa.timestamp("ns", "Europe/Berlin"))])
-    (a, b), _ = theta.encode([micros, zoned])
+    (a, b), _ = encode([micros, zoned])
     assert a[0] == b[0] < a[1] < b[1], "a time without a zone is UTC"
     cents = pa.chunked_array([pa.array([Decimal(c).scaleb(-2) for c in range(1_000)])])
-    (a, b), _ = theta.encode([cents, pa.chunked_array([[c / 100 for c in range(1_000)]])])
+    (a, b), _ = encode([cents, pa.chunked_array([[c / 100 for c in range(1_000)]])])
     assert a.tolist() == b.tolist(), "a decimal beside doubles is the nearest double"
-    nothing = theta.encode([pa.chunked_array([], pa.string()), pa.chunked_array([["x"]])])
+    nothing = encode([pa.chunked_array([], pa.string()), pa.chunked_array([["x"]])])
     assert [len(c) for c in nothing[0]] == [0, 1]
     with pytest.raises(TypeError, match="cannot be compared"):
-        theta.encode([seconds, whole])
+        encode([seconds, whole])
 
 
 def drawn(seed, graph):
@@ -441,14 +441,14 @@ def test_errata_printed_filter_would_lose_results():
 def test_plan_orders_partition_pairs():
     """Three partitions a side after the filter: six partition pairs instead of nine, as in the source's example."""
     left, right = np.arange(0, 30), np.arange(0, 30)
-    made = theta.plan([[left], [right]], [Comparison(0, 0, ">=", 1, 0)], 3)
+    made = plan_join([[left], [right]], [Comparison(0, 0, ">=", 1, 0)], 3)
     (edge,) = made.edges
     assert edge.kinds.tolist() == [[DIAGONAL, NONE, NONE], [WHOLE, DIAGONAL, NONE], [WHOLE, WHOLE, DIAGONAL]]
     assert edge.left_rows.tolist() == edge.right_rows.tolist() == [10, 10, 10]
     assert edge.candidates == 600 < 900
-    mirrored = theta.plan([[left], [right]], [Comparison(0, 0, "<", 1, 0)], 3).edges[0]
+    mirrored = plan_join([[left], [right]], [Comparison(0, 0, "<", 1, 0)], 3).edges[0]
     assert np.array_equal(mirrored.kinds, edge.kinds.T)
-    equal = theta.plan([[left], [right]], [Comparison(0, 0, "=", 1, 0)], 3).edges[0]
+    equal = plan_join([[left], [right]], [Comparison(0, 0, "=", 1, 0)], 3).edges[0]
     assert np.array_equal(equal.kinds, np.eye(3))
     assert "whole" in made.to_text() and "predicted" in made.to_text()
 
@@ -457,7 +457,7 @@ def test_plan_orders_partition_pairs():
 @given(st.integers(0, 10**9), st.sampled_from(OPS), st.integers(1, 9))
 def test_oracle_partition_kinds_hold_for_every_pair(seed, op, partitions):
     streams = streams_of(seed, (20, 15), 1)
-    made = theta.plan(streams, [Comparison(0, 0, op, 1, 0)], partitions).edges[0]
+    made = plan_join(streams, [Comparison(0, 0, op, 1, 0)], partitions).edges[0]
     cuts = np.array(made.cuts)
     nothing = not made.left_rows.any() and not made.right_rows.any()
     assert len(cuts) == (0 if nothing else partitions - 1) and all(a <= b for a, b in pairwise(made.cuts))
@@ -473,17 +473,17 @@ def test_oracle_partition_kinds_hold_for_every_pair(seed, op, partitions):
 
 def test_plan_cuts_skewed_partitions_as_in_the_source():
     skewed = [np.full(95, 7), np.arange(5)]
-    made = theta.plan([[np.concatenate(skewed)], [np.arange(100)]], [Comparison(0, 0, "<", 1, 0)], 10)
+    made = plan_join([[np.concatenate(skewed)], [np.arange(100)]], [Comparison(0, 0, "<", 1, 0)], 10)
     assert max(made.edges[0].left_pieces) == 10
 
 
 def test_plan_rounds_pair_neighbours_first():
     column_ = [np.arange(4)]
-    four = theta.plan([column_] * 4, [Comparison(i, 0, ">", i + 1, 0) for i in range(3)])
+    four = plan_join([column_] * 4, [Comparison(i, 0, ">", i + 1, 0) for i in range(3)])
     assert four.rounds == ((((0,), (1,)), ((2,), (3,))), (((0, 1), (2, 3)),))
-    three = theta.plan([column_] * 3, [Comparison(i, 0, ">", i + 1, 0) for i in range(2)])
+    three = plan_join([column_] * 3, [Comparison(i, 0, ">", i + 1, 0) for i in range(2)])
     assert three.rounds == ((((0,), (1,)),), (((0, 1), (2,)),))
-    star = theta.plan([column_] * 4, [Comparison(3, 0, ">", i, 0) for i in range(3)])
+    star = plan_join([column_] * 4, [Comparison(3, 0, ">", i, 0) for i in range(3)])
     assert star.rounds[0] == (((0,), (3,)),)
 
 
@@ -511,7 +511,7 @@ def test_predictions_follow_what_happens():
     rng = np.random.default_rng(2)
     streams = [[rng.random(3000)], [rng.random(2000) * 2]]
     conditions = [Comparison(0, 0, ">", 1, 0)]
-    made, stats = theta.plan(streams, conditions), Stats()
+    made, stats = plan_join(streams, conditions), Stats()
     theta.rows(streams, conditions, stats=stats)
     assert made.edges[0].candidates == stats.candidates
     assert made.edges[0].shuffled == stats.rows_shuffled
@@ -523,7 +523,7 @@ def test_inputs_are_not_changed():
     before = [[c.copy() for c in s] for s in streams]
     conditions = [Comparison(0, 0, "<", 1, 0), Comparison(1, 1, ">=", 2, 1), Comparison(2, 2, "=", 0, 2)]
     check_all(streams, conditions)
-    theta.plan(streams, conditions)
+    plan_join(streams, conditions)
     for old, new in zip(before, streams, strict=True):
         assert all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(old, new, strict=True))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from latecomer.baselines import theta_join as baselines
-from latecomer.core.theta_window import Operand, WindowJoin, expand
+from latecomer.core.theta_join.window_task import Operand, WindowJoin, expand
 
 OPS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 

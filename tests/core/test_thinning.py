@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from latecomer.core.aggregate import Cells, Function, required_answers, required_coverage
-from latecomer.core.looks import Span
-from latecomer.core.thinning import COUNTED_BITS, SAMPLED_GROUPS, Thinning, crowded, is_sampled
-from latecomer.core.topk_members import Candidates, required_members
-from latecomer.core.windows import Grid
+from latecomer.core.aggregate.coverage import Cells, Function, required_answers, required_coverage
+from latecomer.core.topk.required_waits import Candidates, required_members
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.group_sampling import COUNTED_BITS, SAMPLED_GROUPS, Thinning, crowded, is_sampled
+from latecomer.core.windows.observation import Span
 
 GRID = Grid(3_000, 1_000)
 SPANS = [Span(0, 4, 10**9), Span(2, 7, 10_500)]

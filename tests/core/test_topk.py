@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.baselines.topk import METHODS
-from latecomer.core.min_topk import MinTopK, TopRows, pane_length_us, top_rows
-from latecomer.core.slack import MARGIN, AdaptiveWaitSlack, CalibratedSlack
+from latecomer.baselines.topk.immediate import METHODS
+from latecomer.baselines.topk.min_topk import MinTopK, TopRows, pane_length_us, top_rows
 from latecomer.core.time import FOREVER
-from latecomer.core.topk import AdaptiveWait
-from latecomer.core.windows import Grid, Observed
+from latecomer.core.topk.adaptive_wait import AdaptiveWait
+from latecomer.core.topk.slack_policy import AdaptiveWaitSlack
+from latecomer.core.windows.calibrated_slack import MARGIN, CalibratedSlack
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Observed
 from latecomer.reference import topk as ref
 
 EXACT = ("sma", "min_topk", "none")

@@ -17,19 +17,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core import join_pairs
-from latecomer.core.aggregate_pass import run_pass
-from latecomer.core.hashing import hash_values
-from latecomer.core.join import JoinControl
-from latecomer.core.membership import MultiCuckoo, WindowSpec
-from latecomer.core.min_topk import MinTopK
-from latecomer.core.policies import RetentionParameters, restore_policy
-from latecomer.core.repair import assign, gamma_batches
-from latecomer.core.slack import Fixed, LargestDelay
-from latecomer.core.theta_edges import Comparison
-from latecomer.core.theta_window import Operand, WindowJoin
+from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo, WindowSpec
+from latecomer.baselines.topk.min_topk import MinTopK
+from latecomer.bench.join_simulator import Input, qjoin, reordered, stream_times, waits
+from latecomer.bench.window_simulator import run_pass
+from latecomer.core.arrays.xxhash import hash_values
+from latecomer.core.gamma_batches import assign, gamma_batches
+from latecomer.core.join import k_slack
+from latecomer.core.join.control import JoinControl
+from latecomer.core.join.retention_policies import RetentionParameters
+from latecomer.core.theta_join.edges import Comparison
+from latecomer.core.theta_join.window_task import Operand, WindowJoin
 from latecomer.core.time import FOREVER, NEVER, running_max
-from latecomer.core.windows import Grid, IntervalRows, WindowControl
+from latecomer.core.windows.control import WindowControl
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import IntervalRows
+from latecomer.core.windows.slack_policies import Fixed, LargestDelay
 from latecomer.reference import join as reference_join
 from latecomer.reference import membership as reference_membership
 from latecomer.reference import theta_join as reference_theta
@@ -38,6 +41,7 @@ from latecomer.reference import windows as reference_windows
 from latecomer.reference.expressions import evaluate
 from latecomer.specs import expressions as ex
 from latecomer.specs.loading import parse_query
+from latecomer.strategies.join import restore_policy
 
 from tests.support import transcripts
 from tests.support.transcripts import SECOND, Event, Played, Row
@@ -121,7 +125,7 @@ def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
     ]
     seq = tuple(np.array([e.seq for e in own], np.int64) for own in sides)
     ts = tuple(np.array([e.ts for e in own], np.int64) for own in sides)
-    data = join_pairs.Input((seq[0], seq[1]), (ts[0], ts[1]), np.array(pairs, np.int64).reshape(-1, 2))
+    data = Input((seq[0], seq[1]), (ts[0], ts[1]), np.array(pairs, np.int64).reshape(-1, 2))
     named = [(int(seq[0][i]), int(seq[1][j])) for i, j in pairs]
     ends = [cut + 1 for cut in cuts]
     if spec.strategy.name.endswith("slack"):
@@ -132,7 +136,7 @@ def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
             restore_policy(settings, None, None), window_us=window, interval_us=settings.interval_us,
             granularity_us=settings.granularity_us, period_us=spec.period_us,
         )  # fmt: skip
-        found = join_pairs.qjoin(data, control, ends)
+        found = qjoin(data, control, ends)
         produced = found.produced
         late = [int(each) for side in (0, 1) for each in seq[side][found.late[side]]]
     on_time = {pair for pair, made in zip(named, produced.tolist(), strict=True) if made}
@@ -142,20 +146,20 @@ def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
 
 
 def slack_by_core(
-    spec: Any, data: join_pairs.Input, rows: int, ends: list[int], pairs: list[tuple[int, int]]
+    spec: Any, data: Input, rows: int, ends: list[int], pairs: list[tuple[int, int]]
 ) -> tuple[np.ndarray, list[int]]:
     now, delay = np.full(rows, NEVER, np.int64), np.zeros(rows, np.int64)
     ts = np.full(rows, FOREVER, np.int64)
-    for side, (own_now, own_delay) in enumerate(zip(*join_pairs.stream_times(data), strict=True)):
+    for side, (own_now, own_delay) in enumerate(zip(*stream_times(data), strict=True)):
         now[data.seq[side]], delay[data.seq[side]], ts[data.seq[side]] = own_now, own_delay, data.ts[side]
     marks, carry = [], (NEVER, 0)
     for low, high in zip([0, *ends], [*ends, rows], strict=True):
-        mark, carry = join_pairs.slack_watermark(now[low:high], delay[low:high], spec.strategy.slack_us, carry)
+        mark, carry = k_slack.slack_watermark(now[low:high], delay[low:high], spec.strategy.slack_us, carry)
         marks.append(mark)
     mark = np.concatenate(marks)
     ordered = np.array([sorted(pair) for pair in pairs], np.int64).reshape(-1, 2)
-    produced, output = join_pairs.reordered(ts, mark, ordered[:, 0], ordered[:, 1])
-    assert (join_pairs.waits(now, output, ordered[:, 1]) >= 0).all()
+    produced, output = reordered(ts, mark, ordered[:, 0], ordered[:, 1])
+    assert (waits(now, output, ordered[:, 1]) >= 0).all()
     return produced, np.flatnonzero(ts < mark).tolist()
 
 

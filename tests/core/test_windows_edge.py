@@ -17,13 +17,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core import looks
-from latecomer.core.aggregate import Cells, Function, needed_coverage, required_answers, required_coverage
-from latecomer.core.aggregate_pass import place, run_pass
-from latecomer.core.looks import Span
-from latecomer.core.slack import CalibratedSlack, Fixed, LargestDelay, Proportional
-from latecomer.core.topk_members import Candidates, required_members
-from latecomer.core.windows import Grid, IntervalRows, Observed, WindowControl
+from latecomer.bench.window_simulator import place, run_pass
+from latecomer.core.aggregate.coverage import Cells, Function, needed_coverage, required_answers, required_coverage
+from latecomer.core.topk.required_waits import Candidates, required_members
+from latecomer.core.windows import observation
+from latecomer.core.windows.calibrated_slack import CalibratedSlack
+from latecomer.core.windows.control import WindowControl
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import IntervalRows, Observed
+from latecomer.core.windows.observation import Span
+from latecomer.core.windows.slack_policies import Fixed, LargestDelay, Proportional
 from latecomer.reference import windows as ref
 
 COUNT = Function("count", None)
@@ -177,7 +180,7 @@ def test_every_window_is_shown_early_again_and_once_for_the_last_time():
         assert ages == sorted(ages) and 20 <= ages[0] <= 40
         assert [final for _, final in found] == [False] * (len(found) - 1) + [True]
         assert all(later <= 3 * age + 20 for age, later in itertools.pairwise(ages)), "looked at again in time"
-    assert np.mean([len(looks) for looks in settled]) < 8, "not once per interval: that would be 30"
+    assert np.mean([len(observation) for observation in settled]) < 8, "not once per interval: that would be 30"
 
 
 def test_ties_close_nothing_twice_and_the_row_that_closes_is_late():
@@ -405,7 +408,7 @@ def test_spans_looked_at_together_are_what_each_is_alone(rows, sizes, asked, tog
     ]
     for way in ways:
         alone = [way([span])[0] for span in spans]
-        with mock.patch.object(looks, "LOOKED_AT", together):
+        with mock.patch.object(observation, "LOOKED_AT", together):
             assert [list(map(as_said, seen)) for seen in way(spans)] == [list(map(as_said, seen)) for seen in alone]
 
 
@@ -413,8 +416,8 @@ def test_a_wide_window_is_looked_at_a_part_at_a_time():
     """One row in each pane, each in 200 windows: about as many entries at once as asked for, not all 80,000."""
     grid, n = Grid(2_000, 10), 400
     pane, bucket = np.arange(n), np.full(n, -1)
-    with mock.patch.object(looks, "LOOKED_AT", 5_000):
-        parts = list(looks.looks(grid, pane, bucket, [Span(-199, n, 10**9), Span(0, 3, 10**9)]))
+    with mock.patch.object(observation, "LOOKED_AT", 5_000):
+        parts = list(observation.looks(grid, pane, bucket, [Span(-199, n, 10**9), Span(0, 3, 10**9)]))
     assert max(len(each.at) for each in parts) <= 2 * 5_000 and len(parts) > 10
     assert np.concatenate([each.span for each in parts]).tolist() == [0] * (n + 199) + [1] * 4
     assert np.concatenate([each.window for each in parts]).tolist() == [*range(-199, n), *range(4)]

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from latecomer.lake import landing_file, small, views
+from latecomer.ingest import source_file
+from latecomer.ingest.source_file import look
+from latecomer.lake import delta, result_views
 from latecomer.lake.errors import InputError
-from latecomer.lake.landing_file import look
+from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import Lake
-from latecomer.quality import ledger as books
+from latecomer.ledger import ledger as books
 from latecomer.specs.loading import load_query
 from minio import Minio
 
@@ -200,7 +201,7 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
     spec = load_query(query)
     for name in ("results", "on_time", "corrections", "late", "ledger"):
         found = [
-            books.ledger(lake, spec) if name == "ledger" else views.view(lake, spec, name)
+            books.ledger(lake, spec) if name == "ledger" else result_views.view(lake, spec, name)
             for lake in (Lake(LAKE), Lake(local))
         ]
         assert found[0].num_rows > 0 and found[0].equals(found[1]), name
@@ -213,7 +214,7 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
     assert (
         pq.read_table(tmp_path / "out.parquet").num_rows
         == exported["rows"]
-        == views.results(Lake(local), spec).num_rows
+        == result_views.results(Lake(local), spec).num_rows
     )
     (row,) = status["queries"]
     assert (row["query"], row["backlog"], row["late_pending"], row["micro_batches"]) == ("pairs", 0, 0, 2)
@@ -224,7 +225,7 @@ def test_an_object_is_read_again_only_if_it_was_written_to(store, monkeypatch):
     first = look(f"s3://{BUCKET}/looks/a.csv")
     assert first.looks() is None, "its time is that of this second"
     later = time.time() + 100
-    monkeypatch.setattr(landing_file.time, "time", lambda: later)
+    monkeypatch.setattr(source_file.time, "time", lambda: later)
     known = first.looks()
     assert known is not None and look(f"s3://{BUCKET}/looks/a.csv").looks() == known
     time.sleep(1.1)  # the store's clock has ticks of a second
@@ -261,7 +262,7 @@ def test_a_landing_folder_in_a_bucket_is_watched(store, tmp_path, monkeypatch):
     assert [tasks["ingest__by_stream"] for _, _, tasks in runs] == ["success", "skipped"], said[-3000:]
     assert {tasks[name] for _, _, tasks in runs for name in ("together", "ingest_a", "ingest_b")} == {"skipped"}
     expected = table.slice(0, 250).filter(pc.field("stream") == "a")  # into a local lake, whose Spark knows no bucket
-    kept = small.read(Lake(str(project.lake)), "events", "a")
+    kept = delta.read(Lake(str(project.lake)), "events", "a")
     of_old = kept.filter(pc.field("source_seq").is_null())  # the file in a folder has no such column
     kept = kept.filter(pc.field("source_seq").is_valid())
     assert (kept.num_rows, of_old.num_rows) == (expected.num_rows, 1)
@@ -313,22 +314,22 @@ def test_of_two_processes_one_gets_the_lease(store):
 
 def test_commits_are_taken_back(store):
     lake, first = Lake(f"s3://{BUCKET}/taken/back"), pa.table({"v": [1, 2]})
-    small.append(lake, "events", "a", first, "ingest", 0)
+    delta.append(lake, "events", "a", first, "ingest", 0)
     for stream in ("a", "b"):
-        small.append(lake, "events", stream, pa.table({"v": [3], "oops": ["x"]}), "ingest", 1)
+        delta.append(lake, "events", stream, pa.table({"v": [3], "oops": ["x"]}), "ingest", 1)
     for _ in range(2):  # as one that is killed in between does it
         for stream in ("a", "b"):
-            small.take_back(lake, "events", stream, "ingest", (1).__eq__)
-    assert lake.names("events") == ["a"] and small.read(lake, "events", "a").equals(first)
-    small.append(lake, "events", "b", first, "ingest", 2)
-    assert small.read(lake, "events", "b").equals(first)
+            delta.take_back(lake, "events", stream, "ingest", (1).__eq__)
+    assert lake.names("events") == ["a"] and delta.read(lake, "events", "a").equals(first)
+    delta.append(lake, "events", "b", first, "ingest", 2)
+    assert delta.read(lake, "events", "b").equals(first)
 
 
 def test_a_query_is_forgotten(store):
     lake, rows = Lake(f"s3://{BUCKET}/forgotten"), pa.table({"v": [1, 2]})
     for query in ("q", "other"):
         for area in ("on_time", "late", "journal", "state", "events"):
-            small.append(lake, area, query, rows, "run", 0)
+            delta.append(lake, area, query, rows, "run", 0)
     asked = commands.call("forget", "q", "--lake", lake.uri, timeout=100)
     assert asked.returncode == 2 and "on_time (2 rows)" in asked.stderr, asked.stderr
     killed = commands.call("forget", "q", "--lake", lake.uri, "--yes", crash_at="drop:log@2", timeout=100)

@@ -1,12 +1,12 @@
 """One Spark for all tests of this folder, a lake of its own for each test."""
 
 import pytest
-from latecomer.lake.location import Lake
+from latecomer.lake.lake import Lake
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    from latecomer.spark.session import session
+    from latecomer.spark.engine.session import session
 
     return session(Lake(tmp_path_factory.mktemp("lake")))
 

@@ -12,24 +12,26 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core import thinning
-from latecomer.core.aggregate import needed_coverage
-from latecomer.core.windows import Grid, Observed
-from latecomer.lake import small, views
-from latecomer.lake.location import Lake
-from latecomer.quality import ledger as books
+from latecomer.core.aggregate.coverage import needed_coverage
+from latecomer.core.windows import group_sampling
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Observed
+from latecomer.lake import delta, result_views
+from latecomer.lake.lake import Lake
+from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
-from latecomer.spark import tables, windowed
-from latecomer.spark.aggregate import policies_of
-from latecomer.spark.aggregate_states import with_columns
-from latecomer.spark.columns import named
-from latecomer.spark.decimals import digits_of
-from latecomer.spark.exact_sum import ExactSum
+from latecomer.spark.aggregate.exact_sum import ExactSum
+from latecomer.spark.aggregate.partial_states import with_columns
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.columns import named
+from latecomer.spark.engine.decimals import digits_of
+from latecomer.spark.engine.tuning import tune
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.spark.session import tune
+from latecomer.spark.windows import stage
 from latecomer.specs.loading import parse_query
+from latecomer.strategies.windows import slack_policies
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -78,7 +80,7 @@ def rows_of(table, spec):
 
 def expected(table, spec):
     grid = Grid(spec.window.size_us, spec.window.slide_us)
-    policy = policies_of(spec, grid)[0]
+    policy = slack_policies(spec)[0]
     g = grid.granularity_us
 
     def observe(window, rows, cut):
@@ -145,15 +147,15 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, group,
     load(lake, table, tmp_path)
     run(lake, spec, rows_per_batch=110, flush=True)
     truth = expected(table, spec)
-    compare(views.view(lake, spec, "on_time"), grouped(truth.on_time, spec), spec)
-    late = views.view(lake, spec, "late")
+    compare(result_views.view(lake, spec, "on_time"), grouped(truth.on_time, spec), spec)
+    late = result_views.view(lake, spec, "late")
     assert set(late["seq"].to_pylist()) == set(truth.late)
     assert (strategy == "exact") == (not truth.late)
     if strategy != "exact":
-        closed = {row["published_seq"] for row in views.view(lake, spec, "on_time").to_pylist()}
+        closed = {row["published_seq"] for row in result_views.view(lake, spec, "on_time").to_pylist()}
         assert closed == set(truth.closed.values())
     repair(lake, spec, flush=True)
-    compare(views.results(lake, spec), grouped(truth.final, spec), spec)
+    compare(result_views.results(lake, spec), grouped(truth.final, spec), spec)
     ledger = books.ledger(lake, spec).to_pylist()
     assert sum(row["expected"] for row in ledger) == sum(len(rows) for rows in truth.final.values())
     assert sum(row["on_time"] for row in ledger) == sum(len(rows) for rows in truth.on_time.values())
@@ -170,7 +172,7 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, group,
     ],
 )
 def test_any_cut_gives_the_same_tables(tmp_path, spark, monkeypatch, strategy, more, window, size):
-    monkeypatch.setattr(windowed, "CHECKPOINT_ROWS", 10)  # what is observed is read from inside a micro-batch on
+    monkeypatch.setattr(stage, "CHECKPOINT_ROWS", 10)  # what is observed is read from inside a micro-batch on
     table = data(7)
     spec = query(strategy, more=more, window=window)
     found = whole_and_cut(tmp_path, table, spec, (size,), stop=150)
@@ -182,17 +184,17 @@ def test_any_cut_gives_the_same_tables(tmp_path, spark, monkeypatch, strategy, m
 
 @pytest.mark.parametrize("strategy", ["calibrated", "hpm"])
 def test_any_cut_gives_the_same_tables_where_some_groups_are_looked_at(tmp_path, spark, monkeypatch, strategy):
-    monkeypatch.setattr(thinning, "SAMPLED_GROUPS", 3)
-    monkeypatch.setattr(thinning, "CROWDED", 1)
-    monkeypatch.setattr(thinning, "COUNTED_BITS", 1)
-    of_counts, shifts = thinning.Thinning.of_counts, []
+    monkeypatch.setattr(group_sampling, "SAMPLED_GROUPS", 3)
+    monkeypatch.setattr(group_sampling, "CROWDED", 1)
+    monkeypatch.setattr(group_sampling, "COUNTED_BITS", 1)
+    of_counts, shifts = group_sampling.Thinning.of_counts, []
 
     def noted(panes, counted):
         found = of_counts(panes, counted)
         shifts.extend(found.shift.tolist())
         return found
 
-    monkeypatch.setattr(thinning.Thinning, "of_counts", noted)
+    monkeypatch.setattr(group_sampling.Thinning, "of_counts", noted)
     table = data(7)
     groups = np.random.default_rng(9).integers(0, 60, table.num_rows)
     table = table.set_column(table.column_names.index("g"), "g", pa.array([f"g{each}" for each in groups]))
@@ -235,7 +237,7 @@ def test_groups_that_look_alike_elsewhere_are_told_apart(tmp_path, group, kind):
     repair(lake, spec, flush=True)
     groups = [str(g) for g in table["g"].to_pylist()]
     windows = [0 if each < 60 * second else 1 for each in late]
-    rows = views.results(lake, spec).to_pylist()
+    rows = result_views.results(lake, spec).to_pylist()
     begins = sorted({row["window_start"] for row in rows})
     found, wanted = {}, {}
     for row in rows:
@@ -273,9 +275,11 @@ def test_a_late_null_leaves_the_error_of_the_rows_before_it(lake, tmp_path):
     load(lake, table, tmp_path)
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    found = {row["window_start"].second: (row["rows"], row["w"]) for row in views.results(lake, spec).to_pylist()}
+    found = {
+        row["window_start"].second: (row["rows"], row["w"]) for row in result_views.results(lake, spec).to_pylist()
+    }
     assert found == {20: (10, 9.0), 30: (1, None), 50: (1, 5.0)}
-    stored = small.read(lake, "corrections", "q").sort_by([("window_start", "ascending"), ("revision", "ascending")])
+    stored = delta.read(lake, "corrections", "q").sort_by([("window_start", "ascending"), ("revision", "ascending")])
     errors = list(zip(stored["rows"].to_pylist(), stored["error"].to_pylist(), strict=True))
     # the first answer, 1, is three of six values, then three of eight
     assert errors == [(6, 0.0), (8, 0.5 - 3 / 8), (10, 0.5 - 3 / 8), (1, math.inf)]
@@ -294,14 +298,14 @@ def test_many_answers_are_computed_otherwise_and_are_the_same(tmp_path, spark, m
     value = pa.compute.if_else(pa.array(rng.random(table.num_rows) < 0.2), None, value)
     spec = query("k_slack", window=window, where="where: g is not null or k > 2", more=", slack: 500 ms, shards: 2")
     found = []
-    for name, many in (("few", windowed.MANY_ANSWERS), ("many", -1)):
-        monkeypatch.setattr(windowed, "MANY_ANSWERS", many)
+    for name, many in (("few", stage.MANY_ANSWERS), ("many", -1)):
+        monkeypatch.setattr(stage, "MANY_ANSWERS", many)
         lake = Lake(tmp_path / name)
         load(lake, table.set_column(table.column_names.index("v"), "v", value), tmp_path)
         run(lake, spec, rows_per_batch=110, flush=True)
         repair(lake, spec, flush=True)
         order = [(key, "ascending") for key in ("g", "window_start", "revision")]
-        found.append([views.view(lake, spec, area).sort_by(order) for area in ("on_time", "corrections")])
+        found.append([result_views.view(lake, spec, area).sort_by(order) for area in ("on_time", "corrections")])
     for few, many in zip(*found, strict=True):
         assert few.num_rows > 10
         for name in few.column_names:
@@ -398,7 +402,7 @@ def test_an_answer_that_a_late_row_does_not_change_is_not_off(lake, tmp_path):
     )
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    [fixed] = small.read(lake, "corrections", "q").to_pylist()
+    [fixed] = delta.read(lake, "corrections", "q").to_pylist()
     assert (fixed["rows"], fixed["p"], fixed["error"]) == (11, 4.6, 0.0)
 
 
@@ -451,7 +455,7 @@ def test_sixty_sums_are_planned_as_one(lake, tmp_path):
         "quality: {error: 0.05, probability: 0.9, period: 20 s}\n"
     )
     run(lake, spec, flush=True)
-    for row in views.results(lake, spec).to_pylist():
+    for row in result_views.results(lake, spec).to_pylist():
         assert [row[f"s_{name}"] for name in columns] == [10.0 * place for place in range(60)]
 
 
@@ -502,10 +506,10 @@ def test_a_time_without_a_zone_is_repaired_and_keeps_its_type(tmp_path, spark, m
         lake = Lake(tmp_path / f"lake{few}")
         load(lake, table, tmp_path)
         if few < 10:
-            monkeypatch.setattr("latecomer.spark.session.SMALL_ROWS", 0)
+            monkeypatch.setattr("latecomer.spark.engine.tuning.SMALL_ROWS", 0)
         run(lake, spec, rows_per_batch=100, flush=True)
         assert repair(lake, spec, flush=True).corrections > 0
-        found.append(views.results(lake, spec))
+        found.append(result_views.results(lake, spec))
     assert found[0].equals(found[1]) and found[0]["last"].type == pa.timestamp("us")
 
 
@@ -518,7 +522,7 @@ def test_late_rows_that_are_too_many_for_copies_are_repaired_alike(tmp_path, spa
         for spec in (query("k_slack", more=", slack: 1 us"), parse_query(JOIN)):
             run(lake, spec, rows_per_batch=110, flush=True)
             assert repair(lake, spec, flush=True).corrections > 0
-            found.append(views.results(lake, spec))
+            found.append(result_views.results(lake, spec))
     assert found[0].equals(found[2]) and found[1].equals(found[3])
 
 
@@ -540,6 +544,6 @@ def test_arguments_that_differ_in_the_type_of_a_number_are_calculated_apart(lake
             f"name: q{place}\nkind: aggregate\nstreams: {{s: a}}\nwindow: 5 s\nselect: {{{select}}}\nstrategy: exact\n"
         )
         run(lake, spec, flush=True)
-        (row,) = views.results(lake, spec).select(order).to_pylist()
+        (row,) = result_views.results(lake, spec).select(order).to_pylist()
         assert row == wanted and [type(row[name]) for name in order] == [type(wanted[name]) for name in order]
         assert check(lake, spec, audit=1).success

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 from latecomer.lake import journal
-from latecomer.lake.location import Lake
+from latecomer.lake.lake import Lake
 from latecomer.spark import run as runs
 from latecomer.spark.adapt import adapt
-from latecomer.spark.ahead import Ahead
+from latecomer.spark.prefetch import Ahead
 from latecomer.spark.run import run
 from latecomer.spark.stage import Batch
-from latecomer.spark.windowed import WindowedStage
+from latecomer.spark.windows.stage import WindowedStage
 from latecomer.specs.loading import parse_query
 
 from tests.support.events import disordered

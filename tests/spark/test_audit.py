@@ -9,16 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
 from latecomer.jobs.status import status
-from latecomer.lake import journal, views
-from latecomer.lake.location import Lake
+from latecomer.lake import journal, result_views
+from latecomer.lake.lake import Lake
 from latecomer.quality import checks
 from latecomer.spark import audit as auditing
 from latecomer.spark.backfill import backfill
-from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.recompute import Question, TimeRange
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.spark.truth import Question, TimeRange
 from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.loading import parse_query
 
@@ -124,9 +125,9 @@ def test_what_may_still_change_is_no_mistake(tmp_path, rows, name):
 def test_what_a_backfill_answered_is_the_next_revision_and_audited_too(tmp_path, whole, name):
     shutil.copytree(whole.uri, tmp_path / "lake")
     lake = Lake(tmp_path / "lake")
-    before = views.results(lake, spec(name))
+    before = result_views.results(lake, spec(name))
     backfill(lake, spec(name), 0, 2_000_000_000_000_000)
-    after = views.results(lake, spec(name))
+    after = result_views.results(lake, spec(name))
     assert same(after.drop_columns([*ENVELOPE]), before.drop_columns([*ENVELOPE]))
     if name == "common":  # rows that only grow in number stay what they were
         assert same(after, before)

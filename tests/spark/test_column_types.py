@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from latecomer.lake import views
+from latecomer.lake import result_views
 from latecomer.quality.checks import check
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -38,7 +38,7 @@ def test_products_of_narrow_columns_are_found(lake, tmp_path, kind):
     spec = parse_query(f"name: q\nkind: {kind}\n{QUERIES[kind]}")
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    found = views.results(lake, spec)
+    found = result_views.results(lake, spec)
     first = found.to_pylist()[0]
     if kind == "aggregate":
         assert (first["x"], first["n"], first["m"]) == (3 * SQUARE, 3, -(2**22))
@@ -67,7 +67,7 @@ def test_decimals_are_compared_with_doubles_by_the_nearest_double(lake, tmp_path
         name = f"q{wanted}"
         spec = parse_query(f"name: {name}\n{asked}conditions: [a.price {op} b.price]\nstrategy: {strategy}\n")
         run(lake, spec, flush=True)
-        assert views.results(lake, spec).num_rows == wanted
+        assert result_views.results(lake, spec).num_rows == wanted
         assert check(lake, spec, audit=1).success
 
 
@@ -87,7 +87,7 @@ def test_decimals_whose_common_type_has_no_room_are_compared_exactly(wide, strat
     for name, op, wanted in (("equal", "=", [(1, 1)]), ("above", ">", [(2, Decimal("1.75")), (2, 1)])):
         spec = parse_query(f"name: {name}\n{asked}conditions: [a.qty {op} b.least]\nstrategy: {strategy}\n")
         run(wide, spec, flush=True)
-        found = views.results(wide, spec)
+        found = result_views.results(wide, spec)
         assert sorted(zip(found["q"].to_pylist(), found["l"].to_pylist(), strict=True)) == sorted(wanted)
         assert check(wide, spec, audit=1).success
 
@@ -97,7 +97,7 @@ def test_such_decimals_join_exactly(wide):
     for name, more, rows in (("keyed", "keys: {a: qty, b: least}", 1), ("near", "where: a.qty > b.least", 2)):
         spec = parse_query(f"name: {name}\n{join}{more}\n")
         run(wide, spec, flush=True)
-        assert views.results(wide, spec).num_rows == rows
+        assert result_views.results(wide, spec).num_rows == rows
 
 
 def test_a_decimal_times_a_whole_number_keeps_its_digits(lake, tmp_path):
@@ -115,7 +115,7 @@ def test_a_decimal_times_a_whole_number_keeps_its_digits(lake, tmp_path):
         f"select: [{selected}]\n"
     )
     run(lake, spec, flush=True)
-    (found,) = views.results(lake, spec).to_pylist()
+    (found,) = result_views.results(lake, spec).to_pylist()
     assert found["score"] == Decimal("-2.46E-8") and found["x"] == Decimal("3.69E-8") and found["y"] == 2 * found["x"]
     assert found["z"] == 2_500_000_000 + Decimal("1.23E-8")
     assert found["far"] == Decimal("-9223372036854775806.9999999877")
@@ -129,7 +129,7 @@ def test_fields_of_structs_may_have_any_name(lake, tmp_path, kind):
     asked = {"join": "where: l.n < r.n\nstrategy: exact", "theta_join": "conditions: [l.n < r.n]"}[kind]
     spec = parse_query(f"name: q\nkind: {kind}\nstreams: {{l: a, r: a}}\nwindow: 1 s\n{asked}\n")
     run(lake, spec, flush=True)
-    (found,) = views.results(lake, spec).to_pylist()
+    (found,) = result_views.results(lake, spec).to_pylist()
     assert found["l_heads"] == found["r_heads"] == heads[0].as_py()
     assert check(lake, spec, audit=1).success
 
@@ -147,7 +147,7 @@ def test_times_without_a_zone_are_compared_as_utc(lake, tmp_path):
         spec = parse_query(text)
         run(lake, spec, flush=True)
         assert check(lake, spec, audit=5).success
-        return sorted(views.results(lake, spec)["id"].to_pylist())
+        return sorted(result_views.results(lake, spec)["id"].to_pylist())
 
     join = "kind: join\nstreams: {a: a, b: b}\nkeys: [id]\nwindow: 1 s\nselect: [a.id as id]\nstrategy: exact\n"
     assert found(f"name: q1\n{join}where: a.seen >= '1970-01-01T05:00:00+03:00'\n") == [2, 4]
@@ -165,12 +165,12 @@ def test_what_no_whole_number_holds_has_no_floor(lake, tmp_path):
     asked = "kind: topk\nstreams: {s: a}\nwindow: 10 s\nk: 9\nscore: x\nstrategy: none\n"
     spec = parse_query(f"name: q\n{asked}select: [floor(x) as low, ceil(x) as high]\n")
     run(lake, spec, flush=True)
-    found = views.results(lake, spec)
+    found = result_views.results(lake, spec)
     kept = sorted(set(zip(found["low"].to_pylist(), found["high"].to_pylist(), strict=True)) - {(None, None)})
     assert kept == [(-(2**63), -(2**63)), (0, 1)]
     spec = parse_query(f"name: r\n{asked}where: floor(x) = 0\n")
     run(lake, spec, flush=True)
-    assert views.results(lake, spec).num_rows == 1
+    assert result_views.results(lake, spec).num_rows == 1
     assert check(lake, spec, audit=1).success
 
 
@@ -182,7 +182,7 @@ def test_a_distance_that_rounds_to_the_radius_is_within(lake, tmp_path):
         "name: q\nkind: join\nstreams: {a: a, b: b}\nwindow: 1 s\nwhere: within_distance(a.x, a.y, b.x, b.y, 1)\nstrategy: exact\n"
     )
     run(lake, spec, flush=True)
-    assert views.results(lake, spec).num_rows == 1
+    assert result_views.results(lake, spec).num_rows == 1
 
 
 def test_event_times_that_are_float32_are_read(lake, tmp_path):

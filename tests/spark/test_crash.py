@@ -7,7 +7,7 @@ import subprocess
 import psutil
 import pytest
 from latecomer.lake.errors import InputError
-from latecomer.lake.location import Lake
+from latecomer.lake.lake import Lake
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import load_query

@@ -6,8 +6,8 @@ import signal
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from latecomer.lake import journal, small, views
-from latecomer.lake.location import Lake
+from latecomer.lake import delta, journal, result_views
+from latecomer.lake.lake import Lake
 from latecomer.quality import checks
 from latecomer.quality.checks import CheckOutcome, check
 from latecomer.spark import adapt as adapting
@@ -86,7 +86,7 @@ def test_a_check_finds_rows_that_are_gone_or_too_many(truths, tmp_path, kind):
     for area, name in (("on_time", "q"), ("corrections", "q"), ("late", "q"), ("events", "a")):
         lake = Lake(tmp_path / area)
         shutil.copytree(done, lake.uri)
-        table = small.open_table(lake, area, name)
+        table = delta.open_table(lake, area, name)
         column = "seq" if area in ("late", "events") else "published_seq"
         least = min(table.to_pyarrow_table(columns=[column])[column].to_pylist())
         table.delete(f"{column} = {least}")
@@ -95,7 +95,7 @@ def test_a_check_finds_rows_that_are_gone_or_too_many(truths, tmp_path, kind):
         assert ("expect_complete_after_repair" in found) == (area in ("on_time", "corrections")), (area, found)
     lake = Lake(tmp_path / "more")
     shutil.copytree(done, lake.uri)
-    rows = small.read(lake, "on_time", "q").slice(0, 1)
+    rows = delta.read(lake, "on_time", "q").slice(0, 1)
     write_deltalake(lake.table("on_time", "q"), rows, mode="append")
     assert "expect_conservation" in " ".join(check(lake, spec).failures)
 
@@ -111,10 +111,10 @@ def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_pat
         backfill(lake, spec, 1_000_000_000_000_000, 1_000_000_100_000_000)
         assert not lake.exists("backfill", "q"), "no window there: nothing to keep"
         first = backfill(lake, spec, 1_699_999_000_000_000, 1_700_000_100_000_000)
-        once = views.results(lake, spec)
+        once = result_views.results(lake, spec)
         assert first.rows > 0
         backfill(lake, spec, 1_699_999_000_000_000, 1_700_000_100_000_000)
-        assert views.results(lake, spec).equals(once)
+        assert result_views.results(lake, spec).equals(once)
         payload = [name for name in once.column_names if name not in ENVELOPE]
         assert once.select(payload).equals(expected["results"].select(payload)), kind
         check(lake, spec)
@@ -144,7 +144,7 @@ def test_what_is_learnt_while_a_run_is_at_work_holds_from_where_it_says(truths, 
     lake, spec = Lake(tmp_path / "lake"), load_query(path)
     shutil.copytree(lakes["ingested"], lake.uri)
     run(lake, spec, until_seq=19)
-    learn, append = adapting._learnt, small.append
+    learn, append = adapting._learnt, delta.append
 
     def learnt(*given):
         run(lake, spec, until_seq=39)
@@ -156,7 +156,7 @@ def test_what_is_learnt_while_a_run_is_at_work_holds_from_where_it_says(truths, 
         return append(lake, area, *given)
 
     monkeypatch.setattr(adapting, "_learnt", learnt)
-    monkeypatch.setattr(small, "append", appended)
+    monkeypatch.setattr(delta, "append", appended)
     begins, _ = adapt(lake, spec)
     monkeypatch.undo()
     assert begins == 47
@@ -206,11 +206,11 @@ def test_more_rows_after_a_flush_and_a_column_that_comes_late(spark, tmp_path, k
             backfill(again, spec, 1_699_999_000_000_000, 1_700_000_200_000_000)
         rows = found[0]["results"]
         payload = [name for name in rows.column_names if name not in ENVELOPE]
-        assert rows.select(payload).equals(views.results(again, spec).select(payload))
+        assert rows.select(payload).equals(result_views.results(again, spec).select(payload))
     if getattr(spec, "select", ()) is not None:
         return
     alone = Lake(tmp_path / "alone")
     for half in halves:
         load(alone, half, tmp_path)
     run(alone, spec, flush=True)
-    assert views.view(alone, spec, "on_time").schema == found[0]["on_time"].schema
+    assert result_views.view(alone, spec, "on_time").schema == found[0]["on_time"].schema

@@ -7,14 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
 from latecomer.jobs.status import status
-from latecomer.lake import small
+from latecomer.lake import delta
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import forget, held
-from latecomer.lake.location import Lake
-from latecomer.quality import once, promise
+from latecomer.lake.lake import Lake
+from latecomer.quality import duplicates, promise
 from latecomer.quality.checks import check
-from latecomer.spark.ingest import IngestOptions, ingest
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
@@ -109,14 +110,14 @@ def test_a_repair_that_ends_during_a_check_breaks_no_law(lake, tmp_path, monkeyp
     table = events.disordered(5, rows=400).drop_columns(["seq"])
     ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
     run(lake, spec(kind), flush=True)
-    counted, repaired = once.stored, []
+    counted, repaired = duplicates.stored, []
 
     def meanwhile(*arguments):
         found = counted(*arguments)
         repaired.append(repair(lake, spec(kind), flush=True).corrections)
         return found
 
-    monkeypatch.setattr(once, "stored", meanwhile)
+    monkeypatch.setattr(duplicates, "stored", meanwhile)
     assert not broken(lake, kind) and repaired[0] > 0
     monkeypatch.undo()
     assert not broken(lake, kind)
@@ -144,5 +145,5 @@ def test_the_backlog_is_of_the_streams_of_a_query(lake, tmp_path):
     ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
     run(lake, spec("topk"), until_seq=99)
     [found] = status(lake)["queries"]
-    rows = small.read(lake, "events", "a", columns=["seq"])["seq"].to_numpy()
+    rows = delta.read(lake, "events", "a", columns=["seq"])["seq"].to_numpy()
     assert found["processed_to"] == 100 and 0 < found["backlog"] == int((rows >= 100).sum()) < 200

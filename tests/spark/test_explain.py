@@ -4,20 +4,21 @@ import re
 
 import numpy as np
 import pytest
-from latecomer.jobs import skeleton
-from latecomer.jobs.explain import explain
-from latecomer.lake import views
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.jobs import init_project
+from latecomer.jobs.explain.explain import explain
+from latecomer.lake import result_views
 from latecomer.lake.errors import InputError
-from latecomer.lake.ingestions import committed_seq
-from latecomer.lake.location import Lake
-from latecomer.quality import ledger as books
+from latecomer.lake.ingest_log import committed_seq
+from latecomer.lake.lake import Lake
+from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.spark.adapt import adapt
-from latecomer.spark.ingest import IngestOptions, ingest
-from latecomer.spark.kinds import stage_of
+from latecomer.spark.registry import stage_of
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.specs.common import SpecError
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import load_query, parse_query
 
 
@@ -25,7 +26,7 @@ from latecomer.specs.loading import load_query, parse_query
 def shop(tmp_path_factory, spark):
     """A skeleton's folder and its lake, every query run."""
     folder = tmp_path_factory.mktemp("init") / "shop"
-    skeleton.make(folder, with_example=True)
+    init_project.make(folder, with_example=True)
     lake = Lake(folder / "lake")
     done = ingest(lake, [str(folder / "landing" / "_by_stream")], IngestOptions(by="stream"))
     assert done.event_times_us is not None and done.event_times_us[0] // 86_400_000_000 == 19_723  # 2024-01-01
@@ -55,7 +56,7 @@ def test_a_join_shows_what_every_retention_would_have_given(shop, tmp_path):
     folder, lake = shop
     spec = load_query(folder / "queries" / "join.yaml")
     curve = explain(lake, spec, plot=tmp_path / "join.png")
-    needs = required(skeleton.example(), spec.window_us)
+    needs = required(init_project.example(), spec.window_us)
     assert curve.points[-1].recall == 1.0 and curve.clairvoyant.periods_met >= 0.95
     for point in curve.points:
         assert point.recall == pytest.approx(np.mean(needs < point.retention_us), abs=2e-3)
@@ -85,7 +86,7 @@ def test_history_has_the_windows_that_a_flush_closed(shop, spark, kind):
     spec = load_query(folder / "queries" / f"{kind}.yaml")
     assert spec.window.slide_us < spec.window.size_us
     repair(lake, spec, flush=True)
-    starts = views.results(lake, spec)["window_start"].cast("timestamp[us]").to_numpy().astype(np.int64)
+    starts = result_views.results(lake, spec)["window_start"].cast("timestamp[us]").to_numpy().astype(np.int64)
     stage, end = stage_of(spec, spark, lake), committed_seq(lake)
     every, ended = (
         {each.window * spec.window.slide_us for shard in stage.history(end, whole=whole) for each in shard}
@@ -132,7 +133,7 @@ def test_results_are_judged_by_another_target_but_not_by_another_question(shop, 
         name = load_query(folder / "queries" / "join.yaml").name
         text = f"name: {name}\nkind: join\nstreams: {{a: views}}\nscore: seq\nk: 2\nwindow: 10 min\nquality: {{hit_rate: 0.9, period: 1 h}}\n"
     changed = parse_query(text.replace(*change))
-    for command in (check, explain, lambda lake, spec: views.view(lake, spec, "results")):
+    for command in (check, explain, lambda lake, spec: result_views.view(lake, spec, "results")):
         with pytest.raises(InputError, match=r"has changed since it ran: .* was .*, is .* only its target"):
             command(lake, changed)
 

@@ -14,20 +14,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from latecomer.lake import landing_file, small, views
+from latecomer.ingest import ingest as ingestion
+from latecomer.ingest import known_files, read_text, source_file, staging
+from latecomer.ingest.find_files import digest
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.ingest.source_file import look
+from latecomer.lake import delta, result_views
 from latecomer.lake.errors import InputError
-from latecomer.lake.ingestions import committed_seq, quarantined, stream_totals
-from latecomer.lake.landing import digest
-from latecomer.lake.landing_file import look
-from latecomer.spark import ingest as ingestion
-from latecomer.spark import landing_text, staging, tables
-from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.lake.ingest_log import committed_seq, quarantined, stream_totals
+from latecomer.spark.engine import tables
 
 from tests.support import commands, events
 
 
 def rows_of(lake, stream):
-    return small.read(lake, "events", stream).sort_by("seq").to_pylist()
+    return delta.read(lake, "events", stream).sort_by("seq").to_pylist()
 
 
 def test_order_is_by_arrival_then_file_then_position(lake, tmp_path):
@@ -68,11 +70,11 @@ def test_many_rows_are_ordered_in_pieces_as_a_whole(lake, tmp_path, monkeypatch,
     places = np.flatnonzero(event.is_valid())
     places = places[np.argsort(arrival[places], kind="stable")]
     for name in ("a", "b"):
-        own = small.read(lake, "events", name).sort_by("seq")
+        own = delta.read(lake, "events", name).sort_by("seq")
         wanted = np.flatnonzero(stream[places] == name)
         assert np.array_equal(own["seq"].to_numpy(), wanted)
         assert np.array_equal(own["id"].to_numpy(), places[wanted])
-        kept_out = small.read(lake, "quarantine", name)
+        kept_out = delta.read(lake, "quarantine", name)
         ids = [json.loads(raw)["id"] for raw in (kept_out["raw"].to_pylist() if kept_out else [])]
         assert sorted(ids) == [i for i in np.flatnonzero(~event.is_valid().to_numpy(False)) if stream[i] == name]
 
@@ -110,7 +112,8 @@ def test_what_an_earlier_version_ingested_is_not_ingested_again(lake, tmp_path, 
     (tmp_path / "a.txt").write_text("event_ts,v\n1,1\n2,2\n")
     with monkeypatch.context() as earlier:
         noted = digest(look(str(tmp_path / "a.txt")), '["s", null, "event_ts", "arrival_ts", "UTC"]')
-        earlier.setattr(ingestion, "_digest", lambda path, options: noted)
+        earlier.setattr(known_files, "content_digest", lambda path, options: noted)
+        earlier.setattr(ingestion, "content_digest", lambda path, options: noted)
         ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
     again = ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
     assert (again.rows_read, len(again.skipped_files)) == (0, 1)
@@ -152,13 +155,13 @@ def test_a_file_that_looks_as_it_did_is_not_read_again(lake, tmp_path, monkeypat
     old.write_text("event_ts,v\n1,1\n")
     events.write(pa.table({"event_ts": [2], "v": [2]}), parquet)
     looked: list[str] = []
-    real = ingestion.digest
+    real = digest
 
     def spied(file, options):
         looked.append(file.name)
         return real(file, options)
 
-    monkeypatch.setattr(ingestion, "digest", spied)
+    monkeypatch.setattr(known_files, "digest", spied)
 
     def again(stream="s", **more):
         looked.clear()
@@ -168,7 +171,7 @@ def test_a_file_that_looks_as_it_did_is_not_read_again(lake, tmp_path, monkeypat
     now = time.time()
     assert again() == (2, ["old.csv", "p.parquet"])
     assert again() == (0, ["old.csv", "p.parquet"]), "they are too young for their times to say that they are the same"
-    monkeypatch.setattr(landing_file.time, "time", lambda: now + 100)
+    monkeypatch.setattr(source_file.time, "time", lambda: now + 100)
     assert again("t") == (2, ["old.csv", "p.parquet"])
     assert again("t") == (0, [])
     new.write_text("event_ts,v\n3,3\n")
@@ -206,7 +209,7 @@ def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
         b"1899-12-31T23:59:59.999999Z,7,x\r\n"
     )
     done = ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
-    bad = views.quarantine(lake, ["s"]).to_pylist()
+    bad = result_views.quarantine(lake, ["s"]).to_pylist()
     assert done.rows_read == 8 and done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 6}
     reasons = {row["line"]: row["reason"] for row in bad}
     assert "cannot be read" in reasons[4] and "no event time" in reasons[5] and "2 fields" in reasons[6]
@@ -283,7 +286,7 @@ def test_times_that_leave_no_room_for_a_window_go_to_quarantine(lake, tmp_path):
     )
     done = ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
     assert done.rows_ingested == {"s": 2} and done.rows_quarantined == {"s": 3}
-    reasons = {row["line"]: row["reason"] for row in views.quarantine(lake, ["s"]).to_pylist()}
+    reasons = {row["line"]: row["reason"] for row in result_views.quarantine(lake, ["s"]).to_pylist()}
     assert sorted(reasons) == [3, 4, 6] and all("after 9892-03-" in reason for reason in reasons.values())
 
 
@@ -331,7 +334,7 @@ def test_text_that_says_more_than_its_column_holds_goes_to_quarantine(lake, tmp_
     assert stored == [
         (Decimal("0.25"), 7, 1.5, day), (Decimal("-3.10"), most, tenth, day), (100, 1, math.inf, None), (Decimal("0.50"), None, -math.inf, None),
     ]  # fmt: skip
-    reasons = [row["reason"] for row in views.quarantine(lake, ["s"]).sort_by("line").to_pylist()]
+    reasons = [row["reason"] for row in result_views.quarantine(lake, ["s"]).sort_by("line").to_pylist()]
     assert [reason.split()[1] for reason in reasons] == [name for name, _ in bad]
 
 
@@ -377,7 +380,7 @@ def test_hundreds_of_small_files_are_as_one(lake, tmp_path, monkeypatch, few):
     assert len(made) == 4, "a header without rows is as one with rows; an empty file, and JSON, are the others"
     assert done.rows_ingested == {"s": len(wanted)}
     assert [(row["v"], row["w"]) for row in rows_of(lake, "s")] == wanted
-    bad = views.quarantine(lake, ["s"]).to_pylist()
+    bad = result_views.quarantine(lake, ["s"]).to_pylist()
     assert sorted((Path(row["file"]).name, row["line"]) for row in bad) == [
         (f"{i:03}.csv", 3) for i in range(3, 120, 6)
     ]
@@ -385,7 +388,7 @@ def test_hundreds_of_small_files_are_as_one(lake, tmp_path, monkeypatch, few):
 
 def test_files_of_more_layouts_than_are_written_at_a_time_keep_their_columns(lake, tmp_path, monkeypatch):
     """The first JSON file is written out when the CSV file comes, so the second is not with it."""
-    monkeypatch.setattr(landing_text, "_MOST_OPEN", 1)
+    monkeypatch.setattr(read_text, "_MOST_OPEN", 1)
     (tmp_path / "0.json").write_text('{"event_ts": 0, "a": 1}\n')
     (tmp_path / "1.csv").write_text("event_ts,c\n1,5\n")
     (tmp_path / "2.json").write_text('{"event_ts": 2, "b": 2.5}\n')
@@ -563,7 +566,7 @@ def test_killed_anywhere_and_called_again(lake, tmp_path, point):
     assert commands.call(*command, crash_at=f"ingest:{point}").returncode == -signal.SIGKILL
     ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(by="stream"))
     assert [r["seq"] for r in rows_of(lake, "a")] == [0] and [r["seq"] for r in rows_of(lake, "b")] == [1, 2]
-    assert views.quarantine(lake, ["a", "b"]).num_rows == 1 and committed_seq(lake) == 3
+    assert result_views.quarantine(lake, ["a", "b"]).num_rows == 1 and committed_seq(lake) == 3
 
 
 def test_other_files_after_a_kill_find_the_tables_as_they_were(lake, tmp_path):
@@ -579,7 +582,7 @@ def test_other_files_after_a_kill_find_the_tables_as_they_were(lake, tmp_path):
         assert killed.returncode == -signal.SIGKILL and lake.names("events") == ["a", "b", "c"]
     ingest(lake, [str(tmp_path / "right.csv")], by)
     assert lake.names("events") == ["a", "b"]
-    found = {stream: small.read(lake, "events", stream).sort_by("seq") for stream in ("a", "b")}
+    found = {stream: delta.read(lake, "events", stream).sort_by("seq") for stream in ("a", "b")}
     assert [(r["seq"], r["v"], r["w"]) for r in found["a"].to_pylist()] == [(0, 1, None), (1, None, 5)]
     assert "oops" not in found["a"].column_names + found["b"].column_names
     assert found["b"]["w"].to_pylist() == [6] and committed_seq(lake) == 3
@@ -627,7 +630,7 @@ def test_streams_of_one_call_are_in_one_order_and_keep_their_own_types(lake, tmp
         (4, "007", None),
     ]
     assert [(row["seq"], row["value"]) for row in buys] == [(1, 0.5), (3, 1.5), (5, 2.5)]
-    assert small.read(lake, "quarantine", "views").to_pylist()[0]["file"] == str(tmp_path / "views" / "2.csv")
+    assert delta.read(lake, "quarantine", "views").to_pylist()[0]["file"] == str(tmp_path / "views" / "2.csv")
     more = "source_seq" if by_seq else None
     wanted = {"event_ts", "arrival_ts", "seq", "value", more} - {None}
     assert set(buys[0]) == wanted and set(views[0]) == wanted | {"odd_name"}

@@ -9,17 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core.policies import RetentionParameters, restore_policy
+from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.jobs.status import render, status
-from latecomer.lake import journal, views
+from latecomer.lake import journal, result_views
 from latecomer.lake.errors import InputError
-from latecomer.quality import ledger as books
+from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference.join import exact_join, k_slack, qjoin
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.specs.common import SpecError
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import parse_query
+from latecomer.strategies.join import restore_policy
 
 from tests.support import events
 from tests.support.lakes import exported, load, whole_and_cut
@@ -84,21 +85,21 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, seed, left, righ
     load(lake, table, tmp_path)
     run(lake, spec, rows_per_batch=110, flush=True)
     answer, exact = expected(table, spec)
-    produced = pairs(views.view(lake, spec, "on_time"))
+    produced = pairs(result_views.view(lake, spec, "on_time"))
     assert sorted(produced) == sorted(answer.on_time), "on-time pairs differ from the reference"
     assert 0 < len(produced) < len(exact), "the input is too tame to tell strategies apart"
-    late = views.view(lake, spec, "late")
+    late = result_views.view(lake, spec, "late")
     registered = {(seq, alias) for seq, alias in zip(late["seq"].to_pylist(), late["alias"].to_pylist(), strict=True)}
     assert registered == {(seq, ("left", "right")[side]) for seq, side, _, _ in answer.late}
     before = books.ledger(lake, spec)
     assert before["on_time"].to_pylist() and sum(before["on_time"].to_pylist()) == len(produced)
     repair(lake, spec, flush=True)
-    results = views.results(lake, spec)
+    results = result_views.results(lake, spec)
     assert sorted(pairs(results)) == sorted(exact)
     ledger = books.ledger(lake, spec)
     assert sum(ledger["expected"].to_pylist()) == len(exact)
     assert set(ledger["achieved_final"].to_pylist()) == {1.0}
-    assert views.view(lake, spec, "late")["repaired_in"].null_count == 0
+    assert result_views.view(lake, spec, "late")["repaired_in"].null_count == 0
 
 
 def test_any_cut_gives_the_same_tables(tmp_path, spark):
@@ -115,7 +116,7 @@ def test_exact_strategy_never_misses(lake, tmp_path):
     load(lake, table, tmp_path)
     report = run(lake, spec, rows_per_batch=120, flush=True)
     _, exact = expected(table, spec)
-    assert sorted(pairs(views.results(lake, spec))) == sorted(exact)
+    assert sorted(pairs(result_views.results(lake, spec))) == sorted(exact)
     assert report.late == 0
 
 
@@ -150,7 +151,7 @@ def test_a_micro_batch_that_failed_may_be_planned_smaller_or_ask_something_else(
     report = run(lake, query(), rows_per_batch=30, flush=True)
     assert report.micro_batches == 4
     repair(lake, query(), flush=True)
-    assert sorted(pairs(views.results(lake, query()))) == sorted(expected(table, query())[1])
+    assert sorted(pairs(result_views.results(lake, query()))) == sorted(expected(table, query())[1])
 
 
 def test_a_killed_micro_batch_is_finished_as_it_was_asked(lake, tmp_path):
@@ -177,7 +178,7 @@ def test_what_awaits_repair_is_not_judged_and_said(lake, tmp_path):
 
 @pytest.mark.parametrize(("strategy", "more"), [("k_slack", ", slack: 1 s"), ("mp_k_slack", ""), ("aq_k_slack", "")])
 def test_slack_family_loses_what_comes_behind_and_repairs_it(tmp_path, spark, strategy, more):
-    from latecomer.lake.location import Lake
+    from latecomer.lake.lake import Lake
 
     table = events.disordered(9, rows=240)
     spec = query(strategy=strategy, more=more)
@@ -238,8 +239,8 @@ def test_points_within_a_distance_meet_wherever_they_are(lake, tmp_path):
 
 def test_a_hot_key_does_not_make_one_task_carry_the_join(spark):
     """One key holds half of the rows: its pairs are spread over tasks by time bucket, and none is lost."""
-    from latecomer.spark.bands import band_join
-    from latecomer.spark.session import tune
+    from latecomer.spark.engine.band_join import band_join
+    from latecomer.spark.engine.tuning import tune
     from pyspark.sql import functions as F
 
     tune(spark, 10_000_000)

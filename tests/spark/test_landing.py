@@ -9,14 +9,15 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from latecomer.lake import small, views
+from latecomer.ingest import ingest as ingesting
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.lake import delta, result_views
 from latecomer.lake.errors import InputError
-from latecomer.lake.ingestions import committed_seq
-from latecomer.lake.location import Lake
-from latecomer.spark import ingest as ingesting
-from latecomer.spark import tables
+from latecomer.lake.ingest_log import committed_seq
+from latecomer.lake.lake import Lake
 from latecomer.spark.backfill import backfill
-from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.engine import tables
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
 
@@ -34,17 +35,17 @@ def put(lake, path, content, **options):
 
 
 def rows_of(lake, stream="s"):
-    return small.read(lake, "events", stream).sort_by("seq").to_pylist()
+    return delta.read(lake, "events", stream).sort_by("seq").to_pylist()
 
 
 def type_of(lake, stream, column):
-    return str(small.shape(lake, "events", stream).field(column).type)
+    return str(delta.shape(lake, "events", stream).field(column).type)
 
 
 def test_a_header_over_two_lines_after_blank_ones(lake, tmp_path):
     done = put(lake, tmp_path / "a.csv", '\n\nevent_ts,"Amount\n(EUR)"\n\n1,2\nx,3\n')
     assert done.rows_ingested == {"s": 1} and rows_of(lake)[0]["Amount__EUR_"] == 2
-    assert [row["line"] for row in small.read(lake, "quarantine", "s").to_pylist()] == [7]
+    assert [row["line"] for row in delta.read(lake, "quarantine", "s").to_pylist()] == [7]
 
 
 @pytest.mark.parametrize("other", ["text", "number"])
@@ -87,7 +88,7 @@ def test_columns_that_only_case_tells_apart_are_refused_before_anything_is_writt
     for _ in range(2):
         with pytest.raises(InputError, match=says):
             put(lake, tmp_path / "b.csv", f"{header}\n2,3{',4' * (header.count(',') - 1)}\n")
-        assert small.last_version(lake, "ingest", "journal", "ingest") == 0 and committed_seq(lake) == 1
+        assert delta.last_version(lake, "ingest", "journal", "ingest") == 0 and committed_seq(lake) == 1
     assert put(lake, tmp_path / "c.csv", "event_ts,Temp\n2,3\n").rows_ingested == {"s": 1}
     assert [row["Temp"] for row in rows_of(lake)] == [1, 3]
 
@@ -201,7 +202,7 @@ def test_a_row_of_a_far_year_can_be_read(lake, tmp_path, either_way):
         "name: q\nkind: aggregate\nstreams: {s: s}\nwindow: 1 d\nselect: {n: count()}\nstrategy: exact\n"
     )
     run(lake, spec, flush=True)
-    assert [row["window_start"].year for row in views.results(lake, spec).to_pylist()] == [2024, 2999]
+    assert [row["window_start"].year for row in result_views.results(lake, spec).to_pylist()] == [2024, 2999]
 
 
 def test_a_time_without_its_date_is_no_timestamp(lake, tmp_path):
@@ -293,7 +294,7 @@ def test_names_that_delta_cannot_hold_are_stored_with_underscores(lake, tmp_path
     spec = parse_query(text)
     run(lake, spec, flush=True)
     backfill(lake, spec, 0, 1000)
-    answers = views.results(lake, spec).to_pylist()
+    answers = result_views.results(lake, spec).to_pylist()
     assert answers and all(row["r_Departure_Delay"] < row["t_Departure_Delay"] for row in answers)
     with pytest.raises(InputError, match="is stored as a_b, and so is column"):
         put(lake, tmp_path / "b.csv", "event_ts,a b,a_b\n1,2,3\n", stream="other")
@@ -334,7 +335,7 @@ def test_nanoseconds_before_1970_are_rounded_down(lake, tmp_path):
     moments = pa.array([-1, -1000, -1001, 1999], pa.timestamp("ns"))
     pq.write_table(pa.table({"event_ts": moments, "at": moments}), tmp_path / "a.parquet")
     ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
-    rows = small.read(lake, "events", "s").sort_by("seq")
+    rows = delta.read(lake, "events", "s").sort_by("seq")
     assert rows["event_ts"].cast(pa.int64()).to_pylist() == [-1, -1, -2, 1]
 
 
@@ -409,7 +410,7 @@ def test_objects_on_one_line_and_what_stands_beside_them(lake, tmp_path):
     lines = '{"event_ts": 1, "v": 1}{"event_ts": 2, "v": 2}\n{"event_ts": 3, "v": 3} {"event_ts": 4\n{"event_ts": 5}x\n'
     done = put(lake, tmp_path / "a.json", lines)
     assert done.rows_read == 4 and [row["v"] for row in rows_of(lake)] == [1, 2]
-    kept_out = small.read(lake, "quarantine", "s").to_pylist()
+    kept_out = delta.read(lake, "quarantine", "s").to_pylist()
     assert sorted((row["line"], row["reason"]) for row in kept_out) == [
         (2, "has something beside its object"),
         (3, "has something beside its object"),
@@ -425,7 +426,7 @@ def test_objects_on_one_line_and_what_stands_beside_them(lake, tmp_path):
     ],
 )
 def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake, tmp_path, monkeypatch, after, said):
-    path, read = tmp_path / "a.csv", ingesting.landing.read
+    path, read = tmp_path / "a.csv", ingesting.union.read
 
     def silent(*args):
         raise TimeoutError("no answer")
@@ -433,14 +434,14 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake,
     def meanwhile(*args):
         found = read(*args)
         if after == "out of reach":
-            monkeypatch.setattr(ingesting, "_digest", silent)
+            monkeypatch.setattr(ingesting, "content_digest", silent)
         elif after == "gone":
             path.unlink()
         else:
             path.write_text("event_ts\n1\n2\n", encoding="utf-8")
         return found
 
-    monkeypatch.setattr(ingesting.landing, "read", meanwhile)
+    monkeypatch.setattr(ingesting.union, "read", meanwhile)
     with pytest.raises(InputError, match=rf"a\.csv: {said}"):
         put(lake, path, "event_ts\n1\n")
     monkeypatch.undo()
@@ -464,7 +465,7 @@ def test_parquet_that_changes_while_it_is_written_is_refused_and_comes_in_once(
             if after == "gone":
                 path.unlink()
 
-    monkeypatch.setattr(ingesting.crash, "point", meanwhile)
+    monkeypatch.setattr(ingesting.crash_points, "point", meanwhile)
     with pytest.raises(InputError, match=r"a\.parquet: was changed while it was read"):
         ingest(lake, [str(path)], IngestOptions(stream="s"))
     assert committed_seq(lake) == 0
@@ -535,7 +536,7 @@ def test_an_object_with_a_key_twice_is_in_quarantine(lake, tmp_path):
         lake, tmp_path / "a.json", '{"event_ts": 1, "v": 1}\n{"event_ts": 2, "v": 2, "v": 3}\n{"v": 4, "event_ts": 3}\n'
     )
     assert [(row["event_ts"].microsecond, row["v"]) for row in rows_of(lake)] == [(1, 1), (3, 4)]
-    (bad,) = views.quarantine(lake, ["s"]).to_pylist()
+    (bad,) = result_views.quarantine(lake, ["s"]).to_pylist()
     assert (bad["line"], bad["reason"]) == (2, "has a key more than once") and '"v": 3' in bad["raw"]
     with pytest.raises(InputError, match="more than one column"):  # two columns that only case tells apart
         put(lake, tmp_path / "b.json", '{"event_ts": 1, "v": 1, "V": 2}\n')
@@ -613,4 +614,4 @@ def test_event_times_that_are_not_whole_are_not_rounded(lake, tmp_path):
     pq.write_table(pa.table({"event_ts": [1_704_067_200.25, 5.0, float("nan"), 1e300]}), tmp_path / "a.parquet")
     done = ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
     assert done.rows_ingested == {"s": 1} and done.rows_quarantined == {"s": 3}
-    assert small.read(lake, "quarantine", "s").sort_by("line")["raw"][0].as_py() == '{"event_ts":1.70406720025E9}'
+    assert delta.read(lake, "quarantine", "s").sort_by("line")["raw"][0].as_py() == '{"event_ts":1.70406720025E9}'

@@ -3,10 +3,11 @@
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from latecomer.lake import crash, journal, lease, schemas, small
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.lake import crash_points, delta, journal, lease, stream_schemas
 from latecomer.lake.errors import LeaseLost
-from latecomer.lake.ingestions import committed_seq
-from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.lake.ingest_log import committed_seq
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
@@ -32,12 +33,12 @@ def asleep(lake, monkeypatch):
     def at(point, name):
         def meanwhile(reached):
             if reached == point:
-                monkeypatch.setattr(crash, "point", lambda _: None)
+                monkeypatch.setattr(crash_points, "point", lambda _: None)
                 row = {"holder": "host:1", "place": "", "pid": 1, "started": 0.0, "acquired": 0.0, "renewed": 0.0}
                 write_deltalake(lake.table("lease", name), pa.Table.from_pylist([row]), mode="overwrite")
                 monkeypatch.setattr(lease, "_clocks", lambda: (1e12, 1e12))
 
-        monkeypatch.setattr(crash, "point", meanwhile)
+        monkeypatch.setattr(crash_points, "point", meanwhile)
 
     return at
 
@@ -58,7 +59,7 @@ def test_run_plans_nothing_more(lake, loaded, asleep):
 @pytest.mark.parametrize("lost", [True, False])
 def test_run_does_not_take_back_the_plan_of_another(lake, loaded, asleep, monkeypatch, lost):
     def fails(*args):
-        crash.point("test:stage")
+        crash_points.point("test:stage")
         raise RuntimeError("as it woke")
 
     monkeypatch.setattr("latecomer.spark.run.stage_of", fails)
@@ -70,17 +71,17 @@ def test_run_does_not_take_back_the_plan_of_another(lake, loaded, asleep, monkey
 
 def test_a_commit_that_another_made_meanwhile_is_refused_by_name(lake, loaded, asleep, monkeypatch):
     """Between the look at a table and the write, where no lease is asked for."""
-    real = small.write_deltalake
+    real = delta.write_deltalake
 
     def overtaken(table, *given, **named):
         if table == lake.table("on_time", "q"):
-            monkeypatch.setattr(small, "write_deltalake", real)
-            crash.point("test:write")
+            monkeypatch.setattr(delta, "write_deltalake", real)
+            crash_points.point("test:write")
             real(table, *given, **named)
         return real(table, *given, **named)
 
     asleep("test:write", "run-q")
-    monkeypatch.setattr(small, "write_deltalake", overtaken)
+    monkeypatch.setattr(delta, "write_deltalake", overtaken)
     with pytest.raises(LeaseLost, match="host:1"):
         run(lake, loaded)
 
@@ -90,7 +91,7 @@ def test_repair_plans_nothing_more(lake, loaded, asleep, monkeypatch):
     real = journal.planned
 
     def planned(*args):
-        crash.point("test:planned")
+        crash_points.point("test:planned")
         return real(*args)
 
     monkeypatch.setattr(journal, "planned", planned)
@@ -104,28 +105,28 @@ def test_repair_plans_nothing_more(lake, loaded, asleep, monkeypatch):
 @pytest.mark.parametrize(("point", "written"), [("ingest:planned", 0), ("ingest:events", 1)])
 def test_ingest_writes_no_further_table(lake, tmp_path, spark, asleep, monkeypatch, point, written, few):
     if not few:
-        monkeypatch.setattr("latecomer.spark.tables.FEW_ROWS", 10)
-        monkeypatch.setattr("latecomer.spark.ingest._WRITERS", 1)
+        monkeypatch.setattr("latecomer.spark.engine.tables.FEW_ROWS", 10)
+        monkeypatch.setattr("latecomer.ingest.ingest._WRITERS", 1)
     path = events.write(events.disordered(5, rows=50), tmp_path / "in.parquet")
     asleep(point, "ingest")
     with pytest.raises(LeaseLost, match="host:1"):
         ingest(lake, [path], IngestOptions(by="stream"))
     assert committed_seq(lake) == 0
-    assert sum(small.read(lake, "events", name) is not None for name in ("a", "b")) == written
+    assert sum(delta.read(lake, "events", name) is not None for name in ("a", "b")) == written
 
 
 def test_a_run_that_waited_for_its_turn_goes_on_from_there(lake, tmp_path, spark, monkeypatch):
     """Between its look at the lake and its lease, more is ingested, and another processes it."""
     table, spec = events.disordered(5, rows=200), parse_query(QUERY)
     load(lake, table.slice(0, 100), tmp_path)
-    real = schemas.check
+    real = stream_schemas.check
 
     def meanwhile(*given):
-        monkeypatch.setattr(schemas, "check", real)
+        monkeypatch.setattr(stream_schemas, "check", real)
         load(lake, table.slice(100), tmp_path)
         run(lake, spec)
         real(*given)
 
-    monkeypatch.setattr(schemas, "check", meanwhile)
+    monkeypatch.setattr(stream_schemas, "check", meanwhile)
     assert run(lake, spec, flush=True).seq_to == 200
     assert all(law["left"] == law["right"] for law in laws(lake, spec))

@@ -9,21 +9,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from latecomer.core.windows import Grid, Observed
-from latecomer.jobs import element as elements
-from latecomer.jobs.explain import explain
-from latecomer.lake import small, views
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Observed
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.jobs import membership_lookup as elements
+from latecomer.jobs.explain.explain import explain
+from latecomer.lake import delta, result_views
 from latecomer.lake.errors import InputError
-from latecomer.lake.location import Lake
-from latecomer.quality import ledger as books
+from latecomer.lake.lake import Lake
+from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
-from latecomer.spark.ingest import IngestOptions, ingest
-from latecomer.spark.membership import MembershipStage
+from latecomer.spark.membership.stage import MembershipStage
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.specs.common import SpecError
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import parse_query
+from latecomer.strategies.windows import slack_policies
 
 from tests.support import events
 from tests.support.lakes import load, whole_and_cut
@@ -75,7 +78,7 @@ def expected(table, spec):
         size=grid.size_us,
         slide=grid.slide_us,
         streams=2,
-        policy=MembershipStage.policies_of(spec, grid)[0],
+        policy=slack_policies(spec)[0],
         observe=observe,
         end=table.num_rows,
     )
@@ -114,10 +117,10 @@ def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element, recal
     run(lake, spec, rows_per_batch=100, flush=True)
     truth = expected(table, spec)
     first, final = sets(truth.on_time, spec), sets(truth.final, spec)
-    assert found(views.view(lake, spec, "on_time")) == first
-    assert set(views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
+    assert found(result_views.view(lake, spec, "on_time")) == first
+    assert set(result_views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
     repair(lake, spec, flush=True)
-    assert found(views.results(lake, spec)) == final and len(first) < len(final)
+    assert found(result_views.results(lake, spec)) == final and len(first) < len(final)
     ledger = books.ledger(lake, spec).to_pylist()
     assert sum(r["expected"] for r in ledger) == len(final) and sum(r["on_time"] for r in ledger) == len(first)
     if spec.strategy.name == "mcf":
@@ -138,7 +141,7 @@ def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spar
     (seen,) = MembershipStage(spec, spark, lake).history(table.num_rows)
     on_time = {each.window: each.total - each.lost(slack_s * 1_000_000) for each in seen}
     for name, numbers in (("on_time", on_time), ("results", {each.window: each.total for each in seen})):
-        windows = [start // spec.window.slide_us for start, _ in found(views.view(lake, spec, name))]
+        windows = [start // spec.window.slide_us for start, _ in found(result_views.view(lake, spec, name))]
         ended = [window for window in windows if window <= max(numbers)]  # stream time has not passed the others
         assert Counter(ended) == +Counter(numbers) and len(windows) - len(ended) < 5, name
 
@@ -195,7 +198,7 @@ def test_whole_numbers_and_decimals_are_compared_by_value(lake, tmp_path):
             text = f"name: {name}\nkind: membership\nstreams: {{{streams}}}\nelement: k\nwindow: 4 s\nstrategy: {strategy}\n"
             spec = parse_query(text)
             run(lake, spec, flush=True)
-            assert set(views.results(lake, spec)["element"].to_pylist()) == wanted, (streams, strategy)
+            assert set(result_views.results(lake, spec)["element"].to_pylist()) == wanted, (streams, strategy)
     spec = parse_query("name: w\nkind: membership\nstreams: {x: c, y: a}\nelement: k\nwindow: 4 s\n")
     run(lake, spec, flush=True)
     for text, often in (("2", 1), ("1", 0), (str(2**63 - 1), 0)):
@@ -210,7 +213,9 @@ def test_instants_with_and_without_a_zone_are_compared(lake, tmp_path):
         ingest(lake, [str(tmp_path / f"{stream}.parquet")], IngestOptions(stream=stream))
     spec = parse_query("name: q\nkind: membership\nstreams: {x: a, y: b}\nelement: k\nwindow: 4 s\n")
     run(lake, spec, flush=True)
-    assert [int(each.timestamp()) for each in views.results(lake, spec)["element"].to_pylist()] == [start // 1_000_000]
+    assert [int(each.timestamp()) for each in result_views.results(lake, spec)["element"].to_pylist()] == [
+        start // 1_000_000
+    ]
 
 
 def test_one_element_is_asked_for_by_its_own_type(tmp_path, spark):
@@ -248,7 +253,7 @@ def test_rows_that_where_leaves_out_are_no_elements_and_never_late(lake, tmp_pat
     second = [own and x < 4 for own, x in zip(mine, v, strict=True)]
     load(lake, table, tmp_path)
     run(lake, spec, rows_per_batch=60, flush=True)
-    late = set(views.view(lake, spec, "late")["seq"].to_pylist())
+    late = set(result_views.view(lake, spec, "late")["seq"].to_pylist())
     some = {seq for seq, pair in enumerate(zip(first, second, strict=True)) if any(pair)}
     assert late and late <= some and len(some) < sum(mine)
     repair(lake, spec, flush=True)
@@ -262,7 +267,7 @@ def test_rows_that_where_leaves_out_are_no_elements_and_never_late(lake, tmp_pat
         }
         for part in (first, second)
     ]
-    assert found(views.results(lake, spec)) == held[0] & held[1]
+    assert found(result_views.results(lake, spec)) == held[0] & held[1]
 
 
 def test_a_late_row_without_an_element_is_not_registered(lake, tmp_path):
@@ -287,4 +292,4 @@ def test_a_late_row_without_an_element_is_not_registered(lake, tmp_path):
     load(lake, table, tmp_path)
     spec = parse_query("name: q\nkind: membership\nstreams: {a: a, b: b}\nelement: x\nwindow: 10 s\n")
     run(lake, spec, flush=True)
-    assert small.read(lake, "late", "q")["seq"].to_pylist() == [6]
+    assert delta.read(lake, "late", "q")["seq"].to_pylist() == [6]

@@ -10,13 +10,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.baselines.membership import BloomFilter
-from latecomer.core.cuckoo import CuckooFilter
-from latecomer.core.windows import Grid
-from latecomer.jobs.bench import membership_spark as bench
-from latecomer.lake.location import Lake
-from latecomer.spark import membership, membership_filters, session
-from latecomer.spark.membership_filters import Filters, all_bits, filled, packed, passing
+from latecomer.baselines.membership.filters import BloomFilter
+from latecomer.bench import membership_spark as bench
+from latecomer.core.membership.cuckoo import CuckooFilter
+from latecomer.core.windows.grid import Grid
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine import tuning
+from latecomer.spark.engine.tuning import tune
+from latecomer.spark.membership import filters as membership_filters
+from latecomer.spark.membership import stage as membership
+from latecomer.spark.membership.filters import Filters, all_bits, filled, packed, passing
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
@@ -62,8 +65,8 @@ def test_split_windows_answer_as_whole_ones(tmp_path, spark, monkeypatch, split,
         assert found(tables["results"]) == sets(expected(table, spec).final, spec)
     monkeypatch.setattr(membership, "SHARD_ROWS", 1 << 18)
     monkeypatch.setattr(membership_filters, "PIECE_BYTES", 10)
-    monkeypatch.setattr(session, "ONE_TASK_ROWS", 0)
-    session.tune(spark, 1)
+    monkeypatch.setattr(tuning, "ONE_TASK_ROWS", 0)
+    tune(spark, 1)
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "7")
     try:

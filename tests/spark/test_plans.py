@@ -1,10 +1,11 @@
 """Micro-batches planned for many rows, for few, and for few in a lake of many give the same tables: only where work is done differs."""
 
 import pytest
-from latecomer.lake.location import Lake
-from latecomer.spark import session, topk
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine import tuning
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.spark.topk import stage
 from latecomer.specs.loading import parse_query
 
 from tests.support import events
@@ -28,10 +29,10 @@ QUERIES = {
 @pytest.mark.parametrize("name", QUERIES)
 def test_plans_for_few_and_many_rows_agree(tmp_path, spark, monkeypatch, name):
     table, spec = events.disordered(11, rows=220), parse_query(f"name: q\n{QUERIES[name]}\n")
-    monkeypatch.setattr(topk, "SAMPLED_PER_K", 2)
+    monkeypatch.setattr(stage, "SAMPLED_PER_K", 2)
     found = []
     for rows in (120, -1):  # the first 120 few, the next few in a lake of many; many both times
-        monkeypatch.setattr(session, "SMALL_ROWS", rows)
+        monkeypatch.setattr(tuning, "SMALL_ROWS", rows)
         lake = Lake(tmp_path / f"lake{rows}")
         load(lake, table, tmp_path)
         run(lake, spec, rows_per_batch=120, flush=True)

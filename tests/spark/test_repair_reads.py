@@ -3,9 +3,9 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.lake import views
+from latecomer.lake import result_views
 from latecomer.quality.checks import check
-from latecomer.spark import tables
+from latecomer.spark.engine import tables
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
@@ -42,7 +42,7 @@ def test_rows_between_far_apart_late_ones_are_not_read(lake, tmp_path, monkeypat
     load(lake, pa.table({"stream": stream, "event_ts": times, "k": keys, "v": values}), tmp_path)
     spec = parse_query(f"name: q\nkind: {kind}\n{QUERIES[kind]}")
     run(lake, spec, flush=True)
-    assert set(views.view(lake, spec, "late")["seq"].to_pylist()) == {ROWS, ROWS + 1}
+    assert set(result_views.view(lake, spec, "late")["seq"].to_pylist()) == {ROWS, ROWS + 1}
     read, events = [], tables.events
 
     def spied(*args, **bounds):

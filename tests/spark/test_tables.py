@@ -9,10 +9,12 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.lake import small
-from latecomer.lake.location import Lake
-from latecomer.spark import session, tables
-from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.lake import delta
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.tuning import tune
 from pyspark.sql import functions as F
 
 from tests.support import events
@@ -37,7 +39,7 @@ def test_events_inside_bounds(spark, lake, tmp_path, monkeypatch, how):
     seq, time = many_files(lake, tmp_path)
     monkeypatch.setattr(tables, "MOST_FILES", 0 if how == "delta" else 32)
     monkeypatch.setattr(tables, "FEW_BYTES", 5_000 if how == "wide" else 256 << 20)
-    session.tune(spark, 1 if how in ("few", "wide") else 1 << 40)
+    tune(spark, 1 if how in ("few", "wide") else 1 << 40)
     rng = np.random.default_rng(4)
     bounds = [(0, 600, None, None), (590, 999, None, None), (600, 700, None, None), (None, None, int(time.max()), None)]
     edges = [int(time[at]) + step for at in (0, 200, 599) for step in (0, 1)]
@@ -68,7 +70,7 @@ def test_results_wider_than_the_driver_may_take_are_written_by_spark(lake, tmp_p
         env=os.environ | {"SPARK_CONF_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = small.read(lake, "on_time", "wide")
+    found = delta.read(lake, "on_time", "wide")
     assert found.num_rows == rows
     assert set(found["other"].to_pylist()) == {"x" * 2_000}
 
@@ -76,7 +78,7 @@ def test_results_wider_than_the_driver_may_take_are_written_by_spark(lake, tmp_p
 def test_a_place_whose_name_looks_like_a_pattern(spark, tmp_path):
     lake = Lake(tmp_path / "a lake {x} *")
     seq, _ = many_files(lake, tmp_path)
-    session.tune(spark, 1 << 40)
+    tune(spark, 1 << 40)
     assert sorted(tables.events(spark, lake, "a", seq_from=7).toArrow()["seq"].to_pylist()) == seq[7:].tolist()
 
 
@@ -85,7 +87,7 @@ def test_what_only_delta_can_read_is_read_by_delta(spark, lake, tmp_path):
     place = f"delta.`{lake.spark_path('events', 'a')}`"
     spark.sql(f"alter table {place} set tblproperties ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"delete from {place} where seq % 10 = 3")
-    session.tune(spark, 1 << 40)
+    tune(spark, 1 << 40)
     found = tables.events(spark, lake, "a", seq_from=0, seq_to=600).toArrow()
     assert sorted(found["seq"].to_pylist()) == seq[seq % 10 != 3].tolist()
 
@@ -99,7 +101,7 @@ def generated(rows):
 def test_bounds_are_constants_only_of_code_that_is_next_to_the_scan(spark, lake, tmp_path):
     """Else each micro-batch would compile, and warm up, all that is done with its rows."""
     many_files(lake, tmp_path)
-    session.tune(spark, 1 << 40)
+    tune(spark, 1 << 40)
     spark.conf.set("spark.sql.adaptive.enabled", "false")
 
     def counted(first, cut):
@@ -114,7 +116,7 @@ def test_bounds_are_constants_only_of_code_that_is_next_to_the_scan(spark, lake,
     found = counted(137, tables.compiled_once).collect()
     assert sum(row[2] for row in found) == 100 and sum(row[1] for row in found) == sum(range(137, 237))
     assert tables.compiled_once(spark.range(0, 100, 1, 5)).rdd.getNumPartitions() == 5
-    session.tune(spark, 1 << 40)
+    tune(spark, 1 << 40)
 
 
 def test_an_expression_over_distinct_rows_is_that_over_all(spark):
@@ -130,7 +132,7 @@ def test_an_expression_over_distinct_rows_is_that_over_all(spark):
         "g": pa.array(rng.random(rows) < 0.5),
     }
     for tuned in (1, 1 << 40):
-        session.tune(spark, tuned)
+        tune(spark, tuned)
         for names in (["a"], ["b c"], ["f"], ["a", "b c", "g"], list(columns)):
             table = pa.table({name: columns[name] for name in names})
             sql = f"pmod(xxhash64({', '.join(f'`{name}`' for name in names)}), 7)"
@@ -162,6 +164,6 @@ def test_rows_of_an_old_file_before_files_without_a_match(spark, lake, tmp_path)
         place.mkdir()
         times = [START_US + day * 86_400_000_000, 946_684_800_000_000 if day else START_US]
         ingest(lake, [events.write(pa.table({"event_ts": times}), place / "in.parquet")], IngestOptions(stream="a"))
-    session.tune(spark, 1)
+    tune(spark, 1)
     found = tables.events(spark, lake, "a", low_us=START_US, high_us=START_US + 1).toArrow()
     assert sorted(found["seq"].to_pylist()) == [0, 1]

@@ -9,20 +9,22 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core.theta_window import expand
-from latecomer.core.windows import Grid, Observed
-from latecomer.lake import views
-from latecomer.lake.location import Lake
-from latecomer.quality import ledger as books
+from latecomer.core.theta_join.window_task import expand
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Observed
+from latecomer.lake import result_views
+from latecomer.lake.lake import Lake
+from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.reference.expressions import evaluate
-from latecomer.spark import theta_join
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.spark.theta_join import ThetaJoinStage
-from latecomer.specs.common import SpecError
+from latecomer.spark.theta_join import stage
+from latecomer.spark.theta_join.stage import ThetaJoinStage
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import parse_query
+from latecomer.strategies.windows import slack_policies
 
 from tests.support import events
 from tests.support.lakes import load, whole_and_cut
@@ -81,7 +83,7 @@ def expected(table, spec):
         size=grid.size_us,
         slide=grid.slide_us,
         streams=len(sources),
-        policy=ThetaJoinStage.policies_of(spec, grid)[0],
+        policy=slack_policies(spec)[0],
         observe=observe,
         end=table.num_rows,
     )
@@ -149,11 +151,11 @@ def test_rows_on_time_and_exact_after_repair(lake, tmp_path, spec):
     run(lake, spec, rows_per_batch=100, flush=True)
     truth = expected(table, spec)
     first = brute(truth.on_time, spec)
-    assert found(views.view(lake, spec, "on_time"), spec) == first
-    assert set(views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
+    assert found(result_views.view(lake, spec, "on_time"), spec) == first
+    assert set(result_views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
     repair(lake, spec, flush=True)
     final = brute(truth.final, spec)
-    assert found(views.results(lake, spec), spec) == final and len(first) < len(final)
+    assert found(result_views.results(lake, spec), spec) == final and len(first) < len(final)
     ledger = books.ledger(lake, spec).to_pylist()
     assert sum(r["expected"] for r in ledger) == len(final) and sum(r["on_time"] for r in ledger) == len(first)
 
@@ -190,11 +192,14 @@ def test_counts_after_each_of_many_repair_batches(tmp_path, spark, monkeypatch, 
     run(lakes[0], spec, flush=True)
     shutil.copytree(lakes[0].uri, lakes[1].uri)
     assert repair(lakes[0], spec, flush=True).batches > 10
-    monkeypatch.setattr(theta_join, "GROWS", 1 << 40)
+    monkeypatch.setattr(stage, "GROWS", 1 << 40)
     repair(lakes[1], spec, flush=True)
-    first, second = (views.view(lake, spec, "corrections") for lake in lakes)
+    first, second = (result_views.view(lake, spec, "corrections") for lake in lakes)
     assert first.equals(second) and first["revision"].to_numpy().max() >= 3
-    truth, last = Counter(row[0] for row in brute(expected(table, spec).final, spec)), views.results(lakes[0], spec)
+    truth, last = (
+        Counter(row[0] for row in brute(expected(table, spec).final, spec)),
+        result_views.results(lakes[0], spec),
+    )
     assert {start(row): row["matches"] for row in last.to_pylist() if row["matches"]} == truth
 
 
@@ -210,7 +215,7 @@ def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spar
     assert held == pytest.approx(ledger["rows_held_mean"][ledger["rows"] > 0].mean(), rel=0.2)
     on_time = {each.window: each.total - each.lost(slack_s * 1_000_000) for each in seen}
     for name, numbers in (("on_time", on_time), ("results", {each.window: each.total for each in seen})):
-        rows = views.view(lake, spec, name).to_pylist()
+        rows = result_views.view(lake, spec, name).to_pylist()
         counted = {start(row) // spec.window.slide_us: row["matches"] for row in rows}
         ended = {window: count for window, count in counted.items() if window <= max(numbers)}  # the others: not yet
         assert +Counter(ended) == +Counter(numbers) and len(counted) - len(ended) < 3, name
@@ -255,8 +260,8 @@ def test_ranges_that_a_flush_answered_and_the_next_arrival_corrects(lake, tmp_pa
         run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
     for area in ("on_time", "corrections"):
-        assert set(views.view(lake, spec, area)["published_seq"].to_pylist()) == {2}
-    assert sorted(expanded(views.results(lake, spec))) == [(times[0], 0, 1), (times[0], 0, 2)]
+        assert set(result_views.view(lake, spec, area)["published_seq"].to_pylist()) == {2}
+    assert sorted(expanded(result_views.results(lake, spec))) == [(times[0], 0, 1), (times[0], 0, 2)]
     assert not [each for each in check(lake, spec).failures if "twice" in each]
 
 
@@ -270,7 +275,7 @@ def test_all_methods_give_the_same_rows(lake, tmp_path):
         spec = query(strategy=strategy, conditions="[r.k <= s.v, r.k = s.k]", select=where)
         object.__setattr__(spec, "name", f"by_{strategy}")
         run(lake, spec, flush=True)
-        kept[strategy] = found(views.view(lake, spec, "on_time"), spec)
+        kept[strategy] = found(result_views.view(lake, spec, "on_time"), spec)
     assert len(kept["fast_theta_join"]) > 20
     for strategy, rows in kept.items():
         assert rows == kept["fast_theta_join"], strategy
@@ -320,12 +325,12 @@ def test_whole_numbers_beside_doubles_are_compared_as_sql_does(lake, tmp_path, c
     for strategy in ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product"):
         spec = replace(query(conditions=f"[{condition}]", strategy=strategy), name=strategy)
         run(lake, spec, flush=True)
-        result = views.results(lake, spec)
+        result = result_views.results(lake, spec)
         assert set(zip(*(result[f"{alias}_seq"].to_pylist() for alias in "rs"), strict=True)) == want, strategy
     spec = parse_query(
         f"name: joined\nkind: join\nstreams: {{r: a, s: b}}\nwindow: 5 s\nwhere: {condition}\n"
         "quality: {recall: 0.9, period: 10 s}\nstrategy: exact\n"
     )
     run(lake, spec, flush=True)
-    result = views.results(lake, spec)
+    result = result_views.results(lake, spec)
     assert set(zip(*(result[f"{alias}_seq"].to_pylist() for alias in "rs"), strict=True)) == want

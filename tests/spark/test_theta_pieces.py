@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.core import theta_plan
-from latecomer.core.theta_window import Operand, WindowJoin, expand
-from latecomer.spark import theta_join, theta_pieces
+from latecomer.core.theta_join import plan
+from latecomer.core.theta_join.window_task import Operand, WindowJoin, expand
+from latecomer.spark.theta_join import skew_partitions, stage
 
 from tests.spark.test_theta_join import OPS, SLIDING, brute, expected, query, start
 from tests.support import events
@@ -25,7 +25,7 @@ SIZES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, 
 def test_every_pair_that_can_match_meets_once(sizes, op, sign, role):
     """Also with a third stream, compared with one side of the condition that is cut, and with skew."""
     left, right = zip(*sizes, strict=True)
-    found = theta_pieces.shipping(op, left, right, 3, (0, 1), {2: (role, sign)})
+    found = skew_partitions.shipping(op, left, right, 3, (0, 1), {2: (role, sign)})
     parts = len(sizes)
 
     def places(alias, part, group):
@@ -65,7 +65,7 @@ def test_streams_that_are_linked_from_afar_are_where_they_match(op, drawn, seed)
         (Operand(a, f"a{a}{'vw'[x]}"), sign, Operand(b, f"a{b}{'vw'[y]}")) for a, x, sign, b, y in conditions
     )
     join = WindowJoin(("r", "s", "l", "t"), (0, 1, 2, 3), triples, ((),) * 4)
-    layout = theta_pieces.Layout.of(join, {f"a{a}{c}": "bigint" for a in range(4) for c in "vw"})
+    layout = skew_partitions.Layout.of(join, {f"a{a}{c}": "bigint" for a in range(4) for c in "vw"})
     place, cut = join.planned, join.conditions[join.planned]
     values = np.random.default_rng(seed).integers(0, 12, (4, 6, 2))
     cuts = [3, 6, 9]
@@ -74,7 +74,7 @@ def test_streams_that_are_linked_from_afar_are_where_they_match(op, drawn, seed)
         column = "vw".index(text.split("`")[1][2])
         parts[alias] = np.searchsorted(cuts, values[alias, :, column], "right")
     sizes = [np.bincount(parts[alias], minlength=4).tolist() for alias in layout.places]
-    found = theta_pieces.shipping(layout.op, *sizes, 4, layout.places, layout.links)
+    found = skew_partitions.shipping(layout.op, *sizes, 4, layout.places, layout.links)
     assert layout.op == cut[1] and 0 <= place < len(conditions)
 
     def codes(alias, row):
@@ -91,9 +91,9 @@ def test_a_chain_ships_its_far_streams_to_fewer_pieces():
     for signs, linked in (((">", ">", ">="), {2, 3}), ((">", ">", "<"), {2}), (("<", "=", "<="), {2, 3})):
         triples = tuple((Operand(i, f"v{i}"), sign, Operand(i + 1, f"v{i + 1}")) for i, sign in enumerate(signs))
         join = WindowJoin(("r", "s", "l", "t"), (0, 1, 2, 3), triples, ((),) * 4)
-        layout = theta_pieces.Layout.of(join, dict.fromkeys((f"v{i}" for i in range(4)), "double"))
+        layout = skew_partitions.Layout.of(join, dict.fromkeys((f"v{i}" for i in range(4)), "double"))
         assert set(layout.links) == linked
-        found = theta_pieces.shipping(layout.op, [10] * 8, [10] * 8, 4, layout.places, layout.links)
+        found = skew_partitions.shipping(layout.op, [10] * 8, [10] * 8, 4, layout.places, layout.links)
         size = 8 * found.spread
         copies = [sum(map(len, found.lists[alias * size : (alias + 1) * size])) / size for alias in (2, 3)]
         for alias, each in zip((2, 3), copies, strict=True):
@@ -102,7 +102,7 @@ def test_a_chain_ships_its_far_streams_to_fewer_pieces():
 
 def test_skew_is_cut_further():
     """One value in half of the window is more than one task, and no task holds all of both sides."""
-    found = theta_pieces.shipping("=", [10, 1000, 10, 10], [10, 30, 10, 10])
+    found = skew_partitions.shipping("=", [10, 1000, 10, 10], [10, 30, 10, 10])
     assert found.pieces == 5 and found.spread > 1
     halves = {tuple(found.lists[found.spread + h]) for h in range(found.spread)}
     assert len(halves) == 2 and all(len(half) == 1 for half in halves)
@@ -168,10 +168,10 @@ def compared(folder, monkeypatch, table, spec):
 def cut_into_pieces(monkeypatch, folder, table, spec, sizes):
     """The tables of a query whose windows of more than 6 rows are cut, repairs too."""
     seen = []
-    kept = theta_pieces.hot
-    monkeypatch.setattr(theta_plan, "PIECE_ROWS", 6)
-    monkeypatch.setattr(theta_join, "LINEAR_FACTOR", 1)
-    monkeypatch.setattr(theta_pieces, "hot", lambda *given: seen.append(kept(*given)) or seen[-1])
+    kept = skew_partitions.hot
+    monkeypatch.setattr(plan, "PIECE_ROWS", 6)
+    monkeypatch.setattr(stage, "LINEAR_FACTOR", 1)
+    monkeypatch.setattr(skew_partitions, "hot", lambda *given: seen.append(kept(*given)) or seen[-1])
     tables = whole_and_cut(folder, table, spec, sizes, stop=100)
     cut = [each.table.num_rows for each in seen if each is not None]
     assert len(cut) > 2 and sum(cut) > 8
@@ -206,22 +206,22 @@ def answered(results, spec):
 @pytest.mark.parametrize("most", [1, 7, 30, 1000])
 def test_a_task_takes_up_whole_windows_and_parts_the_small_ones(monkeypatch, most):
     """Any batches of sorted rows: every window is in one table, in order, and the small ones are numbered."""
-    monkeypatch.setattr(theta_pieces, "TOGETHER_ROWS", most)
+    monkeypatch.setattr(skew_partitions, "TOGETHER_ROWS", most)
     rng = np.random.default_rng(most)
     keys = np.sort(rng.integers(0, 12, 90))
     rows = pa.table({"m": keys, "wait_us": keys % 2, "at": np.arange(90)})
     cuts = [0, *np.sort(rng.integers(0, 90, 9)).tolist(), 90]
     batches = [rows.slice(a, b - a).combine_chunks().to_batches() for a, b in pairwise(cuts)]
     given = iter([batch for each in batches for batch in each])
-    tables = list(theta_pieces.whole_windows(given, ["m", "wait_us"]))
+    tables = list(skew_partitions.whole_windows(given, ["m", "wait_us"]))
     assert pa.concat_tables(tables).equals(rows)
     assert len(tables) == 1 if most == 1000 else len(tables) > 1
     seen = [set(each["m"].to_pylist()) for each in tables]
     assert sum(map(len, seen)) == len(set(keys.tolist()))
     counts = np.bincount(keys)
     for each in tables:
-        small, windows, alone = theta_pieces.by_size(each, ["m", "wait_us"], 7)
+        small, windows, alone = skew_partitions.by_size(each, ["m", "wait_us"], 7)
         numbers = windows["m"].to_numpy()
-        assert (numbers[small[theta_pieces.WINDOW].to_numpy()] == small["m"].to_numpy()).all()
+        assert (numbers[small[skew_partitions.WINDOW].to_numpy()] == small["m"].to_numpy()).all()
         assert (counts[numbers] <= 7).all() and all(table.num_rows > 7 for table in alone)
         assert small.num_rows + sum(table.num_rows for table in alone) == each.num_rows

@@ -5,17 +5,18 @@ from datetime import date
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core import thinning
-from latecomer.core.windows import Grid, Observed
-from latecomer.lake import small, views
-from latecomer.quality import ledger as books
+from latecomer.core.windows import group_sampling
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Observed
+from latecomer.lake import delta, result_views
+from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.spark.topk import policies_of
-from latecomer.specs.common import SpecError
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import parse_query
+from latecomer.strategies.windows import slack_policies
 
 from tests.support import events
 from tests.support.lakes import load, whole_and_cut
@@ -74,7 +75,7 @@ def expected(table, spec):
         return Observed(window, levels, counts.astype(float), float(len(waits)))
 
     return reference.run(
-        rows_of(table), size=grid.size_us, slide=grid.slide_us, streams=1, policy=policies_of(spec, grid)[0], observe=observe,
+        rows_of(table), size=grid.size_us, slide=grid.slide_us, streams=1, policy=slack_policies(spec)[0], observe=observe,
         end=table.num_rows,
     )  # fmt: skip
 
@@ -106,11 +107,11 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, k, gro
     run(lake, spec, rows_per_batch=140, flush=True)
     truth = expected(table, spec)
     first = answers(truth.on_time, spec)
-    assert found(views.view(lake, spec, "on_time"), spec) == first
-    assert set(views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
+    assert found(result_views.view(lake, spec, "on_time"), spec) == first
+    assert set(result_views.view(lake, spec, "late")["seq"].to_pylist()) == set(truth.late)
     repair(lake, spec, flush=True)
     final = answers(truth.final, spec)
-    assert found(views.results(lake, spec), spec) == final and final != first
+    assert found(result_views.results(lake, spec), spec) == final and final != first
     ledger = books.ledger(lake, spec).to_pylist()
     hits = sum(len(set(own) & set(first.get(key, []))) for key, own in final.items())
     assert sum(r["on_time"] for r in ledger) == hits and sum(r["expected"] for r in ledger) == sum(
@@ -124,11 +125,11 @@ def test_few_late_rows_whose_corrections_may_be_many_are_answered_once(lake, tmp
     table, spec, brought = data(3), query("min_topk", k, ""), list[str]()
     load(lake, table, tmp_path)
     run(lake, spec, flush=True)
-    append = small.append
-    monkeypatch.setattr(small, "append", lambda lake, area, *more: brought.append(area) or append(lake, area, *more))
+    append = delta.append
+    monkeypatch.setattr(delta, "append", lambda lake, area, *more: brought.append(area) or append(lake, area, *more))
     repair(lake, spec, flush=True)
     assert ("corrections" in brought) == here
-    assert found(views.results(lake, spec), spec) == answers(expected(table, spec).final, spec)
+    assert found(result_views.results(lake, spec), spec) == answers(expected(table, spec).final, spec)
 
 
 def test_a_column_named_as_a_fixed_one_is_refused_not_lost(lake, tmp_path):
@@ -138,7 +139,7 @@ def test_a_column_named_as_a_fixed_one_is_refused_not_lost(lake, tmp_path):
         run(lake, parse_query(text), flush=True)
     spec = parse_query(text + "select: [error as problem]\n")
     run(lake, spec, flush=True)
-    assert set(views.results(lake, spec)["problem"].to_pylist()) == {"none"}
+    assert set(result_views.results(lake, spec)["problem"].to_pylist()) == {"none"}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_a_column_named_as_rank_or_score_is_not_left_out_unsaid(lake, tmp_path, 
             run(lake, parse_query(text), flush=True)
         text += f"select: [{name} as place]\n"
     run(lake, parse_query(text), flush=True)
-    rows = views.results(lake, parse_query(text))
+    rows = result_views.results(lake, parse_query(text))
     assert (
         rows.num_rows and (rows["place"].to_pylist() if refused else rows["v"].to_pylist()) == rows["score"].to_pylist()
     )
@@ -172,7 +173,7 @@ def test_a_date_column_is_compared_with_days(lake, tmp_path):
         s == "a" and v is not None for s, v in zip(table["stream"].to_pylist(), table["v"].to_pylist(), strict=True)
     ]
     wanted = {n for n, day in enumerate(days) if day and of_a[n] and day.day in (14, 16, 17, 19)}
-    assert set(views.results(lake, spec)["n"].to_pylist()) == wanted and len(wanted) > 5
+    assert set(result_views.results(lake, spec)["n"].to_pylist()) == wanted and len(wanted) > 5
     assert check(lake, spec, audit=5).success
 
 
@@ -183,9 +184,9 @@ def test_any_cut_gives_the_same_tables(tmp_path, spark):
 
 
 def test_any_cut_gives_the_same_tables_where_some_groups_are_looked_at(tmp_path, spark, monkeypatch):
-    monkeypatch.setattr(thinning, "SAMPLED_GROUPS", 2)
-    monkeypatch.setattr(thinning, "CROWDED", 1)
-    monkeypatch.setattr(thinning, "COUNTED_BITS", 1)
+    monkeypatch.setattr(group_sampling, "SAMPLED_GROUPS", 2)
+    monkeypatch.setattr(group_sampling, "CROWDED", 1)
+    monkeypatch.setattr(group_sampling, "COUNTED_BITS", 1)
     table, spec = data(5, keys=60), query("calibrated", k=2)
     tables = whole_and_cut(tmp_path, table, spec, (90,), stop=170)
     assert found(tables["results"], spec) == answers(expected(table, query("none", k=2)).final, spec)

@@ -5,9 +5,10 @@ import itertools
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from latecomer.lake import views
-from latecomer.lake.location import Lake
-from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.lake import result_views
+from latecomer.lake.lake import Lake
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
@@ -31,10 +32,10 @@ def play(spec, rows, lake, tmp_path, cuts):
     for last in cuts:
         run(lake, spec, until_seq=last)
     run(lake, spec, flush=True)
-    on_time = views.view(lake, spec, "on_time").to_pylist()
-    late = views.view(lake, spec, "late")["seq"].to_pylist()
+    on_time = result_views.view(lake, spec, "on_time").to_pylist()
+    late = result_views.view(lake, spec, "late")["seq"].to_pylist()
     repair(lake, spec, flush=True)
-    return transcripts.Played(on_time, late, views.results(lake, spec).to_pylist())
+    return transcripts.Played(on_time, late, result_views.results(lake, spec).to_pylist())
 
 
 @pytest.mark.parametrize("name", transcripts.names())

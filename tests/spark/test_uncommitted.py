@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.lake import small, views
-from latecomer.lake.ingestions import columns, open_events
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.lake import delta, result_views
+from latecomer.lake.ingest_log import columns, open_events
 from latecomer.quality.checks import check
-from latecomer.spark import tables
-from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.engine import tables
 from latecomer.spark.run import run
-from latecomer.specs.common import SpecError
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import parse_query
 
 from tests.support import in_gateway
@@ -47,12 +48,12 @@ def test_columns_of_an_ingestion_that_never_counted_reach_no_query(lake, tmp_pat
     ingest(lake, [str(tmp_path / "a.csv")], of_s)
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
     assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
-    assert "extra" in small.shape(lake, "events", "s").names and "extra" not in columns(lake, "s").names
+    assert "extra" in delta.shape(lake, "events", "s").names and "extra" not in columns(lake, "s").names
     run(lake, query)
-    assert not {"extra", "code"} & set(views.results(lake, query).column_names)
+    assert not {"extra", "code"} & set(result_views.results(lake, query).column_names)
     ingest(lake, [str(tmp_path / "other.csv")], of_s)
     run(lake, query, flush=True)
-    found = views.results(lake, query).to_pylist()
+    found = result_views.results(lake, query).to_pylist()
     assert {(row["extra"], row["code"]) for row in found} == {(None, None), (7.75, "007")}
     assert not check(lake, query, audit=3).broken
 
@@ -70,7 +71,7 @@ def test_a_stream_of_which_no_row_counts_is_not_there(lake, tmp_path, spark):
         run(lake, query)
     ingest(lake, [str(tmp_path / "other.csv")], of_s)
     run(lake, query, flush=True)
-    assert views.results(lake, query)["m"].to_pylist()[:2] == [59.25, 119.25]
+    assert result_views.results(lake, query)["m"].to_pylist()[:2] == [59.25, 119.25]
     assert not check(lake, query, audit=3).broken
 
 
@@ -105,7 +106,7 @@ def test_a_version_before_a_killed_ingestion_is_read_however_old_it_is(lake, tmp
 def test_what_wakes_up_when_its_ingestion_was_taken_back_is_never_seen(lake, tmp_path, spark, few, monkeypatch):
     """It was asleep before its second table; meanwhile another took it back, and other content was committed to the first."""
     if not few:
-        monkeypatch.setattr("latecomer.spark.tables.FEW_ROWS", 10)
+        monkeypatch.setattr("latecomer.spark.engine.tables.FEW_ROWS", 10)
     for name, first, end in (("old", 0, 30), ("asleep", 30, 60), ("other", 60, 90), ("last", 90, 120)):
         (tmp_path / f"{name}.csv").write_text(minutes(first, end, "v"))
 
@@ -115,7 +116,7 @@ def test_what_wakes_up_when_its_ingestion_was_taken_back_is_never_seen(lake, tmp
     assert in_gateway.call(spark, *map(str, command), crash_at="ingest:planned").returncode == -signal.SIGKILL
     ingest(lake, [str(tmp_path / "other.csv")], IngestOptions(stream="s"))
     late = open_events(lake, "t").to_pyarrow_table().append_column("woke", pa.array([1] * 30))
-    assert small.append(lake, "events", "t", late, "ingest", 2)  # the number of what was planned and taken back
+    assert delta.append(lake, "events", "t", late, "ingest", 2)  # the number of what was planned and taken back
     assert open_events(lake, "t").to_pyarrow_table().num_rows == 30 and "woke" not in columns(lake, "t").names
     assert tables.events(spark, lake, "t").count() == 30
     ingest(lake, [str(tmp_path / "last.csv")], IngestOptions(stream="t"))

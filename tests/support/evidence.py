@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from latecomer.core.estimators import Recall, empirical_of
-from latecomer.core.histogram import IntervalStats, add_sparse, uncensor
+from latecomer.core.arrays.sparse_counts import add_sparse
+from latecomer.core.join.recall_estimators import Recall, empirical_of
+from latecomer.core.join.statistics import IntervalStats, uncensor
 
 
 def empirical(

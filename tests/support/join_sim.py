@@ -2,7 +2,7 @@
 
 It knows everything (all pairs, and what each would have needed) and shows a controller only what the data plane would
 have shown it: pairs whose earlier tuple is beyond the horizon are seen through the sample alone. The semantics are
-those of ``latecomer.core.histogram``; nothing here is shared with it except the two dataclasses, so that an error in
+those of ``latecomer.core.join.statistics``; nothing here is shared with it except the two dataclasses, so that an error in
 one shows against the other.
 
 Conventions (they reproduce the published table, see ``tests/core/test_calibrated.py``):
@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 import pytest
-from latecomer.core.histogram import IntervalStats, SideStats
+from latecomer.core.join.statistics import IntervalStats, SideStats
 
 UNDEFINED = np.iinfo(np.int64).min // 4
 """Stream time before both streams have spoken."""

@@ -6,13 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from latecomer.lake import journal, views
-from latecomer.lake.location import Lake
-from latecomer.quality import conservation, once
-from latecomer.quality import ledger as books
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.lake import journal, result_views
+from latecomer.lake.lake import Lake
+from latecomer.ledger import ledger as books
+from latecomer.quality import conservation, duplicates
 from latecomer.spark import repair as repairing
-from latecomer.spark import session
-from latecomer.spark.ingest import IngestOptions, ingest
+from latecomer.spark.engine import tuning
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 
@@ -28,7 +29,7 @@ def laws(lake: Lake, spec: Any) -> list[dict[str, Any]]:
     """The conservation laws as `check` reads them."""
     state = journal.run_state(lake, spec.name)
     reach = conservation.Reach.of(lake, spec.name, state)
-    results = once.stored(lake, spec, reach.filters())
+    results = duplicates.stored(lake, spec, reach.filters())
     assert results.more == 0, results.again
     return [*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]
 
@@ -37,7 +38,7 @@ def exported(lake: Lake, spec: Any) -> dict[str, pa.Table]:
     """Every table of a query, in its exported order; its books balance."""
     for law in laws(lake, spec):
         assert law["left"] == law["right"], law
-    tables = {name: views.view(lake, spec, name) for name in ("results", "on_time", "corrections", "late")}
+    tables = {name: result_views.view(lake, spec, name) for name in ("results", "on_time", "corrections", "late")}
     return tables | {"ledger": books.ledger(lake, spec)}
 
 
@@ -69,7 +70,7 @@ def whole_and_cut(folder: Any, table: pa.Table, spec: Any, sizes: tuple[int, ...
         lake = Lake(folder / f"lake{number}")
         with pytest.MonkeyPatch.context() as patched:
             if number == 0:
-                patched.setattr(session, "ONE_TASK_ROWS", 0)
+                patched.setattr(tuning, "ONE_TASK_ROWS", 0)
             load(lake, table, folder)
             if last:
                 patched.setattr(repairing, "MOST_LATE", 20)

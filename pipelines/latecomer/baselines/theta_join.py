@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.theta_edges import Comparison, Query, Step, Streams
-from latecomer.core.theta_kernels import stable_order
-from latecomer.core.theta_plan import PARTITIONS, check, rounds_of
-from latecomer.core.theta_ranks import Side, Stats
+from latecomer.core.theta_join.edges import Comparison, Query, Step, Streams
+from latecomer.core.theta_join.kernels import stable_order
+from latecomer.core.theta_join.plan import PARTITIONS, check, rounds_of
+from latecomer.core.theta_join.ranks import Side, Stats
 
 Int64 = NDArray[np.int64]
 Pairs = tuple[Int64, Int64]
@@ -42,7 +42,7 @@ def cross_product(
     partitions: int = PARTITIONS,
     stats: Stats | None = None,
 ) -> list[Int64]:
-    """Every pair is formed and tested. Signature, result and errors as `latecomer.core.theta_join.rows`.
+    """Every pair is formed and tested. Signature, result and errors as `latecomer.core.theta_join.join.rows`.
 
     Every partition of the left side receives all of the right side.
     """
@@ -65,7 +65,7 @@ def one_bucket(
 ) -> list[Int64]:
     """The matrix of pairs is cut into near-square cells; a row goes to a random row or column of cells.
 
-    Signature, result and errors as `latecomer.core.theta_join.rows`; `seed` fixes the random assignment, which the
+    Signature, result and errors as `latecomer.core.theta_join.join.rows`; `seed` fixes the random assignment, which the
     result does not depend on. With p partitions there are a x b <= p cells, the pair (a, b) that copies fewest rows.
     """
 
@@ -96,7 +96,7 @@ def cfs(
 ) -> list[Int64]:
     """Cross filter, global sort, p partitions per side, every partition with every other.
 
-    Signature, result and errors as `latecomer.core.theta_join.rows`; the first condition between two relations is the
+    Signature, result and errors as `latecomer.core.theta_join.join.rows`; the first condition between two relations is the
     one that filters and sorts. The order of results is no part of the method: without `ordered` they stay as found.
     """
 

@@ -23,3 +23,7 @@ def running_max(values: NDArray[np.int64], carry: int = NEVER) -> NDArray[np.int
 def stream_time(max_ts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """`T`: the least of the streams' running maxima; `NEVER` until each stream has spoken."""
     return np.minimum.reduce(max_ts)
+
+
+EARLIEST_US, LATEST_US = -60_000_000_000_000_000, 250_000_000_000_000_000
+"""Event times that Spark's timestamps hold with room to add a window (years 68 to 9892); bounds beyond them are left out, and `ingest` takes in no later ones."""

@@ -15,11 +15,13 @@ from typing import Any
 import click
 
 from latecomer import __version__
-from latecomer.jobs import text
-from latecomer.jobs.outcomes import Group, end_on_term
+from latecomer.ingest.options import IngestOptions
+from latecomer.jobs import formatting
+from latecomer.jobs.exit_codes import Group, end_on_term
 from latecomer.specs import streams as stream_files
-from latecomer.specs.common import NAME, SpecError, counted
+from latecomer.specs.errors import SpecError, counted
 from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.names import NAME
 from latecomer.specs.spec import Spec
 
 QUERY = click.argument("query", type=click.Path(path_type=Path))
@@ -137,11 +139,11 @@ def ingest(
     files; they follow everything ingested before. A file whose content was ingested before is skipped; one that has grown
     since comes in again with all its rows, and is named. Rows that cannot be used go to quarantine.
     """
-    from latecomer.lake.location import Lake
-    from latecomer.spark import ingest as stage
-    from latecomer.specs.common import parse_duration
+    from latecomer.ingest import ingest as stage
+    from latecomer.lake.lake import Lake
+    from latecomer.specs.durations import parse_duration
 
-    options = stage.IngestOptions(
+    options = IngestOptions(
         stream=stream,
         by=by,
         format=format_,
@@ -160,7 +162,7 @@ def ingest(
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     }
 
-    def own(asked: stage.IngestOptions) -> stage.IngestOptions:
+    def own(asked: IngestOptions) -> IngestOptions:
         name = f"_by_{asked.by}" if asked.stream is None else asked.stream
         file = None if streams is None else stream_files.file_of(streams, name)
         found = {} if file is None else stream_files.load_stream(file)
@@ -181,20 +183,20 @@ def ingest(
             "changed_files": done.changed_files,
             "seq_from": done.seq_from,
             "seq_to": done.seq_to,
-            "event_from": None if done.event_times_us is None else text.instant(done.event_times_us[0]),
-            "event_to": None if done.event_times_us is None else text.instant(done.event_times_us[1]),
+            "event_from": None if done.event_times_us is None else formatting.instant(done.event_times_us[0]),
+            "event_to": None if done.event_times_us is None else formatting.instant(done.event_times_us[1]),
             "seconds": round(done.seconds, 3),
         },
         f"ingested {counted(sum(done.rows_ingested.values()), 'row')} into {counted(len(done.rows_ingested), 'stream')}, "
         f"put {quarantined:,} into quarantine, skipped {counted(len(done.skipped_files), 'file')} ingested before "
         f"({done.seconds:.1f} s)"
-        + text.event_times(done.event_times_us)
+        + formatting.event_times(done.event_times_us)
         + "".join(f"\n  {count:,} into quarantine: {reason}" for reason, count in list(done.reasons.items())[:5])
-        + text.listed(
+        + formatting.listed(
             done.left_out_files,
             "left out, of unknown type, or folders (to ingest them, name them, files with --format; or say --recursive)",
         )
-        + text.listed(
+        + formatting.listed(
             done.changed_files,
             "files were ingested before with other content or options (if they grew, their earlier rows are now there twice)",
         ),
@@ -240,9 +242,9 @@ def run(
 
     Results are published as soon as the query's quality allows; rows that come too late for that are registered.
     """
-    from latecomer.jobs import element as elements
-    from latecomer.lake.ingestions import quarantined
-    from latecomer.lake.location import Lake
+    from latecomer.jobs import membership_lookup as elements
+    from latecomer.lake.ingest_log import quarantined
+    from latecomer.lake.lake import Lake
     from latecomer.spark import run as runner
 
     spec = _load(query)
@@ -277,8 +279,8 @@ def run(
 @JSON
 def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     """Correct the results for late rows, until they are exact."""
-    from latecomer.lake.ingestions import quarantined
-    from latecomer.lake.location import Lake
+    from latecomer.lake.ingest_log import quarantined
+    from latecomer.lake.lake import Lake
     from latecomer.spark import repair as runner
 
     spec = _load(query)
@@ -313,7 +315,7 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
     In `results` they are the next revision of each window's answer, `repaired`, published by the last row that was stored.
     Running it twice changes nothing. Joins have no windows to backfill: repair makes them exact.
     """
-    from latecomer.lake.location import Lake
+    from latecomer.lake.lake import Lake
     from latecomer.spark import backfill as runner
 
     spec = _load(query)
@@ -337,7 +339,7 @@ def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
 
     For strategies that adapt, of joins (how long to retain rows) and of windows (how long to wait). Later micro-batches use it.
     """
-    from latecomer.lake.location import Lake
+    from latecomer.lake.lake import Lake
     from latecomer.spark import adapt as runner
 
     spec = _load(query)
@@ -377,7 +379,7 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     Of the periods 95% have to reach the target, less what chance takes from a small number: "in 21 of 24 periods". A
     period whose late rows await repair is not judged yet.
     """
-    from latecomer.lake.location import Lake
+    from latecomer.lake.lake import Lake
     from latecomer.quality import checks
 
     spec = _load(query)
@@ -435,13 +437,13 @@ def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: b
 
     Rows are sorted; timestamps are in UTC, to the microsecond.
     """
-    from latecomer.lake import views
-    from latecomer.lake.location import Lake
-    from latecomer.quality import ledger as books
+    from latecomer.lake import result_views
+    from latecomer.lake.lake import Lake
+    from latecomer.ledger import ledger as books
 
     spec, lake = _load(query), Lake(lake_uri)
-    rows = books.ledger(lake, spec) if table_name == "ledger" else views.view(lake, spec, table_name)
-    views.write_file(rows, target)
+    rows = books.ledger(lake, spec) if table_name == "ledger" else result_views.view(lake, spec, table_name)
+    result_views.write_file(rows, target)
     _report(as_json, {"rows": rows.num_rows, "file": str(target)}, f"{rows.num_rows:,} rows to {target}")
 
 
@@ -457,8 +459,8 @@ def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> Non
     have held, and which was used. A theta join also shows its plan, a membership what its filters saved; where they promise nothing,
     that alone.
     """
-    from latecomer.jobs import explain as job
-    from latecomer.lake.location import Lake
+    from latecomer.jobs.explain import explain as job
+    from latecomer.lake.lake import Lake
 
     spec = _load(query)
     curve = job.explain(Lake(lake_uri), spec, plot=plot)
@@ -474,9 +476,9 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> 
 
     Exit code 2 where one of them has a mistake. For a repository of queries, before they reach Airflow.
     """
-    from latecomer.lake import schemas
-    from latecomer.lake.location import Lake
-    from latecomer.specs.common import SpecError
+    from latecomer.lake import stream_schemas
+    from latecomer.lake.lake import Lake
+    from latecomer.specs.errors import SpecError
 
     lake = None if lake_uri is None else Lake(lake_uri)
     problems: dict[str, str] = {}
@@ -484,7 +486,7 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> 
         try:
             spec = _load(query)
             if lake is not None:
-                schemas.check(lake, spec)
+                stream_schemas.check(lake, spec)
         except SpecError as error:
             problems[str(query)] = str(error)
     if problems and not as_json:
@@ -503,7 +505,7 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> 
 def status(lake_uri: str, only: tuple[str, ...], as_json: bool) -> None:
     """Show streams, queries, rows, backlog, last run and check."""
     from latecomer.jobs import status as job
-    from latecomer.lake.location import Lake
+    from latecomer.lake.lake import Lake
 
     found = job.status(Lake(lake_uri), only)
     _report(as_json, found, job.render(found))
@@ -522,7 +524,7 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
     """
     from latecomer.lake import forget as job
     from latecomer.lake.errors import InputError
-    from latecomer.lake.location import Lake
+    from latecomer.lake.lake import Lake
 
     lake = Lake(lake_uri)
     name = query if NAME.fullmatch(query) else _load(Path(query)).name
@@ -560,9 +562,9 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
 
     NAME is join, aggregate, topk, theta_join or membership. Writes figures (PNG and CSV) and summary.json.
     """
-    from latecomer.jobs import bench as benches
+    from latecomer import bench as benches
     from latecomer.lake.errors import InputError
-    from latecomer.specs.common import did_you_mean
+    from latecomer.specs.errors import did_you_mean
 
     if name not in benches.NAMES:
         raise InputError("bench", name, "is not a benchmark", did_you_mean(name, benches.NAMES))
@@ -591,9 +593,9 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
 @JSON
 def init(folder: Path, example: bool, as_json: bool) -> None:
     """Make a project folder: one query file per kind, landing folders."""
-    from latecomer.jobs import skeleton
+    from latecomer.jobs import init_project
 
-    lines = skeleton.make(folder, example)
+    lines = init_project.make(folder, example)
     _report(as_json, {"folder": str(folder), "made": lines}, "\n".join(lines))
 
 

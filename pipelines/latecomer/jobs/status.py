@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from latecomer.core.state import OtherVersion
-from latecomer.jobs import text
-from latecomer.lake import journal, small, views
+from latecomer.jobs import formatting
+from latecomer.lake import delta, journal, result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import half_forgotten
-from latecomer.lake.location import Lake
-from latecomer.specs.common import NAME, counted
+from latecomer.lake.lake import Lake
+from latecomer.specs.errors import counted
+from latecomer.specs.names import NAME
 
 
 def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
     InputError
         One of `only` is no name that a query can have.
     """
-    from latecomer.lake.ingestions import by_stream, committed_seq
+    from latecomer.lake.ingest_log import by_stream, committed_seq
 
     for name in only:
         if not NAME.fullmatch(name):
@@ -39,7 +40,7 @@ def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
             found = _query(lake, name, available)
         except (OtherVersion, InputError, DeltaError, pa.ArrowException, OSError) as error:
             # what cannot be read of one query hides no other
-            found = {"query": name, "problem": text.one_line(str(error))}
+            found = {"query": name, "problem": formatting.one_line(str(error))}
         if found is not None:
             queries.append(found)
     streams = {
@@ -60,7 +61,7 @@ def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
     state = journal.load_state(lake, name)
     if state is None:
         return None
-    pending = views.pending(lake, name, state.seq_to)  # those of a micro-batch that is at work do not count yet
+    pending = result_views.pending(lake, name, state.seq_to)  # those of a micro-batch that is at work do not count yet
     return {
         "query": name,
         "processed_to": state.seq_to,
@@ -80,19 +81,19 @@ def _backlog(lake: Lake, state: journal.RunState, available: int) -> int:
     if state.asked is None or state.seq_to >= available:
         return max(available - state.seq_to, 0)
     new = (pc.field("seq") >= state.seq_to) & (pc.field("seq") < available)
-    return sum(small.count(lake, "events", stream, new) for stream in {stream for _, stream in state.asked["streams"]})
+    return sum(delta.count(lake, "events", stream, new) for stream in {stream for _, stream in state.asked["streams"]})
 
 
 def _written(lake: Lake, query: str) -> str | None:
     """When the query's state was last committed, UTC."""
-    table = small.open_table(lake, "state", query)
+    table = delta.open_table(lake, "state", query)
     if table is None:
         return None
     return _iso(table.history(1)[0]["timestamp"] / 1000)
 
 
 def _checked(lake: Lake, query: str) -> str | None:
-    rows = small.read(lake, "checks", query)
+    rows = delta.read(lake, "checks", query)
     if rows is None or not rows.num_rows:
         return None
     row = rows.to_pylist()[0]
@@ -114,7 +115,7 @@ def render(found: dict[str, Any]) -> str:
         for name, totals in sorted(found["streams"].items())
     ]
     if streams:
-        lines += ["", text.table(("stream", "rows", "quarantined", "last_event"), streams)]
+        lines += ["", formatting.table(("stream", "rows", "quarantined", "last_event"), streams)]
     header = (
         "query",
         "rows_read",
@@ -129,7 +130,7 @@ def render(found: dict[str, Any]) -> str:
     shown = [query for query in found["queries"] if "problem" not in query]
     rows = [(q["query"], *(_cell(q.get(key)) for key in header[1:])) for q in shown]
     lines += (
-        ["", text.table(header, rows)]
+        ["", formatting.table(header, rows)]
         if rows
         else ["", "no query has been run yet"]
         if not (found["queries"] or found.get("never_run"))

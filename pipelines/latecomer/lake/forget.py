@@ -13,11 +13,11 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from latecomer.lake import crash, small
+from latecomer.lake import crash_points, delta
 from latecomer.lake.errors import InputError
+from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import Lake
-from latecomer.specs.common import did_you_mean
+from latecomer.specs.errors import did_you_mean
 
 OF_A_QUERY = (
     "on_time",
@@ -70,12 +70,12 @@ def forget(lake: Lake, query: str) -> dict[str, int | None]:
         own = [leases.enter_context(Lease(lake, f"{writer}-{query}")) for writer in WRITERS]
         found = held(lake, query)
         if found or lake.exists(_MARKER, query):
-            small.append(lake, _MARKER, query, pa.table({"query": [query]}), "forget", 0)
-            crash.point("forget:marked")
+            delta.append(lake, _MARKER, query, pa.table({"query": [query]}), "forget", 0)
+            crash_points.point("forget:marked")
             for area in (*found, _MARKER):
                 for lease in own:
                     lease.confirm()
-                small.drop(lake, area, query)
+                delta.drop(lake, area, query)
         return found
 
 
@@ -107,6 +107,6 @@ def _is_there(lake: Lake, area: str, query: str) -> bool:
 
 def _rows(lake: Lake, area: str, query: str) -> int | None:
     try:
-        return small.count(lake, area, query)
+        return delta.count(lake, area, query)
     except (DeltaError, pa.ArrowException, OSError):
         return None

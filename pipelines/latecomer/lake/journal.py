@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.state import OtherVersion
-from latecomer.lake import small, stored
+from latecomer.lake import delta, state_json
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.forget import refuse_forgotten
-from latecomer.lake.location import Lake
-from latecomer.specs.differences import differences
+from latecomer.lake.lake import Lake
+from latecomer.specs.diff import differences
 from latecomer.specs.spec import Spec
 
 STATE_FORMAT = 1
@@ -64,11 +64,11 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
         With `spec`: the query that wrote it asked something else. Or it is half forgotten.
     """
     refuse_forgotten(lake, query)
-    table = small.read(lake, "state", query)
+    table = delta.read(lake, "state", query)
     if table is None or table.num_rows == 0:
         return None
     where = f"state of {query}"
-    row = stored.Stored(table.to_pylist()[0], where)
+    row = state_json.Stored(table.to_pylist()[0], where)
     _check_format(row.get("format", 1), where)
     # absent where an earlier version wrote it
     asked = json.loads(row.get("asked") or "null")
@@ -79,8 +79,8 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
         row["seq_to"],
         row["flushed"],
         row["fingerprint"],
-        stored.loads(row["stage"], where),
-        stored.loads(row["counts"], where),
+        state_json.loads(row["stage"], where),
+        state_json.loads(row["counts"], where),
         {int(period): (rows, wait) for period, (rows, wait) in json.loads(row.get("released") or "{}").items()},
         asked,
     )
@@ -139,7 +139,7 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
         "released": json.dumps(state.released),
         "asked": json.dumps(state.asked, separators=(",", ":")),
     }
-    small.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number)
+    delta.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number)
 
 
 def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any])
         There is one: another process took over, after this one last looked.
     """
     area, row = _PLANS[writer], _row(number, what)
-    if not small.append(lake, area, query, pa.Table.from_pylist([row], schema=_PLAN), writer, number):
+    if not delta.append(lake, area, query, pa.Table.from_pylist([row], schema=_PLAN), writer, number):
         if planned(lake, query, writer, number) is not None:
             raise LeaseLost(f"{writer}-{query}", "another process")
         _replan(lake, query, writer, row)
@@ -169,22 +169,22 @@ def _row(number: int, what: dict[str, Any]) -> dict[str, Any]:
 def _replan(lake: Lake, query: str, writer: str, row: dict[str, Any]) -> None:
     """Record a plan in place of the one that has its number."""
     area, again = _PLANS[writer], f"{writer}_again"
-    last = small.last_version(lake, area, query, again)
+    last = delta.last_version(lake, area, query, again)
     version = 0 if last is None else last + 1
-    small.append(lake, area, query, pa.Table.from_pylist([row | {"again": version}], schema=_AGAIN), again, version)
+    delta.append(lake, area, query, pa.Table.from_pylist([row | {"again": version}], schema=_AGAIN), again, version)
 
 
 def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] | None:
     """The plan of that number, if one was recorded; the last of them."""
-    done = small.last_version(lake, _PLANS[writer], query, writer)
+    done = delta.last_version(lake, _PLANS[writer], query, writer)
     if done is None or done < number:
         return None
-    rows = small.read(lake, _PLANS[writer], query, filter=pc.field("number") == number)
+    rows = delta.read(lake, _PLANS[writer], query, filter=pc.field("number") == number)
     if rows is None or rows.num_rows == 0:
         return None
     last = max(rows.to_pylist(), key=lambda row: -1 if row.get("again") is None else row["again"])
     where = f"plan of {query}"
-    found: dict[str, Any] = stored.loads(last["plan"], where)
+    found: dict[str, Any] = state_json.loads(last["plan"], where)
     _check_format(found.pop("format", 1), where)
     return None if found.get("taken_back") else found
 

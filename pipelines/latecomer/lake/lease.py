@@ -22,10 +22,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from latecomer.lake import small
+from latecomer.lake import delta
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld, LeaseLost, is_full
-from latecomer.lake.housekeeping import tend
-from latecomer.lake.location import Lake
+from latecomer.lake.lake import Lake
+from latecomer.lake.maintenance import tend
 
 RENEW_S = 15.0
 EXPIRY_S = 60.0
@@ -176,7 +176,7 @@ class Lease:
         }
         data = pa.Table.from_pylist([row], schema=_SCHEMA)
         try:
-            small.commit(self._lake, "lease", self._name, table, data)
+            delta.commit(self._lake, "lease", self._name, table, data)
         except (CommitFailedError, DeltaError, FileExistsError, OSError) as error:
             self._refused = error
             return False

@@ -27,12 +27,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import ingestions, journal, small, views
+from latecomer.lake import delta, ingest_log, journal, result_views
 from latecomer.lake.errors import InputError, LatecomerError
-from latecomer.lake.housekeeping import tend
-from latecomer.lake.location import Lake
-from latecomer.quality import conservation, once, promise, words
-from latecomer.quality import ledger as books
+from latecomer.lake.lake import Lake
+from latecomer.lake.maintenance import tend
+from latecomer.ledger import ledger as books
+from latecomer.ledger.join_ledger import repaired
+from latecomer.quality import conservation, duplicates, messages, promise
 from latecomer.quality import report as pages
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.spec import Spec
@@ -50,7 +51,7 @@ class CheckOutcome:
     Attributes
     ----------
     results
-        Per expectation what :func:`latecomer.quality.words.describe` says of it.
+        Per expectation what :func:`latecomer.quality.messages.describe` says of it.
     report
         The page, where one was written.
     periods, unjudged, pending
@@ -69,7 +70,7 @@ class CheckOutcome:
     @property
     def to_judge(self) -> str:
         """What could not be judged, in words."""
-        return words.unjudged(self.unjudged, self.periods, self.pending)
+        return messages.unjudged(self.unjudged, self.periods, self.pending)
 
     @property
     def success(self) -> bool:
@@ -122,7 +123,7 @@ def check(
     state = journal.state_for(lake, spec)
     ledger = books.ledger(lake, spec, state).to_pandas()
     reach = conservation.Reach.of(lake, spec.name, state)
-    results = once.stored(lake, spec, reach.filters())
+    results = duplicates.stored(lake, spec, reach.filters())
     wrong = _wrong_before(lake, spec.name)
     audited = _audited(lake, spec, state, reach, list(wrong), audit, progress) if audit else {}
     frames = {
@@ -138,8 +139,8 @@ def check(
         _validate(spec, frames, report_dir, state.counts["rows_read"]),
         periods=len(ledger),
         unjudged=len(ledger) - len(promise.known(ledger)),
-        pending=views.pending(lake, spec.name, state.seq_to),
-        silent=words.silent(frames["streams"][frames["streams"]["behind_us"] > LONG * spec.period_us]),
+        pending=result_views.pending(lake, spec.name, state.seq_to),
+        silent=messages.silent(frames["streams"][frames["streams"]["behind_us"] > LONG * spec.period_us]),
     )
     if report_dir is not None:
         page = pages.write(report_dir, spec, state.counts, ledger, outcome.results, outcome.to_judge, outcome.silent)
@@ -157,7 +158,7 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audite
     """
     if lake.unwritable() is not None or not _is_there(lake, spec.name, seq_to):
         return True
-    last = small.last_version(lake, "checks", spec.name, "check")
+    last = delta.last_version(lake, "checks", spec.name, "check")
     periods = _wrong_before(lake, spec.name) | audited  # another check may have audited others meanwhile
     row = {
         "checked": time.time(),
@@ -169,7 +170,7 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audite
     }
     number = 0 if last is None else last + 1
     try:
-        if not small.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number):
+        if not delta.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number):
             return False
         tend(lake, [("checks", spec.name)])
     except DeltaError:  # what the other check found is as good, but for an audit
@@ -198,19 +199,19 @@ def _audited(
     """A row per audited period, `most` of them; first of all those that an earlier audit found `wrong`, which they are until then."""
     from latecomer.spark.audit import audit
 
-    books = small.read(lake, "ledger", spec.name)
+    books = delta.read(lake, "ledger", spec.name)
     closed = np.empty(0, np.int64)
     if books is not None:
         counts = ("published", "rows") if "published" in books.column_names else ("on_time", "late_rows")
         some = books.filter((pc.field(counts[0]) > 0) | (pc.field(counts[1]) > 0))
         closed = np.unique(some["period_start"].cast(pa.int64()).to_numpy())
     # of windows whose rows were all late no micro-batch has kept a book
-    mended = [period for period, count in views.repaired(lake, spec.name).items() if count > 0]
+    mended = [period for period, count in repaired(lake, spec.name).items() if count > 0]
     closed = np.union1d(closed, np.array(mended, np.int64))
     closed = np.setdiff1d(closed, np.array(wrong, np.int64))
     if not len(closed) and not wrong:
         progress(f"{spec.name}: nothing to audit, no period with rows is closed yet")
-    last = small.last_version(lake, "checks", spec.name, "check")
+    last = delta.last_version(lake, "checks", spec.name, "check")
     order = [*wrong, *np.random.default_rng(0 if last is None else last + 1).permutation(closed).tolist()]
     found = audit(lake, spec, state, reach.filters(), reach.closed_to, order, most, progress) if order else []
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -223,7 +224,7 @@ def _audited(
             "extra": each.extra,
             "other": each.other,
             "wrong": each.missing + each.extra + each.other,
-            "some": words.differing(each.some),
+            "some": messages.differing(each.some),
             "audited": now,
         }
         for each in found
@@ -232,7 +233,7 @@ def _audited(
 
 def _wrong_before(lake: Lake, query: str) -> dict[int, dict[str, Any]]:
     """Rows of `_audited` that the last check knew to be wrong."""
-    last = small.read(lake, "checks", query)
+    last = delta.read(lake, "checks", query)
     if last is None or "wrong" not in last.column_names:
         return {}
     rows = json.loads(last["wrong"][0].as_py() or "[]")
@@ -242,7 +243,7 @@ def _wrong_before(lake: Lake, query: str) -> dict[int, dict[str, Any]]:
 def _heard(lake: Lake, spec: Spec) -> pd.DataFrame:
     """One row per stream, where there are several: its latest event time, in words, and how far it is behind the latest of all, us, which is that of stream `ahead`."""
     streams = {stream for _, stream in spec.streams}
-    known = ingestions.last_events(lake) if len(streams) > 1 else {}
+    known = ingest_log.last_events(lake) if len(streams) > 1 else {}
     names = sorted(streams & known.keys())
     ahead = max(names, key=lambda stream: known[stream], default="")
     rows = [
@@ -257,11 +258,11 @@ def _by_day(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(period_start=rows["period_start"].astype(str)) if len(rows) else rows
 
 
-def _standing(results: once.Stored) -> pd.DataFrame:
+def _standing(results: duplicates.Stored) -> pd.DataFrame:
     """One row: how many result rows there are, how many of them are not there twice, and some that are, in words."""
     written = sum(results.rows.values())
     frame = {"rows": [written], "distinct": [written - results.more], "names": [", ".join(results.keys)]}
-    return pd.DataFrame(frame | {"some": [words.some_of(results.again)]})
+    return pd.DataFrame(frame | {"some": [messages.some_of(results.again)]})
 
 
 def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | None, rows_in: int) -> CheckOutcome:
@@ -293,7 +294,7 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | No
             )
             found = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
             for validation in found.run_results.values():
-                results += [words.describe(spec, subject, each, frame, allowed) for each in validation.results]
+                results += [messages.describe(spec, subject, each, frame, allowed) for each in validation.results]
     return CheckOutcome(results)
 
 

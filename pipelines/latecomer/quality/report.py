@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from latecomer.core.time import FOREVER
-from latecomer.lake.whole import whole
-from latecomer.quality import promise, words
+from latecomer.lake.atomic_file import whole
+from latecomer.quality import messages, promise
 from latecomer.specs.spec import Spec
 
 _STYLE = """
@@ -143,7 +143,7 @@ def _completeness(ledger: pd.DataFrame) -> tuple[str, str]:
     if not expected:
         return "not known yet", "not known yet"
     shares = [float((known[name] * weight).sum()) / expected for name in ("achieved_on_time", "achieved_final")]
-    before, after = (words.beside(value, 1.0) for value in shares)
+    before, after = (messages.beside(value, 1.0) for value in shares)
     return before, after
 
 
@@ -156,7 +156,7 @@ def _tiles(counts: dict[str, int], ledger: pd.DataFrame, shares: dict[str, str])
         "rows held, mean": f"{ledger['rows_held_mean'].mean():,.0f}" if len(ledger) else "0",
     }
     if "slack_mean_us" in ledger and len(ledger):  # joins answer at once, and hold rows instead
-        values["wait, mean"] = words.duration(ledger["wait_mean_us"].mean())
+        values["wait, mean"] = messages.duration(ledger["wait_mean_us"].mean())
     return (
         "<div class=tiles>" + "".join(f"<div class=tile><b>{v}</b>{_e(k)}</div>" for k, v in values.items()) + "</div>"
     )
@@ -218,7 +218,7 @@ def _ledger(ledger: pd.DataFrame, target: float | None) -> str:
         for red, row in zip(below, zip(*columns.values(), strict=True), strict=True)
     )
     which = f"The last {LAST} of {len(ledger):,} periods" if len(ledger) > LAST else "Periods"
-    note = f"{which} of {words.duration(length.total_seconds() * 1e6)}, by their start (UTC)."
+    note = f"{which} of {messages.duration(length.total_seconds() * 1e6)}, by their start (UTC)."
     return f"<p>{note}</p><div style='overflow-x:auto'><table class=ledger><tr>{head}</tr>{rows}</table></div>"
 
 
@@ -228,9 +228,9 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     if name.endswith("_us"):
-        return "everything" if value >= FOREVER else words.duration(float(value))
+        return "everything" if value >= FOREVER else messages.duration(float(value))
     if name.startswith("achieved"):
-        return words.beside(float(value), 1.0)
+        return messages.beside(float(value), 1.0)
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 10_000 else f"{value:,.4g}"
 
 

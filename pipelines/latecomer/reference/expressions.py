@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
-from latecomer.specs.expression_tree import (
+from latecomer.specs.expressions.tree import (
     COMPARISONS,
     Binary,
     Call,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.core.histogram import (
+from latecomer.core.join.statistics import (
     SAMPLE_FRACTION,
     IntervalStats,
     SideStats,
@@ -64,7 +64,7 @@ def qjoin(
     match: Match,
     meet: Match | None = None,
 ) -> Answer:
-    """Symmetric join with adaptive retention; times in microseconds, `policy` as in :mod:`latecomer.core.join`.
+    """Symmetric join with adaptive retention; times in microseconds, `policy` as in :mod:`latecomer.core.join.control`.
 
     `meet` tells candidates, which the policy may look at beside results: pairs with the same keys, before the predicate.
 

@@ -11,14 +11,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from latecomer.core.policies import adapted_parameters
-from latecomer.lake import crash, journal, small, stored
-from latecomer.lake.housekeeping import tend
+from latecomer.lake import crash_points, delta, journal
+from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import Lake
-from latecomer.spark.session import tuned
+from latecomer.lake.maintenance import tend
+from latecomer.spark.engine.session import tuned
+from latecomer.strategies.join import adapted_parameters
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -49,14 +48,14 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
     with Lease(lake, f"adapt-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
         learnt = _learnt(lake, spec, state)
-        last = small.last_version(lake, "parameters", spec.name, "adapt")
+        last = delta.last_version(lake, "parameters", spec.name, "adapt")
         number = 0 if last is None else last + 1
         reached = journal.run_state(lake, spec.name, spec)
         following, seq = _planned(lake, spec.name, reached.number + 1, reached.seq_to)
         row = {"number": number, "effective_seq": seq, "parameters": json.dumps(learnt)}
         lease.confirm()
-        small.append(lake, "parameters", spec.name, pa.Table.from_pylist([row]), "adapt", number)
-        crash.point("adapt:parameters")
+        delta.append(lake, "parameters", spec.name, pa.Table.from_pylist([row]), "adapt", number)
+        crash_points.point("adapt:parameters")
         tend(lake, [("parameters", spec.name)])
         return _planned(lake, spec.name, following, seq, number)[1], learnt
 
@@ -70,40 +69,21 @@ def _planned(lake: Lake, query: str, number: int, seq: int, learnt: int | None =
     return number, seq
 
 
-def effective(lake: Lake, query: str, seq: int) -> int | None:
-    """Number of the newest parameters that hold at arrival `seq`, None where there are none.
-
-    A micro-batch's plan says which it goes by: what `adapt` writes meanwhile is for later ones, also where the plan is carried out again.
-    """
-    rows = small.read(lake, "parameters", query, columns=["number"], filter=pc.field("effective_seq") <= seq)
-    return None if rows is None else pc.max(rows["number"]).as_py()
-
-
-def parameters(lake: Lake, query: str, number: int | None) -> dict[str, Any] | None:
-    """What `adapt` wrote under that number."""
-    rows = None if number is None else small.read(lake, "parameters", query, filter=pc.field("number") == number)
-    if rows is None:
-        return None
-    found: dict[str, Any] = stored.loads(rows["parameters"][0].as_py(), f"parameters of {query}")
-    found["number"] = number
-    return found
-
-
 def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
     """What the query's controllers should have known."""
     if spec.kind == "join":
-        from latecomer.spark.join import JoinStage
+        from latecomer.spark.join.stage import JoinStage
 
         stage = JoinStage(spec, tuned(lake, state.seq_to), lake.holding())
         return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
-    from latecomer.spark.kinds import stage_of
-    from latecomer.spark.window_rows import controls_of
-    from latecomer.spark.windowed import WindowedStage
+    from latecomer.spark.registry import stage_of
+    from latecomer.spark.windows.stage import WindowedStage
+    from latecomer.strategies.windows import slack_policies, window_controls
 
     windows = stage_of(spec, tuned(lake, state.seq_to), lake)
     assert isinstance(windows, WindowedStage)
-    policies = windows.policies()
-    known = controls_of(spec, windows.policies(), state.stage)
+    policies = slack_policies(spec)
+    known = window_controls(spec, state.stage)
     for policy, control, seen in zip(policies, known, windows.history(state.seq_to), strict=True):
         policy.delays(max(control.lookout.delay_us, control.lookout.pending_delay_us))
         for each in seen:

@@ -1,11 +1,11 @@
 """Are published results what plain SQL answers? Some periods at random, each answered anew over all stored rows and compared.
 
 The books (:mod:`latecomer.quality.conservation`) hold tables against what was counted when they were written, so a result that was wrong
-when it was written, or was changed since, passes them. An audit computes again (:mod:`latecomer.spark.truth`) and compares what
+when it was written, or was changed since, passes them. An audit computes again (:mod:`latecomer.spark.recompute`) and compares what
 users read, identity by identity and column by column.
 
 Answers that may still change are left out: of windows that are open, and those that a late row concerns which is not repaired yet; of a
-join, pairs of such a row, or of one that waits in a buffer. The range that stands for a period is one of event time, as in :class:`latecomer.spark.truth.TimeRange`: the ledger books a join's
+join, pairs of such a row, or of one that waits in a buffer. The range that stands for a period is one of event time, as in :class:`latecomer.spark.recompute.TimeRange`: the ledger books a join's
 pairs by the stream time at which they came, which the pairs do not tell.
 """
 
@@ -19,16 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.core.looks import every_number
-from latecomer.core.theta_window import expand
-from latecomer.lake import journal, small, views
-from latecomer.lake.location import Lake
-from latecomer.spark import tables
-from latecomer.spark.columns import EARLIEST_US, LATEST_US, named, quoted
-from latecomer.spark.kinds import joined_to, last_closed
-from latecomer.spark.session import tuned
-from latecomer.spark.truth import ABOUT, WINDOW_NO, Question, TimeRange, Truth
-from latecomer.spark.types import types_of
+from latecomer.core.theta_join.window_task import expand
+from latecomer.core.time import EARLIEST_US, LATEST_US
+from latecomer.core.windows.observation import every_number
+from latecomer.lake import delta, journal, result_views
+from latecomer.lake.lake import Lake
+from latecomer.ledger.open_periods import joined_to, last_closed
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.columns import named, quoted
+from latecomer.spark.engine.session import tuned
+from latecomer.spark.engine.types import types_of
+from latecomer.spark.recompute import ABOUT, WINDOW_NO, Question, TimeRange, Truth
 from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
@@ -103,7 +104,7 @@ def audit(
     for period in periods:
         if len(found) == most:
             break
-        start = pa.scalar(period, small.TIMESTAMP).as_py()
+        start = pa.scalar(period, delta.TIMESTAMP).as_py()
         done = one.of(period)
         if isinstance(done, str):
             progress(f"{spec.name}: period {start} not audited, {done}")
@@ -134,7 +135,7 @@ class _Audit:
             self.joined_us = min(max(joined_to(spec, state.stage), EARLIEST_US), LATEST_US)
         waits = (pc.field("seq") > closed_to) & (pc.field("seq") < state.seq_to)
         columns = ["seq"] if self.closed is None else ["windows_from", "windows_to"]
-        self.waiting = small.read(lake, "late", spec.name, columns, waits)
+        self.waiting = delta.read(lake, "late", spec.name, columns, waits)
 
     def of(self, period_us: int) -> Audited | str:
         """The comparison, or why there is none."""
@@ -151,9 +152,9 @@ class _Audit:
 
     def _read(self, column: str, low_us: int, high_us: int) -> pa.Table:
         """What users read, of results whose time in a column is in ``[low, high)``."""
-        low, high = (pa.scalar(each, pa.int64()).cast(small.TIMESTAMP) for each in (low_us, high_us))
+        low, high = (pa.scalar(each, pa.int64()).cast(delta.TIMESTAMP) for each in (low_us, high_us))
         own = (pc.field(column) >= low) & (pc.field(column) < high)
-        rows = views.results(self.lake, self.spec, {area: own & within for area, within in self.reach.items()})
+        rows = result_views.results(self.lake, self.spec, {area: own & within for area, within in self.reach.items()})
         return rows.drop_columns([name for name in _APART if name in rows.column_names])
 
     def _pairs(self, over: TimeRange, truth: Truth) -> tuple[pa.Table, DataFrame, list[str]]:
@@ -272,7 +273,7 @@ class _Audit:
         if WINDOW_NO not in some.column_names:
             return some
         spec: Any = self.spec
-        start = pa.array(some[WINDOW_NO].to_numpy() * spec.window.slide_us).cast(small.TIMESTAMP)
+        start = pa.array(some[WINDOW_NO].to_numpy() * spec.window.slide_us).cast(delta.TIMESTAMP)
         return some.set_column(some.column_names.index(WINDOW_NO), WINDOW[0], start)
 
 

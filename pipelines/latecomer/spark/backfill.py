@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from latecomer.lake import crash, journal
+from latecomer.lake import crash_points, journal
 from latecomer.lake.errors import InputError
-from latecomer.lake.housekeeping import tend
+from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import Lake
-from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import tuned
+from latecomer.lake.maintenance import tend
+from latecomer.spark.engine.session import tuned
+from latecomer.spark.registry import stage_of
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -65,6 +65,6 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
         finally:
             rows.unpersist()
             stage.release()
-        crash.point("backfill:rows")
+        crash_points.point("backfill:rows")
         tend(lake, [("backfill", spec.name)])
         return BackfillReport(from_us, to_us, count, time.monotonic() - started)

@@ -15,15 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.core.repair import assign, gamma_batches
-from latecomer.lake import crash, journal, small, views
-from latecomer.lake.housekeeping import tend
+from latecomer.core.gamma_batches import assign, gamma_batches
+from latecomer.lake import crash_points, delta, journal, result_views
+from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import Lake
-from latecomer.spark import tables
-from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import session, tune
-from latecomer.specs.common import counted
+from latecomer.lake.maintenance import tend
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.session import session
+from latecomer.spark.engine.tuning import tune
+from latecomer.spark.registry import stage_of
+from latecomer.specs.errors import counted
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -35,7 +36,7 @@ MOST_LATE = 1_000_000
 REPAIRS = pa.schema(
     [
         ("number", pa.int64()),
-        ("period_start", small.TIMESTAMP),
+        ("period_start", delta.TIMESTAMP),
         ("repaired", pa.int64()),
         ("closes", pa.list_(pa.int64())),
     ]
@@ -67,11 +68,11 @@ def repair(
     started = time.monotonic()
     with Lease(lake, f"repair-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
-        done_to = views.closed_to(lake, spec.name)
+        done_to = result_views.closed_to(lake, spec.name)
         pending = _pending(lake, spec.name, done_to, state.seq_to)
         late, corrections, batches = 0, 0, 0
         for plan in _plans(lake, spec, done_to, pending, flush, lease.confirm):
-            crash.point("repair:planned")
+            crash_points.point("repair:planned")
             written = _carry_out(lake, spec, plan, state.seq_to, lease.confirm)
             found = counted(len(plan.seq), "late row"), counted(len(plan.closes), "batch", "batches")
             progress(f"{spec.name}: repaired {' in '.join(found)}, {counted(written, 'correction')}")
@@ -101,7 +102,7 @@ def _plans(
 ) -> Iterator[_Plan]:
     """What a killed repair left, then what is complete by now, each recorded before it is yielded; what follows is asked for once it is done."""
     seq, event_time = pending
-    last = small.last_version(lake, "repairs", spec.name, "repair")
+    last = delta.last_version(lake, "repairs", spec.name, "repair")
     number = 0 if last is None else last + 1
     unfinished = journal.planned(lake, spec.name, "repair", number)
     if unfinished is not None:
@@ -126,7 +127,7 @@ def _portions(seq: np.ndarray, closes: np.ndarray) -> list[np.ndarray]:
 def _pending(lake: Lake, query: str, done_to: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
     """Registered rows not yet repaired, one entry per arrival: seq and event time (us), in arrival order."""
     wanted = (pc.field("seq") > done_to) & (pc.field("seq") < seq_to)
-    rows = small.read(lake, "late", query, columns=["seq", "event_ts"], filter=wanted)
+    rows = delta.read(lake, "late", query, columns=["seq", "event_ts"], filter=wanted)
     if rows is None or rows.num_rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     seq, first = np.unique(rows["seq"].to_numpy(), return_index=True)
@@ -142,7 +143,7 @@ def _closes(seq: np.ndarray, event_time: np.ndarray, gamma_us: int, flush: bool)
 
 def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Callable[[], None]) -> int:
     """Commit a plan's corrections, and their counts; how many there are. `confirm` is asked before either."""
-    done = small.last_version(lake, "corrections", spec.name, "repair")
+    done = delta.last_version(lake, "corrections", spec.name, "repair")
     if done is None or done < plan.number:
         spark = session(lake, rows=arrivals)
         tune(spark, len(plan.seq) * REPAIR_WEIGHT, arrivals)
@@ -156,15 +157,15 @@ def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Call
             tables.append(corrections, lake, "corrections", spec.name, "repair", plan.number, few=few)
         finally:
             stage.release()
-    crash.point("repair:corrections")
+    crash_points.point("repair:corrections")
     mine = (pc.field("published_seq") > plan.done_to) & (pc.field("published_seq") <= int(plan.closes[-1]))
-    per_period = small.count_by(lake, "corrections", spec.name, "period_start", mine)
+    per_period = delta.count_by(lake, "corrections", spec.name, "period_start", mine)
     rows = [{"number": plan.number, "period_start": None, "repaired": None, "closes": plan.closes.tolist()}]
     rows += [
         {"number": plan.number, "period_start": start, "repaired": count, "closes": []}
         for start, count in sorted(per_period.items())
     ]
     confirm()
-    small.append(lake, "repairs", spec.name, pa.Table.from_pylist(rows, schema=REPAIRS), "repair", plan.number)
-    crash.point("repair:repairs")
+    delta.append(lake, "repairs", spec.name, pa.Table.from_pylist(rows, schema=REPAIRS), "repair", plan.number)
+    crash_points.point("repair:repairs")
     return sum(per_period.values())

@@ -1,7 +1,7 @@
 """`run`: micro-batches of any query kind, each planned, produced and committed once.
 
 Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what*; this
-module decides *when it counts*. While one is committed, the next ones may be looked at (:mod:`latecomer.spark.ahead`): that writes nothing.
+module decides *when it counts*. While one is committed, the next ones may be looked at (:mod:`latecomer.spark.prefetch`): that writes nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import crash, journal, schemas, small
+from latecomer.lake import crash_points, delta, journal, stream_schemas
+from latecomer.lake.adapted_parameters import effective, parameters
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
-from latecomer.lake.housekeeping import tend
+from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import Lake
-from latecomer.spark import tables
-from latecomer.spark.adapt import effective, parameters
-from latecomer.spark.ahead import Ahead, Look
-from latecomer.spark.kinds import stage_of
-from latecomer.spark.session import session, tune, tuning
+from latecomer.lake.maintenance import tend
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.session import session
+from latecomer.spark.engine.tuning import tune, tuning
+from latecomer.spark.prefetch import Ahead, Look
+from latecomer.spark.registry import stage_of
 from latecomer.spark.stage import Batch
 
 if TYPE_CHECKING:
@@ -76,12 +77,12 @@ def run(
     InputError, SpecError, LeaseHeld
         Nothing was written then, or only whole micro-batches.
     """
-    from latecomer.lake.ingestions import committed_seq
+    from latecomer.lake.ingest_log import committed_seq
 
     started = time.monotonic()
     if not lake.exists("ingest", "committed"):
         raise InputError("--lake", lake.uri, "has nothing ingested", "ingest first, or check the path")
-    schemas.check(lake, spec)  # before a JVM is started, and before a mistake is taken for a change
+    stream_schemas.check(lake, spec)  # before a JVM is started, and before a mistake is taken for a change
     with Lease(lake, f"run-{spec.name}") as lease:
         state = journal.load_state(lake, spec.name, spec)
         available = committed_seq(lake)  # not before: another may have processed what was ingested since
@@ -141,7 +142,7 @@ class _Plans:
                 confirm()
                 journal.plan(self.lake, self.spec.name, "run", number, agreed | asked)
             unfinished = None
-            crash.point("run:planned")
+            crash_points.point("run:planned")
             # plans of earlier versions do not say
             learnt = agreed["parameters"] if "parameters" in agreed else effective(self.lake, self.spec.name, seq)
             yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
@@ -218,14 +219,14 @@ def _process(
             confirm()
             if rows is not None and not _committed(lake, area, spec.name, batch.number):
                 tables.append(rows, lake, area, spec.name, "run", batch.number, few=area in outcome.few or None)
-            crash.point(f"run:{area}")
+            crash_points.point(f"run:{area}")
         settled = outcome.settle(batch.produced(lake, spec.name) if outcome.on_time is not None else {})
     finally:
         look.stage.release()
     confirm()
     if settled.ledger is not None:
-        small.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)
-    crash.point("run:ledger")
+        delta.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)
+    crash_points.point("run:ledger")
     released = batch.releases(lake, spec.name) if batch.flush else {}
     after = journal.RunState(
         batch.number,
@@ -239,10 +240,10 @@ def _process(
     )
     confirm()
     journal.save_state(lake, spec.name, after)
-    crash.point("run:state")
+    crash_points.point("run:state")
     return after
 
 
 def _committed(lake: Lake, area: str, query: str, number: int) -> bool:
-    done = small.last_version(lake, area, query, "run")
+    done = delta.last_version(lake, area, query, "run")
     return done is not None and done >= number

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import small
-from latecomer.lake.location import Lake
-from latecomer.spark import tables
-from latecomer.spark.session import expects_few
+from latecomer.lake import delta
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.tuning import expects_few
 from latecomer.specs.spec import Spec
 
 if TYPE_CHECKING:
@@ -41,19 +41,19 @@ class Batch:
 
     def produced(self, lake: Lake, query: str) -> dict[int, int]:
         """Committed on-time rows of this micro-batch per period: what a flush releases is published by the arrival that would have come next."""
-        found = small.count_by(lake, "on_time", query, "period_start", self._published)
+        found = delta.count_by(lake, "on_time", query, "period_start", self._published)
         return self._own(found, 0)
 
     def waits(self, lake: Lake, query: str) -> dict[int, int]:
         """Sum of the waits (us) of these rows, per period."""
-        found = small.count_by(lake, "on_time", query, "period_start", self._published, "wait_us")
+        found = delta.count_by(lake, "on_time", query, "period_start", self._published, "wait_us")
         return self._own({period: wait or 0 for period, wait in found.items()}, 1)
 
     def releases(self, lake: Lake, query: str) -> dict[int, tuple[int, int]]:
         """At a flush, once its rows are committed: what the next micro-batch has as `released`."""
         last = pc.field("published_seq") == self.seq_to
-        rows = small.count_by(lake, "on_time", query, "period_start", last)
-        waits = small.count_by(lake, "on_time", query, "period_start", last, "wait_us") if rows else {}
+        rows = delta.count_by(lake, "on_time", query, "period_start", last)
+        waits = delta.count_by(lake, "on_time", query, "period_start", last, "wait_us") if rows else {}
         return {period: (count, waits.get(period) or 0) for period, count in rows.items()}
 
     @property
@@ -145,11 +145,6 @@ class Stage:
     def most_corrections(self, late: int) -> int:
         """Most corrections that so many late rows bring; 0 where nothing is known of it but that few bring few."""
         return 0
-
-    @classmethod
-    def open_ledger(cls, spec: Any, state: dict[str, Any]) -> pa.Table:
-        """Ledger rows of periods that are still open, from a micro-batch's state alone. Needs no Spark."""
-        raise NotImplementedError
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Cache rows that are read more than once, until `release`."""

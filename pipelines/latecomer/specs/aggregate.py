@@ -1,7 +1,7 @@
 """``kind: aggregate``: sums, counts and quantiles over sliding windows, with a bound on their error.
 
 Defaults, with their source: ``kp`` 0.2, ``kd`` 4, ``gamma`` 5 s, ``error`` 0.05 and ``probability`` 0.95 are the paper's (HPM, its
-evaluation; :mod:`latecomer.core.slack`). Ours: the strategy ``calibrated``, which kept the promise where ``hpm`` did not (see the
+evaluation; :mod:`latecomer.core.windows.slack_policies`). Ours: the strategy ``calibrated``, which kept the promise where ``hpm`` did not (see the
 benchmark); ``alpha`` starts at 1, the whole of the largest delay, so the first windows wait longest; ``observe``, how long after its end
 a window's stragglers are counted before the controller learns from it, is one window size for ``hpm`` and as long as the largest delay so
 far, at most 16 windows, for ``calibrated``; the quality period of a query without one is 60 s or a window, whichever is longer.
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import group_by_of, jsonable, quality_of, result_name, strategy_of, where_of
-from latecomer.specs.common import Reader, streams_of
+from latecomer.specs.reader import Reader, streams_of
 from latecomer.specs.spec import CONFIDENCE, Answers, bounds_of, rest_of
 from latecomer.specs.windows import WINDOW, Window, WindowedSpec, window_of
 

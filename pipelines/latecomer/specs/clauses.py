@@ -8,16 +8,9 @@ from dataclasses import fields
 from typing import Any
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import (
-    ALIAS,
-    RESERVED,
-    Reader,
-    SpecError,
-    folded,
-    shorten,
-    stored_name,
-    texts,
-)
+from latecomer.specs.errors import SpecError, shorten
+from latecomer.specs.names import ALIAS, RESERVED, folded, stored_name
+from latecomer.specs.reader import Reader, texts
 
 ENVELOPE = ("provenance", "revision", "published_seq")
 """Columns every result table has; no query may name its own so."""

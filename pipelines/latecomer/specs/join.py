@@ -2,7 +2,7 @@
 
 Defaults, with their source: ``adapt_every`` P/60 and ``granularity``, ``basic_window`` w/200 scale the paper's L 1 s,
 g 10 ms and b 10 ms (P 60 s, w 2 s; QJoin, section 2.1) to other periods and windows. ``estimator: calibrated`` and
-``confidence: 0.95`` are ours (:mod:`latecomer.core.calibrated`). ``gamma``, the span of late rows that makes a repair batch,
+``confidence: 0.95`` are ours (:mod:`latecomer.core.join.calibrated_control`). ``gamma``, the span of late rows that makes a repair batch,
 is one period.
 """
 
@@ -23,10 +23,14 @@ from latecomer.specs.clauses import (
     strategy_of,
     where_of,
 )
-from latecomer.specs.common import Reader, shown, stored_name, streams_of
+from latecomer.specs.durations import shown
+from latecomer.specs.names import stored_name
+from latecomer.specs.reader import Reader, streams_of
 from latecomer.specs.spec import CONFIDENCE, Spec, bounds_of, rest_of
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
+REORDERING = ("mp_k_slack", "k_slack", "aq_k_slack")
+"""Strategies that join rows in the order of their event times, each once the watermark has reached it."""
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
 _ADAPTIVE = ("qjoin", "aq_k_slack")
 _MOST_GRANULES = 10_000_000
@@ -50,6 +54,11 @@ class JoinStrategy:
     slack_us: int | None
     gamma_us: int
     confidence: float
+
+    @property
+    def reorders(self) -> bool:
+        """Does a row wait in a reorder buffer before it is joined?"""
+        return self.name in REORDERING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from latecomer.specs.common import NAME, Reader, SpecError, did_you_mean
-from latecomer.specs.flow_calls import quote_calls
+from latecomer.specs.errors import SpecError, did_you_mean
+from latecomer.specs.expressions.yaml_calls import quote_calls
+from latecomer.specs.names import NAME
+from latecomer.specs.reader import Reader
 from latecomer.specs.spec import Spec
 
 KINDS = ("join", "aggregate", "topk", "theta_join", "membership")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import column_of, filters_of, jsonable, of_another, quality_of, strategy_of
-from latecomer.specs.common import Reader, streams_of
+from latecomer.specs.reader import Reader, streams_of
 from latecomer.specs.spec import bounds_of, rest_of
 from latecomer.specs.windows import WINDOW, WaitingSpec, Window, wait_of, window_of
 
@@ -24,7 +24,7 @@ STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
 _CUCKOO = ("mcf", "one_filter")
 _USES = {"fingerprint_bits": _CUCKOO, "bucket": _CUCKOO}
 LONGEST_FINGERPRINT = 32
-"""Bits to which :func:`latecomer.core.cuckoo.size_for` raises a fingerprint where the rate asks for it."""
+"""Bits to which :func:`latecomer.core.membership.cuckoo.size_for` raises a fingerprint where the rate asks for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from latecomer.specs.common import Reader
+from latecomer.specs.reader import Reader
 
 _PRESETS = ("@once", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
 _CRON = re.compile(r"\S+(\s+\S+){4}")

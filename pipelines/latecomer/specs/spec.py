@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from latecomer.specs.common import Reader, SpecError
-from latecomer.specs.expression_tree import Expr, to_text
-from latecomer.specs.expression_types import check_columns, check_types
+from latecomer.specs.errors import SpecError
+from latecomer.specs.expressions.tree import Expr, to_text
+from latecomer.specs.expressions.types import check_columns, check_types
+from latecomer.specs.reader import Reader
 from latecomer.specs.schedule import DEFAULT, Schedule, schedule_of
 
 CONFIDENCE = 0.95

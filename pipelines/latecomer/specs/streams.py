@@ -11,8 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from latecomer.specs.common import STREAM, STREAM_REMEDY, Reader, SpecError, did_you_mean
+from latecomer.specs.errors import SpecError, did_you_mean
 from latecomer.specs.loading import load_mapping
+from latecomer.specs.names import STREAM, STREAM_REMEDY
+from latecomer.specs.reader import Reader
 
 FORMATS = ("csv", "parquet", "json")
 TIME_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}

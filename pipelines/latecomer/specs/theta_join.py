@@ -3,8 +3,8 @@
 A window is answered once, and repair adds what came later. How long it waits after its end in stream time is chosen for ``quality: {recall:
 ...}``, the share of a period's results that are to be there at once (matches, where they are counted; ranges are not), or it is the
 constant ``slack`` (0 where neither is given). The ledger's period is 60 s or a window, whichever is longer, and ``gamma`` is one period. ``partitions`` is for speed alone and may be changed at any time: into how many a window that is too large for one task
-(:data:`latecomer.core.theta_plan.PIECE_ROWS`) is cut, by its rows where it is not given; for rivals, any window, into
-:data:`latecomer.core.theta_plan.PARTITIONS` where it is not given.
+(:data:`latecomer.core.theta_join.plan.PIECE_ROWS`) is cut, by its rows where it is not given; for rivals, any window, into
+:data:`latecomer.core.theta_join.plan.PARTITIONS` where it is not given.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import filters_of, fixed_columns_of, jsonable, quality_of, select_of, strategy_of
-from latecomer.specs.common import Reader, streams_of, texts
+from latecomer.specs.reader import Reader, streams_of, texts
 from latecomer.specs.spec import Answers, bounds_of, rest_of
 from latecomer.specs.windows import WINDOW, WaitingSpec, wait_of, window_of
 

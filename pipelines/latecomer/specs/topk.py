@@ -1,7 +1,7 @@
 """``kind: topk``: the k best rows by a score over sliding windows, with a least hit rate.
 
 Defaults, with their source: ``candidates`` 10, ``windows`` 30, ``initial_wait`` 2 s, ``hit_rate`` 0.95 and ``k`` 5 in the examples are
-the paper's (:mod:`latecomer.core.topk`). Ours: the strategy ``calibrated``, which keeps the hit rate in
+the paper's (:mod:`latecomer.core.topk.adaptive_wait`). Ours: the strategy ``calibrated``, which keeps the hit rate in
 95% of periods where ``adaptive_wait`` keeps it on average; ``min_step``, the finest difference between candidate waits, is a tenth of the
 first step (``initial_wait / candidates / 10``, at least 1 ms); ``gamma`` is one period; the period of a query without one is 60 s
 or a window, whichever is longer.
@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import group_by_of, jsonable, quality_of, select_of, strategy_of, where_of
-from latecomer.specs.common import Reader, SpecError, folded, streams_of
+from latecomer.specs.errors import SpecError
+from latecomer.specs.names import folded
+from latecomer.specs.reader import Reader, streams_of
 from latecomer.specs.spec import CONFIDENCE, Answers, bounds_of, rest_of
 from latecomer.specs.windows import WINDOW, WindowedSpec, window_of
 

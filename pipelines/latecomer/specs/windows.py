@@ -8,7 +8,8 @@ from functools import partial, reduce
 from typing import Any
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.common import Reader, parse_duration
+from latecomer.specs.durations import parse_duration
+from latecomer.specs.reader import Reader
 from latecomer.specs.spec import CONFIDENCE, Spec
 
 MOST_SLIDES = 1_000_000

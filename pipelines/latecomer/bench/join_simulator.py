@@ -1,0 +1,246 @@
+"""Simulate the join strategies over arrays in memory, for the benchmarks: pairs, stream times, recall, and rows held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latecomer.core.join.control import (
+    CANDIDATES,
+    DELAY,
+    RESULTS,
+    SAMPLED,
+    Horizons,
+    IntervalSummary,
+    JoinControl,
+    Sparse,
+    held_bucket_us,
+)
+from latecomer.core.join.k_slack import Int64
+from latecomer.core.join.statistics import SAMPLE_FRACTION, delay_bucket, in_sample
+from latecomer.core.time import NEVER, running_max, stream_time
+
+
+@dataclass(frozen=True)
+class Input:
+    """Two streams in one arrival order.
+
+    Attributes
+    ----------
+    seq, ts
+        Per side: int64 arrival numbers (increasing) and event times in us.
+    pairs
+        int64[m, 2] places (into left, into right) of all pairs that match within the window; for a self join both sides
+        are the same arrays and no row is paired with itself.
+    """
+
+    seq: tuple[Int64, Int64]
+    ts: tuple[Int64, Int64]
+    pairs: Int64
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a strategy did with an `Input`.
+
+    Attributes
+    ----------
+    produced
+        bool[m], per pair of the input.
+    stream_time
+        int64[m], stream time at the pair's later arrival.
+    required
+        int64[m], the pair's required retention in us.
+    earlier_side
+        int8[m], the stream of the pair's earlier arrival.
+    late
+        Per side: bool per row, registered as late.
+    horizons
+        The control plane's decisions.
+    """
+
+    produced: NDArray[np.bool_]
+    stream_time: Int64
+    required: Int64
+    earlier_side: NDArray[np.int8]
+    late: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+    horizons: Horizons
+
+
+def band_pairs(left_ts: Int64, right_ts: Int64, window_us: int, left_key: Int64, right_key: Int64) -> Int64:
+    """Places of pairs with equal keys (int64 codes >= 0) and ``|left - right| <= w``; int64[m, 2], by left place."""
+    if len(left_ts) == 0 or len(right_ts) == 0:
+        return np.empty((0, 2), np.int64)
+    low = min(int(left_ts.min()), int(right_ts.min())) - window_us
+    span = max(int(left_ts.max()), int(right_ts.max())) + window_us - low + 1
+    if (int(max(left_key.max(), right_key.max())) + 1) * span >= 1 << 62:
+        raise ValueError("keys x time span exceeds 62 bits: join fewer keys at once")
+    order = np.lexsort((right_ts, right_key))
+    ranked = right_key[order] * span + (right_ts[order] - low)
+    base = left_key * span - low
+    first = np.searchsorted(ranked, base + left_ts - window_us, "left")
+    count = np.searchsorted(ranked, base + left_ts + window_us, "right") - first
+    left = np.repeat(np.arange(len(left_ts)), count)
+    offset = np.arange(len(left)) - np.repeat(np.cumsum(count) - count, count)
+    return np.stack([left, order[np.repeat(first, count) + offset]], axis=1)
+
+
+def stream_times(data: Input) -> tuple[tuple[Int64, Int64], tuple[Int64, Int64]]:
+    """Per side: stream time at each arrival, and its delay on its own stream; int64 us, ``NEVER`` before T is defined."""
+    every = np.union1d(data.seq[0], data.seq[1])
+    maxima = []
+    for side in (0, 1):
+        raised = np.full(len(every), NEVER, np.int64)
+        raised[np.searchsorted(every, data.seq[side])] = data.ts[side]
+        maxima.append(running_max(raised))
+    now = stream_time(maxima)
+    places = [np.searchsorted(every, data.seq[side]) for side in (0, 1)]
+    delays = [maxima[side][places[side]] - data.ts[side] for side in (0, 1)]
+    return (now[places[0]], now[places[1]]), (delays[0], delays[1])
+
+
+def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> Output:
+    """Run QJoin's set formula under a controller.
+
+    Parameters
+    ----------
+    data
+        The input; `control` is at its start.
+    cuts
+        Arrival numbers at which micro-batches end (exclusive); None: one micro-batch.
+    """
+    now, delay = stream_times(data)
+    left, right = data.pairs[:, 0], data.pairs[:, 1]
+    left_later = data.seq[0][left] > data.seq[1][right]
+    later_t = np.where(left_later, now[0][left], now[1][right])
+    earlier_ts = np.where(left_later, data.ts[1][right], data.ts[0][left])
+    side = left_later.astype(np.int8)
+    required = later_t - control.window_us - earlier_ts
+    later_seq = np.where(left_later, data.seq[0][left], data.seq[1][right])
+    edges = sorted({*(cuts or []), 1 << 62})
+    parts, start = [], -(1 << 62)
+    for end in edges:
+        rows = [(data.seq[s] >= start) & (data.seq[s] < end) for s in (0, 1)]
+        mine = (later_seq >= start) & (later_seq < end)
+        for s in (0, 1):
+            early = rows[s] & (now[s] <= NEVER)
+            if early.any():
+                empty = (np.empty(0, np.int64), np.empty(0, np.int64))
+                waiting = _count(data.ts[s][early] // control.held[s].bucket_us)
+                control.wait_for_speech((waiting, empty) if s == 0 else (empty, waiting))
+        parts.append(control.step(summaries(data, control, now, delay, rows, mine, later_t, side, required)))
+        start = end
+    horizons = _concatenate(parts)
+    at_later = np.where(
+        side == 0,
+        horizons.at(0, later_t, control.interval_us, control.window_us),
+        horizons.at(1, later_t, control.interval_us, control.window_us),
+    )
+    late = tuple(
+        horizons.at(1 - s, now[s], control.interval_us, control.window_us) >= data.ts[s] - control.window_us
+        for s in (0, 1)
+    )
+    return Output(earlier_ts > at_later, later_t, required, side, (late[0], late[1]), horizons)
+
+
+def summaries(
+    data: Input,
+    control: JoinControl,
+    now: tuple[Int64, Int64],
+    delay: tuple[Int64, Int64],
+    rows: list[NDArray[np.bool_]],
+    pairs: NDArray[np.bool_],
+    later_t: Int64,
+    side: NDArray[np.int8],
+    required: Int64,
+) -> list[IntervalSummary]:
+    """Interval summaries of the chosen rows and pairs, in order; what the Spark stage counts with group-bys."""
+    length, g = control.interval_us, control.granularity_us
+    bucket = held_bucket_us(length, g)
+    placed = [np.flatnonzero(rows[s] & (now[s] > NEVER)) for s in (0, 1)]
+    numbers = [now[s][placed[s]] // length for s in (0, 1)]
+    chosen = np.flatnonzero(pairs)
+    earlier = np.where(side == 0, data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]])[chosen]
+    later_delay = np.where(side == 0, delay[1][data.pairs[:, 1]], delay[0][data.pairs[:, 0]])[chosen]
+    own = delay_bucket(later_delay, g) if control.policy.needs_candidates else np.full(len(chosen), -1)
+    cells = np.stack([later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, own], axis=1)
+    cells, place, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    sampled = np.bincount(place.ravel(), in_sample(earlier, SAMPLE_FRACTION), len(counts)).astype(np.int64)
+    waited = [now[s] - data.ts[s] if control.policy.needs_lateness else delay[s] for s in (0, 1)]
+    found = []
+    for number in np.union1d(numbers[0], numbers[1]).tolist():
+        inside = [placed[s][numbers[s] == number] for s in (0, 1)]
+        arrived = tuple(_count(data.ts[s][inside[s]] // bucket) for s in (0, 1))
+        delays = tuple(_count(delay_bucket(waited[s][inside[s]], g)) for s in (0, 1))
+        here = slice(*np.searchsorted(cells[:, 0], [number, number + 1]))
+        table = np.zeros((here.stop - here.start, SAMPLED + 1), np.int64)
+        table[:, : DELAY + 1] = cells[here, 1:]
+        table[:, CANDIDATES] = table[:, RESULTS] = counts[here]
+        table[:, SAMPLED] = sampled[here]
+        last = max(int(now[s][inside[s]].max()) for s in (0, 1) if len(inside[s]))
+        found.append(IntervalSummary(number, last, (arrived[0], arrived[1]), (delays[0], delays[1]), table))
+    return found
+
+
+def reordered(ts: Int64, watermark_us: Int64, early: Int64, late: Int64) -> tuple[NDArray[np.bool_], Int64]:
+    """The K-slack family as a set: which pairs a reorder buffer followed by an ordered join produces, and when.
+
+    Parameters
+    ----------
+    ts, watermark_us
+        int64[n] us in arrival order: event time, and the watermark after the arrival (non-decreasing).
+    early, late
+        int64[m], row of the earlier and of the later arrival of each pair that matches.
+
+    Returns
+    -------
+    produced : bool[m]
+    output : int64[m]
+        Row at whose arrival the pair comes out, when the later *released* of the two is released; n: not before the flush
+        that ends the input.
+    """
+    rows = np.arange(len(ts))
+    behind = ts < watermark_us
+    release = np.maximum(np.searchsorted(watermark_us, ts, side="left"), rows)
+    release[behind] = rows[behind]
+    output = np.maximum(release[early], release[late])
+    # A late tuple is seen by those released after it; its own arrival cannot raise the watermark.
+    apart = behind[early] != behind[late]
+    prober = np.where(behind[early], late, early)
+    seen = release[prober] >= np.where(behind[early], early, late)
+    return np.where(apart, seen, ~behind[early]), output
+
+
+def waits(now: Int64, output: Int64, late: Int64) -> Int64:
+    """How long each pair waited: stream time at its output minus at the arrival of its later tuple, int64[m] us, >= 0.
+
+    Parameters
+    ----------
+    now
+        int64[n] us, stream time after each arrival. Before every stream has spoken the clock stands at its first value.
+    output, late
+        int64[m] rows, as `reordered` returns and takes them; ``output == n`` is the flush, which stops the clock where
+        the last arrival left it. A join that answers on arrival (QJoin) has ``output == late`` and waits for nothing.
+    """
+    if not len(late):
+        return np.zeros(0, np.int64)
+    started = np.searchsorted(now, NEVER, side="right")
+    clock = np.maximum(now, now[started] if started < len(now) else 0)
+    return np.append(clock, clock[-1])[output] - clock[late]
+
+
+def _count(buckets: Int64) -> Sparse:
+    values, counts = np.unique(buckets, return_counts=True)
+    return values.astype(np.int64), counts.astype(np.int64)
+
+
+def _concatenate(parts: list[Horizons]) -> Horizons:
+    """One table; an interval that was cut stands in it once, with the decisions it began with."""
+    interval = np.concatenate([p.interval for p in parts])
+    _, first = np.unique(interval, return_index=True)
+    columns = [
+        np.concatenate([getattr(p, name)[s] for p in parts])[first] for name in ("base", "retention") for s in (0, 1)
+    ]
+    return Horizons(interval[first], (columns[0], columns[1]), (columns[2], columns[3]))

@@ -1,0 +1,191 @@
+"""How fast is `run` on Spark, beside what Spark does itself and beside the least any job could do?
+
+Workload: generated events (exponential delays, mean 100 ms, 10,000 events a second of event time), ingested once, untimed. Per kind, in
+one session and one run: ``latecomer``, the whole of `run` with its commits, in one micro-batch as the others are one job (for the join
+also by a constant slack, ``latecomer_k_slack``); ``spark``, Spark's own way to the same answer (windowed streaming aggregation and stream-stream join with a
+watermark, available-now trigger; a window function for top-k, which is not told which rows came too late); ``floor``, a
+plain job that reads the same columns of the same events and writes the same result rows. A tenth of the rows goes first, to
+warm up, and once more at the end, timed: ``tenfold`` is the time of all rows over that. All jobs take turns, `TURNS` of them, and the best
+time of each counts: the first pays for compiling what the later ones use. Ratios are what to look at: the machine is whatever it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from latecomer.bench.data import exponential
+from latecomer.bench.goals import Goals
+from latecomer.ingest.ingest import ingest
+from latecomer.ingest.options import IngestOptions
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine.session import session
+from latecomer.spark.engine.tuning import tune
+from latecomer.spark.run import run
+from latecomer.specs.loading import parse_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RATE = 10_000.0
+TURNS = 5
+SPARK_TURNS = {"aggregate": TURNS, "topk": TURNS, "join": 2}
+"""Turns in which Spark's own way takes part: its stream-stream join takes minutes, in which all is compiled that will be."""
+_JOIN = "streams: {l: a, r: b}\nkeys: [key]\nwindow: 1 s\nselect: [l.value, r.value]\n"
+QUERIES = {
+    "aggregate": {
+        "latecomer": "streams: {s: a}\nwindow: {size: 10 s, slide: 2 s}\nselect: {total: sum(value)}\nstrategy: {name: k_slack, slack: 1 s}",
+    },
+    "topk": {
+        "latecomer": "streams: {s: a}\nscore: value\nk: 5\nwindow: {size: 10 s, slide: 10 s}\nselect: [value]\nstrategy: none",
+    },
+    "join": {
+        "latecomer": _JOIN + "quality: {recall: 0.99, period: 10 s}",
+        "latecomer_k_slack": _JOIN + "strategy: {name: k_slack, slack: 1 s}",
+    },
+}
+
+
+def measure(kind: str, rows: int, progress: Callable[[str], None]) -> dict[str, float]:
+    """Seconds and rows per second of the three jobs over `rows` events."""
+    folder = Path(tempfile.mkdtemp(prefix="latecomer-bench-"))
+    try:
+        runs = []
+        for place, (share, label) in enumerate(((rows // 10, "warm up"), (rows, "measured"), (rows // 10, "a tenth"))):
+            lake = _lake(folder / str(place), kind, share)
+            progress(f"{kind}: {label}, {share:,} rows")
+            runs.append(_measure(kind, lake, alone=place == 2))
+        spent = runs[1]
+        found = {f"{name}_seconds": seconds for name, seconds in spent.items()}
+        found |= {f"{name}_rows_per_second": rows / seconds for name, seconds in spent.items() if seconds}
+        for name in QUERIES[kind]:
+            found[f"{name}_times_spark"] = spent["spark"] / spent[name]
+            found[f"{name}_times_floor"] = spent[name] / spent["floor"]
+            found[f"{name}_tenfold"] = spent[name] / runs[2][name]
+        return found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def goals(kind: str, found: dict[str, float], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """What `run` was to reach beside Spark's own way and the floor, and whether it did."""
+    lines = Goals(progress)
+    if kind == "join":
+        lines.add("join: times as fast as Spark's stream-stream join", 5, found["latecomer_times_spark"], "at least")
+        lines.add("join: time over the floor's", 2, found["latecomer_times_floor"], "at most")
+    else:
+        lines.add(f"{kind}: rows per second", 2e6, found["latecomer_rows_per_second"], "at least")
+        lines.add(f"{kind}: times as fast as Spark's own way", 1, found["latecomer_times_spark"], "at least")
+    if kind == "aggregate":
+        lines.add("aggregate: time over the floor's", 2, found["latecomer_times_floor"], "at most")
+    lines.add(f"{kind}: time for ten times the rows", 11, found["latecomer_tenfold"], "at most")
+    return lines.lines
+
+
+def _lake(folder: Path, kind: str, rows: int) -> Lake:
+    folder.mkdir(parents=True)
+    table = exponential(5, rows, RATE, 100_000.0)
+    rng = np.random.default_rng(5)
+    names = np.where(rng.random(rows) < 0.5, "a", "b") if kind == "join" else np.full(rows, "a")
+    columns = {
+        "stream": pa.array(names),
+        "event_ts": table["event_time_us"],
+        "value": table["value"],
+        "key": pa.array(rng.integers(0, 5_000, rows)),
+    }
+    pq.write_table(pa.table(columns), folder / "events.parquet")
+    lake = Lake(str(folder / "lake"))
+    session(lake)  # compiled for all rows to come, not for the few of the warm-up
+    ingest(lake, [str(folder / "events.parquet")], IngestOptions(by="stream"))
+    return lake
+
+
+def _measure(kind: str, lake: Lake, *, alone: bool) -> dict[str, float]:
+    """Seconds of each job in its best turn."""
+    turns = [_turn(kind, lake, number, alone=alone) for number in range(TURNS)]
+    return {name: min(turn[name] for turn in turns if name in turn) for name in turns[0]}
+
+
+def _turn(kind: str, lake: Lake, number: int, *, alone: bool) -> dict[str, float]:
+    spark = session(lake)
+    spent = {}
+    for name, query in QUERIES[kind].items():
+        spec = parse_query(f"name: {name}_{number}\nkind: {kind}\n{query}\n")
+        started = time.perf_counter()
+        run(lake, spec, rows_per_batch=1 << 40, flush=True)
+        spent[name] = time.perf_counter() - started
+    if alone:
+        return spent
+    tune(spark, 1 << 40)
+    if number < SPARK_TURNS[kind]:
+        started = time.perf_counter()
+        {"aggregate": _stream_aggregate, "join": _stream_join, "topk": _window_function}[kind](spark, lake)
+        spent["spark"] = time.perf_counter() - started
+    started = time.perf_counter()
+    _floor(spark, lake, ["a", "b"] if kind == "join" else ["a"], f"latecomer_{number}")
+    spent["floor"] = time.perf_counter() - started
+    return spent
+
+
+def _stream_aggregate(spark: SparkSession, lake: Lake) -> None:
+    from pyspark.sql import functions as F
+
+    events = spark.readStream.format("delta").load(lake.spark_path("events", "a"))
+    late = events.withWatermark("event_ts", "1 second")
+    sums = late.groupBy(F.window("event_ts", "10 seconds", "2 seconds")).agg(F.sum("value").alias("total"))
+    _stream(sums, lake)
+
+
+def _stream_join(spark: SparkSession, lake: Lake) -> None:
+    from pyspark.sql import functions as F
+
+    sides = []
+    for name, stream in (("l", "a"), ("r", "b")):
+        events = spark.readStream.format("delta").load(lake.spark_path("events", stream))
+        columns = [F.col(c).alias(f"{name}_{c}") for c in ("seq", "event_ts", "value", "key")]
+        sides.append(events.select(*columns).withWatermark(f"{name}_event_ts", "1 second"))
+    near = "l_key = r_key and l_event_ts between r_event_ts - interval 1 second and r_event_ts + interval 1 second"
+    _stream(sides[0].join(sides[1], F.expr(near)), lake)
+
+
+def _stream(rows: DataFrame, lake: Lake) -> None:
+    place = f"{lake.uri}/_bench"
+    shutil.rmtree(place, ignore_errors=True)
+    query = (
+        rows.writeStream.format("delta")
+        .outputMode("append")
+        .option("checkpointLocation", f"{place}/checkpoint")
+        .trigger(availableNow=True)
+        .start(f"{place}/out")
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def _window_function(spark: SparkSession, lake: Lake) -> None:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    events = spark.read.format("delta").load(lake.spark_path("events", "a"))
+    start = F.window("event_ts", "10 seconds").start
+    order = Window.partitionBy("w").orderBy(F.col("value").desc(), "event_ts", "seq")
+    best = events.withColumn("w", start).withColumn("rank", F.row_number().over(order)).where("rank <= 5")
+    best.select("w", "rank", "value", "seq").write.format("delta").mode("overwrite").save(f"{lake.uri}/_bench/topk")
+
+
+def _floor(spark: SparkSession, lake: Lake, streams: list[str], query: str) -> None:
+    for stream in streams:
+        events = spark.read.format("delta").load(lake.spark_path("events", stream))
+        events.select("seq", "event_ts", "value", "key").write.format("noop").mode("overwrite").save()
+    results = spark.read.format("delta").load(lake.spark_path("on_time", query))
+    results.write.format("delta").mode("overwrite").save(f"{lake.uri}/_bench/copy")

@@ -1,0 +1,1 @@
+"""Aggregates: the coverage that an error bound requires, and running quantiles."""

@@ -1,0 +1,1 @@
+"""Memberships: the cuckoo filter."""

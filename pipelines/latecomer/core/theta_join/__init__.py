@@ -1,0 +1,1 @@
+"""Theta joins of one window: conditions as ranks, partition plans, kernels, sums."""

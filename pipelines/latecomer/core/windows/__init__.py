@@ -1,0 +1,1 @@
+"""Windows of every kind: the grid, arrivals, slack policies, observation, and the decision that a window closes."""

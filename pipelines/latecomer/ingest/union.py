@@ -1,0 +1,237 @@
+"""Landing files as one DataFrame of the union of their columns, before any judgement.
+
+Text comes in string columns, staged as Parquet in the lake (:mod:`latecomer.ingest.read_text`), so that Spark sees one layout whatever
+came; Parquet is read in place (:mod:`latecomer.ingest.read_parquet`). The common columns are ``_file`` (index of the file), ``_row`` (position in it),
+``_line``, ``_raw`` and ``_problem`` (set where the row could not even be read).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from latecomer.ingest.find_files import format_of
+from latecomer.ingest.read_parquet import read_parquet
+from latecomer.ingest.read_text import StagedText, keys_of, shape_of, taken_apart
+from latecomer.ingest.source_file import LandingFile
+from latecomer.ingest.staging import RESERVED, Staging, refuse_columns
+from latecomer.ingest.text_parser import FileProblem
+from latecomer.lake.errors import InputError
+from latecomer.spark.engine.columns import instant, quoted
+from latecomer.spark.engine.types import WHOLE, is_number, types_of
+from latecomer.specs.names import folded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from latecomer.ingest.options import IngestOptions
+
+WIDENS = {(a, b) for i, a in enumerate(WHOLE) for b in WHOLE[i + 1 :]} | {
+    ("float", "double"), ("int", "double"), ("smallint", "double"), ("tinyint", "double"), ("timestamp_ntz", "timestamp"),
+}  # fmt: skip
+"""Types, and those that hold their values too. A column without a value has the type ``void``, and goes with all."""
+_EXACT_TO = {"float": 1 << 24, "double": 1 << 53}
+"""Up to where every whole number is one of these types' own."""
+
+
+@dataclass
+class Landed:
+    """Rows of a call before any judgement.
+
+    `text` names columns that are strings only because the format is text; `origin` has the file that holds a column first;
+    `shared` names the columns of every file that has any.
+    """
+
+    rows: DataFrame
+    text: set[str]
+    origin: dict[str, LandingFile]
+    shared: set[str]
+
+
+def read(
+    spark: SparkSession, files: list[LandingFile], options: IngestOptions, staging: Staging, first: int = 0
+) -> Landed:
+    """All files as one DataFrame, numbered from `first`.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be used as a whole.
+    """
+    from pyspark.sql import functions as F
+
+    brought = _brought(spark, files, options, staging, first)
+    text: set[str] = set()
+    typed: set[str] = set()
+    named: list[set[str]] = []
+    origin: dict[str, LandingFile] = {}
+    kept: dict[str, str] = {}
+    kinds: dict[str, tuple[str, LandingFile]] = {}
+    for index, path in enumerate(files, first):
+        names = brought.columns[index]
+        (typed if index in brought.in_place else text).update(names)
+        named += [set(names)] if names else []
+        for name in names:
+            origin.setdefault(name, path)
+            other = kept.setdefault(folded(name), name)
+            if other != name:
+                raise InputError(
+                    f"{path}: column {name}",
+                    None,
+                    f"differs from column {other!r} of {origin[other]} in case only",
+                    "name it the same everywhere",
+                )
+        if index in brought.in_place:
+            times = {options.event_column, options.arrival_column}
+            _agree(kinds, types_of(brought.in_place[index].select(*map(quoted, names))), path, times)
+    both = text & typed
+    zoned = {name for name, (kind, _) in kinds.items() if kind == "timestamp"}
+    union = _together([_alike(part, both, zoned, options.timezone) for part in brought.rows()])
+    if len(files) > 1 and typed:
+        _refuse_rounding({files[index - first]: rows for index, rows in brought.in_place.items()}, union)
+    for name in [options.event_column] + ([options.by] if options.by else []):
+        if name in origin:
+            continue
+        if origin:
+            close = ", ".join(c for c in union.columns if c not in RESERVED)
+            raise InputError(
+                str(files[0]), name, "no such column", f"name it with --event-column or --by (has: {close})"
+            )
+        union = union.withColumn(name, F.lit(None).cast("string"))
+        text.add(name)
+    return Landed(union, text, origin, set.intersection(*named) if named else set())
+
+
+def _agree(kinds: dict[str, tuple[str, LandingFile]], own: dict[str, str], path: LandingFile, times: set[str]) -> None:
+    """Add the column types of a file to those known, with their files; refuse what is neither the same, nor numbers, nor moments.
+
+    Of the columns in `times` each call makes moments, so files that write them otherwise can come by another one.
+    """
+    for name, kind in own.items():
+        known, other = kinds.get(name, ("void", path))
+        rounds = any(a.startswith("decimal") and b in _EXACT_TO for a, b in ((kind, known), (known, kind)))
+        numbers = all(map(is_number, (known, kind))) and not rounds
+        alike = kind == known or {(known, kind), (kind, known)} & WIDENS or numbers
+        if not alike and "void" not in (kind, known):
+            problem = f"is {kind}, and {known} in {other}"
+            remedy = "ingest the files by a call each" if name in times else "rename one of them, or mend the file"
+            raise InputError(f"{path}: column {name}", None, problem, remedy)
+        wider = (known, kind) in WIDENS or (numbers and known in WHOLE and kind not in WHOLE)
+        if known == "void" or wider:
+            kinds[name] = kind, path
+
+
+@dataclass
+class _Brought:
+    """Files as they were brought here, by their number.
+
+    Attributes
+    ----------
+    in_place
+        Rows of those in Parquet.
+    columns
+        Names of columns, of all files.
+    parts
+        Rows of all files; where several are in one part it has the first one's number.
+    shapes
+        Of parts whose rows are JSON objects, in ``line``, their keys.
+    """
+
+    in_place: dict[int, DataFrame] = field(default_factory=dict)
+    columns: dict[int, list[str]] = field(default_factory=dict)
+    parts: dict[int, DataFrame] = field(default_factory=dict)
+    shapes: dict[int, StructType] = field(default_factory=dict)
+
+    def rows(self) -> list[DataFrame]:
+        """All parts, with a column each for the keys of objects, in order."""
+        return [
+            taken_apart(self.parts[index], self.shapes[index]) if index in self.shapes else self.parts[index]
+            for index in sorted(self.parts)
+        ]
+
+
+def _brought(
+    spark: SparkSession, files: list[LandingFile], options: IngestOptions, staging: Staging, first: int
+) -> _Brought:
+    """Bring them here; refuse columns that no file may have."""
+    from pyspark.sql import functions as F
+
+    found = _Brought()
+    with contextlib.closing(StagedText(staging)) as staged:
+        for index, path in enumerate(files, first):
+            kind = format_of(path, options.format)
+            with _of_file(path):
+                if kind == "parquet":
+                    rows = read_parquet(spark, path, staging)
+                    found.columns[index] = [name for name in rows.columns if name not in RESERVED]
+                    found.in_place[index], found.parts[index] = rows, rows.withColumn("_file", F.lit(index))
+                else:
+                    found.columns[index] = staged.add(index, path, kind or "csv")
+        for together, rows, kind in staged.frames(spark):
+            found.parts[together[0]] = rows
+            if kind == "csv" or "line" not in rows.columns:
+                continue
+            shape = found.shapes[together[0]] = shape_of(spark, rows)
+            for index, names in keys_of(rows, shape, together).items():
+                found.columns[index] = names
+                with _of_file(files[index - first]):
+                    refuse_columns(names)
+    return found
+
+
+@contextlib.contextmanager
+def _of_file(path: LandingFile) -> Iterator[None]:
+    """Say of which file a problem is."""
+    try:
+        yield
+    except FileProblem as problem:
+        raise InputError(str(path), None, problem.problem, problem.remedy) from None
+
+
+def _together(parts: list[DataFrame]) -> DataFrame:
+    """All rows, with the columns of all as they first come: unions of unions, so that a plan's depth is the logarithm of their number."""
+    while len(parts) > 1:
+        pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
+        parts = [
+            pair[0].unionByName(pair[-1], allowMissingColumns=True) if len(pair) > 1 else pair[0] for pair in pairs
+        ]
+    return parts[0]
+
+
+def _refuse_rounding(parts: dict[LandingFile, DataFrame], union: DataFrame) -> None:
+    """Refuse whole numbers that the type of the same column in another file would round; pandas writes ids as doubles where one is missing."""
+    from pyspark.sql import functions as F
+
+    kinds = dict(union.dtypes)
+    for path, part in parts.items():
+        most = {n: _EXACT_TO[kinds[n]] for n, kind in part.dtypes if kind in WHOLE and kinds[n] in _EXACT_TO}
+        if not most:
+            continue
+        beyond = [
+            F.first(F.when(~F.col(quoted(n)).between(-bound, bound), F.col(quoted(n))), ignorenulls=True)
+            for n, bound in most.items()
+        ]
+        for name, value in zip(most, part.agg(*beyond).collect()[0], strict=True):
+            if value is not None:
+                problem = f"would be rounded: it is {kinds[name]} in another file"
+                raise InputError(
+                    f"{path}: column {name}", value, problem, "write one type, whole numbers, in all files"
+                )
+
+
+def _alike(part: DataFrame, text: set[str], zoned: set[str], zone: str) -> DataFrame:
+    """Rows with the columns that `text` names as text, and without times that name no zone in those of `zoned`: they are in `zone`."""
+    from pyspark.sql import functions as F
+
+    for name, kind in part.dtypes:
+        value = F.col(quoted(name))
+        if name in zoned and kind == "timestamp_ntz":
+            kind, value = "timestamp", instant(value, kind, zone)
+            part = part.withColumn(name, value)
+        if name in text:
+            written = value.cast("string")
+            part = part.withColumn(name, F.concat(written, F.lit("Z")) if kind == "timestamp" else written)
+    return part

@@ -1,0 +1,1 @@
+"""The demo: a year of New York flights through the DAGs."""

@@ -1,0 +1,31 @@
+"""`explain`: what other choices would have given, counted from history; each kind in its own terms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from latecomer.jobs.explain import join, windows
+from latecomer.jobs.explain.curve import Explained
+from latecomer.lake import journal
+from latecomer.lake.errors import InputError
+from latecomer.lake.lake import Lake
+from latecomer.specs.join import JoinSpec
+from latecomer.specs.spec import Spec
+from latecomer.specs.windows import WindowedSpec
+
+
+def explain(lake: Lake, spec: Spec, *, plot: Path | None = None) -> Explained | windows.Text:
+    """An explanation with `to_text` and `to_dict`, drawn to `plot` where it is given.
+
+    Raises
+    ------
+    InputError
+        The query has not been run, or computed something else when it was run; `plot` is not a .png file or cannot be written.
+    """
+    state = journal.state_for(lake, spec)
+    if plot is not None and plot.suffix != ".png":
+        raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
+    if isinstance(spec, JoinSpec):
+        return join.explain(lake, spec, state, plot)
+    assert isinstance(spec, WindowedSpec)
+    return windows.explain(lake, spec, state, plot)

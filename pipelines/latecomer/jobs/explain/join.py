@@ -1,0 +1,99 @@
+"""`explain` of a join: what every retention would have given, counted from history, and where today's choice stands.
+
+For each constant retention the control plane is run again over the counts of the whole history (no row is read twice), so
+recall, the share of periods that meet the target and the rows held are what `run` would have had. The
+*clairvoyant* is the least constant that meets the target in the promised share of periods.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from latecomer.core.join.control import REQUIRED, RESULTS, SAMPLED, IntervalSummary, JoinControl
+from latecomer.core.join.retention_policies import Constant, RetentionParameters
+from latecomer.jobs.explain.curve import POINTS, Explained, Point, draw
+from latecomer.lake.journal import RunState
+from latecomer.lake.lake import Lake
+from latecomer.ledger import ledger as books
+from latecomer.quality import promise
+from latecomer.specs.join import JoinSpec
+
+if TYPE_CHECKING:
+    from latecomer.spark.join.stage import History
+
+
+def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> Explained:
+    """Count history and evaluate a grid of constants."""
+    from latecomer.spark.engine.session import tuned
+    from latecomer.spark.join.stage import JoinStage
+
+    stage = JoinStage(spec, tuned(lake, state.seq_to), lake.holding())
+    history = stage.history(state.seq_to)
+    settings = RetentionParameters.of(spec)
+    confidence = settings.confidence
+    points = [evaluate(history, settings, retention) for retention in candidates(history.intervals, settings)]
+    clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
+    found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(lake, spec))
+    if plot is not None:
+        draw(found, plot)
+    return found
+
+
+def candidates(history: list[IntervalSummary], settings: RetentionParameters) -> list[int]:
+    """Retentions worth a look, in us: quantiles of what pairs needed, on the grid of `g`."""
+    cells = np.concatenate([s.cells for s in history]) if history else np.empty((0, SAMPLED + 1), np.int64)
+    if not len(cells):
+        return [0]
+    order = np.argsort(cells[:, REQUIRED], kind="stable")
+    bucket, weight = cells[order, REQUIRED], np.cumsum(cells[order, RESULTS])
+    shares = 1 - np.geomspace(1.0, 1e-5, POINTS - 1)
+    places = np.minimum(np.searchsorted(weight, shares * weight[-1]), len(bucket) - 1)
+    return sorted({int(b + 1) * settings.granularity_us for b in [*bucket[places], bucket[-1]]})
+
+
+def evaluate(history: History, settings: RetentionParameters, retention_us: int) -> Point:
+    """What one constant would have given."""
+    control = JoinControl(
+        Constant(retention_us, retention_us),
+        window_us=settings.window_us,
+        interval_us=settings.interval_us,
+        granularity_us=settings.granularity_us,
+        period_us=settings.period_us,
+    )
+    control.wait_for_speech(history.before_speech)
+    control.step(history.intervals)
+    produced: dict[int, int] = {}
+    expected: dict[int, int] = {}
+    for summary in history.intervals:
+        period = summary.interval * settings.interval_us // settings.period_us
+        seen = summary.cells[:, REQUIRED] < retention_us // settings.granularity_us
+        expected[period] = expected.get(period, 0) + int(summary.cells[:, RESULTS].sum())
+        produced[period] = produced.get(period, 0) + int(summary.cells[seen, RESULTS].sum())
+    area = sum(a.held_area for a in control.accounts.values())
+    weight = sum(a.weight_us for a in control.accounts.values())
+    met = [produced[p] >= settings.target * expected[p] for p in expected]
+    whole = sum(expected.values())
+    return Point(
+        retention_us,
+        sum(produced.values()) / whole if whole else 1.0,
+        sum(met) / len(met) if met else 1.0,
+        area / weight if weight else 0.0,
+    )
+
+
+def _done(lake: Lake, spec: JoinSpec) -> Point | None:
+    rows = promise.known(books.ledger(lake, spec).to_pandas())
+    if not len(rows):
+        return None
+    kept, judged = promise.kept(rows)
+    columns = [c for c in rows.columns if c.startswith("retention_")]
+    chosen = rows[columns].max(axis=1).dropna()
+    return Point(
+        int(chosen.mean()) if len(chosen) else 0,
+        float(rows["on_time"].sum() / max(rows["expected"].sum(), 1)),
+        kept / judged if judged else 1.0,
+        float(rows["rows_held_mean"].mean()),
+    )

@@ -1,0 +1,236 @@
+"""`explain` for the windowed kinds: error, hit rate or recall against the wait, the plan of a theta join, the filters of a membership.
+
+Where a target is stated, history says what wait every answer (or result, or member of a final top-k) would have required, so one pass
+gives the whole curve; and a row's arrival says how long it would have been held, until its last window closes. The *clairvoyant* is the
+least constant wait that keeps the promise in the promised share of periods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.core.theta_join.plan import plan_join
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Observed
+from latecomer.jobs import formatting
+from latecomer.jobs.explain.curve import POINTS, Explained, Point, draw, picture
+from latecomer.lake.lake import Lake
+from latecomer.ledger import ledger as books
+from latecomer.quality import promise
+from latecomer.specs import expressions as ex
+from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.windows import WaitingSpec, WindowedSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from latecomer.core.theta_join.plan import Plan as ThetaPlan
+    from latecomer.lake.journal import RunState
+
+
+@dataclass(frozen=True)
+class Text:
+    """An explanation in words: the query, and lines that may be parsed as `values`."""
+
+    query: str
+    lines: list[str]
+    values: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """For a terminal."""
+        return "\n".join([f"{self.query}:", *self.lines])
+
+
+def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) -> Explained | Text:
+    """What every wait would have given; of a theta join and a membership also what the work is, and that alone where they promise nothing."""
+    curved = spec.promises or not isinstance(spec, WaitingSpec)
+    if isinstance(spec, MembershipSpec) and not curved:
+        return _filters(lake, spec, plot)
+    from latecomer.spark.engine.session import tuned
+    from latecomer.spark.registry import stage_of
+
+    stage: Any = stage_of(spec, tuned(lake, state.seq_to), lake)
+    if not curved:
+        return _plan(stage, state.seq_to, plot)
+    more: tuple[str, ...] = ()
+    if isinstance(spec, WaitingSpec):
+        work = _filters(lake, spec, None) if isinstance(spec, MembershipSpec) else _plan(stage, state.seq_to, None)
+        more = tuple(work.lines)
+    if spec.kind == "aggregate":
+        stage.by_answer = True
+    history = [each for shard in stage.history(state.seq_to, whole=state.flushed) for each in shard]
+    confidence = spec.confidence
+    rows = books.ledger(lake, spec).to_pandas()
+    grid, waits = stage.grid, _waits(history)
+    held = stage.held(state.seq_to, waits)
+    points = [_point(history, grid, spec, wait, mean) for wait, mean in zip(waits, held, strict=True)]
+    clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
+    share = {"aggregate": "answers within error", "topk": "hit rate"}.get(spec.kind, "recall")
+    found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(rows), "wait", share, more)
+    if plot is not None:
+        draw(found, plot)
+    return found
+
+
+def _waits(history: list[Observed]) -> list[int]:
+    """Waits worth a look: quantiles of what was required."""
+    required = np.concatenate([h.required_us for h in history]) if history else np.empty(0, np.int64)
+    weight = np.concatenate([h.weight for h in history]) if history else np.empty(0)
+    if not len(required):
+        return [0]
+    order = np.argsort(required, kind="stable")
+    sums = np.cumsum(weight[order])
+    shares = 1 - np.geomspace(1.0, 1e-5, POINTS - 1)
+    places = np.minimum(np.searchsorted(sums, shares * sums[-1]), len(order) - 1)
+    return sorted({0, *(int(required[order[p]]) for p in places), int(required[order[-1]])})
+
+
+def _point(history: list[Observed], grid: Grid, spec: WindowedSpec, wait_us: int, held: float) -> Point:
+    lost: dict[int, float] = {}
+    total: dict[int, float] = {}
+    for each in history:
+        period = (grid.end(each.window) - 1) // spec.period_us
+        lost[period] = lost.get(period, 0.0) + each.lost(wait_us)
+        total[period] = total.get(period, 0.0) + each.total
+    whole = sum(total.values())
+    met = [lost[p] <= (1 - spec.target) * total[p] + 1e-9 for p in total]
+    return Point(
+        wait_us,
+        1.0 - sum(lost.values()) / whole if whole else 1.0,
+        sum(met) / len(met) if met else 1.0,
+        held,
+    )
+
+
+def _done(rows: pd.DataFrame) -> Point | None:
+    judged = promise.judged(rows)
+    if not len(judged):
+        return None
+    kept, periods = promise.kept(rows)
+    due = judged["windows" if "windows" in judged else "expected"].astype(float)  # what the share is a share of
+    held = promise.known(rows)
+    return Point(
+        int(judged["wait_mean_us"].mean()),
+        float((judged["achieved_on_time"] * due).sum() / due.sum()),
+        kept / periods,
+        float(held.loc[held["rows"] > 0, "rows_held_mean"].mean()),  # a flush leaves periods to which no row came
+    )
+
+
+def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
+    """The plan of the largest window so far, with its predicted comparisons; as a picture, which pairs of partitions are joined."""
+    from pyspark.sql import functions as F
+
+    rows = stage.in_windows(stage.stored(seq_to=seq_to).where("ok"), stage.first_of("ts"), stage.last_of("ts"))
+    counts = rows.groupBy("_m").count().orderBy(F.desc("count"), "_m").limit(1).collect()
+    if not counts:
+        return Text(stage.spec.name, ["no rows yet"], {})
+    window = counts[0]["_m"]
+    table = rows.where(F.col("_m") == window).drop("ok", "shard", "ts").toArrow()
+    parts, streams, comparisons = stage.window_join.encoded(table)
+    plan = plan_join(streams, comparisons, stage.spec.strategy.partitions)
+    start = window * stage.grid.slide_us
+    names, conditions = [alias for alias, _ in stage.spec.streams], [_says(each) for each in stage.spec.conditions]
+    cuts = []
+    for edge in plan.edges:
+        ends = zip(stage.window_join.conditions[edge.condition][::2], _ends(comparisons[edge.condition]), strict=True)
+        known = [(streams[place][column], parts[place][operand.column]) for operand, (place, column) in ends]
+        cuts.append([_value(cut, known) for cut in edge.cuts])
+    shown = plan.to_text(names, conditions, cuts)
+    if plot is not None:
+        _draw_plan(plan, names, conditions, f"{stage.spec.name}: the largest window so far", plot)
+    largest, name = (
+        f"largest window starts at {formatting.instant(start)}, {counts[0]['count']:,} rows",
+        stage.spec.strategy.name,
+    )
+    if name != "fast_theta_join":
+        largest += f"; {name} compares in its own way, fast_theta_join would go by this plan"
+    return Text(
+        stage.spec.name, [largest, shown], {"window_start_us": start, "rows": counts[0]["count"], "plan": shown}
+    )
+
+
+def _says(condition: Any) -> str:
+    """A condition as it may stand in a query file."""
+    left, right = (
+        ex.to_spark_sql(each, lambda column: f"{column.alias}.{column.name}").replace("`", "")
+        for each in (condition.left, condition.right)
+    )
+    return f"{left} {condition.op} {right}"
+
+
+def _ends(comparison: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Stream and operand column of both sides."""
+    return (comparison.left, comparison.left_column), (comparison.right, comparison.right_column)
+
+
+def _value(code: float, known: list[tuple[np.ndarray, pa.ChunkedArray]]) -> str:
+    """The value that an operand's code stands for: that of a row which has it."""
+    for codes, values in known:
+        at = np.flatnonzero(codes == code)
+        if len(at):
+            value = values[int(at[0])].as_py()
+            return f"{value:g}" if isinstance(value, float) else formatting.one_line(value, 40)
+    return str(code)
+
+
+def _draw_plan(plan: ThetaPlan, names: list[str], conditions: list[str], title: str, path: Path) -> None:
+    from matplotlib.colors import ListedColormap
+
+    colours = {"ruled out": "#e6e9ee", "compared row by row": "#f0a35e", "joined whole": "#5b8def"}
+    with picture(path, max(len(plan.edges), 1)) as (figure, axes):
+        for axis, edge in zip(axes, plan.edges, strict=False):
+            shades = ListedColormap(list(colours.values()))
+            axis.imshow(edge.kinds.T, origin="lower", aspect="auto", cmap=shades, vmin=-0.5, vmax=2.5)
+            left, right = names[edge.left], names[edge.right]
+            axis.set(
+                xlabel=f"partition of {left}, values rising",
+                ylabel=f"partition of {right}, values rising",
+                title=f"{_cut_short(conditions[edge.condition])}\n{edge.comparisons:,} comparisons",
+            )
+        marks = [axes[0].plot([], [], "s", color=colour, label=name)[0] for name, colour in colours.items()]
+        figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize="small")
+        figure.suptitle(f"{title}, {plan.comparisons:,} comparisons")
+
+
+def _cut_short(says: str) -> str:
+    return formatting.one_line(says, 36)
+
+
+def _filters(lake: Lake, spec: MembershipSpec, plot: Path | None) -> Text:
+    """What the filters let through, and what they saved; as a picture, period by period."""
+    rows = books.ledger(lake, spec).to_pandas()
+    if not spec.counts_filters:
+        return Text(spec.name, [f"strategy {spec.strategy.name} counts nothing about filters; mcf and bloom do"], {})
+    if plot is not None:
+        _draw_filters(rows, spec, plot)
+    names = ("tested", "candidates", "confirmed", "filter_bytes", "moved_bytes", "exact_bytes")
+    values = {name: int(rows[name].sum()) if len(rows) else 0 for name in names}
+    absent = values["tested"] - values["confirmed"]
+    rate = (values["candidates"] - values["confirmed"]) / absent if absent else 0.0
+    values_all: dict[str, Any] = values | {"false_positive_rate": rate, "bound": spec.false_positive_rate}
+    lines = [
+        f"{values['tested']:,} elements tested, {values['candidates']:,} passed the filters, {values['confirmed']:,} were in every stream (before repair)",
+        f"false-positive rate of the filters {rate:.2g}, bound {spec.false_positive_rate:g}",
+        f"{values['moved_bytes']:,} bytes moved between streams; an exact semi-join would move {values['exact_bytes']:,}",
+    ]
+    return Text(spec.name, lines, values_all)
+
+
+def _draw_filters(rows: pd.DataFrame, spec: MembershipSpec, path: Path) -> None:
+    with picture(path, 1) as (_, (axis,)):
+        if len(rows):
+            axis.plot(rows["period_start"], rows["exact_bytes"], color="0.6", label="an exact semi-join would move")
+            axis.plot(rows["period_start"], rows["moved_bytes"], "o-", markersize=3, label="moved")
+            axis.legend(fontsize="small")
+        axis.set(xlabel="period", ylabel="bytes", title=f"{spec.name}: bytes moved between streams", ylim=(0, None))
+        axis.tick_params(axis="x", labelrotation=20)

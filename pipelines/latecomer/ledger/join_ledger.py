@@ -1,0 +1,60 @@
+"""The ledger of a join: what `run` published and registered, joined with what `repair` found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from latecomer.lake import delta, row_keys
+from latecomer.lake.lake import Lake
+from latecomer.lake.result_views import closed_to
+from latecomer.specs.spec import Spec
+
+
+def repaired(lake: Lake, query: str) -> dict[int, int]:
+    """Corrections that repairs have counted, per period (us)."""
+    return delta.count_by(lake, "repairs", query, "period_start", pc.field("repaired").is_valid(), "repaired")
+
+
+def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.int64]) -> NDArray[np.float64]:
+    """``achieved_final``: the share of the rows counted for each period (us) when they were published that is there, float64[n].
+
+    1 unless the lake was damaged: rows are committed before they are counted.
+    """
+    counts = [delta.count_by(lake, area, query, "period_start") for area in ("on_time", "corrections")]
+    stored = np.array([sum(count.get(each, 0) for count in counts) for each in period.tolist()], np.int64)
+    return np.minimum(stored, booked).astype(float) / np.maximum(booked, 1) + (booked == 0)
+
+
+def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
+    """A join's ledger, one row per period: what was published, missed and repaired.
+
+    ``expected`` (and with it ``missed``, ``repaired``, both ``achieved``) is null until every late row registered in
+    the period has been repaired. A period in which nothing was due has recall 1.
+    """
+    written = delta.read(lake, "ledger", spec.name)
+    rows = open_periods if written is None else pa.concat_tables([written, open_periods], promote_options="default")
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[("period_start", "ascending"), ("emission", "ascending")]))
+    rows = rows.filter(row_keys.last_of_each(rows, ["period_start"])).drop_columns(["emission"])
+    start = rows["period_start"].cast(pa.int64()).to_numpy()
+    known = rows["late_seq_max"].fill_null(-1).to_numpy() <= closed_to(lake, spec.name)
+    per_period = repaired(lake, spec.name)
+    fixed = np.array([per_period.get(each, 0) for each in start.tolist()], np.int64)
+    on_time = rows["on_time"].to_numpy()
+    expected = on_time + fixed
+    share = np.where(expected > 0, on_time / np.maximum(expected, 1), 1.0)
+    columns = {
+        "period_start": rows["period_start"],
+        "period_end": rows["period_end"],
+        "expected": pa.array(expected, mask=~known),
+        "on_time": rows["on_time"],
+        "missed": pa.array(expected - on_time, mask=~known),
+        "repaired": pa.array(fixed, mask=~known),
+        "target": pa.array(np.full(len(rows), spec.target)),
+        "achieved_on_time": pa.array(share, mask=~known),
+        "achieved_final": pa.array(final(lake, spec.name, start, expected), mask=~known),
+    }
+    rest = [name for name in rows.column_names if name not in columns and name != "late_seq_max"]
+    return pa.table(columns | {name: rows[name] for name in rest})

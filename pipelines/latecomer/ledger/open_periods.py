@@ -1,0 +1,81 @@
+"""Read the periods of a query that are still open from the state of its last micro-batch.
+
+`check`, `status` and `export` need these rows without Spark: everything here is computed from the state alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from latecomer.core.join.control import JoinControl
+from latecomer.core.join.retention_policies import RetentionParameters
+from latecomer.core.time import FOREVER
+from latecomer.ledger.join_accounts import JoinBooks
+from latecomer.ledger.window_accounts import WindowBooks
+from latecomer.specs.join import JoinSpec
+from latecomer.specs.spec import Spec
+from latecomer.specs.windows import WindowedSpec
+from latecomer.strategies.join import restore_policy
+from latecomer.strategies.windows import window_controls
+
+
+def restore_join(
+    spec: JoinSpec, state: dict[str, Any] | None, parameters: dict[str, Any] | None = None
+) -> tuple[JoinControl, JoinBooks]:
+    """Restore a join's control plane and period accounts from a micro-batch's state.
+
+    Parameters
+    ----------
+    state
+        What the micro-batch left; None: both as they stand before the first.
+    parameters
+        What `adapt` wrote since, which replaces the policy of the state; None: nothing.
+    """
+    settings = RetentionParameters.of(spec)
+    control = JoinControl(
+        restore_policy(settings, None if state is None else state["control"]["policy"], parameters),
+        window_us=spec.window_us,
+        interval_us=settings.interval_us,
+        granularity_us=settings.granularity_us,
+        period_us=spec.period_us,
+    )
+    books = JoinBooks(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
+    if state is not None:
+        control.restore(state["control"])
+        books.restore(state["books"])
+    return control, books
+
+
+def restore_window_accounts(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowBooks:
+    """Restore the period accounts of a windowed query from a micro-batch's state; None: before the first."""
+    books = WindowBooks(spec.period_us, spec.target)
+    if state is not None:
+        books.restore(state["books"])
+    return books
+
+
+def open_ledger(spec: Spec, state: dict[str, Any]) -> pa.Table:
+    """Return the ledger rows of the periods that are still open."""
+    if isinstance(spec, JoinSpec):
+        control, books = restore_join(spec, state)
+        return books.open(control)
+    assert isinstance(spec, WindowedSpec)
+    return restore_window_accounts(spec, state).open(window_controls(spec, state))
+
+
+def joined_to(spec: JoinSpec, state: dict[str, Any]) -> int:
+    """Return the event time (us) up to which a join has joined every row that arrived.
+
+    Later rows still wait in the reorder buffer of the K-slack strategies; the others join a row when it arrives.
+    """
+    return int(state["watermark"]) if spec.strategy.reorders else FOREVER
+
+
+def last_closed(spec: WindowedSpec, state: dict[str, Any]) -> int:
+    """Return the number of the last window up to which none is open in any shard."""
+    controls = window_controls(spec, state)
+    waiting = [control for control in controls if len(control.panes)]
+    closed = [control.grid.last_closed(control.watermark()) for control in waiting or controls]
+    return min(closed) if waiting else max(closed)

@@ -1,0 +1,216 @@
+"""The ledger of the windowed kinds: what the run wrote, and what is known about it by now.
+
+A window's answer can be corrected long after its period was written, so everything that says how complete answers were is read
+from on-time rows, corrections and late rows when the ledger is read. ``expected``, ``missed``, ``repaired`` and both
+``achieved`` are null while a late row of the period is pending.
+
+==========  ==================================================  ===============================================
+kind        what is counted                                     ``achieved_on_time``
+==========  ==================================================  ===============================================
+aggregate   (row, window) contributions                         share of answers whose first error was < `error`
+topk        members of the final top-k                          share that the first answer had (hit rate)
+theta_join  result rows; with ``emit: count`` their matches;    share that was published on time
+            with ``ranges`` windows that have an answer
+membership  result elements                                     share that was published on time
+==========  ==================================================  ===============================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from latecomer.core.windows.observation import every_number
+from latecomer.lake import delta, result_views, row_keys
+from latecomer.lake.delta import TIMESTAMP
+from latecomer.lake.lake import Lake
+from latecomer.ledger.join_ledger import final, repaired
+from latecomer.specs.aggregate import AggregateSpec
+from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.spec import Answers
+from latecomer.specs.windows import WindowedSpec
+
+
+def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
+    """One row per period that has arrivals, answers or corrections."""
+    written = delta.read(lake, "ledger", spec.name)
+    parts = [open_periods] if written is None else [written, open_periods]
+    rows = pa.concat_tables(parts, promote_options="default").to_pandas()
+    rows["period"] = _us(rows["period_start"])
+    rows = rows.sort_values(["period", "emission"]).drop_duplicates("period", keep="last").set_index("period")
+    late = _late(lake, spec)
+    truth = _truth(lake, spec)
+    fixed = repaired(lake, spec.name)
+    index = rows.index.union(late.index).union(truth.index).union(pd.Index(sorted(fixed), dtype=np.int64))
+    rows, late, truth = rows.reindex(index), late.reindex(index).fillna(0), truth.reindex(index)
+    known = (late["pending"] == 0).to_numpy()
+    expected = truth["expected"].fillna(0).to_numpy().astype(np.int64)
+    on_time = truth["on_time"].fillna(0).to_numpy().astype(np.int64)
+    achieved = truth["achieved"].fillna(1.0).to_numpy().astype(float)
+    period = index.to_numpy(np.int64)
+    booked = rows["published"].fillna(0).to_numpy().astype(np.int64) + [fixed.get(each, 0) for each in period.tolist()]
+    start = pa.array(period, pa.int64()).cast(TIMESTAMP)
+    columns: dict[str, Any] = {
+        "period_start": start,
+        "period_end": pa.array(period + spec.period_us, pa.int64()).cast(TIMESTAMP),
+        "expected": pa.array(expected, mask=~known),
+        "on_time": pa.array(on_time),
+        "missed": pa.array(expected - on_time, mask=~known),
+        "repaired": pa.array(expected - on_time, mask=~known),
+        "target": pa.array(np.full(len(index), spec.target)),
+        "achieved_on_time": pa.array(achieved, mask=~known),
+        "achieved_final": pa.array(final(lake, spec.name, period, booked), mask=~known),
+        "rows": pa.array(rows["rows"].fillna(0).to_numpy().astype(np.int64)),
+        "late_rows": pa.array(late["late"].to_numpy().astype(np.int64)),
+        "rows_held_mean": pa.array(rows["rows_held_mean"].fillna(0.0).to_numpy(float)),
+        "rows_held_max": pa.array(rows["rows_held_max"].fillna(0).to_numpy().astype(np.int64)),
+        "wait_mean_us": pa.array(rows["wait_mean_us"].fillna(0.0).to_numpy(float)),
+        "slack_mean_us": pa.array(rows["slack_mean_us"].to_numpy(float), from_pandas=True),
+    }
+    if isinstance(spec, MembershipSpec):
+        unknown = np.full(len(index), not spec.counts_filters)
+        for name in ("tested", "candidates", "confirmed", "filter_bytes", "moved_bytes", "exact_bytes"):
+            columns[name] = pa.array(rows[name].fillna(0).to_numpy().astype(np.int64), mask=unknown)
+        absent = (rows["tested"].fillna(0) - rows["confirmed"].fillna(0)).to_numpy(float)
+        passed = (rows["candidates"].fillna(0) - rows["confirmed"].fillna(0)).to_numpy(float)
+        rate = np.where(absent > 0, passed / np.maximum(absent, 1), 0.0)
+        columns["false_positive_rate"] = pa.array(rate, mask=unknown)
+        columns["false_positive_bound"] = pa.array(np.full(len(index), spec.false_positive_rate))
+    for name in truth.columns.difference(["expected", "on_time", "achieved"]):
+        values = truth[name].fillna(0).to_numpy()
+        columns[name] = (
+            pa.array(values, mask=~known)
+            if values.dtype.kind == "f" and name != "windows"
+            else pa.array(values.astype(np.int64), mask=~known)
+        )
+    return pa.table(columns)
+
+
+def _truth(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+    """Per period (us): ``expected``, ``on_time``, ``achieved``, and what else the kind counts."""
+    if isinstance(spec, AggregateSpec):
+        return _aggregate(lake, spec)
+    return _topk(lake, spec) if spec.answers is Answers.RANKED else _counted(lake, spec)
+
+
+def _us(times: Any) -> np.ndarray:
+    return np.asarray(times.to_numpy("datetime64[us]").astype(np.int64))
+
+
+def _late(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+    """Per period (us): late rows that concern one of its windows, and those still pending."""
+    rows = delta.read(lake, "late", spec.name, columns=["seq", "windows_from", "windows_to"])
+    if rows is None or rows.num_rows == 0:
+        return pd.DataFrame({"late": [], "pending": []}, index=pd.Index([], dtype=np.int64), dtype=np.int64)
+    pending = rows["seq"].to_numpy() > result_views.closed_to(lake, spec.name)
+    # the last moments of the first and of the last window
+    first = rows["windows_from"].cast(pa.int64()).to_numpy() + spec.window.size_us - 1
+    last = rows["windows_to"].cast(pa.int64()).to_numpy() - 1
+    if spec.period_us >= spec.window.slide_us:  # some window ends in each period between them
+        at, number = every_number(first // spec.period_us, last // spec.period_us)
+    else:
+        at, window = every_number(np.zeros_like(first), (last - first) // spec.window.slide_us)
+        number = (first[at] + window * spec.window.slide_us) // spec.period_us
+    frame = pd.DataFrame({"period": number * spec.period_us, "late": 1, "pending": pending[at].astype(np.int64)})
+    return frame.groupby("period").sum()
+
+
+def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """On-time rows and corrections: ``answer`` (a number per group and window), ``period`` in us, `columns`."""
+    keys = [*spec.group_by, "window_start"]
+    wanted = (*keys, "period_start", *columns)
+    found = [delta.read_known(lake, area, spec.name, wanted) for area in ("on_time", "corrections")]
+    written = [rows for rows in found if rows is not None]
+    numbers = iter(row_keys.codes(written, keys) if written else ())
+    frames = []
+    for rows in found:
+        if rows is None:
+            frames.append(pd.DataFrame({name: np.empty(0, np.int64) for name in ("answer", "period", *columns)}))
+            continue
+        kept = {"answer": next(numbers), "period": rows["period_start"].cast(pa.int64())}
+        frames.append(pa.table(kept | {name: rows[name] for name in columns if name in rows.column_names}).to_pandas())
+    return frames[0], frames[1]
+
+
+def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
+    first, fixed = _answers(lake, spec, ["rows", "revision", "error"])
+    # an error that is NaN is none that could be bounded: answer or truth is no number, and hides the other functions' errors
+    last = fixed.sort_values("revision").drop_duplicates("answer", keep="last").fillna({"error": np.inf})
+    both = (
+        first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
+        if len(last)
+        else first.assign(rows_last=np.nan, error=0.0, period_last=np.nan)
+    )
+    if "error_last" in both:
+        both["error"] = both["error_last"]
+    period = both["period"].fillna(both["period_last"]).astype(np.int64)
+    frame = pd.DataFrame(
+        {
+            "period": period,
+            "on_time": both["rows"].fillna(0),
+            "expected": both["rows_last"].fillna(both["rows"]),
+            "windows": 1,
+            "windows_off": (both["error"].fillna(0.0) >= spec.error).astype(np.int64),
+        }
+    )
+    sums = frame.groupby("period").sum()
+    sums["achieved"] = (sums["windows"] - sums["windows_off"]) / sums["windows"]
+    sums["coverage"] = sums["on_time"] / sums["expected"].clip(lower=1)
+    return sums
+
+
+def _topk(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+    first, fixed = _answers(lake, spec, ["seq", "revision"])
+    newest = fixed.groupby("answer")["revision"].transform("max")
+    last = fixed[fixed["revision"] == newest]
+    final = pd.concat([first[~first["answer"].isin(last["answer"])], last])
+    hits = final.merge(first[["answer", "seq"]], on=["answer", "seq"], how="left", indicator=True)
+    frame = pd.DataFrame(
+        {
+            "period": hits["period"].astype(np.int64),
+            "expected": 1,
+            "on_time": (hits["_merge"] == "both").astype(np.int64),
+        }
+    )
+    sums = frame.groupby("period").sum()
+    sums["achieved"] = sums["on_time"] / sums["expected"]
+    return sums
+
+
+def _counted(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+    if spec.answers is Answers.REVISED:
+        first, fixed = _answers(lake, spec, ["matches", "revision"])
+        last = fixed.sort_values("revision").drop_duplicates("answer", keep="last")
+        both = first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
+        frame = pd.DataFrame(
+            {
+                "period": both["period"].fillna(both["period_last"]).astype(np.int64),
+                "on_time": both["matches"].astype(float).fillna(0),
+                "expected": both["matches_last"].astype(float).fillna(both["matches"].astype(float)),
+            }
+        )
+        sums = frame.groupby("period").sum()
+    elif spec.answers is Answers.REPLACED:
+        sums = _final_at_first(lake, spec)
+    else:
+        counts = [delta.count_by(lake, area, spec.name, "period_start") for area in ("on_time", "corrections")]
+        index = sorted({*counts[0], *counts[1]})
+        on_time = np.array([counts[0].get(p, 0) for p in index], np.int64)
+        fixed_rows = np.array([counts[1].get(p, 0) for p in index], np.int64)
+        sums = pd.DataFrame(
+            {"on_time": on_time, "expected": on_time + fixed_rows}, index=pd.Index(index, dtype=np.int64)
+        )
+    sums["achieved"] = np.where(sums["expected"] > 0, sums["on_time"] / sums["expected"].clip(lower=1), 1.0)
+    return sums
+
+
+def _final_at_first(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+    """Per period: windows that have an answer, and those whose first one stood; an answer is many rows, which a later one replaces."""
+    first, fixed = (rows.drop_duplicates() for rows in _answers(lake, spec, []))
+    both = pd.concat([first, fixed]).drop_duplicates()
+    stood = both["answer"].isin(first["answer"]) & ~both["answer"].isin(fixed["answer"])
+    counted = pd.DataFrame({"period": both["period"], "on_time": stood.astype(np.int64), "expected": 1})
+    return counted.groupby("period").sum()

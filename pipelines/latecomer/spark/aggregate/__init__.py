@@ -1,0 +1,1 @@
+"""Aggregates on Spark."""

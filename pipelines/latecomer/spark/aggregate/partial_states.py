@@ -1,0 +1,103 @@
+"""Partial states of an aggregate's rows, in SQL: what a row is folded into, how states merge, and what they add up to over batches.
+
+Value column ``v{i}`` is the i-th aggregated expression. The states of counts, extremes and sums are a few columns; those of quantiles
+are none of these, but how often each value occurs (:mod:`latecomer.spark.aggregate.quantiles`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from latecomer.core.aggregate.coverage import Function
+from latecomer.spark.aggregate.exact_sum import ExactSum
+from latecomer.spark.engine.columns import named
+from latecomer.spark.engine.types import FLOATING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.window import WindowSpec
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of one query's aggregates.
+
+    Parameters
+    ----------
+    kinds
+        Spark types of the value columns.
+    functions
+        The aggregates, by value column.
+    tame
+        No summed value is wild, as is known (:class:`latecomer.spark.aggregate.exact_sum.ExactSum`).
+    """
+
+    kinds: Sequence[str]
+    functions: Sequence[Function]
+    tame: bool = False
+
+    def reads(self, column: int, *names: str) -> bool:
+        """Does one of these aggregates read a value column?"""
+        return any(each.column == column and each.name in names for each in self.functions)
+
+    @cached_property
+    def sums(self) -> list[ExactSum]:
+        """Of the columns that are summed."""
+        return [ExactSum(f"v{i}", kind, self.tame) for i, kind in enumerate(self.kinds) if self.reads(i, "sum", "avg")]
+
+    @cached_property
+    def _counts(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Counts and extremes: aggregates over rows, and over states."""
+        partial, merge = {"rows": "count(*)"}, {"rows": "sum(rows)"}
+        for i, kind in enumerate(self.kinds):
+            if self.reads(i, "count"):
+                partial[f"v{i}_count"], merge[f"v{i}_count"] = f"count(v{i})", f"sum(v{i}_count)"
+            value = f"v{i} + cast(0 as {kind})" if kind in FLOATING else f"v{i}"  # the two zeros are one
+            for name in ("min", "max"):
+                if self.reads(i, name):
+                    partial[f"v{i}_{name}"], merge[f"v{i}_{name}"] = f"{name}({value})", f"{name}(v{i}_{name})"
+        return partial, merge
+
+    def folded(self, rows: DataFrame, keys: list[str], more: Mapping[str, str] | None = None) -> DataFrame:
+        """Rows by `keys` as states, one or, where values are wild, several of a key; `more` are aggregates beside them, name to SQL."""
+        from pyspark.sql import functions as F
+
+        partial = dict(self._counts[0])
+        prepared: dict[str, str] = {}
+        for each in self.sums:
+            prepared |= each.prepare()
+            partial |= each.partial()
+        by = [*keys, *(each.wild for each in self.sums if each.may_be_wild)]
+        return with_columns(rows, prepared).groupBy(*by).agg(*map(F.expr, named({**partial, **(more or {})})))
+
+    def merged(self, states: DataFrame, keys: list[str]) -> DataFrame:
+        """States by `keys`, one of each."""
+        from pyspark.sql import functions as F
+
+        merge = dict(self._counts[1])
+        for each in self.sums:
+            merge |= each.merge()
+        return states.groupBy(*keys).agg(*map(F.expr, named(merge)))
+
+    def running(self, merged: DataFrame, keys: list[str], window: WindowSpec) -> DataFrame:
+        """Merged states, each with those before it in the `window`."""
+        from pyspark.sql import functions as F
+
+        found: dict[str, Column] = {name: F.expr(how).over(window) for name, how in self._counts[1].items()}
+        for each in self.sums:
+            found |= each.running(window)
+        return merged.select(*keys, *(value.alias(name) for name, value in found.items()))
+
+
+def with_columns(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """Rows with more columns, which may read those before them: a select for each step of that, however many columns there are."""
+    step: dict[str, int] = {}
+    for name, text in columns.items():
+        step[name] = 1 + max((step.get(word, 0) for word in re.findall(r"\w+", text)), default=0)
+    for number in range(1, max(step.values(), default=0) + 1):
+        rows = rows.selectExpr("*", *named({name: text for name, text in columns.items() if step[name] == number}))
+    return rows

@@ -1,0 +1,290 @@
+"""The Spark session of a job: local by default, a cluster by configuration.
+
+Settings that a deployment gives by ``spark-submit`` or ``spark-defaults.conf`` win over those set here. The jars
+Spark needs (Delta Lake; for object stores Hadoop's S3 file system) were fetched once by ``make setup`` and are
+used by path; on a cluster whose images hold them, set ``LATECOMER_JARS`` to the empty string.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from latecomer.lake.delta import TABLE
+from latecomer.lake.errors import InputError
+from latecomer.lake.lake import Lake, region
+from latecomer.spark.engine.tuning import tune
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROOT = Path(__file__).resolve().parents[4]
+
+
+def jars() -> list[Path]:
+    """Jars to put on Spark's class path: ``LATECOMER_JARS`` (a folder; empty: none), else the checkout's own."""
+    folder = os.environ.get("LATECOMER_JARS")
+    if folder == "":
+        return []
+    place = Path(folder) if folder else _ROOT / ".jvm" / "jars"
+    found = sorted(place.glob("*.jar"))
+    if not found:
+        raise InputError("LATECOMER_JARS", str(place), "holds no jar files", "run `make setup` once")
+    return found
+
+
+QUICK_ROWS = 1_000_000
+"""Rows up to which the JVM's best compiler costs a job more than it saves: `run` of so many took 25 CPU seconds without it, 40 with it."""
+QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""The quick compiler alone; by itself it would reserve 48 MB for code, which plans of many columns fill."""
+COLLECTED = "-XX:G1HeapRegionSize=4m"
+"""Spark writes each task's result into 1 MB, which half a region holds then: with regions of 2 MB G1 marked the heap every few seconds."""
+
+
+def java_options(rows: int | None = None) -> str:
+    """Driver JVM options: the class archive that ``make setup`` made starts Spark about three times faster.
+
+    `rows` is about how many a job will go through, None: unknown. ``LATECOMER_JAVA_OPTIONS`` adds to the options, and wins.
+    """
+    archive = _ROOT / ".jvm" / "latecomer.jsa"
+    quiet = (
+        f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')} -Xlog:disable -Xlog:all=off"
+    )
+    more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
+    archived = f"-XX:SharedArchiveFile={archive} -Xshare:auto" if archive.is_file() else ""
+    quick = QUICK if rows is not None and rows <= QUICK_ROWS else ""
+    return " ".join(each for each in (archived, quiet, COLLECTED, quick, more) if each)
+
+
+MEANING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",  # else 2 and 1.75 are equal as decimal(38,0) and (10,2)
+    "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing_parquet.py turns them into timestamps
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is read as nanoseconds, which end in 2262
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.binaryAsString": "false",
+    # the version before an ingestion that is under way may be older than a week, which Delta refuses else; its files are there
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    "spark.sql.variable.substitute": "false",  # a query's text is what it says, also where it says ${env:HOME}
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+}
+"""What results depend on: always so, whatever a deployment or whoever made the session before says."""
+
+
+def session(
+    lake: Lake, app_name: str = "latecomer", *, rows: int | None = None, more: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process, made at the first call, for a job of about so many `rows`; `MEANING` holds in it from now on.
+
+    `more` are settings that win over all others, where the session is made here.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):  # to Java, no letter but ASCII is in a file's name then
+        os.environ["LC_ALL"] = "C.UTF-8"
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # what the command says in its own words
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        builder = SparkSession.builder.appName(app_name)
+        for key, value in (settings(lake, rows) | dict(more or {})).items():
+            builder = builder.config(key, value)
+        with _quiet_start():
+            spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
+    _remember(spark)
+    for key, value in MEANING.items():
+        if spark.conf.get(key, None) != value:
+            spark.conf.set(key, value)
+    return spark
+
+
+_ASKED = {
+    "functions": ("col", "lit"),
+    "org.apache.spark.sql.functions": ("col", "lit", "expr", "when", "coalesce", "greatest", "pmod", "call_function"),
+    "org.apache.spark.sql.classic.SparkSession": ("setActiveSession", "getActiveSession"),
+    "org.apache.spark.sql.expressions.Window": ("partitionBy",),
+    "PythonUtils": ("toSeq", "toList"),
+    "PythonSQLUtils": ("readArrowStreamFromFile", "toDataFrame"),
+    "PythonRDD": ("readRDDFromFile",),
+    "SerDeUtil": ("pythonToJava", "toJavaArray"),
+    "SimplePythonFunction": (),
+}
+"""Classes of the JVM, and their static members, that PySpark looks up by name whenever it builds an expression or a plan."""
+
+
+def _remember(spark: SparkSession) -> None:
+    """Look `_ASKED` up once: they are the same for as long as the JVM lives, and it goes through all jars for each that it imports by a star.
+
+    (Without, a fifth of the CPU time of small micro-batches went there.)
+    """
+    jvm = spark._jvm  # type: ignore[attr-defined]
+    for name, members in _ASKED.items():
+        if name not in vars(jvm):
+            found = getattr(jvm, name)
+            for member in members:
+                setattr(found, member, getattr(found, member))
+            setattr(jvm, name, found)
+
+
+_START_NOTE = b"WARNING: Using incubator modules"
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """While the JVM is started: leave out what Java itself says there, whatever its settings; an error is one line on stderr.
+
+    What else the JVM and its children ever write to stderr passes through, line by line.
+    """
+    try:
+        stderr = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    out, into = os.pipe()
+
+    def pump() -> None:
+        with open(out, "rb") as lines, contextlib.suppress(OSError):
+            for line in lines:
+                if not line.startswith(_START_NOTE):
+                    os.write(stderr, line)
+
+    threading.Thread(target=pump, daemon=True, name="stderr of Spark").start()
+    os.dup2(into, 2)
+    os.close(into)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+
+
+def is_gone() -> bool:
+    """Had this process a JVM that does not answer any more?"""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # type: ignore[attr-defined]
+    try:
+        return gateway is not None and not gateway.jvm.java.lang.System.currentTimeMillis()
+    except (Py4JError, OSError):
+        return True
+
+
+def tuned(lake: Lake, rows: int) -> SparkSession:
+    """The session of this process, for a job that goes through about so many `rows` at once and is planned for that."""
+    spark = session(lake, rows=rows)
+    tune(spark, rows)
+    return spark
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+
+
+def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
+    """Spark settings of a job of about so many `rows`, less those that were given; `MEANING` is not among them."""
+    cores = usable_cores()
+    path = ":".join(str(jar) for jar in jars())
+    wanted = {
+        "spark.master": f"local[{cores}]",
+        "spark.driver.extraClassPath": path,
+        "spark.executor.extraClassPath": path,
+        "spark.driver.extraJavaOptions": java_options(rows),
+        "spark.driver.memory": os.environ.get("LATECOMER_DRIVER_MEMORY", "4g"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # hot keys: split a shuffle partition that is twice the others, also when it is small
+        "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
+        "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "16m",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
+        # pairs: no sort before a join whose parts fit in memory; what is cached is read once or twice, compressing it costs more
+        "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
+        # aggregations that keep rows (top-k): by hash for as many keys as a task may meet
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+        # generated code is found again for the last 100 plans by default, and one micro-batch has 30: jobs of one session that take turns
+        # compiled theirs anew each time (SUM over 10 M events in 2.7 s in place of 2.3)
+        "spark.sql.codegen.cache.maxEntries": "1000",
+        # an embedded machine: as many partitions as cores are enough, and Delta's log is small
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols": "8",
+        "spark.databricks.delta.stats.collect": "true",
+        # said in the table: delta-rs reads it there
+        **{key.replace("delta.", "spark.databricks.delta.properties.defaults."): value for key, value in TABLE.items()},
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # call sites cost a round trip per expression
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # a long list of arrivals is data, not part of a plan: planning would look at every row of it again and again
+        "spark.sql.execution.arrow.localRelationThreshold": "1m",
+        # tasks are short, and take a page for each sort and aggregation, a block for each plan that is sent: of 64 and 4 MB by default,
+        # which are cleared, are no young objects to G1 (`COLLECTED`), and set it marking; a task may still have 8,192 pages, 15 GB
+        "spark.buffer.pageSize": "1900k",
+        "spark.broadcast.blockSize": "256k",
+        "spark.broadcast.compress": "false",
+        "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "latecomer-warehouse"),
+    }
+    if not lake.is_local:
+        wanted |= _s3_settings()
+    given = _given()
+    return {key: value for key, value in wanted.items() if key not in given}
+
+
+def _given() -> set[str]:
+    """Names of the settings that a deployment gave: to ``spark-submit``, else in ``spark-defaults.conf``."""
+    from pyspark import SparkConf, SparkContext
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()  # type: ignore[attr-defined]  # what was given is known to the JVM that started this
+        return {key for key, _ in SparkConf().getAll()}
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME", "/nowhere")) / "conf")
+    defaults = Path(folder) / "spark-defaults.conf"
+    if not defaults.is_file():
+        return set()
+    lines = (line.strip() for line in defaults.read_text(encoding="utf-8").splitlines())
+    return {re.split(r"[\s=:]", line, maxsplit=1)[0] for line in lines if line and line[0] not in "#!"}
+
+
+def _s3_settings() -> dict[str, str]:
+    """Hadoop's S3 file system. Credentials come from the environment, the executors' too.
+
+    Delta commits from Spark look before they put (its log store for S3 knows one driver): the lease in the lake, which
+    delta-rs takes with a conditional put, keeps a second driver away.
+    """
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    settings = {
+        "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.hadoop.fs.s3a.endpoint.region": region(),
+    }
+    if endpoint:
+        settings |= {
+            "spark.hadoop.fs.s3a.endpoint": endpoint,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.connection.ssl.enabled": str(urlsplit(endpoint).scheme == "https").lower(),
+        }
+    return settings

@@ -1,0 +1,189 @@
+"""Join, the K-slack family on Spark: reorder first, then join in order (``k_slack``, ``mp_k_slack``, ``aq_k_slack``).
+
+A tuple waits until the watermark ``W(a) = running max of (T(a) - K(a))`` has reached its event time, and is then joined with
+what was released before it. A tuple that comes behind the watermark is inserted at once and does not probe. As a set,
+for a pair whose later arrival is `y` and earlier arrival is `x`::
+
+    produced(x, y)  <=>  |x.ts - y.ts| <= w  and  predicate  and  not (y.ts < W(seq_y) and x.ts <= W(seq_y))
+
+because a pair is lost only where `y` comes behind the watermark and `x` had been released by then (module test: the
+tuple-at-a-time reference). It is published when the later *released* of the two is released. `y` is then what
+:mod:`latecomer.spark.join.repair` repairs.
+
+Slacks (one for both streams, as Ji et al. 2016 show to be best): ``k_slack`` a constant; ``mp_k_slack`` the largest delay
+so far (Mutschler and Philippsen 2013); ``aq_k_slack`` once per adaptation interval, from the delays of the last period.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from latecomer.core.arrivals import Arrivals
+from latecomer.core.join.control import Horizons
+from latecomer.core.join.k_slack import ArrivalClock, slack_watermark
+from latecomer.core.time import FOREVER, NEVER
+from latecomer.lake.event_scan import first_above
+from latecomer.ledger.join_accounts import late_counts
+from latecomer.ledger.open_periods import restore_join
+from latecomer.spark.engine import arrival_scan
+from latecomer.spark.engine.columns import floor_to
+from latecomer.spark.join.stage import Counted, JoinStage, summaries
+from latecomer.spark.stage import Batch, Looked, Outcome, Settled
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+class SlackJoinStage(JoinStage):
+    """Strategies ``k_slack``, ``mp_k_slack`` and ``aq_k_slack``; see the module docstring."""
+
+    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
+        """Answer one micro-batch; a flush releases everything."""
+        control, books = restore_join(self.spec, state)
+        carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
+        slack, reached = (NEVER, NEVER) if state is None else (state["slack"], state["watermark"])
+        new = arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
+        arrived = Counted.of(new, self.settings, self.rows.is_self)
+        control.wait_for_speech(arrived.before_speech)
+        horizons = control.step(summaries(arrived, None))
+        mark = self._watermark(new, horizons, slack, reached)
+        steps = _Steps.of(new, mark, reached, batch, control.t_last_us)
+        clock = ArrivalClock.from_dict(state["clock"]) if state is not None else ArrivalClock()
+        self._tick(clock, new)
+        behind = np.where(new.event_time_us < mark, mark, NEVER)
+        late = self._late_rows(new, lambda _, at: behind[at])
+        late_count = late_counts(late)
+        on_time = self._released(new, mark, batch, reached, steps, clock) if reached < FOREVER else None
+
+        def settle(produced: dict[int, int]) -> Settled:
+            rows = arrived.by_period(self.settings.interval_us, self.spec.period_us)
+            waits = batch.waits(self.lake, self.spec.name) if produced else {}
+            books.add(produced, late_count, rows, arrived.unplaced, waits)
+            clock.forget(self._waiting_from(batch, steps))
+            closed = books.close(control, flush=batch.flush)
+            following = {
+                "control": control.to_dict(),
+                "books": books.to_dict(),
+                "carry": new.carry,
+                "slack": max(slack, arrived.longest_delay_us),
+                "watermark": FOREVER if batch.flush else steps.after,
+                "parameters": None,
+                "clock": clock.to_dict(),
+            }
+            return Settled(closed, following, dict(books.totals))
+
+        return Outcome(on_time, late if late.num_rows or batch.number == 0 else None, settle)
+
+    def _tick(self, clock: ArrivalClock, new: Arrivals) -> None:
+        """First arrival, and stream time there, of every interval of the micro-batch."""
+        spoken = new.stream_time_us > NEVER
+        seq, time = new.seq[spoken], new.stream_time_us[spoken]
+        _, first = np.unique(time // self.settings.interval_us, return_index=True)
+        clock.add(seq[first], time[first], self.settings.interval_us)
+
+    def _waiting_from(self, batch: Batch, steps: _Steps) -> int:
+        """The oldest arrival that still waits: no pair to come has a later row that arrived before it."""
+        found = [first_above(self.lake, stream, batch.seq_to, steps.after) for stream in self.rows.sources]
+        return min((seq for seq in found if seq is not None), default=batch.seq_to)
+
+    def _watermark(self, new: Arrivals, horizons: Horizons, slack: int, reached: int) -> np.ndarray:
+        """The watermark after each arrival, int64 us, ``NEVER`` before there is one."""
+        strategy = self.spec.strategy
+        if strategy.name == "aq_k_slack":
+            horizon = self._horizon_at(horizons, 0, new.stream_time_us)
+            return np.maximum(np.where(horizon > NEVER, horizon + self.spec.window_us, NEVER), reached)
+        return slack_watermark(new.stream_time_us, new.delay_us, strategy.slack_us, (reached, slack))[0]
+
+    def _released(
+        self, new: Arrivals, mark: np.ndarray, batch: Batch, reached: int, steps: _Steps, clock: ArrivalClock
+    ) -> DataFrame:
+        """Pairs whose later release falls into this micro-batch, as result rows."""
+        from pyspark.sql import functions as F
+
+        marked = arrival_scan.looked_up(self.rows.arrivals(batch), new.seq, {"t": new.stream_time_us, "mark": mark})
+        low, high = steps.span(new, reached, self.spec.window_us)
+        sides = []
+        for side, letter in enumerate(("l", "r")):
+            fresh = self.rows.as_side(marked, side, {"t": F.col("t"), "mark": F.col("mark")})
+            behind = F.col(f"{letter}_ts") < F.col(f"{letter}_mark")
+            # a row exactly at the watermark is not behind it, and is released by its own arrival
+            at = F.col(f"{letter}_ts") == F.col(f"{letter}_mark")
+            both = fresh = fresh.withColumn(f"{letter}_late", behind).withColumn(f"{letter}_at", at)
+            if batch.seq_from > 0:
+                stored = self.rows.stored(side, batch.seq_from, NEVER, low, high)
+                blank = {f"{letter}_{name}": F.lit(None).cast("bigint") for name in ("t", "mark")}
+                blank |= {f"{letter}_late": F.lit(False), f"{letter}_at": F.lit(False)}
+                both = fresh.unionByName(stored.withColumns(blank))
+            both = both.where(F.col(f"{letter}_ts") <= steps.after)
+            waits = ~F.col(f"{letter}_late") & (F.col(f"{letter}_ts") > reached)
+            sides.append(steps.released(both, letter, waits))
+        active = (F.col("l_released") >= batch.seq_from) | (F.col("r_released") >= batch.seq_from)
+        lost = F.expr("if(l_seq > r_seq, l_late and r_ts <= l_mark, r_late and l_ts <= r_mark)")
+        pairs = self.rows.pairs(
+            sides[0], sides[1], active & ~F.coalesce(lost, F.lit(False)), where=True, copy_left=False
+        )
+        when = F.expr("if(l_released > r_released, l_when, r_when)")
+
+        @F.pandas_udf("bigint")  # type: ignore[call-overload]
+        def arrived_at(seq):  # type: ignore[no-untyped-def]
+            import pandas as pd
+
+            return pd.Series(clock.at(seq.to_numpy()))
+
+        # before every stream has spoken the clock stands at its first value, as in join_pairs.waits
+        wait = F.greatest(when - arrived_at(F.greatest("l_seq", "r_seq")), F.lit(0))
+        return self.rows.results(
+            pairs,
+            provenance="on_time",
+            published=F.greatest("l_released", "r_released"),
+            period=floor_to(when, self.spec.period_us),
+            wait=wait,
+        )
+
+
+class _Steps:
+    """The watermark as a staircase over this micro-batch: from which arrival on it has reached which event time."""
+
+    def __init__(self, marks: np.ndarray, seqs: np.ndarray, times: np.ndarray, reached: int) -> None:
+        self.marks, self.seqs, self.times = marks, seqs, times
+        self.after = int(self.marks[-1]) if len(marks) else reached
+
+    @staticmethod
+    def of(new: Arrivals, mark: np.ndarray, reached: int, batch: Batch, t_last_us: int) -> _Steps:
+        """One step per value of the watermark above `reached`; a flush adds the last, at the arrival after all."""
+        first = np.flatnonzero(mark > np.concatenate([[reached], mark[:-1]]))
+        marks, seqs, times = mark[first], new.seq[first], new.stream_time_us[first]
+        if batch.flush and t_last_us > NEVER:
+            marks, seqs, times = np.append(marks, FOREVER), np.append(seqs, batch.seq_to), np.append(times, t_last_us)
+        return _Steps(marks, seqs, times, reached)
+
+    def released(self, rows: DataFrame, letter: str, waits: Column) -> DataFrame:
+        """Add ``released`` and ``when`` (arrival and stream time at which a waiting row is released), -1 for the others."""
+        from pyspark.sql import functions as F
+
+        marks, seqs, times = self.marks, self.seqs, self.times
+
+        @F.pandas_udf("struct<released bigint, at bigint>")  # type: ignore[call-overload]
+        def find(ts):  # type: ignore[no-untyped-def]
+            import pandas as pd
+
+            place = np.minimum(np.searchsorted(marks, ts.to_numpy(), "left"), max(len(marks) - 1, 0))
+            return pd.DataFrame({"released": seqs[place], "at": times[place]})
+
+        own, at = F.col(f"{letter}_seq"), F.col(f"{letter}_at")
+        if not len(marks):
+            found, step, when = rows, F.lit(-1).cast("bigint"), F.lit(None).cast("bigint")
+        else:
+            found = rows.withColumn("_step", find(F.col(f"{letter}_ts")))
+            step, when = F.col("_step.released"), F.col("_step.at")
+        released = F.when(at, own).when(waits, F.greatest(step, own)).otherwise(F.lit(-1))
+        own_time = F.coalesce(F.col(f"{letter}_t"), when)
+        instant = F.when(at | (own > step), own_time).otherwise(when)
+        return found.withColumn(f"{letter}_released", released).withColumn(f"{letter}_when", instant).drop("_step")
+
+    def span(self, new: Arrivals, reached: int, window_us: int) -> tuple[int, int]:
+        """Event times of stored rows that may be in a pair of this micro-batch: [low, high]."""
+        low = min(reached, int(new.event_time_us.min())) if len(new.seq) else reached
+        return max(low, NEVER // 2) - window_us, min(self.after, FOREVER // 2)

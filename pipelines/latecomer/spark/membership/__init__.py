@@ -1,0 +1,1 @@
+"""Memberships on Spark."""

@@ -1,0 +1,1 @@
+"""Theta joins on Spark."""

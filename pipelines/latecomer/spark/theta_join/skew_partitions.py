@@ -1,0 +1,456 @@
+"""A hot window of a theta join as many tasks: rows are shipped to the pieces of the plan in which they can match, and to no other.
+
+A window of more rows than a bound (`theta_plan.PIECE_ROWS`) is cut along one condition, at boundaries both sides share. Partitions are ordered,
+so the pairs that match wholly form few rectangles: of the two halves of the values the upper one of one side with the lower one of the
+other, and so on within each half. A rectangle is a piece in which that condition is not tested again; a partition with itself is a
+piece on the diagonal, where all are. Every pair of rows that can match stands in exactly one piece: counts of pieces add up, their
+rows and ranges unite. Rows beyond the other side's least or greatest value are not shipped at all.
+
+One aggregation finds the boundaries: rows per window, least and greatest values, and one row at random of each of `SAMPLES` groups of
+a side. All of it is a function of the window's rows alone, so the pieces are too, and any cut into micro-batches gives the same tables.
+
+Ordering: none. Cost: one scan; a row of the cut pair goes to ``1 + log2(p) / 2`` pieces on average for an inequality and p partitions, to one for an
+equality. A stream whose conditions do not lead to the operand that is cut goes to every piece.
+
+With three streams and more only the first pair is cut: a piece holds its part of that pair and, of every stream linked to it, what can match.
+Links are followed from stream to stream as long as the same operand leads on in one direction (``r.v > s.v, s.v > l.v, l.v >= t.v``), so far
+streams of a chain are reduced too, and rows beyond the least or greatest value that bounds them are not shipped. Later rounds of the plan run
+inside the piece. So results are shared out among pieces, and the reduction of the streams that go to every piece is repeated in each,
+O(n log n) rows of work but no result twice. A window of at most `theta_plan.PIECE_ROWS` rows is one task,
+whatever it yields: its results leave the task in chunks, and no intermediate one is larger than the last, so it is their number that bounds
+the task's time, and its rows that bound the memory.
+
+References
+----------
+.. [1] The FastThetaJoin algorithm, chapter 4 of the source thesis, 2020 (shared boundaries, whole and diagonal pairs, MaxSize).
+.. [2] A. Okcan and M. Riedewald, Processing theta-joins using MapReduce, SIGMOD 2011 (a matrix of pairs as tasks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.theta_join import plan
+from latecomer.core.theta_join.edges import MIRROR
+from latecomer.core.theta_join.encode import encode
+from latecomer.core.theta_join.window_task import Operand, WindowJoin
+from latecomer.spark.engine.columns import quoted
+from latecomer.spark.engine.types import FLOATING, WHOLE_OR_FLOATING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SAMPLES = 512
+"""Groups of a side's rows of which one row each stands for all in the choice of boundaries."""
+SLOTS = 64
+"""Tasks of a micro-batch at most; pieces beyond share one."""
+WINDOW = "_window"
+"""Column of a table of small windows that says which of them a row is of."""
+TOGETHER_ROWS = 1 << 17
+"""Rows of whole windows that a task takes up at once, or of one window, if that has more."""
+_SPREAD = 64
+
+
+@dataclass(frozen=True)
+class Shipping:
+    """Where the rows of a cut window go.
+
+    Attributes
+    ----------
+    pieces
+        How many.
+    spread
+        Into how many groups by hash the rows of a partition fall (1: no piece is cut further).
+    lists
+        Entry ``(alias * partitions + partition) * spread + group``: for each piece that gets the row
+        ``(2 * piece + whole) * aliases + alias``.
+    """
+
+    pieces: int
+    spread: int
+    lists: list[list[int]]
+
+
+def cells(op: str, partitions: int) -> list[tuple[range, range, bool]]:
+    """Left partitions, right partitions, and whether all their pairs match; every pair that can match is in one cell."""
+    found: list[tuple[range, range, bool]] = []
+
+    def halve(low: int, high: int) -> None:
+        middle = (low + high) // 2
+        if high - low == 1:
+            found.append((range(low, high), range(low, high), False))
+            return
+        lower, upper = range(low, middle), range(middle, high)
+        if op != "=":
+            found.append((upper, lower, True) if op in (">", ">=") else (lower, upper, True))
+        halve(low, middle)
+        halve(middle, high)
+
+    halve(0, partitions)
+    return found
+
+
+def shipping(
+    op: str,
+    left: Sequence[float],
+    right: Sequence[float],
+    aliases: int = 2,
+    places: tuple[int, int] = (0, 1),
+    links: Mapping[int, tuple[int, str]] | None = None,
+) -> Shipping:
+    """Where rows go, from (estimated) rows per partition alone.
+
+    A cell above twice MaxSize (rows of the window / partitions) is cut further, its larger side by a hash of the row, and the other
+    side goes to every part: so a value that half of the window holds does not make one task of it.
+
+    Parameters
+    ----------
+    op
+        Of the condition that is cut.
+    left, right
+        Rows per partition of either side.
+    aliases, places
+        Number of streams, and which two of them are cut.
+    links
+        Other streams that an operand that is cut bounds: which of the two (0, 1), and that operand's `op` to theirs.
+    """
+    parts = len(left)
+    most = 2 * max(1.0, (sum(left) + sum(right)) / parts)
+    numbers = []
+    for one, other, _ in cells(op, parts):
+        size = sum(left[p] for p in one), sum(right[p] for p in other)
+        number = min(int(-(-sum(size) // most)), _SPREAD) if sum(size) > most else 1
+        numbers.append((number, places[0] if size[0] >= size[1] else places[1]))
+    spread = _SPREAD if any(number > 1 for number, _ in numbers) else 1
+    lists: list[list[int]] = [[] for _ in range(aliases * parts * spread)]
+    piece = 0
+    for cell, (number, larger) in zip(cells(op, parts), numbers, strict=True):
+        for alias in range(aliases):
+            for part in range(parts):
+                if not _goes(alias, part, cell[:2], places, links or {}):
+                    continue
+                for group in range(spread):
+                    own = [group * number // spread] if alias == larger else range(number)
+                    codes = [(2 * (piece + each) + cell[2]) * aliases + alias for each in own]
+                    lists[(alias * parts + part) * spread + group] += codes
+        piece += number
+    return Shipping(piece, spread, lists)
+
+
+def _goes(
+    alias: int, part: int, sides: tuple[range, range], places: tuple[int, int], links: Mapping[int, tuple[int, str]]
+) -> bool:
+    """Can a row of a partition match in a cell?"""
+    if alias in places:
+        return part in sides[places.index(alias)]
+    if alias not in links:
+        return True
+    role, op = links[alias]
+    if op == "=":
+        return part in sides[role]
+    return sides[role].stop > part if op in (">", ">=") else sides[role].start <= part
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a query's windows are cut along.
+
+    Attributes
+    ----------
+    op, kind
+        The condition's op, and the SQL type both of its sides have (or are cast to, which keeps their order).
+    places
+        The two aliases, left and right.
+    values
+        Alias -> SQL of what its partition follows; null where the row matches nothing.
+    links
+        As for `shipping`.
+    """
+
+    op: str
+    kind: str
+    places: tuple[int, int]
+    values: dict[int, str]
+    links: dict[int, tuple[int, str]]
+
+    @staticmethod
+    def of(join: WindowJoin, kinds: Mapping[str, str]) -> Layout | None:
+        """The layout by column types; None where the two sides have types that no one type orders."""
+        planned = join.planned
+        left, op, right = join.conditions[planned]
+        types = {kinds[left.column], kinds[right.column]}
+        if len(types) > 1 and not types <= set(WHOLE_OR_FLOATING):
+            return None
+        kind = types.pop() if len(types) == 1 else "double" if types & set(FLOATING) else "bigint"
+
+        def value(alias: int, column: str) -> str:
+            text = quoted(column) if kinds[column] == kind else f"cast({quoted(column)} as {kind})"
+            if kinds[column] in FLOATING:
+                text = f"nullif({text}, cast('NaN' as {kind}))"
+            return f"case when side = {join.sides[alias]} then {text} end"
+
+        places = (left.alias, right.alias)
+        values = {side.alias: value(side.alias, side.column) for side in (left, right)}
+        links: dict[int, tuple[int, str]] = {}
+        for operand, (role, seen) in _bounded(join, (left, right)).items():
+            known = operand.alias in places or kinds[operand.column] != kind
+            if not known and (operand.alias not in links or seen == "="):
+                links[operand.alias] = (role, seen)
+                values[operand.alias] = value(operand.alias, operand.column)
+        return Layout(op, kind, places, values, links)
+
+
+def _bounded(join: WindowJoin, cut: tuple[Operand, Operand]) -> dict[Operand, tuple[int, str]]:
+    """Operands that one of the two that are cut bounds, equal ones first: which of the two, and its op to the operand.
+
+    An operand that stands in two conditions hands the bound on: ``s.v > l.v`` and ``l.v >= t.v`` bound ``t.v`` by ``s.v``.
+    """
+    found = {operand: (role, "=") for role, operand in enumerate(cut)}
+    for equal in (True, False):
+        waiting = list(found)
+        for near in waiting:
+            role, seen = found[near]
+            for one, sign, other in join.conditions:
+                for mine, op, far in ((one, sign, other), (other, MIRROR[sign], one)):
+                    way = seen if op == "=" else op
+                    handed = op == "=" if equal else seen[0] in ("=", way[0])
+                    if handed and mine == near and far not in found:
+                        found[far] = (role, way)
+                        waiting.append(far)
+    return found
+
+
+@dataclass(frozen=True)
+class Hot:
+    """Windows that are cut.
+
+    Attributes
+    ----------
+    layout
+        What along.
+    table
+        One row per window: its keys, bounds, boundaries and lists.
+    cuts
+        Boundaries at most.
+    slots
+        Tasks.
+    """
+
+    layout: Layout
+    table: pa.Table
+    cuts: int
+    slots: int
+
+
+def hot(rows: DataFrame, keys: list[str], join: WindowJoin, windows: list[int], bound: int) -> Hot | None:
+    """Which of the windows have too many rows for one task, and where their rows go; None where there is none.
+
+    Parameters
+    ----------
+    rows
+        One row per row and window: `keys` (bigint, ``_m`` among them), ``seq``, ``side``, operands.
+    windows
+        Numbers of windows that may be hot.
+    bound
+        Rows of a window above which it is cut, and about how many make a partition.
+    """
+    from pyspark.sql import functions as F
+
+    layout = Layout.of(join, dict(rows.dtypes))
+    if layout is None or not windows:
+        return None
+    given = rows.where(F.col("_m").isin(windows)).select(
+        *keys,
+        F.xxhash64("seq").alias("_h"),
+        *(F.expr(layout.values[alias]).alias(f"_v{i}") for i, alias in enumerate(layout.places)),
+    )
+    found = [F.count("*").alias("_n")]
+    for i in (0, 1):
+        value, turn = F.col(f"_v{i}"), F.when(F.col(f"_v{i}").isNotNull(), F.col("_h"))
+        found += [F.count(value).alias(f"_n{i}"), F.min(value).alias(f"_low{i}"), F.max(value).alias(f"_high{i}")]
+        found += [F.min_by(value, turn).alias(f"_any{i}")]
+    seen = given.groupBy(*keys, F.pmod("_h", F.lit(SAMPLES)).alias("_g")).agg(*found).toArrow()
+    if not seen.num_rows:
+        return None
+    _, which = np.unique(np.stack([seen[key].to_numpy() for key in keys]), axis=1, return_inverse=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    starts = np.flatnonzero(np.diff(which.ravel()[order], prepend=-1))
+    made = []
+    for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
+        own = seen.take(pa.array(order[start:stop]))
+        total = int(own["_n"].to_numpy().sum())
+        if total > bound:
+            made.append(
+                _planned(own, keys, layout, len(join.aliases), join.partitions or plan.partitions_of(total, bound))
+            )
+    if not made:
+        return None
+    return _assembled(made, keys, layout, seen.schema.field("_any0").type, rows)
+
+
+def _planned(
+    own: pa.Table, keys: list[str], layout: Layout, aliases: int, parts: int
+) -> tuple[list[int], list[Any], list[Any], Shipping, int]:
+    """Keys, bounds, boundaries and shipping of one window, from its groups."""
+    names = [f"_any{i}" for i in (0, 1)] + [f"_{end}{i}" for i in (0, 1) for end in ("low", "high")]
+    columns = [own[name] for name in names]
+    codes, valid = encode(columns)
+    bounds: list[Any] = []
+    for i in range(2, 6):
+        good = np.flatnonzero(valid[i])
+        known = codes[i][good]
+        bounds.append(columns[i][int(good[known.argmin() if i % 2 == 0 else known.argmax()])] if len(good) else None)
+    weights = [np.where(valid[i], own[f"_n{i}"].to_numpy(), 0) for i in (0, 1)]
+    every, weight = np.concatenate(codes[:2]), np.concatenate(weights)
+    order = np.argsort(every, kind="stable")
+    order = order[weight[order] > 0]
+    cuts: NDArray[np.int64] = np.empty(0, np.int64)
+    if len(order):
+        sums = np.cumsum(weight[order])
+        cuts = order[np.searchsorted(sums, sums[-1] * np.arange(1, parts) / parts)]
+    both = pa.chunked_array([*columns[0].chunks, *columns[1].chunks], type=columns[0].type)
+    left, right = (
+        np.bincount(np.searchsorted(every[cuts], codes[i], "right"), weights[i], minlength=parts).tolist()
+        for i in (0, 1)
+    )
+    shipped = shipping(layout.op, left, right, aliases, layout.places, layout.links)
+    return [own[key][0].as_py() for key in keys], bounds, [both[int(at)] for at in cuts], shipped, parts
+
+
+def _assembled(made: list[Any], keys: list[str], layout: Layout, kind: pa.DataType, rows: DataFrame) -> Hot:
+    """The windows' table, which every task gets a copy of."""
+    cuts = max(len(each[2]) for each in made)
+    pieces = [each[3].pieces for each in made]
+    columns: dict[str, Any] = {
+        f"_k{i}": pa.array([each[0][i] for each in made], pa.int64()) for i, _ in enumerate(keys)
+    }
+    for i, name in enumerate(("_low0", "_high0", "_low1", "_high1")):
+        columns[name] = _column([each[1][i] for each in made], kind)
+    for i in range(cuts):
+        columns[f"_cut{i}"] = _column([each[2][i] if i < len(each[2]) else None for each in made], kind)
+    columns["_parts"] = pa.array([each[4] for each in made], pa.int32())
+    columns["_spread"] = pa.array([each[3].spread for each in made], pa.int32())
+    columns["_first"] = pa.array(np.cumsum([0, *pieces[:-1]]), pa.int32())
+    columns["_lists"] = pa.array([each[3].lists for each in made], pa.list_(pa.list_(pa.int32())))
+    least = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions", "4") or 4)
+    return Hot(layout, pa.table(columns), cuts, max(min(sum(pieces), SLOTS), least))
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Arrow scalars, some of them None, as one column."""
+    parts = [pa.nulls(1, kind) if each is None else pa.array([each], kind) for each in values]
+    return pa.concat_arrays(parts)
+
+
+def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> DataFrame:
+    """Every row once per piece that it goes to, pieces apart: `keys`, ``piece`` (-1: the window is not cut), the row.
+
+    ``piece`` is ``2 * number + whole``; there ``side`` is the row's alias.
+    """
+    from pyspark.sql import functions as F
+
+    from latecomer.spark.engine import tables  # not where Spark's Python workers import this module
+
+    layout, aliases = found.layout, len(join.aliases)
+    windows = tables.handed(rows.sparkSession, found.table)
+    on = [F.col(key) == F.col(f"_k{i}") for i, key in enumerate(keys)]
+    wide = rows.join(F.broadcast(windows), on, "left")
+    for alias, text in layout.values.items():
+        wide = wide.withColumn(f"_v{alias}", F.expr(text))
+    group = "cast(pmod(xxhash64(seq), _spread) as int)"
+    choices = []
+    for side in sorted(set(join.sides)):
+        lists = []
+        for alias in [place for place, own in enumerate(join.sides) if own == side]:
+            part = "0"
+            if alias in layout.values:
+                part = " + ".join([f"if(_v{alias} >= _cut{i}, 1, 0)" for i in range(found.cuts)]) or "0"
+            chosen = f"_lists[({alias} * _parts + {part}) * _spread + {group}]"
+            lists.append(f"if({_passes(layout, alias)}, {chosen}, cast(array() as array<int>))")
+        choices.append(f"when side = {side} then concat({', '.join(lists)})")
+    codes = f"case when _parts is null then array(-1) {' '.join(choices)} end"
+    wide = wide.withColumn("_code", F.explode(F.expr(codes)))
+    slot = f"if(_code < 0, pmod(hash(_m), {found.slots}), pmod(_first + _code div {2 * aliases}, {found.slots}))"
+    kept = [F.col(name) for name in rows.columns if name != "side"]
+    return wide.repartitionById(found.slots, F.expr(f"cast({slot} as int)")).select(
+        *kept,
+        F.expr(f"if(_code < 0, side, cast(_code % {aliases} as int))").alias("side"),
+        F.expr(f"if(_code < 0, -1, cast(_code div {aliases} as int))").alias("piece"),
+    )
+
+
+def _passes(layout: Layout, alias: int) -> str:
+    """The coarse filter, never strict: casts may have made two values one."""
+    value, op = f"_v{alias}", layout.op
+    if alias not in layout.values:
+        return "true"
+    if alias in layout.places:
+        other = 1 - layout.places.index(alias)
+        op = op if other == 1 else MIRROR[op]
+    else:
+        other, seen = layout.links[alias]
+        op = MIRROR[seen]
+    if op == "=":
+        return f"{value} between _low{other} and _high{other}"
+    upper = op in (">", ">=")
+    return f"{value} >= _low{other}" if upper else f"{value} <= _high{other}"
+
+
+def parts_of(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int]]:
+    """The rows of each window or piece in a task's table, with its ``piece``."""
+    columns = [table[name].to_numpy() for name in (*keys, "piece")]
+    if all((column == column[0]).all() for column in columns):
+        yield table, int(columns[-1][0])
+        return
+    order = order_of(*columns)
+    table = table.take(pa.array(order))
+    for start, stop in pairwise(cuts(*(column[order] for column in columns)).tolist()):
+        yield table.slice(start, stop - start), int(columns[-1][order[start]])
+
+
+def whole_windows(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[pa.Table]:
+    """A task's rows, sorted by `keys`, as tables of whole windows: of `TOGETHER_ROWS` or more in all, the last one of what is left."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        edges = cuts(*(batch.column(key).to_numpy() for key in keys))
+        ends_held = bool(held) and any(held[-1].column(key)[-1] != batch.column(key)[0] for key in keys)
+        at = int(edges[-2])
+        if count + at >= TOGETHER_ROWS and (at or ends_held):
+            yield pa.Table.from_batches([*held, batch.slice(0, at)])
+            held, count, batch = [], 0, batch.slice(at)
+        held.append(batch)
+        count += batch.num_rows
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def by_size(table: pa.Table, keys: list[str], most: int) -> tuple[pa.Table, pa.Table, list[pa.Table]]:
+    """Windows of at most `most` rows, and the others.
+
+    Returns
+    -------
+    small
+        The rows of small windows, and as `WINDOW` which row of `windows` they belong to.
+    windows
+        The `keys` of the small windows.
+    alone
+        One table per other window.
+    """
+    edges = cuts(*(table[key].to_numpy() for key in keys))
+    starts, sizes = edges[:-1], np.diff(edges)
+    few = sizes <= most
+    alone = [table.slice(start, size) for start, size in zip(starts[~few], sizes[~few], strict=True)]
+    small = table.filter(pa.array(np.repeat(few, sizes))) if alone else table
+    which = np.repeat(np.arange(int(few.sum())), sizes[few])
+    return small.append_column(WINDOW, pa.array(which)), table.select(keys).take(pa.array(starts[few])), alone

@@ -1,0 +1,344 @@
+"""Theta joins over windows on Spark: a task sorts and takes prefixes, never a nested loop.
+
+Rows of the windows that close are brought together by window, and :class:`latecomer.core.theta_join.window_task.WindowJoin` answers each:
+rows, a count, or the factorised ranges. Windows of few rows are counted and joined together, with the window as an equality, so that
+many of them cost what one of all their rows does; each has its own ranges. A window of many rows is cut into pieces, each a task of its own: see
+:mod:`latecomer.spark.theta_join.skew_partitions`. Whether one may be that large is known here, from event times in the lake, so small windows pay
+for no job. Ranges are cut for two streams with two inequalities at most. A window closes when stream time has passed its end by a constant
+`slack`, or by what its results are learnt to need for a recall: how long each waited for the last of its rows is counted as repairs are, by
+how much each wait makes the count grow, and no result is formed. What comes later is registered, and `repair` produces the results
+that late rows add (rows), or the new count or ranges of the windows they changed.
+
+A stream that stands under two aliases plays both parts; a row may then match itself where the conditions allow it (write ``<``
+where it should not). Null and NaN never match.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.baselines import theta_join as baselines
+from latecomer.core.theta_join import plan
+from latecomer.core.theta_join.window_task import Operand, WindowJoin
+from latecomer.core.windows.interfaces import Observed
+from latecomer.core.windows.observation import windows_of
+from latecomer.lake import ingest_log
+from latecomer.lake.delta import TIMESTAMP
+from latecomer.lake.event_scan import Spans, in_spans
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.columns import join_null_safe, quoted, refuse_twice
+from latecomer.spark.engine.query_columns import any_passes, check_columns, of_passing, sql
+from latecomer.spark.engine.types import FLOATING, types_of
+from latecomer.spark.theta_join import skew_partitions as pieces
+from latecomer.spark.theta_join.tasks import Answer, Counts, Increments, Ranges, Rows
+from latecomer.spark.windows.observation import Waited
+from latecomer.spark.windows.repair import Due
+from latecomer.spark.windows.rows import Closing
+from latecomer.spark.windows.stage import WindowedStage
+from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import ENVELOPE, INNER
+from latecomer.specs.theta_join import ThetaJoinSpec
+from latecomer.specs.windows import WINDOW
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LINEAR_FACTOR = 4
+"""How many times the rows a window has before it is cut where no result row is formed."""
+WAIT_BITS = 3
+"""Leading bits of a wait that are told apart with three streams and more, where each wait is a count of its own: it is rounded up by a quarter at most."""
+GROWS = 2
+"""Repair batches from which on a count is told by how much each made it grow, from rows that are brought together once."""
+
+
+class ThetaJoinStage(WindowedStage):
+    """``kind: theta_join``; see the module docstring."""
+
+    spec: ThetaJoinSpec
+    asked: ThetaJoinSpec
+
+    def check(self) -> None:
+        """Columns exist, and every condition compares like with like."""
+        check_columns(self.asked, self.events)
+        refuse_twice(self.asked, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
+
+    # ------------------------------------------------------------------------------------------------------- names
+
+    @cached_property
+    def aliases(self) -> list[str]:
+        """The query's aliases, in its order."""
+        return [alias for alias, _ in self.spec.streams]
+
+    @cached_property
+    def side_of(self) -> dict[str, int]:
+        """Alias -> the source it reads."""
+        return {alias: self.sources.index(stream) for alias, stream in self.spec.streams}
+
+    @cached_property
+    def outputs(self) -> list[tuple[str, ex.Expr]]:
+        """Result columns of ``emit: rows`` after the ``<alias>_seq``s: public name and expression."""
+        if self.spec.emit != "rows":
+            return []
+        seqs = {f"{alias}_seq" for alias in self.aliases}
+        if self.spec.select is not None:
+            return [(item.name, item.expr) for item in self.spec.select if item.name not in seqs]
+        columns = {stream: rows.columns for stream, rows in self.events.items()}
+        return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.everything(columns)]
+
+    @cached_property
+    def carried(self) -> list[list[str]]:
+        """Per source, columns that results need."""
+        found: list[dict[str, None]] = [{} for _ in self.sources]
+        for _, expression in self.outputs:
+            for column in sorted(ex.columns(expression), key=lambda c: (c.alias, c.name)):
+                found[self.side_of[column.alias]][column.name] = None
+        return [list(each) for each in found]
+
+    @cached_property
+    def operands(self) -> list[list[str]]:
+        """Per source, SQL of the distinct sides of conditions (aliases that read the source, and the same rows of it, share them)."""
+        found: list[dict[str, None]] = [{} for _ in self.sources]
+        for condition in self.spec.conditions:
+            for expression, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
+                found[self.side_of[alias]][self._operand_sql(expression, alias)] = None
+        return [list(each) for each in found]
+
+    def _operand_sql(self, expression: ex.Expr, alias: str) -> str:
+        """A side of a condition; null, which matches nothing, of rows that `where` leaves out."""
+        return of_passing(self.spec.filter_on(alias), sql(expression))
+
+    def _operand(self, expression: ex.Expr, alias: str) -> Operand:
+        side = self.side_of[alias]
+        place = self.operands[side].index(self._operand_sql(expression, alias))
+        return Operand(self.aliases.index(alias), f"s{side}_o{place}")
+
+    def payload(self, source: int) -> dict[str, str]:
+        """Operands ``s{i}_o{j}``, carried columns ``s{i}_p{j}``, ``ok``."""
+        return (
+            {f"s{source}_o{j}": text for j, text in enumerate(self.operands[source])}
+            | {f"s{source}_p{j}": quoted(name) for j, name in enumerate(self.carried[source])}
+            | {"ok": any_passes([self.spec.filter_on(a) for a in self.aliases if self.side_of[a] == source])}
+        )
+
+    @cached_property
+    def window_join(self) -> WindowJoin:
+        """What a task runs."""
+        conditions = tuple(
+            (self._operand(c.left, c.aliases[0]), c.op, self._operand(c.right, c.aliases[1]))
+            for c in self.spec.conditions
+        )
+        payload = tuple(
+            tuple(f"s{self.side_of[alias]}_p{j}" for j in range(len(self.carried[self.side_of[alias]])))
+            for alias in self.aliases
+        )
+        strategy = self.spec.strategy
+        ours = strategy.name in ("fast_theta_join", "spark_sql")
+        method = None if ours else getattr(baselines, strategy.name)
+        sides = tuple(self.side_of[alias] for alias in self.aliases)
+        return WindowJoin(tuple(self.aliases), sides, conditions, payload, method, strategy.partitions)
+
+    # ----------------------------------------------------------------------------------------------------- observe
+
+    counts_results = True
+
+    def observed(self, waited: Waited, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
+        """How long the results of windows waited, each for the last of its rows."""
+        from pyspark.sql import functions as F
+
+        looks, handed_looks = self.looked_at(waited, wanted[0])
+        operands = [f"s{side}_o{place}" for side, own in enumerate(self.operands) for place, _ in enumerate(own)]
+        rows = self.in_windows(waited.rows, self.first_of("ts"), self.last_of("ts"))
+        rows = self.waits(rows, handed_looks).withColumn("_wait", F.expr(self._level("_wait")))
+        keys = ["_m", "_look"]
+        rows = rows.select("seq", "side", *operands, *keys, F.col("_wait").alias("_new"))
+        answer = Increments(replace(self.window_join, method=None), keys, types_of(rows), "_new")
+        bound = plan.PIECE_ROWS * LINEAR_FACTOR
+        crowded = (
+            self._crowded([(int(waited.windows[0]), int(waited.windows[-1]))], bound) if len(waited.windows) else []
+        )
+        found = self._found(rows, answer, pieces.hot(rows, keys, answer.join, crowded, bound))
+        sums = found.groupBy("_look", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
+        return self.required(looks, sums.toArrow(), wanted[0])
+
+    def _level(self, wait: str) -> str:
+        """SQL of a wait in granules, with three streams and more rounded up."""
+        if len(self.aliases) == 2:
+            return wait
+        rest = f"greatest(length(bin({wait})) - {WAIT_BITS}, 0)"
+        up = f"shiftleft(shiftright({wait} + shiftleft(1L, {rest}) - 1L, {rest}), {rest})"
+        return f"if({wait} < 0L, {wait}, {up})"
+
+    # ----------------------------------------------------------------------------------------------------- answers
+
+    def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
+        """Windows that close."""
+        from pyspark.sql import functions as F
+
+        wide = self.in_windows(rows, self.open_from("ts"), self.last_of("ts"))
+        closed = wide.join(F.broadcast(closing.table.drop("shard")), "_m").drop("c", "ok", "ts", "shard")
+        keys = ["_m", "closed_seq", "wait_us"]
+        if self.spec.emit == "rows" and self.spec.strategy.name == "spark_sql":
+            return self._by_sql(closed, keys)
+        return self._solved(closed, keys, None, self._cut([(closing.first, max(closing.after))]))
+
+    @property
+    def _bound(self) -> int:
+        """Rows of a window above which it is cut. To count or factorise costs less than to ship rows twice, so that is cut later, for memory's sake."""
+        return plan.PIECE_ROWS * (1 if self.spec.emit == "rows" else LINEAR_FACTOR)
+
+    def _cut(self, spans: Spans) -> list[int]:
+        """Windows of some ranges that are to be cut if they have that many rows."""
+        if self.spec.strategy.name != "fast_theta_join" or (self.spec.emit == "ranges" and not self.window_join.united):
+            return []
+        return self._crowded(spans, self._bound)
+
+    def _crowded(self, spans: Spans, bound: int) -> list[int]:
+        """Windows of some ranges of numbers that may have more rows than a bound: by all that is stored, late rows too."""
+        held = [(first * self.grid.slide_us, self.grid.end(last) - 1) for first, last in spans]
+        panes: list[np.ndarray] = []
+        rows: list[np.ndarray] = []
+        for stream in self.sources:
+            table = ingest_log.open_events(self.lake, stream)
+            if table is None:
+                continue
+            inside = in_spans("event_ts", held, TIMESTAMP)
+            data = table.to_pyarrow_dataset()
+            for part in data.scanner(columns=["event_ts"], filter=inside).to_batches():
+                times = part["event_ts"].drop_null().cast(pa.int64()).to_numpy()
+                found = np.unique(times // self.grid.pane_us, return_counts=True)
+                panes.append(found[0])
+                rows.append(found[1])
+        if sum(int(each.sum()) for each in rows) <= bound:
+            return []
+        pane = np.concatenate(panes)
+        order = np.argsort(pane, kind="stable")
+        start, sums = pane[order] * self.grid.pane_us, np.cumsum([0, *np.concatenate(rows)[order]])
+        numbers = windows_of(self.grid, np.unique(pane))
+        begin = numbers * self.grid.slide_us
+        low, high = (np.searchsorted(start, limit) for limit in (begin, begin + self.grid.size_us))
+        mine = np.any([(first <= numbers) & (numbers <= last) for first, last in spans], axis=0)
+        return [int(number) for number in numbers[(sums[high] - sums[low] > bound) & mine]]
+
+    def _solved(self, rows: DataFrame, keys: list[str], new: str | None, crowded: list[int]) -> DataFrame:
+        """Answers per key, in Arrow tasks; `crowded` may be cut.
+
+        With `new`, a column of -1 for old rows: of ``emit: rows`` only results with a new row; of ``emit: count`` by how much each of its
+        values made the count grow, ``_new`` and ``matches``, in parts that add up and without those that are 0.
+        """
+        answer = self._answer(keys, types_of(rows), new)
+        hot = pieces.hot(rows, keys, answer.join, crowded, self._bound)
+        found = self._found(rows, answer, hot)
+        if isinstance(answer, Rows):
+            return self._public(found, keys, new)
+        if isinstance(answer, Counts):
+            found = self._counted(found, keys, hot)
+        return found.select(*(name for name, _ in answer.columns), *keys)
+
+    @staticmethod
+    def _found(rows: DataFrame, answer: Answer, hot: pieces.Hot | None) -> DataFrame:
+        """Rows by `answer.keys` as answers, in Arrow tasks; those of pieces apart."""
+        keys, schema = answer.keys, answer.schema
+        if hot is None:
+            return rows.repartition(*keys).sortWithinPartitions(*keys).mapInArrow(answer.of_windows, schema)
+        return pieces.shipped(rows, keys, answer.join, hot).mapInArrow(answer.of_pieces, schema)
+
+    def _answer(self, keys: list[str], kinds: dict[str, str], new: str | None) -> Answer:
+        if self.spec.emit == "rows":
+            return Rows(self.window_join, keys, kinds, new)
+        if self.spec.emit == "ranges":
+            return Ranges(self.window_join, keys, kinds)
+        return Increments(self.window_join, keys, kinds, new) if new else Counts(self.window_join, keys, kinds)
+
+    def _counted(self, found: DataFrame, keys: list[str], hot: pieces.Hot | None) -> DataFrame:
+        """Counts of windows, which add up from those of their pieces; null where 64 bits have no room for one."""
+        from pyspark.sql import functions as F
+
+        if hot is not None:  # a cut window may have no piece with a row
+            none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
+            windows = tables.handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
+            zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
+            found = found.unionByName(zeros).groupBy(*keys).agg(F.sum("matches").alias("matches"))
+        return found.selectExpr("try_cast(matches as bigint) as matches", *keys)
+
+    def _public(self, found: DataFrame, keys: list[str], new: str | None) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        def name_of(column: ex.Column) -> str:
+            side, place = self.side_of[column.alias], self.aliases.index(column.alias)
+            return f"a{place}_s{side}_p{self.carried[side].index(column.name)}"
+
+        seqs = [F.col(f"a{place}_seq").alias(f"{alias}_seq") for place, alias in enumerate(self.aliases)]
+        columns = [F.expr(ex.to_spark_sql(expression, name_of)).alias(name) for name, expression in self.outputs]
+        return found.select(*seqs, *columns, *keys, *([F.col("_new").alias("repaired_in")] if new else []))
+
+    def _by_sql(self, rows: DataFrame, keys: list[str]) -> DataFrame:
+        """The baseline ``spark_sql``: one join per stream, conditions as written."""
+        from pyspark.sql import functions as F
+
+        joined = None
+        reached: list[str] = []
+        kinds = dict(rows.dtypes)
+        for place, alias in enumerate(self.aliases):
+            side = self.side_of[alias]
+            own = rows.where(F.col("side") == side).select(
+                *(F.col(key).alias(key if place == 0 else f"a{place}_{key}") for key in keys),
+                F.col("seq").alias(f"a{place}_seq"),
+                *(F.col(c).alias(f"a{place}_{c}") for c in rows.columns if c.startswith(f"s{side}_")),
+            )
+            reached.append(alias)
+            if joined is None:
+                joined = own
+                continue
+            condition: Column = F.col("_m") == F.col(f"a{place}__m")
+            for c in self.spec.conditions:
+                if alias in c.aliases and all(a in reached for a in c.aliases):
+                    columns = {a: self._operand(e, a).column for e, a in zip((c.left, c.right), c.aliases, strict=True)}
+                    operands = {f"a{self.aliases.index(a)}_{name}": kinds[name] for a, name in columns.items()}
+                    condition = condition & F.expr(_matching(c.op, operands))
+            joined = joined.join(own, condition).drop(*(f"a{place}_{key}" for key in keys))
+        assert joined is not None
+        return self._public(joined, keys, None)
+
+    # ------------------------------------------------------------------------------------------------------ repair
+
+    def corrected(self, due: Due) -> DataFrame:
+        """``rows``: what late rows add, each result with the latest repair of its rows; else the windows' new answers."""
+        from pyspark.sql import functions as F
+
+        touched = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
+        marks = touched.select("_m", "seq", "repaired_in")
+        crowded = self._cut(due.spans)
+        stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
+        batches = marks.select("_m", "repaired_in").distinct()
+        grows = self.spec.emit == "count" and len(due.closes) >= GROWS
+        if self.spec.emit == "rows" or grows:
+            windows = marks.select("_m").distinct()
+            rows = stored.join(F.broadcast(windows), "_m").join(marks, ["_m", "seq"], "left")
+            rows = rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in")
+            found = self._solved(rows, ["_m"], "_new", crowded)
+            return self.numbered(self._summed(found, batches), ["_m"], due) if grows else found
+        rows = join_null_safe(stored, batches, ["_m"], condition=F.col("seq") <= F.col("repaired_in"))
+        # an answer without rows (ranges) leaves no trace, so it is no revision: else how often repair is called would show
+        return self.numbered(self._solved(rows, ["_m", "repaired_in"], None, crowded), ["_m"], due)
+
+    @staticmethod
+    def _summed(grown: DataFrame, batches: DataFrame) -> DataFrame:
+        """The count of each window after each of its repair batches, from by how much each made it grow (-1: before the first)."""
+        from pyspark.sql import functions as F
+
+        each = batches.select(F.lit(0).cast("decimal(38,0)").alias("matches"), F.col("repaired_in").alias("_new"), "_m")
+        sums = grown.unionByName(each).groupBy("_m", "_new").agg(F.sum("matches").alias("s"))
+        after = "sum(s) over (partition by _m order by _new rows between unbounded preceding and current row)"
+        known = sums.withColumn("s", F.expr(after)).where("_new >= 0")
+        return known.selectExpr("try_cast(s as bigint) as matches", "_m", "_new as repaired_in")
+
+
+def _matching(op: str, operands: dict[str, str]) -> str:
+    """Condition on two operands, named and typed: NaN matches nothing, which Spark's order of doubles sees otherwise."""
+    numbers = (f" and not isnan({name})" for name, kind in operands.items() if kind in FLOATING)
+    return f" {op} ".join(operands) + "".join(numbers)

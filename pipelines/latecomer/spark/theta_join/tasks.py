@@ -1,0 +1,189 @@
+"""Answers of a theta join as Arrow batches: what a Spark task makes of its windows, or of its pieces of windows.
+
+Each `emit` is a class, which says what columns its answers have and how a join finds them: for one window or piece, and for many small windows
+at once. Spark's Python workers import this module, so it imports no more than a task needs: the stage's imports would cost each of them 0.1 s.
+
+Ordering: none. Cost: that of the join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.core.theta_join.window_task import RANGES, SMALL_ROWS, WindowJoin
+from latecomer.spark.theta_join import skew_partitions as pieces
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Base of the answers; subclasses fill in what raises ``NotImplementedError``.
+
+    Attributes
+    ----------
+    join
+        The query's.
+    keys
+        Columns that the rows of one answer have alike (its window, and as of when); it has them too.
+    kinds
+        The rows' columns and their SQL types.
+    """
+
+    join: WindowJoin
+    keys: list[str]
+    kinds: dict[str, str]
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """An answer's columns beside `keys`: name and SQL type."""
+        raise NotImplementedError
+
+    def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
+        """`columns`, in their order, for a window, or for the piece of that number."""
+        raise NotImplementedError
+
+    def _together(self, join: WindowJoin, table: pa.Table, windows: int) -> Iterator[tuple[pa.Array, pa.Table]]:
+        """For several windows, which `pieces.WINDOW` numbers: the window of each answer, and `columns`."""
+        raise NotImplementedError
+
+    @property
+    def _few(self) -> int:
+        """Rows of a window up to which it shares a join with others."""
+        return SMALL_ROWS if self.join.shared else 0
+
+    @property
+    def schema(self) -> StructType:
+        """Of what `of_windows` and `of_pieces` yield."""
+        from pyspark.sql import types as T
+
+        fields = [(key, self.kinds[key]) for key in self.keys] + self.columns
+        return T.StructType([T.StructField(name, T._parse_datatype_string(kind)) for name, kind in fields])
+
+    def of_windows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Answers of a task whose rows are of whole windows, sorted by `keys`."""
+        shared = self.join.together(pieces.WINDOW)
+        for table in pieces.whole_windows(batches, self.keys):
+            small, windows, large = pieces.by_size(table, self.keys, self._few)
+            for each in large:
+                yield from self._of_one(self.join, each, 0)
+            if windows.num_rows:
+                for which, found in self._together(shared, small, windows.num_rows):
+                    yield from self._batches(windows, which, found)
+
+    def of_pieces(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Answers of a task whose rows are of pieces, as `pieces.shipped` sends them."""
+        given = list(batches)
+        if not sum(batch.num_rows for batch in given):
+            return
+        for table, piece in pieces.parts_of(pa.Table.from_batches(given), self.keys):
+            join = self.join if piece < 0 else self.join.piece(bool(piece & 1))
+            yield from self._of_one(join, table, max(piece, 0) >> 1)
+
+    def _of_one(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.RecordBatch]:
+        for found in self._alone(join, table, piece):
+            yield from self._batches(table, pa.array(np.zeros(found.num_rows, np.int64)), found)
+
+    def _batches(self, windows: pa.Table, which: Any, found: pa.Table) -> Iterator[pa.RecordBatch]:
+        """`found` with the keys of the rows `which` of `windows`."""
+        same = windows.select(self.keys).take(which).columns
+        names = [*self.keys, *found.column_names]
+        yield from pa.table([*same, *found.columns], names=names).combine_chunks().to_batches()
+
+
+@dataclass(frozen=True)
+class Rows(Answer):
+    """Result rows; with `new`, a column of -1 for old rows, only those with a new row."""
+
+    new: str | None
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Those of `WindowJoin.rows`, with an ``a`` before the number of the alias."""
+        found = []
+        for place, payload in enumerate(self.join.payload):
+            found += [(f"a{place}_seq", "bigint"), *((f"a{place}_{name}", self.kinds[name]) for name in payload)]
+        return found + ([("_new", "bigint")] if self.new else [])
+
+    def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
+        return map(self._named, join.rows(table, self.new))
+
+    def _together(self, join: WindowJoin, table: pa.Table, windows: int) -> Iterator[tuple[pa.Array, pa.Table]]:
+        for found in join.rows(table, self.new):
+            yield found[f"0_{pieces.WINDOW}"], self._named(found)
+
+    def _named(self, found: pa.Table) -> pa.Table:
+        return pa.table({name: found[name.removeprefix("a")] for name, _ in self.columns})
+
+
+def _decimals(numbers: list[int]) -> pa.Array:
+    """As a column of which very many can be added up; what is beyond 64 bits by far is null in the end, so its size does not matter."""
+    return pa.array([Decimal(min(each, 10**30)) for each in numbers], pa.decimal128(38, 0))
+
+
+@dataclass(frozen=True)
+class Counts(Answer):
+    """The number of results."""
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Wide enough for what no column of 64 bits has room for."""
+        return [("matches", "decimal(38,0)")]
+
+    def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
+        yield self._table([join.count(table)])
+
+    def _together(self, join: WindowJoin, table: pa.Table, windows: int) -> Iterator[tuple[pa.Array, pa.Table]]:
+        numbers = join.counts(table, pieces.WINDOW, windows)
+        yield pa.array(np.arange(windows)), self._table(numbers.tolist())
+
+    @staticmethod
+    def _table(numbers: list[int]) -> pa.Table:
+        return pa.table({"matches": _decimals(numbers)})
+
+
+@dataclass(frozen=True)
+class Increments(Answer):
+    """By how much each value of `new`, a column of -1 for old rows, made the number of results grow, without what is 0."""
+
+    new: str
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """The growth and the value; pieces of a window may each have the same one, which add up."""
+        return [("matches", "decimal(38,0)"), ("_new", "bigint")]
+
+    def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
+        yield self._grown(join, table, None)[1]
+
+    def _together(self, join: WindowJoin, table: pa.Table, windows: int) -> Iterator[tuple[pa.Array, pa.Table]]:
+        yield self._grown(join, table, pieces.WINDOW)
+
+    def _grown(self, join: WindowJoin, table: pa.Table, key: str | None) -> tuple[pa.Array, pa.Table]:
+        which, value, count = join.increments(table, self.new, key)
+        return pa.array(which), pa.table({"matches": _decimals(count), "_new": value})
+
+
+@dataclass(frozen=True)
+class Ranges(Answer):
+    """The factorised result, of each window by itself: none shares a join."""
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Those of `RANGES`."""
+        kinds = {"int32": "int", "int64": "bigint"}
+        return [(field.name, kinds.get(str(field.type), str(field.type))) for field in RANGES]
+
+    @property
+    def _few(self) -> int:
+        return 0
+
+    def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
+        yield join.ranges(table, piece)

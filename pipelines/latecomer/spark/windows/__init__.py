@@ -1,0 +1,1 @@
+"""What the windowed kinds share on Spark: rows, observation, closing, repair."""

@@ -1,0 +1,1 @@
+"""Turn the strategy that a query names into the policies that carry it out."""
