@@ -12,7 +12,7 @@ def test_one_month_through_airflow(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "latecomer.jobs.demo.__main__",
+        "latecomer.jobs.demo",
         "--months",
         "1",
         "--per-file",
@@ -45,7 +45,7 @@ def test_one_month_through_airflow(tmp_path):
 )
 def test_what_is_no_demo_is_not_replaced(tmp_path, arguments, says):
     (tmp_path / "letter.txt").write_text("dear")
-    command = [sys.executable, "-m", "latecomer.jobs.demo.__main__", *(each.format(tmp_path) for each in arguments)]
+    command = [sys.executable, "-m", "latecomer.jobs.demo", *(each.format(tmp_path) for each in arguments)]
     if "--out" not in command:
         command += ["--out", str(tmp_path / "new")]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -61,7 +61,7 @@ def test_what_is_there_stays_where_the_call_is_refused(tmp_path, there, more):
     """A lake with its landing files is no demo, and a call with a mistake replaces nothing."""
     for name in there:
         (tmp_path / name).mkdir()
-    command = [sys.executable, "-m", "latecomer.jobs.demo.__main__", "--out", str(tmp_path), *more]
+    command = [sys.executable, "-m", "latecomer.jobs.demo", "--out", str(tmp_path), *more]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and ("--only" if more else "lake") in done.stderr.splitlines()[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)

@@ -202,7 +202,7 @@ def queries() -> list[Path]:
 
 def close(out: Path) -> None:
     """What `close_here` does, in a process of its own, in which Spark starts once."""
-    command = [sys.executable, "-m", "latecomer.jobs.demo.__main__", "--close", "--out", str(out)]
+    command = [sys.executable, "-m", "latecomer.jobs.demo", "--close", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"closing failed: {done.stderr.strip()[-1000:]}")
