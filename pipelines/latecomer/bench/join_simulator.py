@@ -129,7 +129,7 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
             if early.any():
                 empty = (np.empty(0, np.int64), np.empty(0, np.int64))
                 waiting = _count(data.ts[s][early] // control.held[s].bucket_us)
-                control.wait_for_speech((waiting, empty) if s == 0 else (empty, waiting))
+                control.hold_until_all_streams_seen((waiting, empty) if s == 0 else (empty, waiting))
         parts.append(control.step(summaries(data, control, now, delay, rows, mine, later_t, side, required)))
         start = end
     horizons = _concatenate(parts)

@@ -293,8 +293,8 @@ class JoinControl:
         moving = NEVER if keep >= FOREVER or self.interval is None else self.t_last_us - self.window_us - keep
         return max(self.base[side], moving)
 
-    def wait_for_speech(self, arrived: tuple[Sparse, Sparse]) -> None:
-        """Take in arrivals that came before every stream had spoken: they are held, and decide nothing."""
+    def hold_until_all_streams_seen(self, arrived: tuple[Sparse, Sparse]) -> None:
+        """Hold arrivals from before every stream had been seen: without a stream time they decide nothing."""
         for held, (buckets, rows) in zip(self.held, arrived, strict=True):
             held.add(buckets, rows)
 

@@ -63,7 +63,7 @@ def evaluate(history: History, settings: RetentionParameters, retention_us: int)
         granularity_us=settings.granularity_us,
         period_us=settings.period_us,
     )
-    control.wait_for_speech(history.before_speech)
+    control.hold_until_all_streams_seen(history.before_all_streams_seen)
     control.step(history.intervals)
     produced: dict[int, int] = {}
     expected: dict[int, int] = {}

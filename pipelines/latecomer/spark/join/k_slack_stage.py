@@ -46,7 +46,7 @@ class SlackJoinStage(JoinStage):
         slack, reached = (NEVER, NEVER) if state is None else (state["slack"], state["watermark"])
         new = arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
         arrived = Counted.of(new, self.settings, self.rows.is_self)
-        control.wait_for_speech(arrived.before_speech)
+        control.hold_until_all_streams_seen(arrived.before_all_streams_seen)
         horizons = control.step(summaries(arrived, None))
         mark = self._watermark(new, horizons, slack, reached)
         steps = _Steps.of(new, mark, reached, batch, control.t_last_us)

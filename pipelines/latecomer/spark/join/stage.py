@@ -56,9 +56,9 @@ _RESULTS = _CELL.index("results")
 
 
 class History(NamedTuple):
-    """What a join's control plane is told of arrivals: rows of either side that came before every stream had spoken, and the intervals."""
+    """The counted arrivals of a join: rows per side from before every stream had been seen, and the intervals after."""
 
-    before_speech: tuple[Sparse, Sparse]
+    before_all_streams_seen: tuple[Sparse, Sparse]
     intervals: list[IntervalSummary]
 
 
@@ -88,7 +88,7 @@ class JoinStage(JoinRepair):
         if kept:
             pairs = self.keep(self.rows.outlined(pairs, ["t"]))
         cells = self._counted(pairs, control, kept=kept) if control.policy.needs_pairs and arrived.rows else None
-        control.wait_for_speech(arrived.before_speech)
+        control.hold_until_all_streams_seen(arrived.before_all_streams_seen)
         horizons = control.step(summaries(arrived, cells))
         late = self._late_rows(new, lambda side, at: self._horizon_at(horizons, side, new.stream_time_us[at]))
         late_count = late_counts(late)
@@ -132,10 +132,12 @@ class JoinStage(JoinRepair):
         control, _ = restore_join(self.spec, None)
         arrived = Counted.of(new, self.settings, self.rows.is_self, lateness=control.policy.needs_lateness)
         if not arrived.rows:
-            return History(arrived.before_speech, [])
+            return History(arrived.before_all_streams_seen, [])
         try:
             pairs = self._pairs(new, batch, [NEVER, NEVER], arrived, control)
-            return History(arrived.before_speech, summaries(arrived, self._counted(pairs, control, kept=False)))
+            return History(
+                arrived.before_all_streams_seen, summaries(arrived, self._counted(pairs, control, kept=False))
+            )
         finally:
             self.release()
 
@@ -287,7 +289,7 @@ class Counted:
         self.rows = 0
         self.low, self.high = 0, 0
         self.longest_delay_us = NEVER
-        self.before_speech: tuple[Sparse, Sparse] = (_NONE, _NONE)
+        self.before_all_streams_seen: tuple[Sparse, Sparse] = (_NONE, _NONE)
         self.unplaced = 0
         self._placed: list[tuple[int, int]] = []
         self.intervals: list[tuple[int, int, tuple[Sparse, Sparse], tuple[Sparse, Sparse]]] = []
@@ -316,7 +318,7 @@ class Counted:
             number[edges].tolist(), t[ends - 1].tolist(), (ends - edges).tolist(), strict=True
         ):
             if t_last <= NEVER:
-                found.before_speech, found.unplaced = by_time[each], count
+                found.before_all_streams_seen, found.unplaced = by_time[each], count
             else:
                 found._placed.append((each, count))
                 found.intervals.append((each, t_last, by_time[each], by_delay[each]))
