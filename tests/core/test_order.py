@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.arrays import composite_keys
-from latecomer.core.arrays.composite_keys import distinct, order_of, packed
+from latecomer.core.arrays.composite_keys import distinct_rows, pack_columns, sort_order
 
 VALUES = st.one_of(st.integers(-3, 3), st.sampled_from([-(1 << 62), 1 << 61, 1 << 40]))
 
@@ -16,8 +16,8 @@ VALUES = st.one_of(st.integers(-3, 3), st.sampled_from([-(1 << 62), 1 << 61, 1 <
 @settings(max_examples=200, deadline=None)
 def test_rows_in_order_and_how_often_each_occurs(rows):
     columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
-    assert [rows[at] for at in order_of(*columns)] == sorted(rows)
-    found, count = distinct(*columns)
+    assert [rows[at] for at in sort_order(*columns)] == sorted(rows)
+    found, count = distinct_rows(*columns)
     expected = sorted(Counter(rows).items())
     assert list(zip(*(column.tolist() for column in found), strict=True)) == [row for row, _ in expected]
     assert count.tolist() == [often for _, often in expected]
@@ -25,12 +25,12 @@ def test_rows_in_order_and_how_often_each_occurs(rows):
 
 @pytest.mark.parametrize("columns", [1, 3])
 def test_no_rows(columns):
-    found, count = distinct(*[np.empty(0, np.int64)] * columns)
+    found, count = distinct_rows(*[np.empty(0, np.int64)] * columns)
     assert [len(column) for column in (*found, count)] == [0] * (columns + 1)
 
 
 def test_wide_columns_have_no_room_in_one_number():
-    assert packed([np.array([0, 1 << 40]), np.array([0, 1 << 30])]) is None
+    assert pack_columns([np.array([0, 1 << 40]), np.array([0, 1 << 30])]) is None
 
 
 @pytest.mark.parametrize("runs", [1, 5, 500])
@@ -38,6 +38,6 @@ def test_rows_whose_first_column_rises_already(runs, monkeypatch):
     monkeypatch.setattr(composite_keys, "DENSE", 0)
     rng = np.random.default_rng(runs)
     columns = [np.sort(rng.integers(-7, runs, 5_000)), rng.integers(0, 2, 5_000), rng.integers(-9, 9, 5_000)]
-    found, count = distinct(*columns)
+    found, count = distinct_rows(*columns)
     rows, often = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
     assert np.array_equal(np.stack(found, axis=1), rows) and np.array_equal(count, often)

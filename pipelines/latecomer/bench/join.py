@@ -36,7 +36,7 @@ from latecomer.bench import data as workloads
 from latecomer.bench import join_simulator, plots
 from latecomer.bench.goals import Goals
 from latecomer.bench.join_simulator import band_pairs, waits
-from latecomer.core.arrays.composite_keys import packed, unpacked
+from latecomer.core.arrays.composite_keys import pack_columns, unpack_columns
 from latecomer.core.join import k_slack
 from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.join.retention_policies import RetentionParameters
@@ -170,7 +170,7 @@ def summarise(case: Case, interval_us: int, granularity_us: int, *, lateness: bo
     code, least, widths = _code(columns)
     code, place, counts = np.unique(code, return_inverse=True, return_counts=True)
     drawn = np.bincount(place, in_sample(case.seq[case.early], SAMPLE_FRACTION), len(code)).astype(np.int64)
-    cells = np.stack([*unpacked(code, least, widths), counts, counts, drawn], axis=1)
+    cells = np.stack([*unpack_columns(code, least, widths), counts, counts, drawn], axis=1)
     found, last = [], np.flatnonzero(alive & (number != np.append(number[1:], number[-1] + 1)))
     for row in last:
         here = int(number[row])
@@ -196,7 +196,7 @@ def counts(
 
 
 def _code(columns: Sequence[Int64]) -> tuple[Int64, list[int], list[int]]:
-    found = packed(columns)
+    found = pack_columns(columns)
     assert found is not None, "intervals, sides and buckets of a benchmark fit into 63 bits"
     return found
 
@@ -205,7 +205,7 @@ def _count(number: Int64, bucket: Int64) -> Int64:
     """int64[k, 3]: interval, bucket, rows."""
     code, least, widths = _code((number, bucket))
     code, counts = np.unique(code, return_counts=True)
-    return np.stack([*unpacked(code, least, widths), counts], axis=1)
+    return np.stack([*unpack_columns(code, least, widths), counts], axis=1)
 
 
 def _part(counted: Int64, number: int) -> Sparse:

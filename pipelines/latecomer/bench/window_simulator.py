@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.aggregate.coverage import Cells, Function, required_answers, required_coverage
-from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import FOREVER, NEVER, running_max
 from latecomer.core.windows.arrivals import Arrived
@@ -194,9 +194,9 @@ def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, 
     wait = t - (grid.first_of(event_time_us) * grid.slide_us + grid.size_us)
     bucket = np.where(wait >= 0, wait // grid.granularity_us, -1)
     owner = np.zeros(len(pane), np.int64) if group is None else group
-    order = order_of(pane, owner, bucket)
+    order = sort_order(pane, owner, bucket)
     pane, bucket, owner, value = pane[order], bucket[order], owner[order], value[order]
-    bounds = cuts(pane, owner, bucket)
+    bounds = run_bounds(pane, owner, bucket)
     starts, rows = bounds[:-1], np.diff(bounds)
     sums = [np.add.reduceat(value, starts), np.add.reduceat(value * value, starts)]
     ends = [np.minimum.reduceat(value, starts), np.maximum.reduceat(value, starts)]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrays.xxhash import hash_longs, hash_values, validity
 
 _NULL = np.uint64(0x9AE16A3B2F90404F)
@@ -27,8 +27,8 @@ def codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[NDArray[np.in
     columns = [_coded(rows[name]) for name in keys]
     found = np.zeros(rows.num_rows, np.int64)
     if rows.num_rows:
-        order = order_of(*columns)
-        starts = cuts(*(column[order] for column in columns))
+        order = sort_order(*columns)
+        starts = run_bounds(*(column[order] for column in columns))
         found[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     return list(np.split(found, np.cumsum(sizes)[:-1]))
 
@@ -36,7 +36,7 @@ def codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[NDArray[np.in
 def last_of_each(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
     """For sorted rows bool[n]: True where the next row is not the same in all `keys`."""
     found = np.zeros(rows.num_rows, np.bool_)
-    found[cuts(*(_coded(rows[name]) for name in keys))[1:] - 1] = True
+    found[run_bounds(*(_coded(rows[name]) for name in keys))[1:] - 1] = True
     return found
 
 

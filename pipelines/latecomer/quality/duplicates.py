@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.core.arrays.composite_keys import cuts
+from latecomer.core.arrays.composite_keys import run_bounds
 from latecomer.lake import delta, row_keys
 from latecomer.lake.lake import Lake
 from latecomer.specs.spec import Answers, Spec
@@ -126,7 +126,7 @@ def _counted(answers: Answers, owner: np.ndarray, place: np.ndarray) -> tuple[in
     """Of rows of answers `owner` (hashes) with a revision or rank `place`: both sides of the kind's law, for revisions the first."""
     order = np.lexsort((place, owner))
     owner, place = owner[order], place[order]
-    last = place[cuts(owner)[1:] - 1]
+    last = place[run_bounds(owner)[1:] - 1]
     if answers is Answers.REVISED:
         return int((last + 1).sum()), 0
-    return len(cuts(owner, place)) - 1, int(last.sum())
+    return len(run_bounds(owner, place)) - 1, int(last.sum())

@@ -46,7 +46,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.group_sampling import Thinning
 from latecomer.core.windows.interfaces import Observed
@@ -158,7 +158,7 @@ class Cells:
         What `group` was is in `code`.
         """
         group = np.unique(self.group, return_inverse=True)[1]
-        order = order_of(self.pane, group, self.bucket)
+        order = sort_order(self.pane, group, self.bucket)
         deep = (self.counted, self.total, self.squares, self.least, self.most)
         counted, total, squares, least, most = (each[:, order] for each in deep)
         flat = (group[order], self.pane[order], self.bucket[order], self.rows[order])
@@ -203,8 +203,8 @@ def required_coverage(
     for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
         place = seen.place
         rows, group = cells.rows[seen.at], cells.group[seen.at]
-        by = order_of(place, group)
-        groups = np.bincount(place[by][cuts(place[by], group[by])[:-1]])
+        by = sort_order(place, group)
+        groups = np.bincount(place[by][run_bounds(place[by], group[by])[:-1]])
         needed = np.zeros(len(groups))
         for each in functions:
             if each.column is None:
@@ -255,7 +255,7 @@ def required_answers(
     found: list[list[Observed]] = [[] for _ in spans]
     for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
         group = cells.group[seen.at]
-        order = order_of(seen.place, group, -seen.wait)
+        order = sort_order(seen.place, group, -seen.wait)
         at, place, wait, group = seen.at[order], seen.place[order], seen.wait[order], group[order]
         stands_for = seen.stands_for[order]
         fresh = np.ones(len(at), bool)

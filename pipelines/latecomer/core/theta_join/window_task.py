@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.theta_join import join as theta
 from latecomer.core.theta_join.edges import Comparison
 from latecomer.core.theta_join.encode import encode
@@ -205,9 +205,9 @@ class WindowJoin:
             return np.empty(0, np.int64), np.empty(0, np.int64), []
         keys = [np.zeros(part.num_rows, np.int64) if key is None else part[key].to_numpy() for part in parts]
         both = np.concatenate(keys), np.concatenate([part[new].to_numpy() for part in parts])
-        order, rank = order_of(*both), np.empty(len(both[0]), np.int64)
-        begins = cuts(*(column[order] for column in both))[:-1]
-        first = cuts(both[0][order[begins]])  # per key, the first of its distinct values
+        order, rank = sort_order(*both), np.empty(len(both[0]), np.int64)
+        begins = run_bounds(*(column[order] for column in both))[:-1]
+        first = run_bounds(both[0][order[begins]])  # per key, the first of its distinct values
         each = np.diff(first)
         number = np.arange(len(begins)) - np.repeat(first[:-1], each)
         rank[order] = np.repeat(number, np.diff(np.append(begins, len(order))))

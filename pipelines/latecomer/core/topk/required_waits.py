@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.arrays.composite_keys import cuts
+from latecomer.core.arrays.composite_keys import run_bounds
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.group_sampling import Thinning
 from latecomer.core.windows.interfaces import Observed
@@ -54,7 +54,7 @@ def required_members(
     for seen in looks(grid, rows.pane, rows.bucket, spans, rows.group, thinning):
         at, place = seen.at, seen.place
         order = np.lexsort((rows.seq[at], rows.event_time_us[at], -rows.score[at], rows.group[at], place))
-        bounds = cuts(place[order], rows.group[at[order]])
+        bounds = run_bounds(place[order], rows.group[at[order]])
         rank = np.arange(len(at)) - np.repeat(bounds[:-1], np.diff(bounds))
         best = order[rank < k]
         members = by_window(seen.window, place[best], seen.wait[best], seen.stands_for[best], grid.granularity_us)

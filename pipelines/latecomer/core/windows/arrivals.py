@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrivals import Arrivals, Int64
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.windows.grid import Grid
@@ -157,14 +157,14 @@ def _by_interval(runs: Int64) -> list[IntervalRows]:
     if not len(runs):
         return []
     number, time, delay = runs[:, 1], runs[:, 3], runs[:, 4]
-    bounds = cuts(number)
+    bounds = run_bounds(number)
     starts = bounds[:-1]
     last, delay = np.maximum.reduceat(time, starts), np.maximum.reduceat(delay, starts)
-    order = order_of(number, runs[:, 2])
+    order = sort_order(number, runs[:, 2])
     own, panes, rows = runs[order, 1], runs[order, 2], runs[order, 5]
-    fresh = cuts(own, panes)[:-1]
+    fresh = run_bounds(own, panes)[:-1]
     own, panes, rows = own[fresh], panes[fresh], np.add.reduceat(rows, fresh)
-    bounds = cuts(own)
+    bounds = run_bounds(own)
     edges, ends = bounds[:-1], bounds[1:].tolist()
     total = np.add.reduceat(rows, edges).tolist()
     columns = (number[starts].tolist(), last.tolist(), delay.tolist(), total, edges.tolist(), ends)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.group_sampling import Thinning, is_sampled
 from latecomer.core.windows.interfaces import Observed
@@ -101,13 +101,13 @@ def looks(
     if not len(pane) or not spans:
         return
     firsts, lasts, cut_us = np.array(spans, np.int64).T
-    there = windows_of(grid, pane[cuts(pane)[:-1]])
+    there = windows_of(grid, pane[run_bounds(pane)[:-1]])
     spans_at, number = every_number(np.searchsorted(there, firsts), np.searchsorted(there, lasts, "right") - 1)
     windows = there[number]
     # the entries of a window stand together, as its panes do
     low, high = _range_of(grid, pane, windows, windows)
     own = grid.first_of(pane * grid.pane_us)
-    for begin, end in itertools.pairwise(cuts(np.cumsum(high - low) // LOOKED_AT).tolist()):
+    for begin, end in itertools.pairwise(run_bounds(np.cumsum(high - low) // LOOKED_AT).tolist()):
         span, window = spans_at[begin:end], windows[begin:end]
         place, at = every_number(low[begin:end], high[begin:end] - 1)
         at_window, waited = window[place], bucket[at]
@@ -152,9 +152,9 @@ def by_window(
         As :class:`Observed` has it.
     """
     behind = np.flatnonzero(wait >= 0)
-    by = behind[order_of(place[behind], wait[behind])]
+    by = behind[sort_order(place[behind], wait[behind])]
     own, level = place[by], wait[by]
-    starts = cuts(own, level)[:-1]
+    starts = run_bounds(own, level)[:-1]
     required = (level[starts] + 1) * granularity_us
     rows = np.add.reduceat(weight[by], starts).astype(np.float64) if len(starts) else np.empty(0)
     bounds = np.searchsorted(own[starts], np.arange(len(numbers) + 1)).tolist()

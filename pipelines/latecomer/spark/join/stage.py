@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from latecomer.core.arrays.composite_keys import cuts, distinct, order_of
+from latecomer.core.arrays.composite_keys import distinct_rows, run_bounds, sort_order
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
 from latecomer.core.join.retention_policies import RetentionParameters
@@ -178,7 +178,7 @@ class JoinStage(JoinRepair):
         seen = pairs.select("t", (_earlier("ts") * 4 + side * 2 + sampled).alias("x")).toArrow()
         t, x = seen["t"].to_numpy(), seen["x"].to_numpy()
         bucket = required_bucket(t - self.spec.window_us - (x >> 2), self.settings.granularity_us)
-        columns, count = distinct(t // self.settings.interval_us, x >> 1 & 1, bucket, x & 1)
+        columns, count = distinct_rows(t // self.settings.interval_us, x >> 1 & 1, bucket, x & 1)
         return np.stack([*columns[:3], np.full(len(count), -1), count, count, count * columns[3]], axis=1)
 
     def _counted_there(self, pairs: DataFrame, control: JoinControl) -> np.ndarray:
@@ -201,7 +201,7 @@ class JoinStage(JoinRepair):
         ]
         counted = pairs.groupBy(*keys).agg(*counts).toArrow()
         cells = np.stack([counted[name].to_numpy().astype(np.int64) for name in _CELL], axis=1)
-        return cells[order_of(*cells[:, :3].T)]
+        return cells[sort_order(*cells[:, :3].T)]
 
     def _interval(self) -> Column:
         """Number of the adaptation interval in which a pair's later row arrived."""
@@ -340,7 +340,7 @@ def _by_interval(
     side: np.ndarray, number: np.ndarray, bucket: np.ndarray, is_self: bool
 ) -> dict[int, tuple[Sparse, Sparse]]:
     """Per interval, one sparse histogram per role; a self join's rows play both."""
-    (number, side, bucket), count = distinct(number, side, bucket)
+    (number, side, bucket), count = distinct_rows(number, side, bucket)
     numbers, starts = np.unique(number, return_index=True)
     found: dict[int, tuple[Sparse, Sparse]] = {}
     for each, first, end in zip(numbers.tolist(), starts, [*starts[1:], len(number)], strict=True):
@@ -354,7 +354,7 @@ def summaries(arrived: Counted, cells: np.ndarray | None) -> list[IntervalSummar
     """Counts of one micro-batch as the control plane takes them, by interval; `cells` are in order of it."""
     per_interval: dict[int, np.ndarray] = {}
     if cells is not None and len(cells):
-        starts = cuts(cells[:, 0])[:-1]
+        starts = run_bounds(cells[:, 0])[:-1]
         per_interval = dict(zip(cells[starts, 0].tolist(), np.split(cells[:, 1:], starts[1:]), strict=True))
     empty = np.empty((0, len(_CELL) - 1), np.int64)
     return [

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from latecomer.baselines.membership.filters import BloomFilter
-from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrays.xxhash import HASH_BITS, Shards, pack, shard_of, unpack
 from latecomer.core.membership.cuckoo import CuckooFilter
 
@@ -80,8 +80,8 @@ class _Asked:
         """Which hashes does the filter of that place and window know? bool[n]."""
         filters, found = self.filters, np.zeros(hashes.size, np.bool_)
         shard = shard_of(place, window, hashes, filters.shards)
-        order = order_of(place, window, shard)
-        ends = cuts(place[order], window[order], shard[order])
+        order = sort_order(place, window, shard)
+        ends = run_bounds(place[order], window[order], shard[order])
         for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             rows = order[a:b]
             key = int(place[rows[0]]), int(window[rows[0]]), int(shard[rows[0]])
@@ -120,9 +120,9 @@ def packed(batches: Iterable[pa.RecordBatch], shares: list[Any], others: bool) -
     def piece(a: int, b: int) -> tuple[int, int, int, bytes]:
         bits = filters.bits.get((int(place[a]), int(window[a])), HASH_BITS)
         own = _cut_to(hashes[a:b], bits)
-        return int(place[a]), int(window[a]), int(shard[a]), pack(own[cuts(own)[:-1]], bits)
+        return int(place[a]), int(window[a]), int(shard[a]), pack(own[run_bounds(own)[:-1]], bits)
 
-    ends = cuts(place, window, shard)
+    ends = run_bounds(place, window, shard)
     yield from _batched((piece(a, b) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)), _PACKED)
 
 

@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from latecomer.core.arrays.composite_keys import cuts, order_of
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.theta_join import plan
 from latecomer.core.theta_join.edges import MIRROR
 from latecomer.core.theta_join.encode import encode
@@ -410,9 +410,9 @@ def parts_of(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int]]
     if all((column == column[0]).all() for column in columns):
         yield table, int(columns[-1][0])
         return
-    order = order_of(*columns)
+    order = sort_order(*columns)
     table = table.take(pa.array(order))
-    for start, stop in pairwise(cuts(*(column[order] for column in columns)).tolist()):
+    for start, stop in pairwise(run_bounds(*(column[order] for column in columns)).tolist()):
         yield table.slice(start, stop - start), int(columns[-1][order[start]])
 
 
@@ -423,7 +423,7 @@ def whole_windows(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterato
     for batch in batches:
         if not batch.num_rows:
             continue
-        edges = cuts(*(batch.column(key).to_numpy() for key in keys))
+        edges = run_bounds(*(batch.column(key).to_numpy() for key in keys))
         ends_held = bool(held) and any(held[-1].column(key)[-1] != batch.column(key)[0] for key in keys)
         at = int(edges[-2])
         if count + at >= TOGETHER_ROWS and (at or ends_held):
@@ -447,7 +447,7 @@ def by_size(table: pa.Table, keys: list[str], most: int) -> tuple[pa.Table, pa.T
     alone
         One table per other window.
     """
-    edges = cuts(*(table[key].to_numpy() for key in keys))
+    edges = run_bounds(*(table[key].to_numpy() for key in keys))
     starts, sizes = edges[:-1], np.diff(edges)
     few = sizes <= most
     alone = [table.slice(start, size) for start, size in zip(starts[~few], sizes[~few], strict=True)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from latecomer.core.arrays.composite_keys import distinct
+from latecomer.core.arrays.composite_keys import distinct_rows
 from latecomer.core.arrays.sparse_counts import merge_counts
 from latecomer.core.arrivals import Arrivals, Checkpoint
 from latecomer.core.time import EARLIEST_US, FOREVER, LATEST_US, NEVER
@@ -203,12 +203,14 @@ class WindowHistory(WindowRows):
             parts.append(pa.table({"seq": piece.seq[own], "bucket": bucket, "j": interval}))
             if self.counts_results:
                 own_last = self.last_of(piece.event_time_us[inside], piece.side[inside])
-                ranges, _ = distinct(first[inside], own_last)
+                ranges, _ = distinct_rows(first[inside], own_last)
                 there = np.union1d(there, every_number(*ranges)[1])
             if self.groups:  # by shard: how far the others have come depends on the cut
                 before = inside & ~own
                 for shard in range(self.shards):
-                    (pane,), count = distinct(piece.event_time_us[before & (piece.shard == shard)] // self.grid.pane_us)
+                    (pane,), count = distinct_rows(
+                        piece.event_time_us[before & (piece.shard == shard)] // self.grid.pane_us
+                    )
                     in_time[shard] = merge_counts(*in_time[shard], pane, count)
         waits = pa.concat_tables(parts)
         rows = self.stored(
