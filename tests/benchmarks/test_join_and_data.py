@@ -19,7 +19,7 @@ from latecomer.bench.join_simulator import Input, qjoin
 from latecomer.core.join.control import JoinControl
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.reference import join as reference
-from latecomer.strategies.join import restore_policy
+from latecomer.strategies.join import retention_policy
 
 from tests.support import join_sim
 
@@ -166,7 +166,7 @@ def test_differential_decisions_and_pairs_of_the_data_plane_in_memory(method):
     case = small_case(11, 1_500, 3, SECOND)
     wanted = replace(join.settings_of(method, 0.9, SECOND, quick=True), interval_us=SECOND // 2)
     control = JoinControl(
-        restore_policy(wanted, None, None),
+        retention_policy(wanted, None, None),
         window_us=SECOND,
         interval_us=wanted.interval_us,
         granularity_us=wanted.granularity_us,

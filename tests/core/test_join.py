@@ -13,7 +13,7 @@ from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.join.statistics import SAMPLE_FRACTION
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.reference import join as reference
-from latecomer.strategies.join import restore_policy
+from latecomer.strategies.join import retention_policy
 
 from tests.support import events
 
@@ -26,7 +26,7 @@ def settings(estimator):
 
 def control(estimator):
     return JoinControl(
-        restore_policy(settings(estimator), None, None), window_us=W, interval_us=L, granularity_us=G, period_us=P
+        retention_policy(settings(estimator), None, None), window_us=W, interval_us=L, granularity_us=G, period_us=P
     )
 
 
@@ -51,7 +51,7 @@ def test_set_formula_equals_the_two_buffers(estimator, seed):
     match = lambda x, y: x.row["k"] == y.row["k"]  # noqa: E731
     answer = reference.qjoin(
         events.arrivals(table, "a", "b"), window=W, interval=L, granularity=G, match=match,
-        policy=restore_policy(settings(estimator), None, None),
+        policy=retention_policy(settings(estimator), None, None),
     )  # fmt: skip
     for cuts in (None, sorted(rng.integers(0, 400, 6).tolist()), list(range(0, 400, 1)) if seed == 0 else [200]):
         found = qjoin(data, control(estimator), cuts)
@@ -70,7 +70,7 @@ def test_state_survives_json():
     whole = control("calibrated")
     qjoin(data, whole)
     again = JoinControl(
-        restore_policy(settings("calibrated"), json.loads(json.dumps(whole.to_dict()))["policy"], None),
+        retention_policy(settings("calibrated"), json.loads(json.dumps(whole.to_dict()))["policy"], None),
         window_us=W, interval_us=L, granularity_us=G, period_us=P,
     )  # fmt: skip
     again.restore(json.loads(json.dumps(whole.to_dict())))

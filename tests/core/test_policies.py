@@ -13,15 +13,15 @@ from latecomer.core.join.control import IntervalSummary, JoinControl
 from latecomer.core.join.recall_estimators import SeparableRecall
 from latecomer.core.join.retention_policies import (
     CalibratedRetention,
-    Constant,
-    KeepAll,
+    ConstantRetention,
     KSlackRetention,
     QJoinRetention,
     RetentionParameters,
+    UnlimitedRetention,
 )
 from latecomer.core.join.statistics import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
 from latecomer.core.time import FOREVER
-from latecomer.strategies.join import adapted_parameters, restore_policy
+from latecomer.strategies.join import adapted_parameters, retention_policy
 
 from tests.support.evidence import empirical
 from tests.support.join_sim import make_case, simulate
@@ -101,7 +101,14 @@ def test_parameters_of_a_spec() -> None:
     ("settings", "kind", "pairs", "candidates"),
     zip(
         EVERY,
-        [KeepAll, Constant, KSlackRetention, KSlackRetention, *[QJoinRetention] * 3, CalibratedRetention],
+        [
+            UnlimitedRetention,
+            ConstantRetention,
+            KSlackRetention,
+            KSlackRetention,
+            *[QJoinRetention] * 3,
+            CalibratedRetention,
+        ],
         [False] * 4 + [True] * 4,
         [False] * 4 + [True, True, False, False],
         strict=True,
@@ -111,16 +118,16 @@ def test_parameters_of_a_spec() -> None:
 def test_strategy_chooses_the_policy_and_what_the_data_plane_counts(
     settings: RetentionParameters, kind: type, pairs: bool, candidates: bool
 ) -> None:
-    policy = restore_policy(settings, None, None)
+    policy = retention_policy(settings, None, None)
     assert type(policy) is kind
     assert (policy.needs_pairs, policy.needs_candidates) == (pairs, candidates)
 
 
 @pytest.mark.parametrize("settings", EVERY, ids=named)
 def test_state_through_json_after_every_interval_changes_nothing(settings: RetentionParameters) -> None:
-    straight, killed = restore_policy(settings, None, None), restore_policy(settings, None, None)
+    straight, killed = retention_policy(settings, None, None), retention_policy(settings, None, None)
     for stats in HISTORY:
-        killed = restore_policy(settings, through_json(killed.to_dict()), None)
+        killed = retention_policy(settings, through_json(killed.to_dict()), None)
         assert killed.choose(stats.interval) == straight.choose(stats.interval)
         straight.observe(stats)
         killed.observe(from_dict(through_json(to_dict(stats))))
@@ -129,7 +136,7 @@ def test_state_through_json_after_every_interval_changes_nothing(settings: Reten
 
 @pytest.mark.parametrize("settings", EVERY, ids=named)
 def test_retentions_are_plain_integers_no_lower_than_a_window(settings: RetentionParameters) -> None:
-    policy = restore_policy(settings, None, None)
+    policy = retention_policy(settings, None, None)
     for stats in HISTORY:
         chosen = policy.choose(stats.interval)
         assert all(type(each) is int and -settings.window_us <= each <= FOREVER for each in chosen)
@@ -138,7 +145,7 @@ def test_retentions_are_plain_integers_no_lower_than_a_window(settings: Retentio
 
 @pytest.mark.parametrize("settings", [s for s in EVERY if s.strategy in ("qjoin", "aq_k_slack")], ids=named)
 def test_everything_is_retained_before_the_first_full_period_and_less_after(settings: RetentionParameters) -> None:
-    policy = restore_policy(settings, None, None)
+    policy = retention_policy(settings, None, None)
     first, bound = HISTORY[0].interval, (FOREVER, FOREVER)
     for stats in HISTORY:
         if (stats.interval - first) * SECOND < P:
@@ -149,7 +156,7 @@ def test_everything_is_retained_before_the_first_full_period_and_less_after(sett
 
 @pytest.mark.parametrize("seed", range(3))
 def test_few_pairs_are_held_for_twice_the_largest_delay_of_the_opposite_stream_or_more(seed: int) -> None:
-    policy = restore_policy(replace(USUAL, target=0.99), None, None)
+    policy = retention_policy(replace(USUAL, target=0.99), None, None)
     late, pairs, periods = [0, 0], 0, 0
     for stats in history(60, seed):
         if stats.interval % 10 == 0:
@@ -178,19 +185,19 @@ def replace_pairs(stats: IntervalStats) -> IntervalStats:
 
 
 def test_a_state_from_before_delays_were_kept_keeps_everything() -> None:
-    policy = restore_policy(USUAL, None, None)
+    policy = retention_policy(USUAL, None, None)
     for stats in HISTORY:
         policy.observe(stats)
     state, following = policy.to_dict(), HISTORY[-1].interval + 1
     assert max(policy.choose(following)) < FOREVER
     del state["largest_us"]
-    again = restore_policy(USUAL, through_json(state), None)
+    again = retention_policy(USUAL, through_json(state), None)
     assert again.choose(following) == (FOREVER, FOREVER)
 
 
 def test_differential_running_evidence_equals_evidence_from_scratch() -> None:
     settings = replace(USUAL, estimator="empirical")
-    policy, mirror = restore_policy(settings, None, None), []
+    policy, mirror = retention_policy(settings, None, None), []
     for stats in HISTORY:
         policy.observe(stats)
         mirror = [s for s in [*mirror, stats] if s.interval > stats.interval - P // SECOND]
@@ -212,14 +219,14 @@ def test_empirical_never_keeps_less_than_the_window_where_it_could_not_see_what_
     key = np.append(np.arange(n), np.flatnonzero(follows))
     order = np.argsort(ts + (rng.exponential(0.5, len(ts)) * SECOND).astype(np.int64), kind="stable")
     case = make_case("sparse", ts[order], side[order], 2 * SECOND, key[order])
-    policy = restore_policy(replace(USUAL, estimator="empirical"), None, None)
+    policy = retention_policy(replace(USUAL, estimator="empirical"), None, None)
     outcome = simulate(case, policy, P, SECOND, G, SAMPLE_FRACTION)
     assert outcome.total_recall > 0.85, "ten pairs a period: no loss would ever be in the sample"
     assert outcome.chosen.min() >= 0
 
 
 def test_the_simple_ones_do_what_they_say() -> None:
-    keep, fixed, largest = (restore_policy(s, None, None) for s in EVERY[:3])
+    keep, fixed, largest = (retention_policy(s, None, None) for s in EVERY[:3])
     most = 0
     for stats in HISTORY:
         assert keep.choose(stats.interval) == (FOREVER, FOREVER)
@@ -232,7 +239,7 @@ def test_the_simple_ones_do_what_they_say() -> None:
 
 def test_an_unknown_estimator_is_named() -> None:
     with pytest.raises(ValueError, match="'papr'"):
-        restore_policy(replace(USUAL, estimator="papr"), None, None)
+        retention_policy(replace(USUAL, estimator="papr"), None, None)
 
 
 @pytest.mark.parametrize("estimator", ["empirical", "calibrated"])
@@ -241,8 +248,8 @@ def test_adapt_makes_the_policy_that_had_seen_every_pair(estimator: str) -> None
     summaries = [summary(s) for s in HISTORY]
     parameters = through_json(adapted_parameters(settings, summaries))
     assert parameters == through_json(adapted_parameters(settings, summaries))
-    adapted = restore_policy(settings, None, parameters)
-    live = restore_policy(settings, None, None)
+    adapted = retention_policy(settings, None, parameters)
+    live = retention_policy(settings, None, None)
     for stats in HISTORY:
         live.choose(stats.interval)
         live.observe(stats)
@@ -252,27 +259,29 @@ def test_adapt_makes_the_policy_that_had_seen_every_pair(estimator: str) -> None
         assert adapted.choose(following) == live.choose(following)
     # newer parameters win over the state they replace
     assert (
-        restore_policy(settings, live.to_dict(), parameters).to_dict()
-        == restore_policy(settings, None, parameters).to_dict()
+        retention_policy(settings, live.to_dict(), parameters).to_dict()
+        == retention_policy(settings, None, parameters).to_dict()
     )
 
 
 def test_a_target_of_all_pairs_keeps_everything():
-    policy = restore_policy(replace(USUAL, target=1.0), None, None)
+    policy = retention_policy(replace(USUAL, target=1.0), None, None)
     assert policy.choose(3) == (FOREVER, FOREVER) and not policy.needs_pairs
-    assert isinstance(restore_policy(replace(USUAL, target=1.0), through_json(policy.to_dict()), None), KeepAll)
+    assert isinstance(
+        retention_policy(replace(USUAL, target=1.0), through_json(policy.to_dict()), None), UnlimitedRetention
+    )
 
 
 def test_a_recall_of_one_keeps_everything_where_a_recall_is_what_decides():
     for settings in EVERY:
-        policy = restore_policy(replace(settings, target=1.0), None, None)
+        policy = retention_policy(replace(settings, target=1.0), None, None)
         keeps = settings.strategy == "exact" or named(settings) == "calibrated"
-        assert isinstance(policy, KeepAll) == keeps and policy.expires != keeps, named(settings)
+        assert isinstance(policy, UnlimitedRetention) == keeps and policy.expires != keeps, named(settings)
         assert settings.strategy != "k_slack" or policy.choose(5) == (70_000, 70_000)
 
 
 def test_what_is_held_for_good_is_one_count():
-    control = JoinControl(KeepAll(), window_us=SECOND, interval_us=SECOND, granularity_us=G, period_us=P)
+    control = JoinControl(UnlimitedRetention(), window_us=SECOND, interval_us=SECOND, granularity_us=G, period_us=P)
     for j in range(2_000):
         if j % 500 == 250:
             control.restore(json.loads(json.dumps(control.to_dict())))

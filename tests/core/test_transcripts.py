@@ -41,7 +41,7 @@ from latecomer.reference import windows as reference_windows
 from latecomer.reference.expressions import evaluate
 from latecomer.specs import expressions as ex
 from latecomer.specs.loading import parse_query
-from latecomer.strategies.join import restore_policy
+from latecomer.strategies.join import retention_policy
 
 from tests.support import transcripts
 from tests.support.transcripts import SECOND, Event, Played, Row
@@ -101,7 +101,7 @@ def join_by_reference(spec: Any, events: list[Event]) -> Played:
     else:
         answer = reference_join.qjoin(
             arrivals, window=spec.window_us, interval=settings.interval_us, granularity=settings.granularity_us,
-            policy=restore_policy(settings, None, None), match=agree,
+            policy=retention_policy(settings, None, None), match=agree,
         )  # fmt: skip
         on_time, gone = set(answer.on_time), answer.late
     everything = reference_join.exact_join(arrivals, spec.window_us, agree)
@@ -133,7 +133,7 @@ def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
     else:
         settings = RetentionParameters.of(spec)
         control = JoinControl(
-            restore_policy(settings, None, None), window_us=window, interval_us=settings.interval_us,
+            retention_policy(settings, None, None), window_us=window, interval_us=settings.interval_us,
             granularity_us=settings.granularity_us, period_us=spec.period_us,
         )  # fmt: skip
         found = qjoin(data, control, ends)

@@ -20,7 +20,7 @@ from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import parse_query
-from latecomer.strategies.join import restore_policy
+from latecomer.strategies.join import retention_policy
 
 from tests.support import events
 from tests.support.lakes import exported, load, whole_and_cut
@@ -55,7 +55,7 @@ def expected(table, spec):
         window=spec.window_us,
         interval=settings.interval_us,
         granularity=settings.granularity_us,
-        policy=restore_policy(settings, None, None),
+        policy=retention_policy(settings, None, None),
         match=matches,
         meet=lambda left, right: left.row["k"] == right.row["k"],
     )

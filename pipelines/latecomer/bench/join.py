@@ -42,7 +42,7 @@ from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl, 
 from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.join.statistics import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.time import NEVER, running_max, stream_time
-from latecomer.strategies.join import restore_policy
+from latecomer.strategies.join import retention_policy
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -185,7 +185,7 @@ def counts(
 ) -> dict[str, list[IntervalSummary]]:
     """By method, what the data plane counts for it."""
     wants = {
-        method: restore_policy(settings_of(method, settings.target, case.window_us), None, None).needs_lateness
+        method: retention_policy(settings_of(method, settings.target, case.window_us), None, None).needs_lateness
         for method in methods
     }
     found = {
@@ -224,7 +224,7 @@ def settings_of(method: str, target: float, window_us: int, quick: bool = False)
 
 def decide(settings: RetentionParameters, summaries: list[IntervalSummary]) -> tuple[Horizons, bool]:
     """The control plane's pass over a whole input; and does the method hold the sample?"""
-    policy = restore_policy(settings, None, None)
+    policy = retention_policy(settings, None, None)
     control = JoinControl(
         policy,
         window_us=settings.window_us,

@@ -17,7 +17,7 @@ from latecomer.ledger.window_accounts import WindowBooks
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
-from latecomer.strategies.join import restore_policy
+from latecomer.strategies.join import retention_policy
 from latecomer.strategies.windows import window_controls
 
 
@@ -35,7 +35,7 @@ def restore_join(
     """
     settings = RetentionParameters.of(spec)
     control = JoinControl(
-        restore_policy(settings, None if state is None else state["control"]["policy"], parameters),
+        retention_policy(settings, None if state is None else state["control"]["policy"], parameters),
         window_us=spec.window_us,
         interval_us=settings.interval_us,
         granularity_us=settings.granularity_us,

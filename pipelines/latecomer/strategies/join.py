@@ -7,33 +7,33 @@ from typing import Any
 from latecomer.core.join.control import IntervalSummary
 from latecomer.core.join.retention_policies import (
     CalibratedRetention,
-    Constant,
-    KeepAll,
+    ConstantRetention,
     KSlackRetention,
     QJoinRetention,
     RetentionParameters,
+    UnlimitedRetention,
 )
 from latecomer.core.join.statistics import UNCENSORED
 
 
 def adapted_parameters(settings: RetentionParameters, summaries: list[IntervalSummary]) -> dict[str, Any]:
     """What `adapt` writes: the policy as it would stand now had it seen every pair, missed or not."""
-    policy = restore_policy(settings, None, None)
+    policy = retention_policy(settings, None, None)
     for summary in summaries:
         policy.observe(summary.stats([UNCENSORED, UNCENSORED]))
     return {"policy": policy.to_dict()}
 
 
-def restore_policy(
+def retention_policy(
     settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None
 ) -> Any:
     """The policy of a query: from parameters that `adapt` wrote, else as its state left it, else at the start."""
     if settings.strategy == "exact" or (
         settings.strategy == "qjoin" and settings.estimator == "calibrated" and settings.target >= 1
     ):
-        return KeepAll()  # every pair on time leaves nothing to choose
+        return UnlimitedRetention()  # every pair on time leaves nothing to choose
     if settings.strategy == "k_slack":
-        return Constant(settings.slack_us or 0, settings.slack_us or 0)
+        return ConstantRetention(settings.slack_us or 0, settings.slack_us or 0)
     if settings.strategy in ("mp_k_slack", "aq_k_slack"):
         return KSlackRetention(settings, state)
     kept = parameters["policy"] if parameters else state

@@ -319,7 +319,7 @@ class RetentionParameters:
         )
 
 
-class KeepAll:
+class UnlimitedRetention:
     """Strategy ``exact``: no tuple ever leaves its buffer."""
 
     needs_pairs = False
@@ -339,7 +339,7 @@ class KeepAll:
         return {}
 
 
-class Constant:
+class ConstantRetention:
     """The same retention always: for what-if questions and tests."""
 
     needs_pairs = False

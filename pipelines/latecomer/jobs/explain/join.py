@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from latecomer.core.join.control import REQUIRED, RESULTS, SAMPLED, IntervalSummary, JoinControl
-from latecomer.core.join.retention_policies import Constant, RetentionParameters
+from latecomer.core.join.retention_policies import ConstantRetention, RetentionParameters
 from latecomer.jobs.explain.curve import POINTS, Explained, Point, draw
 from latecomer.lake.journal import RunState
 from latecomer.lake.lake import Lake
@@ -57,7 +57,7 @@ def candidates(history: list[IntervalSummary], settings: RetentionParameters) ->
 def evaluate(history: History, settings: RetentionParameters, retention_us: int) -> Point:
     """What one constant would have given."""
     control = JoinControl(
-        Constant(retention_us, retention_us),
+        ConstantRetention(retention_us, retention_us),
         window_us=settings.window_us,
         interval_us=settings.interval_us,
         granularity_us=settings.granularity_us,
