@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from latecomer.core.arrays.xxhash import HASH_BITS, enough_bits, pack, packed_size, shard_of, unpack
+from latecomer.core.arrays.packed_hashes import HASH_BITS, bits_needed, pack, packed_size, shard_of, unpack
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=50), st.sampled_from([1, 7, 8, 40, 41, 63, 64]))
@@ -43,10 +43,10 @@ def test_bits_are_enough_for_the_rate() -> None:
     """Elements that share their bits with one of `rows` others add a 64th to the rate, at most."""
     for rows in (0, 1, 1_000, 1 << 18):
         for error in (0.5, 1e-3, 2e-9):
-            bits = enough_bits(rows, error)
+            bits = bits_needed(rows, error)
             assert HASH_BITS <= bits <= 64 and rows / 2**bits <= error / 64
-    assert enough_bits(1 << 18, 1e-3) == HASH_BITS < enough_bits(1 << 18, 2e-9)
-    assert enough_bits(1 << 40, 1e-12) == 64
+    assert bits_needed(1 << 18, 1e-3) == HASH_BITS < bits_needed(1 << 18, 2e-9)
+    assert bits_needed(1 << 40, 1e-12) == 64
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1), st.integers(0, 2**64 - 1)), min_size=1, max_size=40))

@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
-from latecomer.core.arrays.xxhash import hash_longs, hash_values, validity
+from latecomer.core.arrays.xxhash import GOLDEN_RATIO, hash_longs, hash_values, validity
 
 _NULL = np.uint64(0x9AE16A3B2F90404F)
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[NDArray[np.int64]]:
@@ -58,7 +57,7 @@ def hashes(batch: pa.RecordBatch, keys: Sequence[str]) -> NDArray[np.uint64]:
         own = hash_values(_hashable(column))
         if column.null_count:  # a null is none of the values that happen to hash to what it is given
             own[~validity(column)] = _NULL
-        found = hash_longs((found * _ODD + own).view(np.int64))
+        found = hash_longs((found * GOLDEN_RATIO + own).view(np.int64))
     return found
 
 

@@ -26,6 +26,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo, WindowSpec
+from latecomer.core.arrays.xxhash import mix
 from latecomer.core.membership.cuckoo import CuckooFilter
 from latecomer.core.time import NEVER
 
@@ -35,20 +36,14 @@ BoolArray = NDArray[np.bool_]
 
 _HEADER = struct.Struct("<4sHHQQQQd")
 _MAGIC, _VERSION = b"LCBF", 1
-_C1 = np.uint64(0xFF51AFD7ED558CCD)
-_C2 = np.uint64(0xC4CEB9FE1A85EC53)
 _S32 = np.uint64(32)
-_S33 = np.uint64(33)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 @njit(cache=True)
 def _probe(hashed, seed):  # type: ignore[no-untyped-def]
     """Two 32-bit hashes, the second odd."""
-    x = hashed ^ seed
-    x = (x ^ (x >> _S33)) * _C1
-    x = (x ^ (x >> _S33)) * _C2
-    x ^= x >> _S33
+    x = mix(hashed ^ seed)
     return x >> _S32, (x & _LOW) | np.uint64(1)
 
 

@@ -47,6 +47,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from latecomer.core.arrays.xxhash import GOLDEN_RATIO, MURMUR_1, mix
+
 UInt64Array = NDArray[np.uint64]
 BoolArray = NDArray[np.bool_]
 
@@ -62,12 +64,8 @@ _SMALL, _LARGE = 1 << 12, 1 << 15
 _PEAK = {1: 0.41, 2: 0.85, 3: 0.92}
 """Load that tables of a bucket size surely reach before an insert fails (measured; 0.955 from bucket 4 on)."""
 
-_C1 = np.uint64(0xFF51AFD7ED558CCD)
-_C2 = np.uint64(0xC4CEB9FE1A85EC53)
-_GOLD = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.uint64(0xFFFFFFFF)
 _S32 = np.uint64(32)
-_S33 = np.uint64(33)
 _ONE = np.uint64(1)
 _LANES = np.uint64(0x0001000100010001)
 _TOPS = np.uint64(0x8000800080008000)
@@ -76,17 +74,14 @@ _TOPS = np.uint64(0x8000800080008000)
 @njit(cache=True)
 def _spot(hashed, seed, buckets, values):  # type: ignore[no-untyped-def]
     """First bucket and fingerprint (1..values) of a hash."""
-    x = hashed ^ seed
-    x = (x ^ (x >> _S33)) * _C1
-    x = (x ^ (x >> _S33)) * _C2
-    x ^= x >> _S33
+    x = mix(hashed ^ seed)
     return ((x >> _S32) * buckets) >> _S32, (((x & _LOW) * values) >> _S32) + _ONE
 
 
 @njit(cache=True)
 def _other(bucket, fingerprint, half, shift):  # type: ignore[no-untyped-def]
     """The other bucket of a fingerprint: an involution inside one chunk of ``2 * half`` buckets."""
-    return bucket ^ (((fingerprint * _GOLD) >> shift) | half)
+    return bucket ^ (((fingerprint * GOLDEN_RATIO) >> shift) | half)
 
 
 @njit(cache=True)
@@ -134,7 +129,7 @@ def _contains_4x16(words, hashes, seed, values, half, shift, out):  # type: igno
 def _slot(keys, key):  # type: ignore[no-untyped-def]
     """Where `key` is, or would be put, in an open-addressing table whose size is a power of two."""
     mask = np.uint64(keys.size - 1)
-    at = ((key * _C1) >> _S32) & mask
+    at = ((key * MURMUR_1) >> _S32) & mask
     while keys[at] != key and keys[at] != np.uint64(0):
         at = (at + _ONE) & mask
     return at

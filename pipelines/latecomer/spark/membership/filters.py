@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from latecomer.baselines.membership.filters import BloomFilter
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
-from latecomer.core.arrays.xxhash import HASH_BITS, Shards, pack, shard_of, unpack
+from latecomer.core.arrays.packed_hashes import HASH_BITS, Shards, pack, shard_of, unpack
 from latecomer.core.membership.cuckoo import CuckooFilter
 
 PIECE_BYTES = 1 << 26
@@ -38,7 +38,7 @@ class Filters(NamedTuple):
     bloom : bool
         Bloom filters, not cuckoo filters.
     shards, bits : mapping
-        See :data:`latecomer.core.arrays.xxhash.Shards` and `Bits`.
+        See :data:`latecomer.core.arrays.packed_hashes.Shards` and `Bits`.
     windows : numpy.ndarray
         Numbers of all windows with rows, int64[k], ascending.
     leads : numpy.ndarray

@@ -45,7 +45,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.baselines.membership.filters import BloomFilter
-from latecomer.core.arrays.xxhash import HASH_BITS, enough_bits, packed_size
+from latecomer.core.arrays.packed_hashes import HASH_BITS, bits_needed, packed_size
 from latecomer.core.membership.cuckoo import CuckooFilter, size_for
 from latecomer.core.windows.interfaces import Observed
 from latecomer.spark.engine import tables
@@ -348,7 +348,7 @@ class MembershipStage(WindowedStage):
             for place, count in enumerate(size):
                 if count > SHARD_ROWS:
                     shards[place, window] = -(-count // SHARD_ROWS)
-                enough = enough_bits(min(count, SHARD_ROWS), error)
+                enough = bits_needed(min(count, SHARD_ROWS), error)
                 if enough > HASH_BITS:
                     bits[place, window] = enough
             # of a window whose lead is empty nothing moves, and a late row may be all that brought it here
