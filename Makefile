@@ -8,7 +8,7 @@ STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint up down airflow lock clean
+.PHONY: help setup demo test test-long lint hooks up down airflow lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -32,8 +32,11 @@ test: setup $(TEST_STAMP) lint ## everything that must pass
 test-long: setup $(TEST_STAMP) ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
 	@LATECOMER_LONG_TESTS=1 bash infra/test.sh
 
-lint: setup ## ruff and mypy
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+lint: setup ## ruff, codespell and mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell && $(BIN)/mypy
+
+hooks: setup ## run these checks before each commit (git hooks, by pre-commit, from this project's environment)
+	@$(BIN)/pre-commit install
 
 up: setup ## Airflow with its UI on localhost
 	@bash infra/airflow.sh up

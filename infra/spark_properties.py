@@ -1,7 +1,8 @@
-"""Write a properties file for ``spark-submit``: what it must know before Python runs.
+"""Write a properties file for ``spark-submit`` with the settings that a JVM needs before Python runs.
 
-Given with ``--properties-file`` it makes ``spark-submit submit.py ...`` the same driver as the ``latecomer`` command. It is no
-``spark-defaults.conf``: a folder of those (``SPARK_CONF_DIR``) stands in the class path, and the JVM then passes the class archive over.
+Given with ``--properties-file``, the file makes ``spark-submit submit.py ...`` the same driver as the ``latecomer``
+command. It is not a ``spark-defaults.conf``: Spark puts the folder of such a file (``SPARK_CONF_DIR``) on the class
+path, and the JVM then ignores the class archive.
 """
 
 import sys
@@ -10,16 +11,24 @@ from pathlib import Path
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine.session import settings
 
-OF_THE_JVM = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.executor.extraClassPath")
+JVM_SETTINGS = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.executor.extraClassPath")
 
 
 def main(file: Path, deployment: Path | None = None) -> None:
-    """One ``key value`` a line: all that the command sets; with `deployment`, its lines and what a JVM needs to start here."""
-    found = settings(Lake("."))
-    names = sorted(found) if deployment is None else OF_THE_JVM
-    lines = [f"{name} {found[name]}\n" for name in names]
-    given = "" if deployment is None else deployment.read_text(encoding="utf-8")
-    file.write_text("".join(lines) + given, encoding="utf-8")
+    """Write one ``key value`` pair per line.
+
+    Parameters
+    ----------
+    file
+        The properties file to write.
+    deployment
+        A properties file of a deployment. Its lines replace all settings of the command but those of the JVM.
+    """
+    values = settings(Lake("."))
+    keys = sorted(values) if deployment is None else JVM_SETTINGS
+    lines = [f"{key} {values[key]}\n" for key in keys]
+    more = "" if deployment is None else deployment.read_text(encoding="utf-8")
+    file.write_text("".join(lines) + more, encoding="utf-8")
 
 
 if __name__ == "__main__":
