@@ -16,8 +16,7 @@ from airflow.sdk import Asset, BaseOperator, RetryDecision, RetryPolicy
 from croniter import CroniterBadDateError, croniter
 from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import load_query
-from latecomer.specs.streams import file_of, load_stream
-from latecomer.specs.streams import files as stream_files
+from latecomer.specs.streams import load_stream, stream_file, stream_files
 
 ROOT = Path(__file__).resolve().parents[1]
 QUERIES = Path(os.environ.get("LATECOMER_QUERIES") or ROOT / "include" / "queries")
@@ -196,7 +195,7 @@ def usable() -> Usable:
 
 def stream_options(name: str) -> dict[str, Any]:
     """What the file of a stream, or of ``_by_<column>``, says of its landing files; nothing where it cannot be used."""
-    path = file_of(STREAMS, name)
+    path = stream_file(STREAMS, name)
     return {} if path is None else _loaded(path)[0]
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
-from latecomer.specs.durations import shown
+from latecomer.specs.durations import format_duration
 from latecomer_common import (
     DEFAULTS,
     LAKE,
@@ -102,12 +102,12 @@ def promise(spec: Any) -> str:
     if not spec.promises:
         return "Exact after repair."
     kinds = {
-        "join": lambda: f"{100 * spec.recall:g}% of the pairs",
-        "aggregate": lambda: f"less than {100 * spec.error:g}% off with probability {spec.probability:g}",
-        "topk": lambda: f"{100 * spec.hit_rate:g}% of the {spec.k} best rows",
+        "join": lambda: f"{100 * spec.target:g}% of the pairs",
+        "aggregate": lambda: f"less than {100 * spec.error:g}% off with probability {spec.target:g}",
+        "topk": lambda: f"{100 * spec.target:g}% of the {spec.k} best rows",
     }
     what = kinds.get(spec.kind, lambda: f"{100 * spec.target:g}% of the results")()
-    return f"Promised on time, per {shown(spec.period_us)}: {what}. Exact after repair."
+    return f"Promised on time, per {format_duration(spec.period_us)}: {what}. Exact after repair."
 
 
 def build(path: Path, spec: Any) -> list[DAG]:
@@ -141,7 +141,7 @@ def build(path: Path, spec: Any) -> list[DAG]:
         params={"flush": FLUSH},
         **common(
             f"Corrects answers for rows that came too late, until they are exact, and checks: after each run of "
-            f"`{spec.name}` late rows whose event times span more than {shown(spec.gamma_us)} (`gamma`), "
+            f"`{spec.name}` late rows whose event times span more than {format_duration(spec.gamma_us)} (`gamma`), "
             f"on its schedule (`{schedule.repair}`) or by hand all that are pending. Skipped where none is."
         ),
     ) as repair:

@@ -143,12 +143,12 @@ def test_a_changed_query_is_refused_by_key_or_where_an_earlier_version_wrote_its
     assert spec.fingerprint() != changed.fingerprint()
     with pytest.raises(InputError, match="has changed since it was first run"):
         journal.load_state(lake, "q", spec)
-    journal.save_state(lake, "q", replace(state, number=2, asked=changed.to_dict()))
+    journal.save_state(lake, "q", replace(state, number=2, signature=changed.signature()))
     with pytest.raises(
         InputError, match=r"has changed since it ran: window was 1 s, is 2 s; .*restore .* `latecomer forget q`"
     ):
         journal.load_state(lake, "q", spec)
-    assert journal.load_state(lake, "q", changed) == replace(state, number=2, asked=changed.to_dict())
+    assert journal.load_state(lake, "q", changed) == replace(state, number=2, signature=changed.signature())
 
 
 def test_a_plan_of_another_format_is_not_carried_out(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 from latecomer.specs.errors import SpecError
-from latecomer.specs.streams import file_of, files, load_stream
+from latecomer.specs.streams import load_stream, stream_file, stream_files
 
 
 def said(tmp_path, text):
@@ -59,10 +59,13 @@ def test_files_by_stream(tmp_path):
     for name in ("views.yaml", "_by_type.yml", "notes.txt"):
         (tmp_path / name).touch()
     (tmp_path / "folder.yaml").mkdir()
-    assert files(tmp_path) == [tmp_path / "_by_type.yml", tmp_path / "views.yaml"] and files(tmp_path / "none") == []
+    assert (
+        stream_files(tmp_path) == [tmp_path / "_by_type.yml", tmp_path / "views.yaml"]
+        and stream_files(tmp_path / "none") == []
+    )
     (tmp_path / "views.yml").touch()
     for name, problem in (("views.yml", "is of the same stream as"), ("my views.yaml", "is no name of a stream")):
         with pytest.raises(SpecError, match=problem):
             load_stream(tmp_path / name)
     assert load_stream(tmp_path / "views.yaml") == load_stream(tmp_path / "_by_type.yml") == {}
-    assert file_of(tmp_path, "_by_type") == tmp_path / "_by_type.yml" and file_of(tmp_path, "clicks") is None
+    assert stream_file(tmp_path, "_by_type") == tmp_path / "_by_type.yml" and stream_file(tmp_path, "clicks") is None

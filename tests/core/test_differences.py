@@ -35,10 +35,10 @@ FILES = {
 )  # fmt: skip
 def test_all_that_differs_is_said_as_the_file_has_it(kind, changes, says):
     text = f"name: q\nkind: {kind}\n{FILES[kind]}"
-    before = json.loads(json.dumps(parse_query(text).to_dict()))
+    before = json.loads(json.dumps(parse_query(text).signature()))
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    now = json.loads(json.dumps(parse_query(text).to_dict()))
+    now = json.loads(json.dumps(parse_query(text).signature()))
     assert [each for each in differences(before, now) if not each.startswith("strategy.")] == says
     assert differences(now, now) == []

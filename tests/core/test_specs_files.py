@@ -20,7 +20,7 @@ from latecomer.specs.expressions.yaml_calls import quote_calls
 from latecomer.specs.join import JoinSpec, JoinStrategy
 from latecomer.specs.loading import KINDS, LARGEST_BYTES, load_query, parse_query
 from latecomer.specs.membership import MembershipSpec, MembershipStrategy
-from latecomer.specs.names import folded, repeated
+from latecomer.specs.names import duplicates, fold_case
 from latecomer.specs.schedule import Schedule
 from latecomer.specs.spec import Answers
 from latecomer.specs.theta_join import Condition, ThetaJoinSpec, ThetaJoinStrategy
@@ -102,16 +102,24 @@ EXPECTED = {
         window_us=10 * S,
         where=ex.Binary("=", column("left", "resp_p"), ex.Literal(53)),
         select=(item("left_uid", "left", "uid"), item("right_uid", "right", "uid")),
-        recall=0.95,
+        target=0.95,
         period_us=MIN,
-        strategy=JoinStrategy("qjoin", "empirical", S, 10_000, 10_000, None, MIN, 0.95),
+        strategy=JoinStrategy(
+            name="qjoin",
+            gamma_us=MIN,
+            estimator="empirical",
+            adapt_every_us=S,
+            granularity_us=10_000,
+            basic_window_us=10_000,
+            slack_us=None,
+        ),
     ),
     "aggregate": AggregateSpec(
         name="departures_by_airport",
         streams=(("f", "flights"),),
         group_by=("origin",),
         window=Window(H, 10 * MIN),
-        select=(
+        aggregates=(
             Aggregate("flights", "count", None, None),
             Aggregate("mean_delay", "avg", column("f", "dep_delay"), None),
             Aggregate("typical", "median", column("f", "dep_delay"), None),
@@ -119,9 +127,11 @@ EXPECTED = {
         ),
         where=None,
         error=0.05,
-        probability=0.95,
+        target=0.95,
         period_us=D,
-        strategy=AggregateStrategy("hpm", 5 * S, 0.2, 4.0, 1.0, H, None, 1, 0.95),
+        strategy=AggregateStrategy(
+            name="hpm", gamma_us=5 * S, kp=0.2, kd=4.0, alpha=1.0, observe_us=H, slack_us=None, shards=1
+        ),
     ),
     "topk": TopKSpec(
         name="worst_departures",
@@ -132,9 +142,11 @@ EXPECTED = {
         window=Window(3 * H, 15 * MIN),
         select=(item("carrier", "f", "carrier"), item("flight", "f", "flight"), item("tailnum", "f", "tailnum")),
         where=None,
-        hit_rate=0.95,
+        target=0.95,
         period_us=D,
-        strategy=TopKStrategy("adaptive_wait", 10, 30, 2 * S, 20_000, D, 0.95),
+        strategy=TopKStrategy(
+            name="adaptive_wait", gamma_us=D, candidates=10, windows=30, initial_wait_us=2 * S, min_step_us=20_000
+        ),
     ),
     "theta_join": ThetaJoinSpec(
         name="overtaken",
@@ -148,7 +160,9 @@ EXPECTED = {
         emit="rows",
         select=(item("r_tailnum", "r", "tailnum"), item("s_tailnum", "s", "tailnum")),
         period_us=H,
-        strategy=ThetaJoinStrategy("fast_theta_join", 10, H),
+        target=1.0,
+        promises=False,
+        strategy=ThetaJoinStrategy(name="fast_theta_join", gamma_us=H, partitions=10),
     ),
     "membership": MembershipSpec(
         name="in_every_log",
@@ -158,7 +172,9 @@ EXPECTED = {
         other_windows=(Window(MIN, MIN),) * 2,
         false_positive_rate=0.001,
         period_us=MIN,
-        strategy=MembershipStrategy("mcf", 12, 4, MIN),
+        target=1.0,
+        promises=False,
+        strategy=MembershipStrategy(name="mcf", gamma_us=MIN, fingerprint_bits=12, bucket=4),
     ),
 }
 
@@ -421,7 +437,7 @@ def test_a_recall_chooses_the_wait_unless_it_is_stated(kind):
         )
         data["quality"] = quality
         spec = parse_query(dumped(data), "q.yaml")
-        return spec.promises, spec.adapts, spec.target, spec.wait.slack_us, spec.confidence
+        return spec.promises, spec.adapts, spec.target, spec.slack_us, spec.confidence
 
     assert waits({}, {}) == (False, False, 1.0, 0, 0.95)
     assert waits({}, {"slack": "2 s"}) == (False, False, 1.0, 2 * S, 0.95)
@@ -476,9 +492,9 @@ def test_ranges_have_no_recall():
 
 def test_names_are_compared_as_the_jvm_does():
     for one, other in (("Temp", "tEMP"), ("ς", "Σ"), ("ſeq", "SEQ"), ("İd", "id"), ("ß", "ẞ")):
-        assert folded(one) == folded(other) and repeated([one, "x", other]) == sorted([one, other])
+        assert fold_case(one) == fold_case(other) and duplicates([one, "x", other]) == sorted([one, other])
     for one, other in (("ß", "ss"), ("é", "e\u0301"), ("ﬁ", "fi")):
-        assert folded(one) != folded(other) and repeated([one, other]) == []
+        assert fold_case(one) != fold_case(other) and duplicates([one, other]) == []
 
 
 def test_durations():
@@ -570,7 +586,7 @@ def test_commas_of_calls_inside_brackets():
             "{low: 'sum(least(a, 0))', b: sum(greatest(a, 0)), c: sum(greatest(b, 0)), d: max(coalesce(a, 1, 2))",
         )
     )
-    assert [each.name for each in spec.select] == ["low", "b", "c", "d", "mean_delay", "typical", "p90"]
+    assert [each.name for each in spec.aggregates] == ["low", "b", "c", "d", "mean_delay", "typical", "p90"]
     join = parse_query(EXAMPLES["join"].replace("[left.uid,", "[concat(left.a, ', ', right.b) as both, left.uid,"))
     assert join.select[0] == ex.SelectItem(
         "both", ex.Call("concat", (column("left", "a"), ex.Literal(", "), column("right", "b")))
@@ -587,7 +603,7 @@ def test_a_comment_ends_a_call_inside_brackets():
 }
 """
     spec = parse_query(text[:start] + select + text[end:])
-    assert [(each.name, each.function, each.q) for each in spec.select] == [
+    assert [(each.name, each.function, each.q) for each in spec.aggregates] == [
         ("n", "count", None),
         ("low", "min", None),
         ("p", "quantile", 0.9),
@@ -650,7 +666,7 @@ def test_choices_and_defaults():
     assert windows == (Window(S, S), Window(2 * S, S), Window(4 * S, 4 * S))
     assert spec("membership", element={"a": "x", "b": "y", "c": "c.z"}).elements[2] == column("c", "z")
     counted = spec("theta_join", emit="count", select=REMOVE, strategy="cross_product")
-    assert (counted.emit, counted.select, counted.target) == ("count", None, 1.0)
+    assert (counted.emit, counted.select, counted.target) == ("count", (), 1.0)
     with pytest.raises(SpecError, match="not connected"):
         spec("theta_join", streams={"r": "a", "s": "b", "t": "c"})
 
@@ -694,12 +710,12 @@ def test_every_kind_says_what_its_result_rows_are():
     }
     for kind, (answers, keys) in shapes.items():
         assert (EXPECTED[kind].answers, EXPECTED[kind].result_keys) == (answers, keys)
-        assert not EXPECTED[kind].selects_all and EXPECTED[kind].everything({}) == []
-    count, ranges = (replace(EXPECTED["theta_join"], emit=emit, select=None) for emit in ("count", "ranges"))
+        assert not EXPECTED[kind].selects_all and EXPECTED[kind].default_columns({}) == []
+    count, ranges = (replace(EXPECTED["theta_join"], emit=emit, select=()) for emit in ("count", "ranges"))
     assert (count.answers, count.result_keys, count.selects_all) == (Answers.REVISED, window, False)
     assert ranges.answers is Answers.REPLACED and ranges.result_keys[:2] == window
     everything = replace(EXPECTED["join"], select=None)
-    assert everything.selects_all and everything.everything({"dns": ["port"], "ssl": ["seq"]})[2] == (
+    assert everything.selects_all and everything.default_columns({"dns": ["port"], "ssl": ["seq"]})[2] == (
         "left_port",
         "left",
         "port",

@@ -280,7 +280,7 @@ def aggregate_answers(spec: Any, fold: Callable[[str, list[Any]], Any]) -> Answe
         found = {}
         for group, own in by_group(spec, events).items():
             row = dict(zip(spec.group_by, group, strict=True))
-            for each in spec.select:
+            for each in spec.aggregates:
                 values: list[Any] = [1 if each.argument is None else value_of(each.argument, e) for e in own]
                 row[each.name] = fold(each.function, [v for v in values if v is not None])
             found[group] = [row]

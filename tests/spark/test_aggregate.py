@@ -92,7 +92,7 @@ def expected(table, spec):
         tame = np.where(np.abs(values) < 2.0**-43, 0.0, values)
         cv = tame.std() / abs(tame.mean())
         size = len(rows) / len(groups)
-        share = max(needed_coverage(f.function, size, cv, 0.05, 0.1) for f in spec.select)
+        share = max(needed_coverage(f.function, size, cv, 0.05, 0.1) for f in spec.aggregates)
         return Observed(window, levels, counts.astype(float), float(len(rows)), min(share, 1.0))
 
     return reference.run(

@@ -156,7 +156,7 @@ def test_a_micro_batch_that_failed_may_be_planned_smaller_or_ask_something_else(
 
 def test_a_killed_micro_batch_is_finished_as_it_was_asked(lake, tmp_path):
     load(lake, events.disordered(5, rows=60), tmp_path)
-    journal.plan(lake, "pairs", "run", 0, {"seq_from": 0, "seq_to": 60, "flush": False, "asked": query().to_dict()})
+    journal.plan(lake, "pairs", "run", 0, {"seq_from": 0, "seq_to": 60, "flush": False, "asked": query().signature()})
     with pytest.raises(InputError, match=r"quality\.recall was 0\.6, is 0\.5; restore the file"):
         run(lake, query(recall=0.5), rows_per_batch=20)
     assert run(lake, query(), rows_per_batch=20).micro_batches == 1

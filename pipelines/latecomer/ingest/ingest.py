@@ -51,7 +51,7 @@ from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import quoted
 from latecomer.spark.engine.session import tuned
 from latecomer.spark.engine.types import types_of
-from latecomer.specs.errors import counted
+from latecomer.specs.errors import quantity
 from latecomer.specs.expressions import ALWAYS_THERE
 from latecomer.specs.names import STREAM, STREAM_REMEDY
 from latecomer.specs.streams import is_zone
@@ -162,7 +162,7 @@ def ingest(
         job = _Ingestion(lake, sources, start, lease, again)
         with job:
             job.check_unchanged()
-            say(f"ingest: {counted(len(job.files), 'file')} read")
+            say(f"ingest: {quantity(len(job.files), 'file')} read")
             try:
                 counts = job.write(say)
             except Exception:
@@ -450,7 +450,7 @@ class _Ingestion:
             assert first is not None
             self._note(number + 1, {})
             problem = (
-                f"{bad:,} of {counted(every, 'row')} cannot be used, and max_quarantined, {options.max_quarantined:g} of them, allows "
+                f"{bad:,} of {quantity(every, 'row')} cannot be used, and max_quarantined, {options.max_quarantined:g} of them, allows "
                 f"{allowed:,}; nothing was ingested. The first is in {self.files[first['_file']]}, line {first['_line']}: {first['_problem']}"
             )
             remedy = "mend or remove the files, or raise max_quarantined (--max-quarantined): with 1 such rows go to quarantine and the others come in"

@@ -11,7 +11,7 @@ from pyarrow import fs
 from latecomer.ingest.text_parser import FileProblem, check_names
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine.tables import literal
-from latecomer.specs.names import folded, repeated
+from latecomer.specs.names import duplicates, fold_case
 
 RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place", "_metadata")
 """Columns of the product's own beside those of a file."""
@@ -50,9 +50,9 @@ class Staging:
 def refuse_columns(names: Sequence[str]) -> None:
     """Refuse columns without a name, of a name that only case tells apart from another's, and of one of the product's own."""
     check_names(names)
-    twice = repeated(names)
+    twice = duplicates(names)
     if twice:
         raise FileProblem(f"has more than one column {twice[0]!r} (case does not tell columns apart)", "rename one")
-    clash = [name for name in names if folded(name) in RESERVED]
+    clash = [name for name in names if fold_case(name) in RESERVED]
     if clash:
         raise FileProblem(f"has a column {clash[0]!r}, a name kept for the product", "rename it")

@@ -21,7 +21,7 @@ from latecomer.ingest.text_parser import FileProblem
 from latecomer.lake.errors import InputError
 from latecomer.spark.engine.columns import instant, quoted
 from latecomer.spark.engine.types import WHOLE, is_number, types_of
-from latecomer.specs.names import folded
+from latecomer.specs.names import fold_case
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +76,7 @@ def read(
         named += [set(names)] if names else []
         for name in names:
             origin.setdefault(name, path)
-            other = kept.setdefault(folded(name), name)
+            other = kept.setdefault(fold_case(name), name)
             if other != name:
                 raise InputError(
                     f"{path}: column {name}",

@@ -17,7 +17,7 @@ from latecomer.spark.engine.columns import instant, quoted
 from latecomer.spark.engine.decimals import digits_of
 from latecomer.spark.engine.types import FLOATING, WHOLE, is_number, types_of
 from latecomer.specs.expressions import ALWAYS_THERE
-from latecomer.specs.names import STREAM, folded, stored_name
+from latecomer.specs.names import STREAM, fold_case, stored_name
 from latecomer.specs.streams import TIME_UNITS
 
 if TYPE_CHECKING:
@@ -173,12 +173,12 @@ def _agree_names(landed: Landed, names: Iterable[str], existing: dict[str, dict[
         clash = _clash(stored(name), taken, existing)
         if clash is not None:
             raise InputError(f"{landed.origin[name]}: column {name}", None, *clash)
-        taken[folded(stored(name))] = name
+        taken[fold_case(stored(name))] = name
 
 
 def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]) -> tuple[str, str] | None:
     """What is wrong with a stored column's name, and what to do; None: nothing."""
-    same = folded(name)
+    same = fold_case(name)
     if same in ALWAYS_THERE:
         return (
             f"is the name of {same}, which every table has",
@@ -187,7 +187,7 @@ def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]
     if same in taken:
         return f"is stored as {name}, and so is column {taken[same]}", "rename one of them"
     for stream, columns in existing.items():
-        other = next((column for column in columns if folded(column) == same), name)
+        other = next((column for column in columns if fold_case(column) == same), name)
         if other != name:
             return f"differs from column {other!r} of stream {stream} in case only", f"name it {other}"
     return None

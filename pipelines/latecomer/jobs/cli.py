@@ -18,8 +18,8 @@ from latecomer import __version__
 from latecomer.ingest.options import IngestOptions
 from latecomer.jobs import formatting
 from latecomer.jobs.exit_codes import Group, end_on_term
-from latecomer.specs import streams as stream_files
-from latecomer.specs.errors import SpecError, counted
+from latecomer.specs import streams as stream_specs
+from latecomer.specs.errors import SpecError, quantity
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.names import NAME
 from latecomer.specs.spec import Spec
@@ -65,7 +65,7 @@ def main() -> None:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(stream_files.FORMATS),
+    type=click.Choice(stream_specs.FORMATS),
     help="Format of the files.  [default: by suffix]",
 )
 @click.option("--event-column", default="event_ts", show_default=True, help="Column that says when the event happened.")
@@ -80,7 +80,7 @@ def main() -> None:
 )
 @click.option(
     "--time-unit",
-    type=click.Choice(list(stream_files.TIME_UNITS)),
+    type=click.Choice(list(stream_specs.TIME_UNITS)),
     default="us",
     show_default=True,
     help="What numbers in the two time columns count since 1970.",
@@ -164,8 +164,8 @@ def ingest(
 
     def own(asked: IngestOptions) -> IngestOptions:
         name = f"_by_{asked.by}" if asked.stream is None else asked.stream
-        file = None if streams is None else stream_files.file_of(streams, name)
-        found = {} if file is None else stream_files.load_stream(file)
+        file = None if streams is None else stream_specs.stream_file(streams, name)
+        found = {} if file is None else stream_specs.load_stream(file)
         return replace(asked, **{key: value for key, value in found.items() if key not in said})
 
     done = stage.ingest(Lake(lake_uri), named, options, progress=_progress, own=own)
@@ -187,8 +187,8 @@ def ingest(
             "event_to": None if done.event_times_us is None else formatting.instant(done.event_times_us[1]),
             "seconds": round(done.seconds, 3),
         },
-        f"ingested {counted(sum(done.rows_ingested.values()), 'row')} into {counted(len(done.rows_ingested), 'stream')}, "
-        f"put {quarantined:,} into quarantine, skipped {counted(len(done.skipped_files), 'file')} ingested before "
+        f"ingested {quantity(sum(done.rows_ingested.values()), 'row')} into {quantity(len(done.rows_ingested), 'stream')}, "
+        f"put {quarantined:,} into quarantine, skipped {quantity(len(done.skipped_files), 'file')} ingested before "
         f"({done.seconds:.1f} s)"
         + formatting.event_times(done.event_times_us)
         + "".join(f"\n  {count:,} into quarantine: {reason}" for reason, count in list(done.reasons.items())[:5])
@@ -258,8 +258,8 @@ def run(
     counts = _counts(done.rows_read, done.on_time, done.late, 0, kept_out, done.micro_batches, done.seconds)
     more: dict[str, Any] = {"query": spec.name, "seq_to": done.seq_to}
     line = (
-        f"{spec.name}: {counted(done.rows_read, 'row')} in {counted(done.micro_batches, 'micro-batch', 'micro-batches')}, "
-        f"{counted(done.on_time, 'result')} on time, {counted(done.late, 'late row')} registered ({done.seconds:.1f} s)"
+        f"{spec.name}: {quantity(done.rows_read, 'row')} in {quantity(done.micro_batches, 'micro-batch', 'micro-batches')}, "
+        f"{quantity(done.on_time, 'result')} on time, {quantity(done.late, 'late row')} registered ({done.seconds:.1f} s)"
     )
     if wanted is not None:
         windows = elements.windows_of(lake, spec, wanted)
@@ -291,8 +291,8 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     _report(
         as_json,
         counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
-        f"{spec.name}: {counted(done.late_repaired, 'late row')} repaired in {counted(done.batches, 'batch', 'batches')}, "
-        f"{counted(done.corrections, 'correction')}, {done.pending:,} pending ({done.seconds:.1f} s)",
+        f"{spec.name}: {quantity(done.late_repaired, 'late row')} repaired in {quantity(done.batches, 'batch', 'batches')}, "
+        f"{quantity(done.corrections, 'correction')}, {done.pending:,} pending ({done.seconds:.1f} s)",
     )
 
 
@@ -493,7 +493,7 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> 
         for line in problems.values():
             click.echo(f"latecomer: {line}", err=True)
     good = len(queries) - len(problems)
-    _report(as_json, {"valid": good, "problems": problems}, f"{good} of {counted(len(queries), 'query file')} valid")
+    _report(as_json, {"valid": good, "problems": problems}, f"{good} of {quantity(len(queries), 'query file')} valid")
     if problems:
         raise SystemExit(2)
 

@@ -16,7 +16,7 @@ from latecomer.lake import delta, journal, result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import half_forgotten
 from latecomer.lake.lake import Lake
-from latecomer.specs.errors import counted
+from latecomer.specs.errors import quantity
 from latecomer.specs.names import NAME
 
 
@@ -78,10 +78,12 @@ def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
 
 def _backlog(lake: Lake, state: journal.RunState, available: int) -> int:
     """Rows of the query's streams that it has not read; of a query that an earlier version ran, of all streams."""
-    if state.asked is None or state.seq_to >= available:
+    if state.signature is None or state.seq_to >= available:
         return max(available - state.seq_to, 0)
     new = (pc.field("seq") >= state.seq_to) & (pc.field("seq") < available)
-    return sum(delta.count(lake, "events", stream, new) for stream in {stream for _, stream in state.asked["streams"]})
+    return sum(
+        delta.count(lake, "events", stream, new) for stream in {stream for _, stream in state.signature["streams"]}
+    )
 
 
 def _written(lake: Lake, query: str) -> str | None:
@@ -97,7 +99,7 @@ def _checked(lake: Lake, query: str) -> str | None:
     if rows is None or not rows.num_rows:
         return None
     row = rows.to_pylist()[0]
-    unjudged = f", {counted(row['unjudged'], 'period')} not judged" if row.get("unjudged") else ""
+    unjudged = f", {quantity(row['unjudged'], 'period')} not judged" if row.get("unjudged") else ""
     return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}{unjudged}"
 
 

@@ -39,8 +39,8 @@ _PLANS = {"run": "journal", "repair": "repair_journal"}
 class RunState:
     """Where `run` of a query stands: its last committed batch, the next ``seq`` to process, and the stage's state.
 
-    `released` are the result rows that this batch's flush let go, and the sum of their waits (us), by period (us). `asked` is what the
-    query that ran asks (:meth:`latecomer.specs.spec.Spec.to_dict`), None where an earlier version wrote the state.
+    `released` are the result rows that this batch's flush let go, and the sum of their waits (us), by period (us). `signature` is
+    that of the query that ran (:meth:`latecomer.specs.spec.Spec.signature`), None where an earlier version wrote the state.
     """
 
     number: int
@@ -50,7 +50,7 @@ class RunState:
     stage: dict[str, Any]
     counts: dict[str, int]
     released: dict[int, tuple[int, int]] = field(default_factory=dict)
-    asked: dict[str, Any] | None = None
+    signature: dict[str, Any] | None = None
 
 
 def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | None:
@@ -61,7 +61,7 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
     OtherVersion
         The state was written by a version with another layout; so does the state where it lacks what this version asks of it.
     InputError
-        With `spec`: the query that wrote it asked something else. Or it is half forgotten.
+        With `spec`: the query that wrote it has another signature. Or it is half forgotten.
     """
     refuse_forgotten(lake, query)
     table = delta.read(lake, "state", query)
@@ -71,9 +71,9 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
     row = state_json.Stored(table.to_pylist()[0], where)
     _check_format(row.get("format", 1), where)
     # absent where an earlier version wrote it
-    asked = json.loads(row.get("asked") or "null")
+    signature = json.loads(row.get("asked") or "null")
     if spec is not None and row["fingerprint"] != spec.fingerprint():
-        raise changed(query, asked, spec.to_dict())
+        raise changed(query, signature, spec.signature())
     return RunState(
         row["number"],
         row["seq_to"],
@@ -82,7 +82,7 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
         state_json.loads(row["stage"], where),
         state_json.loads(row["counts"], where),
         {int(period): (rows, wait) for period, (rows, wait) in json.loads(row.get("released") or "{}").items()},
-        asked,
+        signature,
     )
 
 
@@ -103,21 +103,21 @@ def state_for(lake: Lake, spec: Spec) -> RunState:
         Also where the query that ran computed something other than `spec` does.
     """
     found = run_state(lake, spec.name)
-    if found.asked is not None:
-        before, now = spec.computed(found.asked), spec.computed(as_stored(spec.to_dict()))
+    if found.signature is not None:
+        before, now = spec.without_target(found.signature), spec.without_target(as_stored(spec.signature()))
         if before != now:
             raise changed(spec.name, before, now, "; only its target may be another")
     return found
 
 
-def as_stored(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a query asks, as it comes back from a table."""
-    found: dict[str, Any] = json.loads(json.dumps(asked))
-    return found
+def as_stored(signature: dict[str, Any]) -> dict[str, Any]:
+    """Return a signature as it comes back from a table."""
+    stored: dict[str, Any] = json.loads(json.dumps(signature))
+    return stored
 
 
 def changed(query: str, before: dict[str, Any] | None, now: dict[str, Any], besides: str = "") -> InputError:
-    """The query asks something else than it did; `besides` ends the remedy."""
+    """Return the error of a query whose signature has changed; `besides` ends the remedy."""
     problem = "has changed since it was first run in this lake, and its results would mix two questions"
     found = [] if before is None else differences(before, as_stored(now))
     if found:
@@ -137,7 +137,7 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
         "stage": json.dumps(state.stage, separators=(",", ":")),
         "counts": json.dumps(state.counts),
         "released": json.dumps(state.released),
-        "asked": json.dumps(state.asked, separators=(",", ":")),
+        "asked": json.dumps(state.signature, separators=(",", ":")),
     }
     delta.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number)
 

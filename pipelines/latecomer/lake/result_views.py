@@ -116,7 +116,7 @@ def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
     # a column of such a name may have come since: `run` refuses it
     fixed = {*ENVELOPE, *STORED, *WINDOW}
     columns = {stream: shape.names for stream, shape in shapes.items()}
-    carried = [each for each in spec.everything(columns) if each[0] not in fixed]
+    carried = [each for each in spec.default_columns(columns) if each[0] not in fixed]
     for name, alias, column in carried:
         if name not in rows.column_names:
             kind = shapes[streams[alias]].field(column).type

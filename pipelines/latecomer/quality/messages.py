@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from latecomer.specs.errors import counted
+from latecomer.specs.errors import quantity
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
 
@@ -241,7 +241,7 @@ def unjudged(periods: int, of: int, pending: int) -> str:
     """What a check could not say, empty where there is nothing."""
     if not periods:
         return ""
-    rows, wait = counted(pending, "late row"), "awaits" if pending == 1 else "await"
+    rows, wait = quantity(pending, "late row"), "awaits" if pending == 1 else "await"
     return f"{periods:,} of {of:,} periods not judged yet, {rows} {wait} repair"
 
 

@@ -46,7 +46,7 @@ def bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
         return rows.assign(least=rows["target"])
     windows = rows["windows"].astype(int)
     return rows.assign(
-        least=(windows - [allowed_misses(n, spec.probability, 1 - spec.confidence) for n in windows]) / windows
+        least=(windows - [allowed_misses(n, spec.target, 1 - spec.confidence) for n in windows]) / windows
     )
 
 

@@ -118,7 +118,7 @@ class Question:
     def _aggregate(self, over: TimeRange, seq_to: int) -> Truth:
         rows = self._of_one_stream(over, seq_to)
         found = {"rows": "count(*)"}
-        for each in self.spec.select:
+        for each in self.spec.aggregates:
             kind = "" if each.argument is None else rows.selectExpr(_sql(each.argument)).dtypes[0][1]
             found[each.name], about = _aggregated(each, kind)
             found |= {} if about is None else {ABOUT + each.name: about}
@@ -134,7 +134,7 @@ class Question:
         columns = {name: quoted(name) for name in self.spec.group_by}
         columns |= {"rank": _RANK, "score": _SCORE, "seq": "seq", "event_ts": "event_ts"}
         columns |= {item.name: _sql(item.expr) for item in self.spec.select or ()}
-        columns |= {name: quoted(column) for name, _, column in self._everything()}
+        columns |= {name: quoted(column) for name, _, column in self._default_columns()}
         return Truth(best.selectExpr(*named(columns), _WINDOW), 0)
 
     def _join(self, over: TimeRange, seq_to: int) -> Truth:
@@ -229,14 +229,14 @@ class Question:
 
     # ------------------------------------------------------------------------------------------------- expressions
 
-    def _everything(self) -> list[tuple[str, str, str]]:
+    def _default_columns(self) -> list[tuple[str, str, str]]:
         columns = {stream: self.shapes[alias].columns for alias, stream in self.spec.streams}
-        found: list[tuple[str, str, str]] = self.spec.everything(columns)
+        found: list[tuple[str, str, str]] = self.spec.default_columns(columns)
         return found
 
     def _selected(self) -> dict[str, str]:
         """Result columns of rows of all streams, beside one another: name to SQL."""
-        found = {name: _beside(ex.Column(alias, column)) for name, alias, column in self._everything()}
+        found = {name: _beside(ex.Column(alias, column)) for name, alias, column in self._default_columns()}
         return found | {item.name: _beside(item.expr) for item in self.spec.select or ()}
 
     def _matching(self, condition: Condition) -> str:

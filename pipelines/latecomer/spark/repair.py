@@ -24,7 +24,7 @@ from latecomer.spark.engine import tables
 from latecomer.spark.engine.session import session
 from latecomer.spark.engine.tuning import tune
 from latecomer.spark.registry import stage_of
-from latecomer.specs.errors import counted
+from latecomer.specs.errors import quantity
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -74,8 +74,8 @@ def repair(
         for plan in _plans(lake, spec, done_to, pending, flush, lease.confirm):
             crash_points.point("repair:planned")
             written = _carry_out(lake, spec, plan, state.seq_to, lease.confirm)
-            found = counted(len(plan.seq), "late row"), counted(len(plan.closes), "batch", "batches")
-            progress(f"{spec.name}: repaired {' in '.join(found)}, {counted(written, 'correction')}")
+            found = quantity(len(plan.seq), "late row"), quantity(len(plan.closes), "batch", "batches")
+            progress(f"{spec.name}: repaired {' in '.join(found)}, {quantity(written, 'correction')}")
             late, corrections, batches = late + len(plan.seq), corrections + written, batches + len(plan.closes)
         if batches:
             tend(lake, [(area, spec.name) for area in ("corrections", "repairs", "repair_journal")])

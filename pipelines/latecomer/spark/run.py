@@ -138,9 +138,9 @@ class _Plans:
             agreed = unfinished
             if agreed is None:
                 agreed = self._next(seq) | {"parameters": effective(self.lake, self.spec.name, seq)}
-                asked = {"asked": self.spec.to_dict()} if number == 0 else {}  # of later ones the state tells
+                signature = {"asked": self.spec.signature()} if number == 0 else {}  # later, the state has it
                 confirm()
-                journal.plan(self.lake, self.spec.name, "run", number, agreed | asked)
+                journal.plan(self.lake, self.spec.name, "run", number, agreed | signature)
             unfinished = None
             crash_points.point("run:planned")
             # plans of earlier versions do not say
@@ -168,12 +168,12 @@ def _unfinished(lake: Lake, spec: Spec, number: int) -> dict[str, Any] | None:
     Raises
     ------
     InputError
-        It was another question's.
+        It is of a query with another signature.
     """
     found = journal.planned(lake, spec.name, "run", number)
-    asked = None if found is None else found.get("asked")
-    if asked is not None and asked != journal.as_stored(spec.to_dict()):
-        raise journal.changed(spec.name, asked, spec.to_dict())
+    signature = None if found is None else found.get("asked")
+    if signature is not None and signature != journal.as_stored(spec.signature()):
+        raise journal.changed(spec.name, signature, spec.signature())
     return found
 
 
@@ -236,7 +236,7 @@ def _process(
         settled.state,
         settled.counts,
         released,
-        spec.to_dict(),
+        spec.signature(),
     )
     confirm()
     journal.save_state(lake, spec.name, after)

@@ -1,1 +1,1 @@
-"""Query files as frozen, typed, validated specs. The only layer that DAG files import: nothing heavy in here."""
+"""Query files as frozen, typed, validated specs. DAG files import no other layer, so nothing here imports a heavy package."""

@@ -1,4 +1,4 @@
-"""The errors of query and stream files: place, value, problem, remedy."""
+"""The errors of query and stream files, and the words that their messages are made of."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 MISSING = object()
+"""Stands for the value of a key that the file does not have."""
 
 
 class SpecError(Exception):
-    """A query file says something that cannot be: one line with file, key, value, problem and remedy.
+    """A fault of a query or stream file; its text is one line with file, line, key, value, problem and remedy.
 
     Parameters
     ----------
     where
         The file.
     key
-        Dotted path of the key, empty where the whole file is meant.
+        Dotted path of the key; empty where the whole file is at fault.
     value
-        What stands there; None is not shown.
+        The value in the file. None and `MISSING` are not shown.
     problem, remedy
-        What is wrong; what to do.
+        What is wrong, and what to do about it.
     line
-        Line of the key, counted from 1, where it is known.
+        Line of the key, counted from 1; None: not known yet.
     at
-        Dotted path of the key whose line is meant, where it is another: a key that is missing has none.
+        Dotted path of another key, whose line is shown in place of that of `key`. A missing key has no line of its own.
     """
 
     exit_code = 2
@@ -43,8 +44,8 @@ class SpecError(Exception):
         self.line, self.at = line, at
         super().__init__(where, key, value, problem, remedy, line, at)
 
-    def located(self, lines: Mapping[str, int]) -> SpecError:
-        """The same with its line, where that is not known yet: of its key, or of the nearest one around it."""
+    def with_line(self, lines: Mapping[str, int]) -> SpecError:
+        """Return the error with the line of its key, or of the nearest key around it; itself where a line is known."""
         key = self.key if self.at is None else self.at
         while self.line is None and key:
             if key in lines:
@@ -54,10 +55,10 @@ class SpecError(Exception):
 
     def __str__(self) -> str:
         place = self.where if self.line is None else f"{self.where}:{self.line}"
-        shown = "" if self.value is MISSING or self.value is None else f" {shorten(self.value)}:"
+        value = "" if self.value is MISSING or self.value is None else f" {shorten(self.value)}:"
         key = f" {_cut(self.key, 120)}:" if self.key else ""
-        line = " ".join(f"{place}:{key}{shown} {_cut(self.problem, 200)}; {_cut(self.remedy, 200)}".split())
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        line = " ".join(f"{place}:{key}{value} {_cut(self.problem, 200)}; {_cut(self.remedy, 200)}".split())
+        return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
 
 
 def _cut(text: str, limit: int) -> str:
@@ -65,20 +66,27 @@ def _cut(text: str, limit: int) -> str:
 
 
 def shorten(value: object, limit: int = 80) -> str:
-    """`repr` of a value on one line, cut."""
+    """Return the `repr` of a value, cut after `limit` characters."""
     try:
         return _cut(repr(value), limit)
     except ValueError:  # an integer of more digits than Python writes out
         return "(a huge number)"
 
 
-def counted(number: int, one: str, many: str = "") -> str:
-    """A number of things: "1 batch", "2 batches"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def quantity(number: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun.
+
+    >>> quantity(1, "batch", "batches"), quantity(2_000, "row")
+    ('1 batch', '2,000 rows')
+    """
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """A remedy: the closest known word that is at least `cutoff` alike (0 to 1, as difflib has it), or all of them."""
-    options = [str(k) for k in known]
+    """Return a remedy that names the known word closest to `word`, or all known words where none is close.
+
+    `cutoff` is the least similarity, from 0 to 1, as :func:`difflib.get_close_matches` measures it.
+    """
+    options = [str(option) for option in known]
     close = difflib.get_close_matches(_cut(word, 100), options, n=1, cutoff=cutoff)
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(options) or '(none)'}"

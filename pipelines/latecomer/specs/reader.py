@@ -1,26 +1,22 @@
-"""What every query kind's spec shares: errors, durations, names, and reading a mapping key by key.
+"""Read a mapping of a query file key by key.
 
-A :class:`Reader` walks the parsed file: each `take` consumes one key and checks it, `done` refuses what is left, so no
-key is ever ignored.
+Each `take` of a :class:`Reader`, and each method that takes and checks, consumes one key. `done` refuses the keys that are
+left, so no key is ever ignored.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypeVar, overload
 
 from latecomer.specs.durations import parse_duration
 from latecomer.specs.errors import MISSING, SpecError, did_you_mean
 from latecomer.specs.names import ALIAS, RESERVED, STREAM, STREAM_REMEDY
 
+Default = TypeVar("Default")
 
-def _plain(bound: float) -> str:
-    """A bound as it may be written in a query file."""
-    return f"{int(bound)}" if bound == int(bound) else f"{bound:g}"
-
-
-_OFTEN_WRITTEN = {
+_SYNONYMS = {
     **dict.fromkeys(("on", "key", "using", "by"), ("keys", "group_by", "element")),
     **dict.fromkeys(("filter", "condition", "having"), ("where", "conditions")),
     **dict.fromkeys(("columns", "fields"), ("select",)),
@@ -28,30 +24,41 @@ _OFTEN_WRITTEN = {
     **dict.fromkeys(("n", "limit"), ("k",)),
     **dict.fromkeys(("order_by", "rank_by"), ("score",)),
 }
-"""Other languages' words for keys, and the keys that may be meant."""
-_SHOWN = {
+"""Other languages' words for keys -> the keys that may be meant."""
+_EXAMPLES = {
     "streams": "{alias: stream}, for example {f: flights}",
     "select": "{name: call}, for example {n: count()}",
     "quality": "{period: 1 d} and what is promised",
     "schedule": '{repair: "@hourly"}',
 }
-"""What mappings look like, by their place."""
+"""Examples of mappings, by their dotted key."""
 
 
 class Reader:
-    """One mapping of a query file; every problem names the file and the dotted key."""
+    """A reader of one mapping; every error names the file and the dotted key.
 
-    def __init__(self, data: Any, source: str, path: str = "") -> None:
+    Parameters
+    ----------
+    data
+        The parsed value, which must be a mapping with text keys.
+    source
+        The file, for error messages.
+    path
+        Dotted key of the mapping; empty for the whole file.
+
+    Raises
+    ------
+    SpecError
+        The value is not such a mapping.
+    """
+
+    def __init__(self, data: object, source: str, path: str = "") -> None:
         self.source, self.path = source, path
         if not isinstance(data, Mapping):
-            raise SpecError(
-                source,
-                path,
-                data,
-                "must be a mapping of keys to values",
-                f"write {shown}" if (shown := _SHOWN.get(path)) else "see the examples that `latecomer init` writes",
-            )
-        self._left: dict[str, Any] = {}
+            example = _EXAMPLES.get(path)
+            remedy = f"write {example}" if example else "see the examples that `latecomer init` writes"
+            raise SpecError(source, path, data, "must be a mapping of keys to values", remedy)
+        self._left: dict[str, object] = {}
         for key, value in data.items():
             if not isinstance(key, str):
                 raise SpecError(source, path, key, "keys must be text", "quote the key")
@@ -60,143 +67,192 @@ class Reader:
         self._known: list[str] = []
 
     def key(self, name: str) -> str:
-        """Dotted path of a key."""
+        """Return the dotted path of a key."""
         return f"{self.path}.{name}" if self.path else name
 
     def fail(self, name: str, value: object, problem: str, remedy: str) -> SpecError:
-        """An error about one key."""
+        """Return an error about one key."""
         return SpecError(self.source, self.key(name), value, problem, remedy)
 
     def has(self, name: str) -> bool:
-        """Is the key there, and not consumed yet?"""
+        """Return whether the key is in the file and not consumed yet."""
         return name in self._left
 
     def given(self, name: str) -> bool:
-        """Has the key a value in the file, consumed or not?"""
+        """Return whether the key has a value in the file, consumed or not."""
         return name in self._given
 
-    def take(self, name: str, default: Any = MISSING) -> Any:
-        """The value of a key, consumed; a missing one is the default or an error."""
+    def take(self, name: str, default: object = MISSING) -> object:
+        """Consume a key and return its value, unchecked.
+
+        A key without a value, or one that the file does not have, gives the default; without a default it is an error.
+        """
         self._known.append(name)
         if name in self._left:
             value = self._left.pop(name)
-            if value is None and default is MISSING:
+            if value is not None:
+                return value
+            if default is MISSING:
                 raise self.fail(name, None, "has no value", "give it one")
-            return default if value is None and default is not MISSING else value
-        if default is MISSING:
-            close = difflib.get_close_matches(name, list(self._left), n=1, cutoff=0.7)
-            other = [key for key in self._left if name in _OFTEN_WRITTEN.get(key.lower(), ())]
-            found = next(iter(close or other), None)
-            remedy = "add it" if found is None else f"is {found!r} {'a typo' if close else 'meant'} for it?"
-            at = None if found is None else self.key(found)
-            raise SpecError(self.source, self.key(name), MISSING, "is missing", remedy, at=at)
+        elif default is MISSING:
+            raise self._missing(name)
         return default
 
-    def text(self, name: str, default: Any = MISSING, *, limit: int = 10_000) -> Any:
-        """A non-empty text."""
+    def _missing(self, name: str) -> SpecError:
+        """Return the error of a missing key. It names a key of the file that may be meant for it."""
+        close = difflib.get_close_matches(name, list(self._left), n=1, cutoff=0.7)
+        synonyms = [key for key in self._left if name in _SYNONYMS.get(key.lower(), ())]
+        other = next(iter(close or synonyms), None)
+        if other is None:
+            return self.fail(name, MISSING, "is missing", "add it")
+        remedy = f"is {other!r} {'a typo' if close else 'meant'} for it?"
+        return SpecError(self.source, self.key(name), MISSING, "is missing", remedy, at=self.key(other))
+
+    @overload
+    def text(self, name: str) -> str: ...
+    @overload
+    def text(self, name: str, default: Default) -> str | Default: ...
+    def text(self, name: str, default: object = MISSING) -> object:
+        """Consume a key whose value is a text that is not blank."""
         value = self.take(name, default)
         if value is default and default is not MISSING:
             return value
         if not isinstance(value, str) or not value.strip():
             raise self.fail(name, value, "must be text", "write text, in quotes where YAML needs them")
-        if len(value) > limit:
-            raise self.fail(name, value, f"is longer than {limit} characters", "shorten it")
+        if len(value) > 10_000:
+            raise self.fail(name, value, "is longer than 10000 characters", "shorten it")
         return value
 
-    def choice(self, name: str, options: Iterable[str], default: Any = MISSING) -> str:
-        """One of a few words."""
+    def choice(self, name: str, options: Iterable[str], default: str | None = None) -> str:
+        """Consume a key whose value is one of `options`."""
         options = list(options)
-        value = self.take(name, default)
+        value = self.take(name, MISSING if default is None else default)
         if not isinstance(value, str) or value not in options:
             raise self.fail(name, value, "is unknown here", did_you_mean(str(value), options))
         return value
 
-    def duration(self, name: str, default: Any = MISSING, *, zero: bool = False) -> Any:
-        """A duration in microseconds, of 0 only where `zero` allows it; a default is returned as it is."""
+    def optional_choice(self, name: str, options: Iterable[str]) -> str | None:
+        """Consume a key whose value, if it has one, is one of `options`."""
+        if self.given(name):
+            return self.choice(name, options)
+        self.take(name, None)
+        return None
+
+    @overload
+    def duration(self, name: str, *, zero: bool = ...) -> int: ...
+    @overload
+    def duration(self, name: str, default: Default, *, zero: bool = ...) -> int | Default: ...
+    def duration(self, name: str, default: object = MISSING, *, zero: bool = False) -> object:
+        """Consume a key whose value is a duration; return microseconds. A duration of 0 needs `zero`."""
         value = self.take(name, default)
         if value is default and default is not MISSING:
             return value
         return parse_duration(value, source=self.source, key=self.key(name), zero=zero)
 
+    @overload
+    def number(self, name: str, *, low: float, high: float, above_low: bool = ...) -> float: ...
+    @overload
     def number(
-        self,
-        name: str,
-        default: Any = MISSING,
-        *,
-        low: float,
-        high: float,
-        open_low: bool = False,
-        whole: bool = False,
-    ) -> Any:
-        """A number within bounds."""
+        self, name: str, default: Default, *, low: float, high: float, above_low: bool = ...
+    ) -> float | Default: ...
+    def number(
+        self, name: str, default: object = MISSING, *, low: float, high: float, above_low: bool = False
+    ) -> object:
+        """Consume a key whose value is a number from `low` to `high`, both included; `low` excluded with `above_low`."""
         value = self.take(name, default)
         if value is default and default is not MISSING:
             return value
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or value != value:
-            remedy = (
-                f"write one from {_plain(low)} to {_plain(high)}{', without quotes' if isinstance(value, str) else ''}"
-            )
-            raise self.fail(name, value, f"must be a {'whole ' if whole else ''}number", remedy)
-        if value < low or value > high or (open_low and value == low):
-            bounds = _plain(low), _plain(high)
-            bound = "above {}, at most {}".format(*bounds) if open_low else "from {} to {}".format(*bounds)
-            raise self.fail(name, value, f"must be {bound}", "choose a number in that range")
-        return value if whole else float(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+            raise self._not_a_number(name, value, "number", low, high)
+        if value < low or value > high or (above_low and value == low):
+            raise self._out_of_range(name, value, low, high, above_low)
+        return float(value)
 
-    def mapping(self, name: str, default: Any = MISSING) -> Reader | None:
-        """A nested mapping as a reader; None where the default is None and it is absent."""
+    @overload
+    def whole_number(self, name: str, *, low: int, high: int) -> int: ...
+    @overload
+    def whole_number(self, name: str, default: Default, *, low: int, high: int) -> int | Default: ...
+    def whole_number(self, name: str, default: object = MISSING, *, low: int, high: int) -> object:
+        """Consume a key whose value is a whole number from `low` to `high`, both included."""
         value = self.take(name, default)
-        if value is None and default is None:
-            return None
-        return Reader(value, self.source, self.key(name))
+        if value is default and default is not MISSING:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._not_a_number(name, value, "whole number", low, high)
+        if not low <= value <= high:
+            raise self._out_of_range(name, value, low, high)
+        return value
 
-    def items(self) -> list[tuple[str, Any]]:
-        """All keys that are left, consumed."""
-        found = list(self._left.items())
+    def _not_a_number(self, name: str, value: object, noun: str, low: float, high: float) -> SpecError:
+        quotes = ", without quotes" if isinstance(value, str) else ""
+        remedy = f"write one from {_format_bound(low)} to {_format_bound(high)}{quotes}"
+        return self.fail(name, value, f"must be a {noun}", remedy)
+
+    def _out_of_range(self, name: str, value: object, low: float, high: float, above_low: bool = False) -> SpecError:
+        least, most = _format_bound(low), _format_bound(high)
+        bounds = f"above {least}, at most {most}" if above_low else f"from {least} to {most}"
+        return self.fail(name, value, f"must be {bounds}", "choose a number in that range")
+
+    def mapping(self, name: str) -> Reader:
+        """Consume a key whose value is a mapping; return its reader."""
+        return Reader(self.take(name), self.source, self.key(name))
+
+    def optional_mapping(self, name: str) -> Reader | None:
+        """Consume a key whose value, if it has one, is a mapping; return its reader, or None."""
+        if self.given(name):
+            return self.mapping(name)
+        self.take(name, None)
+        return None
+
+    def optional_texts(self, name: str) -> tuple[str, ...]:
+        """Consume a key whose value, if it has one, is a list of texts; without a value the tuple is empty."""
+        value = self.take(name, None)
+        if value is None:
+            return ()
+        if not isinstance(value, (list, tuple)) or not value:
+            single = isinstance(value, str) and value.strip() and len(value) <= 60
+            remedy = f"write [{value}]" if single else "write [first, second]"
+            raise self.fail(name, value, "must be a list with an entry or more", remedy)
+        for place, text in enumerate(value):
+            if not isinstance(text, str) or not text.strip():
+                raise self.fail(f"{name}[{place}]", text, "must be text", "write text, in quotes where YAML needs them")
+        return tuple(value)
+
+    def items(self) -> list[tuple[str, object]]:
+        """Consume all keys that are left; return them with their values."""
+        items = list(self._left.items())
         self._left.clear()
-        return found
+        return items
 
     def done(self) -> None:
-        """Refuse keys that nobody asked for."""
+        """Refuse the keys that are left."""
         for name, value in self._left.items():
-            meant = next((known for known in _OFTEN_WRITTEN.get(name.lower(), ()) if known in self._known), None)
+            meant = next((known for known in _SYNONYMS.get(name.lower(), ()) if known in self._known), None)
             remedy = f"did you mean {meant!r}?" if meant else did_you_mean(name, self._known)
             raise self.fail(name, value, "is not a key here", remedy)
 
 
-def texts(reader: Reader, name: str, default: Any = ()) -> tuple[str, ...]:
-    """A list of texts."""
-    value = reader.take(name, default)
-    if value is default:
-        return tuple(value)
-    if not isinstance(value, (list, tuple)) or not value:
-        one = isinstance(value, str) and value.strip() and len(value) <= 60
-        remedy = f"write [{value}]" if one else "write [first, second]"
-        raise reader.fail(name, value, "must be a list with an entry or more", remedy)
-    for place, item in enumerate(value):
-        if not isinstance(item, str) or not item.strip():
-            raise reader.fail(f"{name}[{place}]", item, "must be text", "write text, in quotes where YAML needs them")
-    return tuple(value)
+def _format_bound(bound: float) -> str:
+    """Return a bound as a query file may have it."""
+    return f"{int(bound)}" if bound == int(bound) else f"{bound:g}"
 
 
-def streams_of(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], ...]:
-    """``streams: {alias: stream}`` in the file's order."""
+def parse_streams(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], ...]:
+    """Read ``streams: {alias: stream}`` with `least` to `most` streams; return the pairs in the file's order."""
     inner = reader.mapping("streams")
-    assert inner is not None
-    found: list[tuple[str, str]] = []
+    streams: list[tuple[str, str]] = []
     for alias, stream in inner.items():
         if not ALIAS.fullmatch(alias):
             raise inner.fail(alias, alias, "is not a valid alias", "use letters, digits and _, not a digit first")
         if alias.lower() in RESERVED:
             raise inner.fail(alias, alias, "is a reserved word", "choose another alias")
-        if any(alias.lower() == other.lower() for other, _ in found):
+        if any(alias.lower() == other.lower() for other, _ in streams):
             raise inner.fail(alias, alias, "differs from another alias in case only", "choose another alias")
         if not isinstance(stream, str) or not STREAM.fullmatch(stream):
             raise inner.fail(alias, stream, "is not a stream name", STREAM_REMEDY)
-        found.append((alias, stream))
-    if not least <= len(found) <= most:
-        wanted = f"{least}" if least == most else f"{least} to {most}"
-        raise reader.fail(
-            "streams", dict(found), f"names {len(found)} streams, but this kind takes {wanted}", "add or remove streams"
-        )
-    return tuple(found)
+        streams.append((alias, stream))
+    if not least <= len(streams) <= most:
+        allowed = f"{least}" if least == most else f"{least} to {most}"
+        problem = f"names {len(streams)} streams, but this kind takes {allowed}"
+        raise reader.fail("streams", dict(streams), problem, "add or remove streams")
+    return tuple(streams)

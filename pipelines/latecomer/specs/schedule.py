@@ -1,4 +1,4 @@
-"""``schedule:`` of a query file: when Airflow runs what. It changes no result."""
+"""``schedule:`` of a query file: when Airflow runs the query's commands. It changes no result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,19 @@ _FIELD = re.compile(r"[0-9A-Za-z*/,\-?#L]+")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Cron expressions (or presets) of a query's DAGs; `start` is the first day they may run for, ISO. `audit` None: none."""
+    """The schedules of a query's DAGs.
+
+    Attributes
+    ----------
+    start : str or None
+        First day, in ISO format, that the DAGs may run for.
+    interval : str or None
+        Cron expression or preset of the DAG that can be run for past ranges; None: there is no such DAG.
+    run, repair, adapt : str
+        Cron expression or preset of each command.
+    audit : str or None
+        The same of `audit`; None: it is not scheduled.
+    """
 
     start: str | None
     interval: str | None
@@ -28,15 +40,15 @@ class Schedule:
 DEFAULT = Schedule(None, None, "@hourly", "@hourly", "@daily", None)
 
 
-def schedule_of(reader: Reader) -> Schedule:
-    """The file's schedule, or the default.
+def parse_schedule(reader: Reader) -> Schedule:
+    """Read ``schedule: {...}``; without it, the schedule is `DEFAULT`.
 
     Raises
     ------
     SpecError
-        A cron expression or date that is none.
+        A value is not a cron expression or not a date.
     """
-    inner = reader.mapping("schedule", None)
+    inner = reader.optional_mapping("schedule")
     if inner is None:
         return DEFAULT
     start = inner.take("start", None)
@@ -46,27 +58,27 @@ def schedule_of(reader: Reader) -> Schedule:
             datetime.fromisoformat(start)
         except ValueError:
             raise inner.fail("start", start, "is not a date", "write it as 2013-01-31") from None
-    found = Schedule(
+    schedule = Schedule(
         start,
-        _cron(inner, "interval", None),
-        _cron(inner, "run", DEFAULT.run) or DEFAULT.run,
-        _cron(inner, "repair", DEFAULT.repair) or DEFAULT.repair,
-        _cron(inner, "adapt", DEFAULT.adapt) or DEFAULT.adapt,
-        _cron(inner, "audit", DEFAULT.audit),
+        _parse_cron(inner, "interval"),
+        _parse_cron(inner, "run") or DEFAULT.run,
+        _parse_cron(inner, "repair") or DEFAULT.repair,
+        _parse_cron(inner, "adapt") or DEFAULT.adapt,
+        _parse_cron(inner, "audit"),
     )
     inner.done()
-    return found
+    return schedule
 
 
-def _cron(inner: Reader, name: str, default: str | None) -> str | None:
-    value = inner.take(name, default)
-    if value is None or (value in _PRESETS and (name, value) != ("interval", "@once")):
-        return value
-    if (
-        not isinstance(value, str)
-        or not _CRON.fullmatch(value.strip())
-        or not all(map(_FIELD.fullmatch, value.split()))
-    ):
-        presets = [each for each in _PRESETS if name != "interval" or each != "@once"]
-        raise inner.fail(name, value, "is not a cron expression", f"write five fields, or one of {', '.join(presets)}")
-    return value.strip()
+def _parse_cron(inner: Reader, name: str) -> str | None:
+    value = inner.take(name, None)
+    if value is None:
+        return None
+    presets = [preset for preset in _PRESETS if name != "interval" or preset != "@once"]
+    if isinstance(value, str) and (value in presets or _is_cron(value.strip())):
+        return value.strip()
+    raise inner.fail(name, value, "is not a cron expression", f"write five fields, or one of {', '.join(presets)}")
+
+
+def _is_cron(text: str) -> bool:
+    return bool(_CRON.fullmatch(text)) and all(map(_FIELD.fullmatch, text.split()))

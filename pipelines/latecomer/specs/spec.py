@@ -1,31 +1,60 @@
-"""What a spec of any query kind is: frozen values read from one query file, and the identity of what they compute."""
+"""The base class of every query kind's spec: frozen values read from one query file, and their signature."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 from latecomer.specs.errors import SpecError
-from latecomer.specs.expressions.tree import Expr, to_text
+from latecomer.specs.expressions.tree import Expr, SelectItem, to_text
 from latecomer.specs.expressions.types import check_columns, check_types
 from latecomer.specs.reader import Reader
-from latecomer.specs.schedule import DEFAULT, Schedule, schedule_of
+from latecomer.specs.schedule import DEFAULT, Schedule, parse_schedule
 
 CONFIDENCE = 0.95
-"""Share of periods that have to keep a promise, where the query does not say."""
+"""Share of periods that have to reach the target, where the query does not state one."""
+SHORTEST_PERIOD_US = 60_000_000
+"""The least default of a period, microseconds."""
+
+RequiredType: TypeAlias = Literal["number", "bool", "plain"] | None
+"""The type that an expression must have: ``plain`` is any single value (no list, struct or map), None any value at all."""
+Streams: TypeAlias = tuple[tuple[str, str], ...]
+"""Pairs (alias, stream), in the file's order."""
+Signature: TypeAlias = dict[str, Any]
+"""A JSON object, see :meth:`Spec.signature`. Its values are as various as JSON."""
 
 
 class Answers(Enum):
-    """How result rows make up answers, and so what a correction does to an answer that was published."""
+    """The relation between result rows and answers. It decides what a correction does to a published answer."""
 
     ADDED = "each row is an answer, and stays; corrections are the rows that were missed"
     REVISED = "one row is an answer; a correction is its next revision"
     RANKED = "an answer is rows ranked from 1; a correction is the next revision of its ranks"
     REPLACED = "an answer is all rows of a window; a correction is all of them anew, in whatever number"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """Base of all kinds' strategies.
+
+    Attributes
+    ----------
+    name : str
+        The strategy's name in query files.
+    gamma_us : int
+        Span of event times at which late rows become a repair batch, microseconds.
+    """
+
+    name: str
+    gamma_us: int
+
+    def signature(self) -> Signature:
+        """Return the attributes that determine the query's results, as JSON-able values."""
+        return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,142 +64,223 @@ class Spec:
     Attributes
     ----------
     kind : str
-        Stem of the query kind.
+        The query kind: join, aggregate, topk, theta_join or membership.
     name : str
-        The query's name; also its tables' and its DAG's.
+        The query's name; also that of its tables and its DAGs.
     streams : tuple of (alias, stream)
         In the file's order.
+    where : Expr or None
+        The condition that rows, or pairs of rows, must meet; None: there is no condition.
+    select : tuple of SelectItem or None
+        The selected result columns; None: every column of the streams.
     period_us : int
-        Period of the ledger, over which the target is judged.
+        Length of a ledger period, microseconds. The target holds per period.
+    target : float
+        Least share of a period's results, from 0 to 1, that has to be right on time.
+    confidence : float
+        Share of periods, from 0 to 1, that have to reach the target.
+    promises : bool
+        True where the file states the target, or a strategy that is steered by it. Otherwise `target` is a default that
+        nothing is held to.
+    strategy : Strategy
+        How the query is run.
     rows_held : int or None
-        Most rows that a period may hold, which `check` holds it to; it changes no result.
+        Most rows that a period may hold; `check` compares. It changes no result.
     silence_us : int or None
-        How far a stream's last event time may lie behind the others', which `check` holds them to; it changes no result.
-    strategy
-        How the query is run; every kind's has ``name`` and ``gamma_us``.
+        Most that a stream's last event time may lie behind the other streams', microseconds; `check` compares. It changes
+        no result.
     source, lines, description, schedule
-        The file and the line of every dotted key, what its author says, when Airflow runs what. They change no result.
-    stated : bool
-        Does the file state the target, or a strategy that steers by it? Else `target` is a default that nobody asked for.
+        The file, the line of every dotted key, the author's description, and when Airflow runs what. They change no
+        result.
     """
 
     kind: ClassVar[str]
+    target_key: ClassVar[str] = "recall"
+    """The key of the target in ``quality: {...}``."""
+    adaptive: ClassVar[tuple[str, ...]] = ()
+    """Names of the kind's strategies that learn from the stream."""
+
     name: str
-    streams: tuple[tuple[str, str], ...]
+    streams: Streams
+    where: Expr | None = None
+    select: tuple[SelectItem, ...] | None = ()
     period_us: int
-    strategy: Any
+    target: float
+    confidence: float = CONFIDENCE
+    strategy: Strategy
+    promises: bool = field(default=True, compare=False)
     rows_held: int | None = field(default=None, compare=False)
     silence_us: int | None = field(default=None, compare=False)
     source: str = field(default="", compare=False)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
     description: str = field(default="", compare=False)
     schedule: Schedule = field(default=DEFAULT, compare=False)
-    stated: bool = field(default=True, compare=False)
-
-    @property
-    def promises(self) -> bool:
-        """Is `target` a promise about answers on time? Not where a file with a constant wait states none."""
-        return self.stated
 
     @property
     def answers(self) -> Answers:
-        """What a result row is of an answer."""
+        """The relation between result rows and answers."""
         return Answers.ADDED
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Columns that name a result row, whatever its revision."""
+        """The columns that identify a result row, whatever its revision."""
         raise NotImplementedError
-
-    @property
-    def selects_all(self) -> bool:
-        """Are the streams' columns result columns because the query selects none?"""
-        return False
-
-    def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
-        """Result columns where `selects_all`, else none: name, alias, and column of `columns`, which has each stream's."""
-        return []
 
     @property
     def adapts(self) -> bool:
-        """Does the strategy learn, so that `adapt` has something to write?"""
-        return False
-
-    @property
-    def target(self) -> float:
-        """What a period has to reach, from 0 to 1."""
-        raise NotImplementedError
-
-    @property
-    def confidence(self) -> float:
-        """Share of periods that have to reach the target, from 0 to 1."""
-        return CONFIDENCE
+        """True where the strategy learns, so that `adapt` has parameters to write."""
+        return self.strategy.name in self.adaptive
 
     @property
     def gamma_us(self) -> int:
-        """Span of event times at which late rows become a repair batch."""
-        return int(self.strategy.gamma_us)
+        """Span of event times at which late rows become a repair batch, microseconds."""
+        return self.strategy.gamma_us
 
-    def expressions(self) -> Iterable[tuple[str, Expr, str | None]]:
-        """All expressions over the streams' columns: key, expression, and the kind it must have.
+    @property
+    def selects_all(self) -> bool:
+        """True where the streams' columns are result columns, because the query selects none."""
+        return self.select is None
 
-        That is ``number``, ``bool``, ``plain`` (no list, struct or map), or None for any.
+    def default_columns(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
+        """Return the result columns of a query that selects none.
+
+        Parameters
+        ----------
+        columns
+            The column names of each stream.
+
+        Returns
+        -------
+        list of (name, alias, column)
+            The result column's name, and the column of a stream that it copies. Empty unless `selects_all`.
         """
+        if not self.selects_all:
+            return []
+        qualified = len(self.streams) > 1
+        return [
+            (f"{alias}_{name}" if qualified else name, alias, name)
+            for alias, stream in self.streams
+            for name in self._default_names(columns[stream])
+        ]
+
+    def _default_names(self, names: Sequence[str]) -> Iterable[str]:
+        """Return those names of a stream's columns that `default_columns` has, in its order."""
+        raise NotImplementedError
+
+    def expressions(self) -> Iterator[tuple[str, Expr, RequiredType]]:
+        """Yield every expression over the streams' columns with its key in the file and its required type."""
+        yield from self._kind_expressions()
+        if self.where is not None:
+            yield "where", self.where, "bool"
+        for place, item in enumerate(self.select or ()):
+            yield f"select[{place}]", item.expr, None
+
+    def _kind_expressions(self) -> Iterator[tuple[str, Expr, RequiredType]]:
+        """Yield the expressions of keys that only this kind has."""
         raise NotImplementedError
 
     def fail(self, key: str, value: object, problem: str, remedy: str) -> SpecError:
-        """An error about one key of the file."""
-        return SpecError(self.source or f"query {self.name}", key, value, problem, remedy).located(self.lines)
+        """Return an error about one key of the file."""
+        return SpecError(self.source or f"query {self.name}", key, value, problem, remedy).with_line(self.lines)
 
-    def check_columns(self, kinds: Mapping[str, Mapping[str, str]]) -> None:
-        """Check every expression against the streams' columns: stream -> column -> kind (as of `check_types`).
+    def check_columns(self, types: Mapping[str, Mapping[str, str]]) -> None:
+        """Check every expression against the streams' columns.
+
+        Parameters
+        ----------
+        types
+            Stream -> column -> type, as :func:`latecomer.specs.expressions.types.check_types` names types.
 
         Raises
         ------
         SpecError
-            A column that is not there, or unlike things that are compared or computed with.
+            A column does not exist, or values of unlike types are compared or computed with.
         """
-        known = {alias: list(kinds[stream]) for alias, stream in self.streams}
-        typed = {(alias, name): kind for alias, stream in self.streams for name, kind in kinds[stream].items()}
+        known = {alias: list(types[stream]) for alias, stream in self.streams}
+        by_column = {(alias, name): kind for alias, stream in self.streams for name, kind in types[stream].items()}
         try:
-            for key, expression, wanted in self.expressions():
+            for key, expression, required in self.expressions():
                 check_columns(expression, known, source=self.source, key=key)
-                kind = check_types(expression, typed, source=self.source, key=key)
-                if wanted == "plain":
-                    if kind is not None and "<" in kind:
+                found = check_types(expression, by_column, source=self.source, key=key)
+                if required == "plain":
+                    if found is not None and "<" in found:
                         remedy = "use a column of single values"
-                        raise self.fail(key, to_text(expression), f"is a {kind}, not a single value", remedy)
-                elif wanted is not None and kind not in (wanted, None):
-                    word = "condition" if wanted == "bool" else wanted
-                    raise self.fail(key, to_text(expression), f"is a {kind}, not a {word}", f"use a {word} here")
+                        raise self.fail(key, to_text(expression), f"is a {found}, not a single value", remedy)
+                elif required is not None and found not in (required, None):
+                    word = "condition" if required == "bool" else required
+                    raise self.fail(key, to_text(expression), f"is a {found}, not a {word}", f"use a {word} here")
         except SpecError as error:
-            raise error.located(self.lines) from None
+            raise error.with_line(self.lines) from None
 
-    def question(self) -> dict[str, Any]:
-        """What this kind adds to :meth:`to_dict`."""
+    def signature(self) -> Signature:
+        """Return everything that determines the query's results, as JSON-able values.
+
+        Comments, `description`, `schedule`, `rows_held` and `silence_us` determine no result and are left out. Lakes store
+        signatures and fingerprints, so a key that is added to query files adds nothing to the signature of a file that does
+        not state it.
+        """
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "streams": [list(pair) for pair in self.streams],
+            **self._kind_signature(),
+            "quality": {"period_us": self.period_us, **self._quality_signature()},
+            "strategy": {**self.strategy.signature(), **self._strategy_signature()},
+        }
+
+    def _kind_signature(self) -> Signature:
+        """Return the signature's keys beside ``quality`` and ``strategy`` that this kind has."""
         raise NotImplementedError
 
-    def to_dict(self) -> dict[str, Any]:
-        """What the query computes, as JSON-able values."""
-        streams = [list(pair) for pair in self.streams]
-        return {"kind": self.kind, "name": self.name, "streams": streams, **self.question()}
+    def _quality_signature(self) -> Signature:
+        """Return the keys in ``quality`` beside the period."""
+        return {self.target_key: self.target}
+
+    def _strategy_signature(self) -> Signature:
+        """Return the keys in ``strategy`` that are attributes of the spec."""
+        return {"confidence": self.confidence}
 
     @staticmethod
-    def computed(asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a query's :meth:`to_dict`, all but what stored results can be judged by afterwards: the target, and the share of periods that have to reach it."""
-        quality = {key: value for key, value in asked["quality"].items() if key == "period_us"}
-        strategy = {key: value for key, value in asked["strategy"].items() if key != "confidence"}
-        return {**asked, "quality": quality, "strategy": strategy}
+    def without_target(signature: Signature) -> Signature:
+        """Return a signature without the target and the confidence: stored results can be judged by others afterwards."""
+        quality = {key: value for key, value in signature["quality"].items() if key == "period_us"}
+        strategy = {key: value for key, value in signature["strategy"].items() if key != "confidence"}
+        return {**signature, "quality": quality, "strategy": strategy}
 
     def fingerprint(self) -> str:
-        """Identity of what the query computes (SHA-256 of canonical JSON): comments, description, schedule and the bounds on rows held and on silence do not count."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        """Return the SHA-256 of the signature as canonical JSON, in hexadecimal digits."""
+        text = json.dumps(self.signature(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def bounds_of(quality: Reader, streams: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """``rows_held`` and ``silence`` in ``quality: {...}``, its last keys, as arguments of a spec; None where no bound is stated. Refuses whatever is left."""
-    rows_held = quality.number("rows_held", None, low=1, high=10**12, whole=True)
+class Bounds(TypedDict):
+    """Arguments of a spec: the bounds that `check` holds periods and streams to."""
+
+    rows_held: int | None
+    silence_us: int | None
+
+
+class FileDetails(TypedDict):
+    """Arguments of a spec: the keys that every file may have and that change no result."""
+
+    source: str
+    description: str
+    schedule: Schedule
+
+
+def parse_period(quality: Reader, window_us: int) -> int:
+    """Read ``period`` in ``quality: {...}``, microseconds; by default 60 s or a window, whichever is longer."""
+    return quality.duration("period", max(SHORTEST_PERIOD_US, window_us))
+
+
+def parse_confidence(strategy: Reader) -> float:
+    """Read ``confidence`` in ``strategy: {...}``."""
+    return strategy.number("confidence", CONFIDENCE, low=0.5, high=0.9999)
+
+
+def parse_bounds(quality: Reader, streams: Streams) -> Bounds:
+    """Read ``rows_held`` and ``silence``, the last keys in ``quality: {...}``, and refuse all keys that are left."""
+    rows_held = quality.whole_number("rows_held", None, low=1, high=10**12)
     if quality.has("silence") and len({stream for _, stream in streams}) == 1:
         problem = "is of one stream beside others, but the query reads one alone"
         raise quality.fail("silence", quality.take("silence"), problem, "remove it")
@@ -179,8 +289,12 @@ def bounds_of(quality: Reader, streams: tuple[tuple[str, str], ...]) -> dict[str
     return {"rows_held": rows_held, "silence_us": silence_us}
 
 
-def rest_of(reader: Reader) -> dict[str, Any]:
-    """The keys every file may end with, as arguments of a spec; refuses whatever is left."""
-    found = {"source": reader.source, "description": reader.text("description", ""), "schedule": schedule_of(reader)}
+def parse_details(reader: Reader) -> FileDetails:
+    """Read the keys that every file may end with, and refuse all keys that are left."""
+    details: FileDetails = {
+        "source": reader.source,
+        "description": reader.text("description", ""),
+        "schedule": parse_schedule(reader),
+    }
     reader.done()
-    return found
+    return details

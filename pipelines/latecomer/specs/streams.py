@@ -1,29 +1,28 @@
-"""Stream files: how the landing files of a stream are read, said once for everyone who ingests them.
+"""Stream files: how the landing files of a stream are read, stated once for everyone who ingests them.
 
-``<folder>/clicks.yaml`` is of stream ``clicks``; ``<folder>/_by_type.yaml`` of files whose column ``type`` names each row's stream. Every key
-is an option of `ingest`; a stream without a file is read as the command says.
+``<folder>/clicks.yaml`` is the file of stream ``clicks``. ``<folder>/_by_type.yaml`` is that of landing files whose column
+``type`` names each row's stream. Every key is an option of `ingest`; without a stream file the command's options hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from latecomer.specs.errors import SpecError, did_you_mean
+from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import load_mapping
 from latecomer.specs.names import STREAM, STREAM_REMEDY
 from latecomer.specs.reader import Reader
 
 FORMATS = ("csv", "parquet", "json")
 TIME_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}
-"""What numbers in the two time columns may count since 1970, in microseconds."""
-_ENDINGS = (".yaml", ".yml")
+"""Units of numbers in the two time columns, which count since 1970 -> their lengths in microseconds."""
+_SUFFIXES = (".yaml", ".yml")
 
 
 def is_zone(name: str) -> bool:
-    """Is it a time zone that the JVM knows too?"""
+    """Return whether a name is a time zone that the JVM knows too."""
     return name in _zones()
 
 
@@ -34,54 +33,54 @@ def _zones() -> frozenset[str]:
     return frozenset(available_timezones() - {"localtime", "Factory"})
 
 
-def file_of(folder: Path, name: str) -> Path | None:
-    """The file of a stream, or of ``_by_<column>``; None where it has none."""
-    return next((path for ending in _ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
+def stream_file(folder: Path, name: str) -> Path | None:
+    """Return the stream file of a stream, or of ``_by_<column>``; None where there is none."""
+    return next((path for suffix in _SUFFIXES if (path := folder / f"{name}{suffix}").is_file()), None)
 
 
-def files(folder: Path) -> list[Path]:
-    """All stream files of a folder, sorted."""
-    inside = folder.iterdir() if folder.is_dir() else ()
-    return sorted(each for each in inside if each.suffix in _ENDINGS and each.is_file())
+def stream_files(folder: Path) -> list[Path]:
+    """Return all stream files of a folder, sorted."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in paths if path.suffix in _SUFFIXES and path.is_file())
 
 
 def load_stream(path: Path) -> dict[str, Any]:
-    """What a stream file states, by the names of `IngestOptions`' fields; durations in microseconds.
+    """Read a stream file.
+
+    Returns
+    -------
+    dict
+        The stated options, by their names in :class:`latecomer.ingest.options.IngestOptions`; durations in microseconds.
 
     Raises
     ------
     SpecError
-        Whatever is wrong with the file or its name: one line with file, key, value and remedy.
+        For any fault of the file or its name: one line with file, key, value, problem and remedy.
     """
     if not STREAM.fullmatch(path.stem.removeprefix("_by_")):
         raise SpecError(str(path), "", path.stem, "is no name of a stream", f"{STREAM_REMEDY}; or _by_ and a column")
-    if (other := file_of(path.parent, path.stem)) != path:
+    if (other := stream_file(path.parent, path.stem)) != path:
         raise SpecError(str(path), "", None, f"is of the same stream as {other}", "remove one of them")
-    return load_mapping(path, _options)
+    return load_mapping(path, _parse_options)
 
 
-def _options(reader: Reader) -> dict[str, Any]:
-    found = {
-        "format": _one_of(reader, "format", FORMATS),
-        "event_column": reader.text("event_column", None),
-        "arrival_column": reader.text("arrival_column", None),
-        "timezone": reader.text("timezone", None),
-        "time_unit": _one_of(reader, "time_unit", TIME_UNITS),
+def _parse_options(reader: Reader) -> dict[str, Any]:
+    file_format = reader.optional_choice("format", FORMATS)
+    event_column, arrival_column = reader.text("event_column", None), reader.text("arrival_column", None)
+    zone = reader.text("timezone", None)
+    options = {
+        "format": file_format,
+        "event_column": event_column,
+        "arrival_column": arrival_column,
+        "timezone": zone,
+        "time_unit": reader.optional_choice("time_unit", TIME_UNITS),
         "max_future_us": reader.duration("max_future", None),
         "max_quarantined": reader.number("max_quarantined", None, low=0, high=1),
-        "recursive": reader.take("recursive", None),
+        "recursive": (recursive := reader.take("recursive", None)),
     }
-    zone, recursive = found["timezone"], found["recursive"]
     if zone is not None and not is_zone(zone):
         raise reader.fail("timezone", zone, "is not a time zone", "write one such as Europe/Berlin")
     if not (recursive is None or isinstance(recursive, bool)):
         raise reader.fail("recursive", recursive, "must be true or false", "write true or false")
     reader.done()
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _one_of(reader: Reader, name: str, words: Iterable[str]) -> str | None:
-    value = reader.take(name, None)
-    if value is None or (isinstance(value, str) and value in words):
-        return value
-    raise reader.fail(name, value, "is unknown here", did_you_mean(str(value), words))
+    return {key: value for key, value in options.items() if value is not None}

@@ -1,31 +1,43 @@
-"""``kind: topk``: the k best rows by a score over sliding windows, with a least hit rate.
+"""``kind: topk``: the k best rows by a score over sliding windows, with a target for the hit rate.
 
-Defaults, with their source: ``candidates`` 10, ``windows`` 30, ``initial_wait`` 2 s, ``hit_rate`` 0.95 and ``k`` 5 in the examples are
-the paper's (:mod:`latecomer.core.topk.adaptive_wait`). Ours: the strategy ``calibrated``, which keeps the hit rate in
-95% of periods where ``adaptive_wait`` keeps it on average; ``min_step``, the finest difference between candidate waits, is a tenth of the
-first step (``initial_wait / candidates / 10``, at least 1 ms); ``gamma`` is one period; the period of a query without one is 60 s
-or a window, whichever is longer.
+Defaults: ``candidates`` 10, ``windows`` 30, ``initial_wait`` 2 s, ``hit_rate`` 0.95, and ``k`` 5 in the examples, are the
+paper's (:mod:`latecomer.core.topk.adaptive_wait`). These are ours:
+
+* The strategy is ``calibrated``, which reaches the hit rate in 95% of periods. ``adaptive_wait`` reaches it on average.
+* ``min_step``, the least difference between candidate waits, is a tenth of the first step (``initial_wait / candidates /
+  10``, at least 1 ms).
+* ``gamma`` is one period, and ``period`` is 60 s or a window, whichever is longer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from latecomer.specs import expressions as ex
-from latecomer.specs.clauses import group_by_of, jsonable, quality_of, select_of, strategy_of, where_of
+from latecomer.specs.clauses import open_quality, open_strategy, parse_group_by, parse_select, parse_where, to_json
 from latecomer.specs.errors import SpecError
-from latecomer.specs.names import folded
-from latecomer.specs.reader import Reader, streams_of
-from latecomer.specs.spec import CONFIDENCE, Answers, bounds_of, rest_of
-from latecomer.specs.windows import WINDOW, WindowedSpec, window_of
+from latecomer.specs.names import fold_case
+from latecomer.specs.reader import Reader, parse_streams
+from latecomer.specs.spec import (
+    Answers,
+    RequiredType,
+    Signature,
+    Strategy,
+    parse_bounds,
+    parse_confidence,
+    parse_details,
+    parse_period,
+)
+from latecomer.specs.windows import WINDOW, WindowedSpec, parse_window
 
 STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
 FIXED = (*WINDOW, "rank", "score", "seq", "event_ts")
+"""Result columns that every query has."""
 _ORDERED = re.compile(r"(.*\S)\s+(?:asc|desc)\s*", re.IGNORECASE | re.DOTALL)
-_STEERED = ("adaptive_wait", "calibrated")
+_ADAPTIVE = ("adaptive_wait", "calibrated")
 _USES = {
     "candidates": ("adaptive_wait",),
     "windows": ("adaptive_wait",),
@@ -35,45 +47,44 @@ _USES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TopKStrategy:
-    """How long a window waits for its stragglers; durations in microseconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKStrategy(Strategy):
+    """How long windows wait; durations in microseconds.
 
-    name: str
+    Attributes
+    ----------
+    candidates : int
+        Number of waits among which ``adaptive_wait`` chooses.
+    windows : int
+        Number of observed windows between two choices.
+    initial_wait_us, min_step_us : int
+        The first wait, and the least difference between two candidates.
+    """
+
     candidates: int
     windows: int
     initial_wait_us: int
     min_step_us: int
-    gamma_us: int
-    confidence: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKSpec(WindowedSpec):
-    """A top-k query. `select` None means every column of the stream."""
+    """A top-k query. Its target is the least hit rate: rows in both the first and the final answer, divided by k.
+
+    Attributes
+    ----------
+    score : Expr
+        The number by which rows are ranked, highest first.
+    k : int
+        Number of rows in an answer.
+    """
 
     kind: ClassVar[str] = "topk"
+    target_key: ClassVar[str] = "hit_rate"
+    adaptive: ClassVar[tuple[str, ...]] = _ADAPTIVE
     score: ex.Expr
     k: int
-    select: tuple[ex.SelectItem, ...] | None
-    where: ex.Expr | None
-    hit_rate: float
     strategy: TopKStrategy
-
-    @property
-    def adapts(self) -> bool:
-        """The wait follows what was seen."""
-        return self.strategy.name in _STEERED
-
-    @property
-    def target(self) -> float:
-        """Least hit rate, ``|answer and final answer| / k``."""
-        return self.hit_rate
-
-    @property
-    def confidence(self) -> float:
-        """Share of periods that the wait is chosen to keep."""
-        return self.strategy.confidence
 
     @property
     def answers(self) -> Answers:
@@ -82,68 +93,50 @@ class TopKSpec(WindowedSpec):
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """Group, window and rank."""
+        """The group, the window and the rank."""
         return (*self.group_by, *WINDOW, "rank")
 
-    @property
-    def selects_all(self) -> bool:
-        """Nothing is selected."""
-        return self.select is None
+    def _default_names(self, names: Sequence[str]) -> list[str]:
+        fixed = {"seq", "event_ts", "score", "rank", *map(fold_case, self.group_by)}
+        return [name for name in names if fold_case(name) not in fixed]
 
-    def everything(self, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
-        """All columns of the stream that no fixed result column names."""
-        (alias, stream) = self.streams[0]
-        fixed = {"seq", "event_ts", "score", "rank", *map(folded, self.group_by)}
-        return [] if not self.selects_all else [(n, alias, n) for n in columns[stream] if folded(n) not in fixed]
-
-    def expressions(self) -> Iterator[tuple[str, ex.Expr, str | None]]:
-        """The score is a number."""
+    def _kind_expressions(self) -> Iterator[tuple[str, ex.Expr, RequiredType]]:
         alias = self.streams[0][0]
         for place, name in enumerate(self.group_by):
             yield f"group_by[{place}]", ex.Column(alias, name), "plain"
         yield "score", self.score, "number"
-        for place, item in enumerate(self.select or ()):
-            yield f"select[{place}]", item.expr, None
-        if self.where is not None:
-            yield "where", self.where, "bool"
 
-    def question(self) -> dict[str, Any]:
-        """The rest of what the query computes."""
+    def _kind_signature(self) -> Signature:
         return {
-            "group_by": jsonable(self.group_by),
-            "score": jsonable(self.score),
+            "group_by": to_json(self.group_by),
+            "score": to_json(self.score),
             "k": self.k,
-            "window": jsonable(self.window),
-            "select": jsonable(self.select),
-            "where": jsonable(self.where),
-            "quality": {"hit_rate": self.hit_rate, "period_us": self.period_us},
-            "strategy": jsonable(self.strategy),
+            "window": to_json(self.window),
+            "select": to_json(self.select),
+            "where": to_json(self.where),
         }
 
 
 def parse(reader: Reader, name: str) -> TopKSpec:
-    """A top-k query's spec from the rest of its file.
+    """Read a top-k query's spec from the keys that are left of its file.
 
     Raises
     ------
     SpecError
-        With file, key, value and remedy.
+        For any fault: file, key, value, problem and remedy.
     """
-    streams = streams_of(reader, 1, 1)
+    streams = parse_streams(reader, 1, 1)
     aliases = (streams[0][0],)
-    window = window_of(reader)
-    group_by = group_by_of(reader, aliases[0], FIXED)
-    score = _score(reader, aliases)
-    k = reader.number("k", low=1, high=10_000, whole=True)
-    select = select_of(reader, aliases, (*group_by, *FIXED))
-    where = where_of(reader, aliases)
-    inner, strategy_name = strategy_of(reader, STRATEGIES, "calibrated", _USES)
-    quality = quality_of(reader, strategy_name, _STEERED, "hit_rate: 0.95, period: 1 d")
-    hit_rate = quality.number("hit_rate", 0.95, low=0.0, high=1.0, open_low=True)
-    period_us = quality.duration("period", max(60_000_000, window.size_us))
-    stated = strategy_name in _STEERED or quality.given("hit_rate")
-    bounds = bounds_of(quality, streams)
-    strategy = _strategy(inner, strategy_name, period_us)
+    window = parse_window(reader)
+    group_by = parse_group_by(reader, aliases[0], FIXED)
+    score = _parse_score(reader, aliases)
+    k = reader.whole_number("k", low=1, high=10_000)
+    select = parse_select(reader, aliases, (*group_by, *FIXED))
+    where = parse_where(reader, aliases)
+    inner, strategy = open_strategy(reader, STRATEGIES, "calibrated", _USES)
+    quality = open_quality(reader, strategy, _ADAPTIVE, "hit_rate: 0.95, period: 1 d")
+    target = quality.number("hit_rate", 0.95, low=0.0, high=1.0, above_low=True)
+    period_us = parse_period(quality, window.size_us)
     return TopKSpec(
         name=name,
         streams=streams,
@@ -153,19 +146,20 @@ def parse(reader: Reader, name: str) -> TopKSpec:
         window=window,
         select=select,
         where=where,
-        hit_rate=hit_rate,
+        target=target,
         period_us=period_us,
-        strategy=strategy,
-        stated=stated,
-        **bounds,
-        **rest_of(reader),
+        promises=strategy in _ADAPTIVE or quality.given("hit_rate"),
+        **parse_bounds(quality, streams),
+        confidence=parse_confidence(inner),
+        strategy=_parse_strategy(inner, strategy, period_us),
+        **parse_details(reader),
     )
 
 
-def _score(reader: Reader, aliases: tuple[str, ...]) -> ex.Expr:
+def _parse_score(reader: Reader, aliases: tuple[str, ...]) -> ex.Expr:
     text = reader.text("score")
     try:
-        found = ex.parse(text, source=reader.source, key="score", aliases=aliases)
+        score = ex.parse(text, source=reader.source, key="score", aliases=aliases)
     except SpecError:
         ordered = _ORDERED.fullmatch(text)
         if ordered is None:
@@ -174,17 +168,23 @@ def _score(reader: Reader, aliases: tuple[str, ...]) -> ex.Expr:
         lowest = f"-{value}" if re.fullmatch(r"[\w.]+", value) else f"-({value})"
         problem = "names an order, but the highest scores are always taken"
         raise reader.fail("score", text, problem, f"write {value}, or {lowest} for the lowest") from None
-    if not ex.columns(found):
-        raise reader.fail("score", ex.to_text(found), "reads no column", "score rows by one of their columns")
-    return found
+    if not ex.columns(score):
+        raise reader.fail("score", ex.to_text(score), "reads no column", "score rows by one of their columns")
+    return score
 
 
-def _strategy(inner: Reader, name: str, period_us: int) -> TopKStrategy:
-    candidates = inner.number("candidates", 10, low=2, high=1_000, whole=True)
-    windows = inner.number("windows", 30, low=1, high=100_000, whole=True)
+def _parse_strategy(inner: Reader, name: str, period_us: int) -> TopKStrategy:
+    candidates = inner.whole_number("candidates", 10, low=2, high=1_000)
+    windows = inner.whole_number("windows", 30, low=1, high=100_000)
     initial_wait_us = inner.duration("initial_wait", 2_000_000)
     min_step_us = inner.duration("min_step", max(initial_wait_us // candidates // 10, 1_000))
     gamma_us = inner.duration("gamma", period_us)
-    confidence = inner.number("confidence", CONFIDENCE, low=0.5, high=0.9999)
     inner.done()
-    return TopKStrategy(name, candidates, windows, initial_wait_us, min_step_us, gamma_us, confidence)
+    return TopKStrategy(
+        name=name,
+        gamma_us=gamma_us,
+        candidates=candidates,
+        windows=windows,
+        initial_wait_us=initial_wait_us,
+        min_step_us=min_step_us,
+    )

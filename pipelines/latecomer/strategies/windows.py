@@ -56,10 +56,7 @@ def _slack_policy(spec: WindowedSpec, grid: Grid) -> SlackPolicy:
     if isinstance(spec, TopKSpec):
         return _topk_policy(spec, grid)
     assert isinstance(spec, WaitingSpec)
-    if spec.wait.slack_us is not None:
-        return Fixed(spec.wait.slack_us)
-    assert spec.wait.recall is not None  # a wait is stated, or the recall that it is chosen for
-    return _calibrated(spec, grid, spec.wait.recall)
+    return _calibrated(spec, grid) if spec.slack_us is None else Fixed(spec.slack_us)
 
 
 def _aggregate_policy(spec: AggregateSpec, grid: Grid) -> SlackPolicy:
@@ -67,7 +64,7 @@ def _aggregate_policy(spec: AggregateSpec, grid: Grid) -> SlackPolicy:
     if strategy.name in ("hpm", "aq_k_slack"):
         return Proportional(strategy.kp, strategy.kd, strategy.alpha, grid.granularity_us)
     if strategy.name == "calibrated":
-        return _calibrated(spec, grid, spec.probability)
+        return _calibrated(spec, grid)
     if strategy.name == "mp_k_slack":
         return LargestDelay()
     return Fixed(FOREVER if strategy.slack_us is None else strategy.slack_us)
@@ -76,11 +73,11 @@ def _aggregate_policy(spec: AggregateSpec, grid: Grid) -> SlackPolicy:
 def _topk_policy(spec: TopKSpec, grid: Grid) -> SlackPolicy:
     strategy = spec.strategy
     if strategy.name == "calibrated":
-        return _calibrated(spec, grid, spec.hit_rate)
+        return _calibrated(spec, grid)
     if strategy.name != "adaptive_wait":
         return Fixed(0)
     wait = AdaptiveWait(
-        spec.hit_rate,
+        spec.target,
         strategy.candidates,
         strategy.windows,
         strategy.initial_wait_us,
@@ -90,5 +87,5 @@ def _topk_policy(spec: TopKSpec, grid: Grid) -> SlackPolicy:
     return AdaptiveWaitSlack(wait)
 
 
-def _calibrated(spec: WindowedSpec, grid: Grid, target: float) -> SlackPolicy:
-    return CalibratedSlack(min(target, HIGHEST_TARGET), grid, spec.period_us, spec.confidence)
+def _calibrated(spec: WindowedSpec, grid: Grid) -> SlackPolicy:
+    return CalibratedSlack(min(spec.target, HIGHEST_TARGET), grid, spec.period_us, spec.confidence)

@@ -309,7 +309,7 @@ class RetentionParameters:
             chosen.name,
             chosen.estimator,
             spec.target,
-            chosen.confidence,
+            spec.confidence,
             spec.window_us,
             spec.period_us,
             chosen.adapt_every_us,

@@ -64,7 +64,7 @@ class AggregateStage(WindowedStage):
     @cached_property
     def arguments(self) -> list[ex.Expr]:
         """Distinct aggregated expressions; value column ``v{i}`` holds the i-th."""
-        return list(dict.fromkeys(each.argument for each in self.spec.select if each.argument is not None))
+        return list(dict.fromkeys(each.argument for each in self.spec.aggregates if each.argument is not None))
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -108,7 +108,7 @@ class AggregateStage(WindowedStage):
             if self.by_answer:
                 seen = core.required_answers(own, self.grid, spans, functions, self.spec.error, thinning[shard])
             else:
-                delta = 1.0 - self.spec.probability
+                delta = 1.0 - self.spec.target
                 seen = core.required_coverage(own, self.grid, spans, functions, self.spec.error, delta, thinning[shard])
             found.append(dict(zip(asked, seen, strict=True)))
         return found
@@ -118,7 +118,7 @@ class AggregateStage(WindowedStage):
         """The query's aggregates by value column."""
         return [
             core.Function(each.function, None if each.argument is None else self.arguments.index(each.argument))
-            for each in self.spec.select
+            for each in self.spec.aggregates
         ]
 
     def _cells(self, rows: DataFrame) -> dict[int, core.Cells]:
@@ -288,14 +288,14 @@ class AggregateStage(WindowedStage):
         """Answers with the names that users know; of `keys`, what is no group stays beside them."""
         found = with_columns(found, {name: text for each in sums for name, text in each.totals().items()})
         groups = {name: f"g{i}" for i, name in enumerate(self.spec.group_by)}
-        answers = {each.name: self._output(each, sums) for each in self.spec.select}
+        answers = {each.name: self._output(each, sums) for each in self.spec.aggregates}
         inner = (name for name in keys if name not in self.groups)
         return found.selectExpr(*named(groups), *named(answers), "rows", "1D as coverage", *inner)
 
     def _ranked_shares(self) -> dict[int, list[float]]:
         """The quantiles asked for, by value column."""
         found: dict[int, list[float]] = {}
-        for each in self.spec.select:
+        for each in self.spec.aggregates:
             if each.function in core.RANKED and each.argument is not None:
                 found.setdefault(self.arguments.index(each.argument), []).append(0.5 if each.q is None else each.q)
         return found
@@ -314,7 +314,7 @@ class AggregateStage(WindowedStage):
         if each.function in ("count", "min", "max"):
             return f"v{i}_{each.function}"
         if each.function in core.RANKED:
-            same = [f for f in self.spec.select if f.function in core.RANKED and f.argument == each.argument]
+            same = [f for f in self.spec.aggregates if f.function in core.RANKED and f.argument == each.argument]
             return f"r{i}[{same.index(each)}]"
         total = next(s for s in sums if s.column == f"v{i}")
         return total.total if each.function == "sum" else total.mean()
@@ -355,7 +355,7 @@ class AggregateStage(WindowedStage):
             *(F.col(quoted(name)) for name in self.spec.group_by),
             "_m",
             F.col("rows").alias("_first_rows"),
-            *(F.col(each.name).alias(f"_first_{i}") for i, each in enumerate(self.spec.select)),
+            *(F.col(each.name).alias(f"_first_{i}") for i, each in enumerate(self.spec.aggregates)),
         )
 
     def _with_errors(
@@ -367,7 +367,7 @@ class AggregateStage(WindowedStage):
         joined = join_null_safe(found, first, keys, "left")
         kinds = dict(found.dtypes)
         errors: list[Column] = []
-        for i, each in enumerate(self.spec.select):
+        for i, each in enumerate(self.spec.aggregates):
             answer = F.col(f"_first_{i}")
             same = F.col(each.name).eqNullSafe(answer)
             if each.function in core.RANKED:
@@ -388,7 +388,7 @@ class AggregateStage(WindowedStage):
         """Column ``_error_<place>``: how far the first answer's rank among all values is from `q`, as a share of the values."""
         from pyspark.sql import functions as F
 
-        each = self.spec.select[place]
+        each = self.spec.aggregates[place]
         assert each.argument is not None
         i, q = self.arguments.index(each.argument), 0.5 if each.q is None else each.q
         keys = [*self.spec.group_by, "_m"]

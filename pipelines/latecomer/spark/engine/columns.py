@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from latecomer.specs.names import repeated
+from latecomer.specs.names import duplicates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -129,7 +129,7 @@ def refuse_twice(spec: Spec, names: Sequence[str], fixed: Iterable[str]) -> None
     SpecError
         With the name.
     """
-    twice = repeated([*names, *fixed])
+    twice = duplicates([*names, *fixed])
     if twice:
         raise spec.fail(
             "select",

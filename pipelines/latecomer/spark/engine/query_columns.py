@@ -56,7 +56,7 @@ def calculated(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:
 
     def of(value: Any) -> Any:
         if isinstance(value, ex.NODES):
-            return ex.widened(value, casts, decimals)
+            return ex.widen(value, casts, decimals)
         if isinstance(value, tuple):
             return tuple(map(of, value))
         if is_dataclass(value) and not isinstance(value, type):

@@ -80,7 +80,7 @@ class JoinRows:
     def _outputs(self) -> list[tuple[str, ex.Expr]]:
         columns = {stream: self._side_events(side).columns for side, (_, stream) in enumerate(self.spec.streams)}
         if self.spec.select is None:
-            return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.everything(columns)]
+            return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.default_columns(columns)]
         found: list[tuple[str, ex.Expr]] = [
             (f"{alias}_{name}", ex.Column(alias, name)) for alias in self.aliases for name in ("seq", "event_ts")
         ]

@@ -88,7 +88,7 @@ class ThetaJoinStage(WindowedStage):
         if self.spec.select is not None:
             return [(item.name, item.expr) for item in self.spec.select if item.name not in seqs]
         columns = {stream: rows.columns for stream, rows in self.events.items()}
-        return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.everything(columns)]
+        return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.default_columns(columns)]
 
     @cached_property
     def carried(self) -> list[list[str]]:

@@ -27,7 +27,7 @@ from latecomer.spark.windows.rows import Closing
 from latecomer.spark.windows.stage import WindowedStage
 from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.expressions import Column
-from latecomer.specs.names import folded
+from latecomer.specs.names import fold_case
 from latecomer.specs.topk import TopKSpec
 from latecomer.specs.windows import WINDOW
 
@@ -57,12 +57,12 @@ class TopKStage(WindowedStage):
         fixed = {*ENVELOPE, *INNER, *WINDOW}
         names = [name for name, _ in self.selected]
         if self.spec.select is None:
-            # `everything` leaves out what has the name of a result column, which is right of the score itself only
+            # `default_columns` leaves out what has the name of a result column, which is right of the score itself only
             fixed |= {"rank", "score"}
             scored = self.spec.score.name if isinstance(self.spec.score, Column) else ""
             names = [name for name in self.events[self.spec.streams[0][1]].columns if name != scored]
         for name in names:
-            if folded(name) in fixed:
+            if fold_case(name) in fixed:
                 remedy = "list the columns you want with `select`, this one under a new name: `... as name`"
                 problem = "a column of the stream has the name of a fixed result column"
                 raise self.asked.fail("select", name, problem, remedy)
@@ -78,7 +78,7 @@ class TopKStage(WindowedStage):
         if self.spec.select is not None:
             return [(item.name, sql(item.expr)) for item in self.spec.select]
         columns = {stream: rows.columns for stream, rows in self.events.items()}
-        return [(name, quoted(column)) for name, _, column in self.spec.everything(columns)]
+        return [(name, quoted(column)) for name, _, column in self.spec.default_columns(columns)]
 
     def payload(self, source: int) -> dict[str, str]:
         """Groups ``g{i}``, selected columns ``x{i}``, ``score``, ``ok``."""

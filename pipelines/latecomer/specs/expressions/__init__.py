@@ -1,6 +1,14 @@
 """Expressions of query files: parse a text, check its columns and types, render it as SQL.
 
-The syntax tree (:mod:`latecomer.specs.expressions.tree`) is the only form in which an expression travels; a text is never pasted into SQL.
+This module is the public face of the package. The syntax tree (:mod:`latecomer.specs.expressions.tree`) is the only form in
+which an expression travels; a user's text is never pasted into SQL.
+
+>>> from latecomer.specs import expressions as ex
+>>> condition = ex.parse("port = 53 and size > 1e3", source="query.yaml", key="where", aliases=("d",))
+>>> ex.to_text(condition)
+'((d.port = 53) and (d.size > 1000.0))'
+>>> ex.to_spark_sql(condition, lambda column: f"`{column.name}`")
+"((`port` = 53L) AND (`size` > CAST('1000.0' AS DOUBLE)))"
 """
 
 from latecomer.specs.expressions.parse import parse, parse_call, parse_item
@@ -25,15 +33,15 @@ from latecomer.specs.expressions.tree import (
     children,
     columns,
     conjuncts,
+    literal_number,
     to_text,
     walk,
-    widened,
+    widen,
 )
 from latecomer.specs.expressions.types import check_columns, check_types
 
 __all__ = [
     "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList", "IsNull",
-    "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children", "columns", "conjuncts",
-    "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
-    "widened",
+    "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children", "columns",
+    "conjuncts", "literal_number", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk", "widen",
 ]  # fmt: skip

@@ -1,8 +1,9 @@
-"""Expressions of query files: parsed, checked, and rendered again; never pasted.
+"""Parse the expressions of query files.
 
-A text is parsed by sqlglot, then translated node by node into the small tree of :mod:`latecomer.specs.expressions.tree`; whatever is
-not translated is refused by name. Only that tree is ever rendered as SQL, fully parenthesised, identifiers and literals
-escaped. A null operand gives null, and a null never matches; arithmetic that overflows (whole numbers: 64 bits) or divides by zero gives null.
+sqlglot parses a text, and its tree is translated node by node into the small tree of
+:mod:`latecomer.specs.expressions.tree`. A node without a translation is refused by its name. Only the small tree is ever
+rendered as SQL. A null operand gives null, and a null never matches. Arithmetic that overflows (whole numbers have 64 bits)
+or divides by zero gives null.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from latecomer.specs.errors import SpecError, did_you_mean, shorten
 from latecomer.specs.expressions.calls import Refused, call_name, check_count, check_counts
@@ -32,56 +33,73 @@ from latecomer.specs.expressions.tree import (
     WithinDistance,
     children,
     columns,
+    literal_number,
     to_text,
 )
 from latecomer.specs.names import ALIAS, stored_name
 
-LONGEST, DEEPEST = 4_000, 40
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+Fault: TypeAlias = tuple[str, str]
+"""The problem and the remedy of a text."""
+ParsedCall: TypeAlias = tuple[str, tuple[Expr, ...]]
+Parsed = TypeVar("Parsed", SelectItem, ParsedCall)
+
+LONGEST = 4_000
+"""Most characters of an expression."""
+DEEPEST = 40
+"""Most levels of nested operations."""
 MOST_PARTS = 10_000
-"""Of an expression as it is written for Spark, where some operands stand more than once."""
+"""Most parts of an expression as Spark SQL, in which some operands are repeated."""
 MOST_WORDS = 30
-"""Words of a refused text that are tried in quotes."""
+"""Most words of a refused text that are tried in quotes."""
 MOST_DIGITS = 30
-"""That ``round`` keeps."""
-NEAR = 0.75
-"""How alike the names of two functions are where one is meant by the other: ``sqr`` and ``sqrt``, not ``cast`` and ``least``."""
-_NO_EXPRESSION = "is not an expression", "write, for example, left.port = 53 and right.port < 1024"
-_NO_CALL = "is not a function call", "write, for example, avg(column)"
+"""Most digits that ``round`` keeps."""
+SIMILARITY = 0.75
+"""Least similarity of two functions of which one may be meant by the other: ``sqr`` and ``sqrt``, not ``cast`` and ``least``."""
+_NOT_AN_EXPRESSION = "is not an expression", "write, for example, left.port = 53 and right.port < 1024"
+_NOT_A_CALL = "is not a function call", "write, for example, avg(column)"
 
 
 def parse(text: str, *, source: str, key: str, aliases: Sequence[str], default_alias: str | None = None) -> Expr:
-    """An expression over the columns of `aliases`.
+    """Parse an expression over the columns of some streams.
 
     Parameters
     ----------
     text
-        Written as in SQL; ``==`` is ``=``.
+        The expression, written as in SQL; ``==`` is ``=``.
     source, key
-        For error messages.
+        The file and the dotted key, for error messages.
+    aliases
+        The streams' aliases.
     default_alias
-        What an unqualified column belongs to; None: it must be qualified. A sole alias is the default.
+        The alias of a column without one. By default that of a single stream; with several streams, none.
 
     Raises
     ------
     SpecError
-        Not an expression, or one that is not allowed here.
+        The text is not an expression, or uses what no expression may use.
     """
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
         meaningless = "gives the expression a name, which has no meaning here", "write the expression alone"
-        raise SpecError(source, key, text, *(_no_number(text) or meaningless))
+        raise SpecError(source, key, text, *(_number_fault(text) or meaningless))
     return item.expr
 
 
 def parse_item(
     text: str, *, source: str, key: str, aliases: Sequence[str], default_alias: str | None = None
 ) -> SelectItem:
-    """``alias.column`` (named ``alias_column``; in a query of one stream just ``column``) or ``expression as name``."""
+    """Parse ``expression as name``, or ``alias.column``, which is named ``alias_column`` or, of one stream, ``column``.
+
+    Parameters and errors are those of `parse`.
+    """
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
         if not re.search(rf'(?<![\w.])as\s*("{item.name}"|(?<=\s){item.name})\s*$', text, re.IGNORECASE):
             several = "is not one expression", "write `expression as name`"
-            raise SpecError(source, key, text, *(_no_number(text) or several))
+            raise SpecError(source, key, text, *(_number_fault(text) or several))
         return item
     if isinstance(item.expr, Column):
         return SelectItem(item.expr.name if len(aliases) == 1 else f"{item.expr.alias}_{item.expr.name}", item.expr)
@@ -90,66 +108,79 @@ def parse_item(
 
 def parse_call(
     text: str, *, source: str, key: str, aliases: Sequence[str], functions: Mapping[str, tuple[int, int]] | None = None
-) -> tuple[str, tuple[Expr, ...]]:
-    """``name(expression, ...)`` where `name` need not be one of `FUNCTIONS`: its name in lower case, and its arguments.
+) -> ParsedCall:
+    """Parse ``name(expression, ...)``; return the name in lower case, which may be any, and the arguments.
 
     Parameters
     ----------
+    text, source, key, aliases
+        As for `parse`.
     functions
-        Those that are known, to the least and most arguments they take; of others any number is read.
+        Names -> the least and most arguments that they take. Other names take any number.
 
     Raises
     ------
     SpecError
-        Not one call, an argument is not an expression, or one of `functions` has not as many as it takes.
+        The text is not one call, an argument is not an expression, or the number of arguments is wrong.
     """
-    sole = aliases[0] if len(aliases) == 1 else None
+    known = functions or {}
+    default_alias = aliases[0] if len(aliases) == 1 else None
 
-    def read(node: Any) -> tuple[str, tuple[Expr, ...]]:
+    def read(node: exp.Expr) -> ParsedCall:
         from sqlglot import exp
 
-        if not isinstance(node, (exp.Func, exp.Anonymous)) or isinstance(
-            node, (exp.Cast, exp.Case, exp.If, exp.And, exp.Or)
-        ):
-            raise Refused(*_NO_CALL)
-        name, given = call_name(node)
-        if any(isinstance(child, (exp.Star, exp.Distinct)) for child in given):
+        no_calls = (exp.Cast, exp.Case, exp.If, exp.And, exp.Or)
+        if not isinstance(node, (exp.Func, exp.Anonymous)) or isinstance(node, no_calls):
+            raise Refused(*_NOT_A_CALL)
+        name, arguments = call_name(node)
+        if any(isinstance(argument, (exp.Star, exp.Distinct)) for argument in arguments):
             raise Refused("uses * or distinct, which are not supported", "write count() to count rows")
-        if name in (functions or {}):
-            check_count(name, len(given), *(functions or {})[name])
-        return name, tuple(_bounded(_translate(child, tuple(aliases), sole, 1)) for child in given)
+        if name in known:
+            check_count(name, len(arguments), *known[name])
+        translated = (_translate(argument, tuple(aliases), default_alias, 1) for argument in arguments)
+        return name, tuple(map(_bounded, translated))
 
-    return _guarded(text, source, key, read, _NO_CALL, functions or {})  # type: ignore[no-any-return]
+    return _guarded(text, source, key, read, _NOT_A_CALL, known)
 
 
 def _parse(text: str, source: str, key: str, aliases: Sequence[str], default_alias: str | None) -> SelectItem:
-    sole = aliases[0] if len(aliases) == 1 else None
+    """Parse an expression and its name, which is empty where the text has none."""
+    if default_alias is None and len(aliases) == 1:
+        default_alias = aliases[0]
 
-    def read(tree: Any) -> SelectItem:
+    def read(node: exp.Expr) -> SelectItem:
         from sqlglot import exp
 
         name = ""
-        if isinstance(tree, exp.Alias):
-            name = tree.alias
-            tree = tree.this
+        if isinstance(node, exp.Alias):
+            name, node = node.alias, node.this
             if not ALIAS.fullmatch(name):
                 raise Refused(f"{name!r} is not a column name", "use letters, digits and _")
-        return SelectItem(name, _bounded(_translate(tree, tuple(aliases), default_alias or sole, 0)))
+        return SelectItem(name, _bounded(_translate(node, tuple(aliases), default_alias, 0)))
 
-    return _guarded(text, source, key, read)  # type: ignore[no-any-return]
+    return _guarded(text, source, key, read)
 
 
 def _guarded(
     text: str,
     source: str,
     key: str,
-    read: Callable[[Any], Any],
-    otherwise: tuple[str, str] = _NO_EXPRESSION,
+    read: Callable[[exp.Expr], Parsed],
+    not_sql: Fault = _NOT_AN_EXPRESSION,
     outer: Mapping[str, tuple[int, int]] | None = None,
-) -> Any:
-    """Parse one statement and hand it to `read`; whatever goes wrong becomes a SpecError.
+) -> Parsed:
+    """Parse one statement and return what `read` makes of its tree; any failure becomes a SpecError.
 
-    `otherwise` is problem and remedy of a text that is no SQL, `outer` the functions that may stand outside all others and nowhere else.
+    Parameters
+    ----------
+    text, source, key
+        As for `parse`.
+    read
+        Translates the tree.
+    not_sql
+        The fault of a text that sqlglot cannot parse.
+    outer
+        The functions that may stand outside all other calls, and nowhere else, as for `check_counts`.
     """
     import sqlglot
 
@@ -161,64 +192,67 @@ def _guarded(
         raise SpecError(source, key, text, "contains a NUL character", "write one plain expression")
     parts = _QUOTED.split(text)
     outside = "".join(parts[::2])
-    for piece, (name, remedy) in _NEVER_THERE.items():
-        if piece in outside:
+    for mark, (name, remedy) in _FORBIDDEN.items():
+        if mark in outside:
             raise SpecError(source, key, text, f"contains {name}", remedy)
     parts[::2] = [part.replace("==", "=") for part in parts[::2]]
 
-    def parsed(sql: str) -> Any:
+    def parse_sql(sql: str) -> Parsed:
         trees = sqlglot.parse(sql, read="duckdb")
         if len(trees) != 1 or trees[0] is None:
             raise Refused("is not one expression", "write one plain expression")
-        found = read(trees[0])
+        parsed = read(trees[0])
         check_counts(sql, outer, most_only=True)  # the parser drops arguments that it has no place for
-        return found
+        return parsed
 
     def reason(error: Exception) -> Refused:
         if isinstance(error, Refused):
             return error
         try:
             check_counts("".join(parts), outer)
-        except Refused as counted:
-            return counted
-        except Exception:  # not even words and marks
+        except Refused as wrong_count:
+            return wrong_count
+        except Exception:  # the text has not even tokens
             pass
-        return Refused(*(_no_number(text) or otherwise))
+        return Refused(*(_number_fault(text) or not_sql))
 
-    quiet = logging.getLogger("sqlglot")
-    before, quiet.disabled = quiet.disabled, True
+    logger = logging.getLogger("sqlglot")
+    before, logger.disabled = logger.disabled, True
     try:
-        return parsed("".join(parts))
-    except Exception as error:  # whatever a foreign parser makes of arbitrary text is the text's fault
-        known = reason(error)
-        raise SpecError(source, key, text, known.problem, _in_quotes(parts, parsed) or known.remedy) from None
+        return parse_sql("".join(parts))
+    except Exception as error:  # whatever a foreign parser raises for arbitrary text is the text's fault
+        refused = reason(error)
+        raise SpecError(source, key, text, refused.problem, _quote_remedy(parts, parse_sql) or refused.remedy) from None
     finally:
-        quiet.disabled = before
+        logger.disabled = before
 
 
-def _in_quotes(parts: Sequence[str], parsed: Callable[[str], Any]) -> str | None:
-    """What to write if a refused text is an expression once one of its words, a name to its author and SQL's own to the parser, is quoted."""
+def _quote_remedy(parts: Sequence[str], parse_sql: Callable[[str], SelectItem | ParsedCall]) -> str | None:
+    """Return the remedy of a refused text in which a column has the name of a word of SQL.
+
+    It is such a text if it becomes an expression once one of its words is quoted.
+    """
     words = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", " ".join(parts[::2])))
-    words = {word: None for word in words if word.lower() != "null"}  # who writes it means null
-    named = "as" in map(str.lower, words)
+    words = {word: None for word in words if word.lower() != "null"}  # that word always means null
+    is_named = "as" in map(str.lower, words)
     for word in itertools.islice(words, MOST_WORDS):
-        for name in (rf"(?<=\.){word}\b", rf"\b{word}\b"):
-            quoted = [part if i % 2 else re.sub(name, f'"{word}"', part) for i, part in enumerate(parts)]
+        for pattern in (rf"(?<=\.){word}\b", rf"\b{word}\b"):
+            quoted = [part if i % 2 else re.sub(pattern, f'"{word}"', part) for i, part in enumerate(parts)]
             try:
-                found = parsed("".join(quoted))
-            except Exception:  # as little an expression as before
+                parsed = parse_sql("".join(quoted))
+            except Exception:  # still not an expression
                 continue
-            if isinstance(found, SelectItem) and found.name and not named:
+            if isinstance(parsed, SelectItem) and parsed.name and not is_named:
                 continue  # the word, or what follows it, would be a name of the result
-            read = found.expr if isinstance(found, SelectItem) else Call(*found)
-            alias = next((column.alias for column in columns(read) if column.name == word), None)
+            expr = parsed.expr if isinstance(parsed, SelectItem) else Call(*parsed)
+            alias = next((column.alias for column in columns(expr) if column.name == word), None)
             if alias is not None:
                 return f'if {word} is a column, write it in double quotes: {alias}."{word}"'
     return None
 
 
 _PLAIN = "write one plain expression"
-_NEVER_THERE = {
+_FORBIDDEN = {
     ";": ("a semicolon", _PLAIN),
     "--": ("a comment", _PLAIN),
     "/*": ("a comment", _PLAIN),
@@ -228,75 +262,78 @@ _NEVER_THERE = {
     "&&": ("&&", "write `and` if that is meant"),
     "||": ("||", "write `or` if that is meant"),
 }
-"""Marks that no expression has, their names, and what to do."""
+"""Marks that no expression has -> their names, and remedies."""
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")""")
-"""Texts and quoted names; what `split` gives at odd places."""
+"""Quoted texts and names; `split` returns them at odd places."""
+_NOT_A_NUMBER = re.compile(r"(?<![\w.])(?!\d[\d.]*[eE][+-]?\d+(?!\w))\d[\d.]*[A-Za-z]\w*")
 
 
-_NO_NUMBER = re.compile(r"(?<![\w.])(?!\d[\d.]*[eE][+-]?\d+(?!\w))\d[\d.]*[A-Za-z]\w*")
-
-
-def _no_number(text: str) -> tuple[str, str] | None:
-    """Problem and remedy of a refused text that holds digits with letters behind them, as ``1L`` and ``0x10``."""
-    found = _NO_NUMBER.search(" ".join(_QUOTED.split(text)[::2]))
+def _number_fault(text: str) -> Fault | None:
+    """Return the fault of a refused text that holds digits followed by letters, such as ``1L`` and ``0x10``."""
+    found = _NOT_A_NUMBER.search(" ".join(_QUOTED.split(text)[::2]))
     if found is None:
         return None
     return f"contains {found[0]}, which is not a number", "write it in decimal digits: 42, 0.5 or 1e6"
 
 
 def _bounded(expr: Expr) -> Expr:
-    """The same, or refused: a few of these in one another make a short text gigabytes of SQL."""
-    if _parts(expr, {}) > MOST_PARTS:
+    """Return the expression; refuse one whose SQL is too long. A few nested calls make gigabytes of a short text."""
+    if _count_parts(expr, {}) > MOST_PARTS:
+        repeats = "between, abs(), floor(), ceil() and within_distance() repeat what stands in them"
         raise Refused(
-            f"is longer than {MOST_PARTS:,} parts as SQL, where between, abs(), floor(), ceil() and within_distance() repeat what stands in them",
-            "nest fewer of them in one another",
+            f"is longer than {MOST_PARTS:,} parts as SQL, where {repeats}", "nest fewer of them in one another"
         )
     return expr
 
 
-_REPEATED = {"abs": 3, "floor": 3, "ceil": 3, "within_distance": 2}
-"""Functions whose operands stand more than once in their SQL, and how often."""
+_REPETITIONS = {"abs": 3, "floor": 3, "ceil": 3, "within_distance": 2}
+"""Functions whose operands are repeated in their SQL -> how often they occur."""
 
 
-def _parts(expr: Expr, known: dict[int, int]) -> int:
-    """How long an expression is as Spark SQL. What stands in a tree twice is looked at once: `known` has it by its identity."""
+def _count_parts(expr: Expr, known: dict[int, int]) -> int:
+    """Return the length of an expression as Spark SQL, in parts.
+
+    `known` has the lengths of nodes by their identity. A node that occurs twice in the tree is counted once, so the time does
+    not grow with the length.
+    """
     if id(expr) in known:
         return known[id(expr)]
+    parts = 1
     match expr:
         case Column(name=text) | Like(pattern=text) | Literal(value=str() as text):
-            own = 1 + len(text) // 10
+            parts += len(text) // 10
         case InList(values=values):
-            own = 1 + sum(_parts(value, known) for value in values)
-        case _:
-            own = 1
+            parts += sum(_count_parts(value, known) for value in values)
     name = "within_distance" if isinstance(expr, WithinDistance) else expr.name if isinstance(expr, Call) else ""
-    known[id(expr)] = own + _REPEATED.get(name, 1) * sum(_parts(child, known) for child in children(expr))
-    return known[id(expr)]
+    parts += _REPETITIONS.get(name, 1) * sum(_count_parts(child, known) for child in children(expr))
+    known[id(expr)] = parts
+    return parts
 
 
-def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: int) -> Expr:
+def _translate(node: exp.Expr, aliases: tuple[str, ...], default_alias: str | None, depth: int) -> Expr:
+    """Translate a node of sqlglot's tree; refuse one that no expression may have."""
     from sqlglot import exp
 
     if depth > DEEPEST:
         raise Refused(f"is nested deeper than {DEEPEST}", "simplify it")
 
-    def inner(child: Any) -> Expr:
-        return _translate(child, aliases, default, depth + 1)
+    def inner(child: exp.Expr) -> Expr:
+        return _translate(child, aliases, default_alias, depth + 1)
 
     if node.args.get("negate"):
         positive = node.copy()
         positive.set("negate", None)
         return _negate(inner(positive))
-    binary = {
+    operators: dict[type[exp.Expr], str] = {
         exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.EQ: "=", exp.NEQ: "!=",
         exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=", exp.And: "and", exp.Or: "or",
     }  # fmt: skip
-    if type(node) in binary:
-        return _binary(binary[type(node)], inner(node.this), inner(node.expression))
+    if type(node) in operators:
+        return _binary(operators[type(node)], inner(node.this), inner(node.expression))
     if isinstance(node, exp.Paren):
         return inner(node.this)
     if isinstance(node, exp.Column):
-        return _column(node, aliases, default)
+        return _column(node, aliases, default_alias)
     if isinstance(node, exp.Literal):
         return Literal(node.this) if node.is_string else Literal(_number(node.this))
     if isinstance(node, exp.Boolean):
@@ -307,16 +344,10 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
         if isinstance(node.this, exp.Literal) and not node.this.is_string:  # the least whole number has no opposite
             return Literal(_number(f"-{node.this.name}"))
         operand = inner(node.this)
-        if (
-            isinstance(operand, Literal)
-            and isinstance(operand.value, (int, float))
-            and not isinstance(operand.value, bool)
-        ):
-            return Literal(-operand.value)
-        return Unary("-", operand)
+        number = literal_number(operand)
+        return Unary("-", operand) if number is None else Literal(-number)
     if isinstance(node, exp.Not):
-        operand = inner(node.this)
-        return _negate(operand)
+        return _negate(inner(node.this))
     if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
         return IsNull(inner(node.this), False)
     if isinstance(node, exp.Between) and not node.args.get("symmetric"):
@@ -324,10 +355,11 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
         low, high = inner(node.args["low"]), inner(node.args["high"])
         return Binary("and", _binary(">=", operand, low), _binary("<=", operand, high))
     if isinstance(node, exp.In) and node.expressions and not node.args.get("query"):
-        values = tuple(inner(child) for child in node.expressions)
-        if not all(isinstance(value, Literal) and value.value is not None for value in values):
+        entries = [inner(child) for child in node.expressions]
+        literals = tuple(entry for entry in entries if isinstance(entry, Literal) and entry.value is not None)
+        if len(literals) < len(entries):
             raise Refused("lists something other than literals after `in`", "write numbers or quoted text")
-        return InList(inner(node.this), values, False)  # type: ignore[arg-type]
+        return InList(inner(node.this), literals, False)
     if isinstance(node, exp.Like) and isinstance(node.expression, exp.Literal) and node.expression.is_string:
         return Like(inner(node.this), node.expression.this, False)
     if isinstance(node, (exp.Func, exp.Anonymous)):
@@ -339,7 +371,7 @@ def _translate(node: Any, aliases: tuple[str, ...], default: str | None, depth: 
 
 
 def _binary(op: str, left: Expr, right: Expr) -> Binary:
-    """An operation; a comparison with null is refused, as no row could match it."""
+    """Return an operation; refuse a comparison with null, which no row could match."""
     if op in COMPARISONS and Literal(None) in (left, right):
         other = right if left == Literal(None) else left
         name = to_text(other) if isinstance(other, Column) else "x"
@@ -351,24 +383,23 @@ def _binary(op: str, left: Expr, right: Expr) -> Binary:
 
 
 def _negate(operand: Expr) -> Expr:
+    """Return ``not operand``; tests have a negated form of their own."""
     if isinstance(operand, (IsNull, InList, Like)):
         return replace(operand, negated=not operand.negated)
     return Unary("not", operand)
 
 
-def _column(node: Any, aliases: tuple[str, ...], default: str | None) -> Column:
+def _column(node: exp.Column, aliases: tuple[str, ...], default_alias: str | None) -> Column:
     from sqlglot import exp
 
     if node.args.get("db") or node.args.get("catalog"):
         raise Refused(f"{node.sql()!r} has too many dots", "write alias.column")
     if not isinstance(node.this, exp.Identifier):
         raise Refused(f"{node.sql()!r} is not a column", "write alias.column")
-    alias, name = node.table or default, node.name
+    alias, name = node.table or default_alias, node.name
     if alias is None:
-        raise Refused(
-            f"column {name!r} does not say which stream it is from",
-            f"write {aliases[0]}.{name}" if aliases else "write alias.column",
-        )
+        remedy = f"write {aliases[0]}.{name}" if aliases else "write alias.column"
+        raise Refused(f"column {name!r} does not say which stream it is from", remedy)
     if alias not in aliases:
         raise Refused(f"{alias!r} is not an alias of the query's streams", did_you_mean(alias, aliases))
     return Column(alias, stored_name(name))
@@ -386,7 +417,8 @@ def _number(text: str) -> int | float:
     return value
 
 
-def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
+def _call(node: exp.Func, inner: Callable[[exp.Expr], Expr]) -> Expr:
+    """Translate a call; `inner` translates its arguments."""
     from sqlglot import exp
 
     if isinstance(node, exp.Cast):
@@ -395,27 +427,30 @@ def _call(node: Any, inner: Callable[[Any], Expr]) -> Expr:
             dates = "text in quotes beside a date or a timestamp is one, as '2013-01-31' and '2013-01-31T12:00:00Z'"
             remedy = f"write '{node.this.name}' alone: {dates}"
         raise Refused("calls cast(), which cannot be used here", remedy)
-    name, children = call_name(node)
+    name, arguments = call_name(node)
     if name == "within_distance":
-        values = [inner(child) for child in children]
-        if len(values) != 5:
-            raise Refused(
-                f"within_distance takes 5 arguments, not {len(values)}", "write within_distance(x1, y1, x2, y2, radius)"
-            )
-        radius = values[4].value if isinstance(values[4], Literal) else None
-        if isinstance(radius, bool) or not isinstance(radius, (int, float)) or radius <= 0:
-            raise Refused("has a radius that is not a positive number", "write a number such as 5.0")
-        if not 1e-150 <= radius <= 1e150:  # its square is compared
-            raise Refused("has a radius that is not between 1e-150 and 1e150", "measure in another unit")
-        return WithinDistance(values[0], values[1], values[2], values[3], float(radius))
+        return _within_distance([inner(argument) for argument in arguments])
     if name not in FUNCTIONS:
-        remedy = did_you_mean(name, [*FUNCTIONS, "within_distance"], NEAR)
+        remedy = did_you_mean(name, [*FUNCTIONS, "within_distance"], SIMILARITY)
         raise Refused(f"calls {name}(), which cannot be used here", remedy)
-    check_count(name, len(children), *FUNCTIONS[name])
-    args = tuple(inner(child) for child in children)
+    check_count(name, len(arguments), *FUNCTIONS[name])
+    args = tuple(map(inner, arguments))
     if name == "round" and len(args) == 2:
-        digits = args[1].value if isinstance(args[1], Literal) else None
-        if type(digits) is not int or abs(digits) > MOST_DIGITS:
+        digits = literal_number(args[1])
+        if not isinstance(digits, int) or abs(digits) > MOST_DIGITS:
             remedy = "write, for example, round(x, 2)"
             raise Refused(f"has a number of digits that is not a whole number up to {MOST_DIGITS}", remedy)
     return Call(name, args)
+
+
+def _within_distance(arguments: list[Expr]) -> WithinDistance:
+    if len(arguments) != 5:
+        problem = f"within_distance takes 5 arguments, not {len(arguments)}"
+        raise Refused(problem, "write within_distance(x1, y1, x2, y2, radius)")
+    x1, y1, x2, y2, last = arguments
+    radius = literal_number(last)
+    if radius is None or radius <= 0:
+        raise Refused("has a radius that is not a positive number", "write a number such as 5.0")
+    if not 1e-150 <= radius <= 1e150:  # its square is compared
+        raise Refused("has a radius that is not between 1e-150 and 1e150", "measure in another unit")
+    return WithinDistance(x1, y1, x2, y2, float(radius))

@@ -1,4 +1,7 @@
-"""An expression as Spark SQL that cannot fail at run time: ANSI mode, every operation parenthesised, every literal escaped."""
+"""Render an expression as Spark SQL that cannot fail at run time.
+
+The SQL is for ANSI mode. Every operation is parenthesised and every literal is escaped.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,26 @@ from latecomer.specs.expressions.tree import (
     Like,
     Literal,
     Unary,
+    Value,
     WithinDistance,
 )
 
-_BEYOND = f"{2.0**63!r}D"
+_LIMIT = f"{2.0**63!r}D"
+"""The least number that is too large for a whole number of 64 bits."""
 _TRY = {"+": "try_add", "-": "try_subtract", "*": "try_multiply"}
+"""Operators -> Spark's functions that give null where the operator fails."""
 
 
 def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:
-    """Spark SQL that cannot fail at run time; `column_name` returns SQL that needs no escaping."""
+    """Return the expression as Spark SQL.
+
+    Parameters
+    ----------
+    expr
+        The expression.
+    column_name
+        Gives the SQL of a column, already quoted.
+    """
 
     def sql(child: Expr) -> str:
         return to_spark_sql(child, column_name)
@@ -47,21 +61,22 @@ def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:
         case InList(operand, values, negated):
             return f"({sql(operand)} {'NOT ' if negated else ''}IN ({', '.join(map(sql, values))}))"
         case Like(operand, pattern, negated):
-            return f"({sql(operand)} {'NOT ' if negated else ''}LIKE {_literal(_doubled(pattern))})"
+            return f"({sql(operand)} {'NOT ' if negated else ''}LIKE {_literal(_escape_pattern(pattern))})"
         case WithinDistance(x1, y1, x2, y2, radius):
-            a, b, c, d = (f"CAST({sql(each)} AS DOUBLE)" for each in (x1, y1, x2, y2))
-            return f"((({a}) - ({c})) * (({a}) - ({c})) + (({b}) - ({d})) * (({b}) - ({d})) <= {_literal(radius * radius)})"
+            a, b, c, d = (f"CAST({sql(operand)} AS DOUBLE)" for operand in (x1, y1, x2, y2))
+            dx, dy = f"(({a}) - ({c}))", f"(({b}) - ({d}))"
+            return f"({dx} * {dx} + {dy} * {dy} <= {_literal(radius * radius)})"
         case Call(name, args):
             if name in ("floor", "ceil"):
-                # whole numbers of 64 bits: Spark's of NaN is 0, of one beyond them the nearest there is
+                # Spark gives 0 for NaN, and the nearest whole number of 64 bits for a number beyond them
                 value = f"CAST({sql(args[0])} AS DOUBLE)"
-                return f"(CASE WHEN {value} >= -{_BEYOND} AND {value} < {_BEYOND} THEN {name}({value}) END)"
+                return f"(CASE WHEN {value} >= -{_LIMIT} AND {value} < {_LIMIT} THEN {name}({value}) END)"
             if name in ("round", "sqrt", "pow"):
                 first = f"CAST({sql(args[0])} AS DOUBLE)"
-                whole = "INT" if name == "round" else "DOUBLE"
-                rest = "".join(f", CAST({sql(arg)} AS {whole})" for arg in args[1:])
+                kind = "INT" if name == "round" else "DOUBLE"
+                rest = "".join(f", CAST({sql(arg)} AS {kind})" for arg in args[1:])
                 return f"{name}({first}{rest})"
-            if name == "abs":  # Spark's fails on the smallest integer, and rounds a decimal to 34 digits
+            if name == "abs":  # Spark's function fails on the least integer, and rounds a decimal to 34 digits
                 return f"(CASE WHEN {sql(args[0])} < 0 THEN try_subtract(0, {sql(args[0])}) ELSE {sql(args[0])} END)"
             if name == "substr":
                 places = "".join(f", try_cast({sql(arg)} AS INT)" for arg in args[1:])
@@ -70,18 +85,18 @@ def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:
     raise AssertionError(expr)
 
 
-def _doubled(pattern: str) -> str:
-    """A LIKE pattern in which a backslash is itself; Spark refuses at run time one that escapes nothing."""
+def _escape_pattern(pattern: str) -> str:
+    """Return a LIKE pattern with backslashes that stand for themselves; Spark fails at one that escapes nothing."""
     return pattern.replace("\\", "\\\\")
 
 
-def _literal(value: int | float | str | bool | None) -> str:
+def _literal(value: Value) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, int):
-        return f"{value}L"  # a plain literal: beside a decimal Spark takes it for one of no more digits than it has
+        return f"{value}L"  # no cast: beside a decimal, Spark counts only the digits that a literal has
     if isinstance(value, float):
         return f"CAST('{value!r}' AS DOUBLE)"
     escaped = "".join(c if c.isascii() and c.isprintable() and c not in "'\\$" else _escape(c) for c in value)

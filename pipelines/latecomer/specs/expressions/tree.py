@@ -1,15 +1,15 @@
-"""The tree of an expression: small frozen nodes, nothing that could carry SQL."""
+"""The syntax tree of an expression: small frozen nodes, none of which can carry SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Union
+from typing import TypeAlias, Union
 
 from latecomer.specs.names import ALIAS
 
 ALWAYS_THERE = ("seq", "event_ts", "arrival_ts")
-"""Columns of every stream."""
+"""Columns that every stream has."""
 COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 ARITHMETIC = ("+", "-", "*", "/", "%")
 FUNCTIONS = {
@@ -17,11 +17,14 @@ FUNCTIONS = {
     "least": (2, 20), "greatest": (2, 20), "coalesce": (2, 20),
     "lower": (1, 1), "upper": (1, 1), "length": (1, 1), "substr": (2, 3), "concat": (2, 20),
 }  # fmt: skip
+"""Functions -> the least and most arguments they take."""
+
+Value: TypeAlias = int | float | str | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``alias.name``."""
+    """The column ``alias.name``."""
 
     alias: str
     name: str
@@ -29,16 +32,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A number, text, truth value or null; 1, 1.0 and true, which Python holds to be equal, are three: what is calculated with them has other types."""
+    """A number, text, truth value or null.
 
-    value: int | float | str | bool | None
+    Literals are equal where value and type are. Python holds 1, 1.0 and true to be equal, but results computed with them
+    differ in type.
+    """
+
+    value: Value
 
     def __eq__(self, other: object) -> bool:
-        """The same value of the same type."""
         return isinstance(other, Literal) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        """Of what is compared."""
         return hash(self._identity)
 
     @property
@@ -48,7 +53,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """``-x`` or ``not x``."""
+    """The operation ``-x`` or ``not x``."""
 
     op: str
     operand: Expr
@@ -65,7 +70,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One of `FUNCTIONS`."""
+    """A call of one of `FUNCTIONS`; in a tree that `widen` made, also of a type that casts."""
 
     name: str
     args: tuple[Expr, ...]
@@ -73,7 +78,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """``x is [not] null``; the only test that is never null itself."""
+    """The test ``x is [not] null``, which is never null itself."""
 
     operand: Expr
     negated: bool
@@ -81,7 +86,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class InList:
-    """``x [not] in (literals)``."""
+    """The test ``x [not] in (literals)``."""
 
     operand: Expr
     values: tuple[Literal, ...]
@@ -90,7 +95,7 @@ class InList:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """``x [not] like 'pattern'``, ``%`` and ``_`` as in SQL."""
+    """The test ``x [not] like 'pattern'``; ``%`` and ``_`` are SQL's wildcards."""
 
     operand: Expr
     pattern: str
@@ -99,7 +104,7 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class WithinDistance:
-    """Two points of the plane at most `radius` apart."""
+    """The test that two points of the plane are at most `radius` apart."""
 
     x1: Expr
     y1: Expr
@@ -108,20 +113,21 @@ class WithinDistance:
     radius: float
 
 
-Expr = Union[Column, Literal, Unary, Binary, Call, IsNull, InList, Like, WithinDistance]  # noqa: UP007
+Expr: TypeAlias = Union[Column, Literal, Unary, Binary, Call, IsNull, InList, Like, WithinDistance]  # noqa: UP007
 NODES = (Column, Literal, Unary, Binary, Call, IsNull, InList, Like, WithinDistance)
+"""The classes of nodes, for `isinstance`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectItem:
-    """A result column: its name and what it is."""
+    """A selected result column."""
 
     name: str
     expr: Expr
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """Direct operands."""
+    """Return the operands of an expression."""
     match expr:
         case Unary(_, operand) | IsNull(operand, _) | InList(operand, _, _) | Like(operand, _, _):
             return (operand,)
@@ -134,28 +140,41 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-def rebuilt(expr: Expr, of: Callable[[Expr], Expr]) -> Expr:
-    """The same node, of other operands."""
+def map_children(expr: Expr, function: Callable[[Expr], Expr]) -> Expr:
+    """Return the expression with `function` applied to each operand."""
     match expr:
         case Unary() | IsNull() | InList() | Like():
-            return replace(expr, operand=of(expr.operand))
+            return replace(expr, operand=function(expr.operand))
         case Binary():
-            return replace(expr, left=of(expr.left), right=of(expr.right))
+            return replace(expr, left=function(expr.left), right=function(expr.right))
         case Call():
-            return replace(expr, args=tuple(map(of, expr.args)))
+            return replace(expr, args=tuple(map(function, expr.args)))
         case WithinDistance():
-            return replace(expr, x1=of(expr.x1), y1=of(expr.y1), x2=of(expr.x2), y2=of(expr.y2))
+            x1, y1, x2, y2 = map(function, children(expr))
+            return replace(expr, x1=x1, y1=y1, x2=x2, y2=y2)
     return expr
 
 
-def widened(
+def widen(
     expr: Expr, casts: Mapping[Column, str], decimals: Set[Column] = frozenset(), used: frozenset[str] = frozenset()
 ) -> Expr:
-    """The same, for the engine alone: where it matters, a column is read as the type that `casts` says.
+    """Return the expression with casts of columns to wider types where the type matters, for Spark alone.
 
-    ``bigint`` where it is calculated with, so that less overflows, but not with one of the `decimals`: to Spark a ``bigint`` has 20 digits,
-    and what 38 digits have no room for, it cuts off after the point. ``timestamp`` where it is compared: beside one without a zone Spark
-    would leave the zone of an instant in quotes out.
+    A column is cast to ``bigint`` where it is an operand of arithmetic, so that less overflows. That does not hold beside a
+    decimal: a ``bigint`` has 20 digits to Spark, which cuts off digits after the point where 38 have no room. A column is
+    cast to ``timestamp`` where it is compared: beside a timestamp without a zone, Spark would ignore the zone of an instant
+    in quotes.
+
+    Parameters
+    ----------
+    expr
+        The expression.
+    casts
+        Columns -> ``bigint`` or ``timestamp``.
+    decimals
+        Columns that are decimals.
+    used
+        The casts that apply to `expr` because of the operations around it.
     """
     if isinstance(expr, Column):
         return Call(casts[expr], (expr,)) if casts.get(expr) in used else expr
@@ -167,42 +186,48 @@ def widened(
             used |= {"timestamp"}
         case InList():
             used |= {"timestamp"}
-    return rebuilt(expr, lambda each: widened(each, casts, decimals, used))
+    return map_children(expr, lambda child: widen(child, casts, decimals, used))
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """The expression and everything in it."""
+    """Yield the expression and every expression inside it."""
     yield expr
     for child in children(expr):
         yield from walk(child)
 
 
 def columns(expr: Expr) -> set[Column]:
-    """Every column it reads."""
+    """Return every column that the expression reads."""
     return {node for node in walk(expr) if isinstance(node, Column)}
 
 
 def conjuncts(expr: Expr) -> list[Expr]:
-    """Parts that must all hold."""
+    """Return the parts that ``and`` joins."""
     if isinstance(expr, Binary) and expr.op == "and":
         return conjuncts(expr.left) + conjuncts(expr.right)
     return [expr]
 
 
+def literal_number(expr: Expr) -> int | float | None:
+    """Return the value of a literal number, None for any other expression."""
+    value = expr.value if isinstance(expr, Literal) else None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
 def to_text(expr: Expr) -> str:
-    """Canonical text; `parse` of it gives the same tree."""
+    """Return the canonical text, from which `parse` makes the same tree."""
     match expr:
         case Column(alias, name):
-            plain = ALIAS.fullmatch(name) and name.lower() not in ("not", "select")
-            return f"{alias}.{name}" if plain else f'{alias}."{name.replace(chr(34), chr(34) * 2)}"'
+            is_plain = ALIAS.fullmatch(name) and name.lower() not in ("not", "select")
+            return f"{alias}.{name}" if is_plain else f'{alias}."{name.replace(chr(34), chr(34) * 2)}"'
+        case Literal(str() as value):
+            return "'" + value.replace("'", "''") + "'"
+        case Literal(None):
+            return "null"
+        case Literal(bool() as value):
+            return "true" if value else "false"
         case Literal(value):
-            if isinstance(value, str):
-                return "'" + value.replace("'", "''") + "'"
-            return (
-                {None: "null", True: "true", False: "false"}.get(value, repr(value))
-                if value is None or isinstance(value, bool)
-                else repr(value)
-            )
+            return repr(value)
         case Unary(op, operand):
             return f"({op} {to_text(operand)})"
         case Binary(op, left, right):
@@ -215,5 +240,5 @@ def to_text(expr: Expr) -> str:
             return f"({to_text(operand)} {'not ' if negated else ''}in ({', '.join(map(to_text, values))}))"
         case Like(operand, pattern, negated):
             return f"({to_text(operand)} {'not ' if negated else ''}like {to_text(Literal(pattern))})"
-        case WithinDistance(x1, y1, x2, y2, radius):
-            return f"within_distance({', '.join(map(to_text, (x1, y1, x2, y2)))}, {radius!r})"
+        case WithinDistance(_, _, _, _, radius):
+            return f"within_distance({', '.join(map(to_text, children(expr)))}, {radius!r})"

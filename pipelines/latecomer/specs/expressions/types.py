@@ -1,4 +1,8 @@
-"""Do an expression's columns exist, and does it compare and compute like with like?"""
+"""Check an expression against the streams' columns: they exist, and values of like types are compared and computed with.
+
+Types are ``number``, ``string``, ``bool``, ``timestamp``, ``date``, or the engine's own name of any other type, which compares
+with itself alone. None is the type of null, and of a column whose type is unknown.
+"""
 
 from __future__ import annotations
 
@@ -20,134 +24,171 @@ from latecomer.specs.expressions.tree import (
     Like,
     Literal,
     Unary,
+    Value,
     WithinDistance,
     children,
     columns,
     to_text,
 )
 
+_FIXED_TYPES = {"seq": "number", "event_ts": "timestamp", "arrival_ts": "timestamp"}
+"""Types of the columns that every stream has."""
 _TEXT_FUNCTIONS = ("lower", "upper", "substr", "concat")
 _NUMBER_FUNCTIONS = ("abs", "round", "floor", "ceil", "sqrt", "pow", "length")
-
-
-def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: str, key: str) -> None:
-    """Refuse columns their stream does not have.
-
-    Raises
-    ------
-    SpecError
-        With the closest column that exists.
-    """
-    for column in sorted(columns(expr), key=lambda c: (c.alias, c.name)):
-        known = schemas[column.alias]
-        if column.name not in known and column.name not in ALWAYS_THERE:
-            close = difflib.get_close_matches(column.name, known, n=3)
-            some = ", ".join(close or list(known)[:20])
-            raise SpecError(
-                source,
-                key,
-                f"{column.alias}.{column.name}",
-                "its stream has no such column",
-                f"did you mean one of these columns: {some}"
-                if close
-                else f"use one of {some}; if it is text, write it in quotes: '{column.name}'",
-            )
-
-
-_DATED = {
+_TIME_TEXTS = {
     "timestamp": (
         re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00)"),
         "write it as '2013-01-31T12:00:00Z', with a time zone",
     ),
     "date": (re.compile(r"\d{4}-\d\d-\d\d"), "write it as '2013-01-31'"),
 }
-"""How text is written that may stand beside a timestamp or a date."""
+"""Types of times -> the texts that may be compared with them, and the remedy of any other text."""
 
 
-def _check_dated(text: Expr, kind: str, fail: Callable[[str, str], SpecError]) -> None:
-    """A timestamp may be compared with text that is an instant, a date with one that is a day: Spark casts it, and it cannot fail."""
-    written, remedy = _DATED[kind]
-    if not isinstance(text, Literal) or not isinstance(text.value, str) or not written.fullmatch(text.value):
-        raise fail(f"compares a {kind} with text that is not a {kind}", remedy)
-    try:
-        datetime.fromisoformat(text.value)
-    except ValueError:
-        raise fail(f"compares a {kind} with a date that does not exist", remedy) from None
+def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: str, key: str) -> None:
+    """Refuse columns that their stream does not have.
+
+    Parameters
+    ----------
+    expr
+        The expression.
+    schemas
+        Alias -> the names of its stream's columns.
+    source, key
+        The file and the dotted key, for error messages.
+
+    Raises
+    ------
+    SpecError
+        A column does not exist; the remedy names the closest ones that do.
+    """
+    for column in sorted(columns(expr), key=lambda column: (column.alias, column.name)):
+        known = schemas[column.alias]
+        if column.name in known or column.name in ALWAYS_THERE:
+            continue
+        close = difflib.get_close_matches(column.name, known, n=3)
+        names = ", ".join(close or list(known)[:20])
+        remedy = f"use one of {names}; if it is text, write it in quotes: '{column.name}'"
+        if close:
+            remedy = f"did you mean one of these columns: {names}"
+        raise SpecError(source, key, f"{column.alias}.{column.name}", "its stream has no such column", remedy)
 
 
 def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str, key: str) -> str | None:
-    """Refuse what compares or computes unlike things; returns the kind of the value (None: unknown or null).
+    """Return the type of the expression's value; refuse an expression that compares or computes with unlike types.
 
-    Kinds are ``number``, ``string``, ``bool``, ``timestamp``, ``date``; others compare only with themselves.
+    Parameters
+    ----------
+    expr
+        The expression.
+    types
+        Pairs (alias, column) -> types.
+    source, key
+        The file and the dotted key, for error messages.
+
+    Raises
+    ------
+    SpecError
+        Operands of an operation do not have the types that it needs.
     """
 
     def fail(problem: str, remedy: str) -> SpecError:
         return SpecError(source, key, to_text(expr), problem, remedy)
 
-    kinds = [check_types(child, types, source=source, key=key) for child in children(expr)]
+    operands = [check_types(child, types, source=source, key=key) for child in children(expr)]
     match expr:
         case Column(alias, name):
-            return {"seq": "number", "event_ts": "timestamp", "arrival_ts": "timestamp"}.get(name) or types.get(
-                (alias, name)
-            )
+            return _FIXED_TYPES.get(name) or types.get((alias, name))
         case Literal(value):
-            return (
-                None
-                if value is None
-                else "bool"
-                if isinstance(value, bool)
-                else "string"
-                if isinstance(value, str)
-                else "number"
-            )
+            return _type_of(value)
         case Binary(op, _, _) if op in ("and", "or"):
-            if any(kind not in ("bool", None) for kind in kinds):
+            if not _all_are("bool", operands):
                 raise fail(f"`{op}` needs two conditions", "compare the columns with other values")
             return "bool"
         case Binary(op, left, right) if op in COMPARISONS:
-            if "string" in kinds and (dated := next((kind for kind in _DATED if kind in kinds), None)):
-                _check_dated((left, right)[kinds.index("string")], dated, fail)
-            elif None not in kinds and kinds[0] != kinds[1]:
-                raise fail(f"compares a {kinds[0]} with a {kinds[1]}", "compare values of the same type")
-            elif any(kind is not None and "map<" in kind for kind in kinds):
+            time = next((kind for kind in _TIME_TEXTS if kind in operands), None)
+            if "string" in operands and time is not None:
+                _check_time_text((left, right)[operands.index("string")], time, fail)
+            elif None not in operands and operands[0] != operands[1]:
+                raise fail(f"compares a {operands[0]} with a {operands[1]}", "compare values of the same type")
+            elif any(kind is not None and "map<" in kind for kind in operands):
                 raise fail("compares maps, which cannot be compared", "compare columns of single values")
             return "bool"
         case Binary(op, _, _):
-            if any(kind not in ("number", None) for kind in kinds):
+            if not _all_are("number", operands):
                 raise fail(f"`{op}` needs numbers", "use number columns")
             return "number"
-        case Unary(op, _):
-            wanted = "bool" if op == "not" else "number"
-            if kinds[0] not in (wanted, None):
-                raise fail(f"`{op}` needs a {'condition' if wanted == 'bool' else wanted}", "use one here")
-            return wanted
-        case InList(values=values):
-            for item in values:
-                kind = check_types(item, types, source=source, key=key)
-                if kinds[0] in _DATED and kind == "string":
-                    _check_dated(item, kinds[0], fail)
-                elif kinds[0] is not None and kind != kinds[0]:
-                    raise fail(f"looks for a {kind} among {kinds[0]} values", "list values of the column's type")
+        case Unary("not", _):
+            if not _all_are("bool", operands):
+                raise fail("`not` needs a condition", "use one here")
             return "bool"
-        case Like() | IsNull():
-            if isinstance(expr, Like) and kinds[0] not in ("string", None):
+        case Unary(op, _):
+            if not _all_are("number", operands):
+                raise fail(f"`{op}` needs a number", "use one here")
+            return "number"
+        case InList(values=values):
+            for literal in values:
+                kind = _type_of(literal.value)
+                if operands[0] in _TIME_TEXTS and kind == "string":
+                    _check_time_text(literal, operands[0], fail)
+                elif operands[0] is not None and kind != operands[0]:
+                    raise fail(f"looks for a {kind} among {operands[0]} values", "list values of the column's type")
+            return "bool"
+        case IsNull():
+            return "bool"
+        case Like():
+            if not _all_are("string", operands):
                 raise fail("`like` needs text", "use a text column")
             return "bool"
         case WithinDistance():
-            if any(kind not in ("number", None) for kind in kinds):
+            if not _all_are("number", operands):
                 raise fail("within_distance needs number columns", "use number columns")
             return "bool"
         case Call(name, _):
-            if name in _NUMBER_FUNCTIONS and name != "length" and any(kind not in ("number", None) for kind in kinds):
-                raise fail(f"{name}() needs numbers", "use number columns")
-            texts = kinds if name == "concat" else kinds[:1]
-            if name in (*_TEXT_FUNCTIONS, "length") and any(kind not in ("string", None) for kind in texts):
-                raise fail(f"{name}() needs text", "use text columns")
-            if name == "substr" and any(kind not in ("number", None) for kind in kinds[1:]):
-                raise fail("substr() needs numbers after its text", "write substr(text, 1, 3)")
-            if name in ("least", "greatest", "coalesce") and len({kind for kind in kinds if kind}) > 1:
-                raise fail(f"{name}() mixes types", "give it values of one type")
-            if name in _NUMBER_FUNCTIONS:
-                return "number"
-            return "string" if name in _TEXT_FUNCTIONS else next((kind for kind in kinds if kind), None)
+            return _check_call(name, operands, fail)
     return None
+
+
+def _check_call(name: str, operands: Sequence[str | None], fail: Callable[[str, str], SpecError]) -> str | None:
+    """Return the type of a call's value; refuse operands of other types than the function takes."""
+    if name in _NUMBER_FUNCTIONS and name != "length" and not _all_are("number", operands):
+        raise fail(f"{name}() needs numbers", "use number columns")
+    texts = operands if name == "concat" else operands[:1]
+    if name in (*_TEXT_FUNCTIONS, "length") and not _all_are("string", texts):
+        raise fail(f"{name}() needs text", "use text columns")
+    if name == "substr" and not _all_are("number", operands[1:]):
+        raise fail("substr() needs numbers after its text", "write substr(text, 1, 3)")
+    if name in _NUMBER_FUNCTIONS:
+        return "number"
+    if name in _TEXT_FUNCTIONS:
+        return "string"
+    known = dict.fromkeys(kind for kind in operands if kind)
+    if name in ("least", "greatest", "coalesce") and len(known) > 1:
+        raise fail(f"{name}() mixes types", "give it values of one type")
+    return next(iter(known), None)
+
+
+def _all_are(kind: str, operands: Sequence[str | None]) -> bool:
+    return all(operand in (kind, None) for operand in operands)
+
+
+def _type_of(value: Value) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "bool"
+    return "string" if isinstance(value, str) else "number"
+
+
+def _check_time_text(text: Expr, kind: str, fail: Callable[[str, str], SpecError]) -> None:
+    """Refuse a text beside a timestamp that is not an instant, or beside a date that is not a day.
+
+    Spark casts the text, and the cast of one that passes cannot fail.
+    """
+    pattern, remedy = _TIME_TEXTS[kind]
+    if not isinstance(text, Literal) or not isinstance(text.value, str) or not pattern.fullmatch(text.value):
+        raise fail(f"compares a {kind} with text that is not a {kind}", remedy)
+    try:
+        datetime.fromisoformat(text.value)
+    except ValueError:
+        raise fail(f"compares a {kind} with a date that does not exist", remedy) from None

@@ -1,46 +1,54 @@
-"""Calls with commas inside YAML's ``[...]`` and ``{...}``, read as their author meant them.
+"""Quote calls with commas inside YAML's ``[...]`` and ``{...}``, so that YAML reads them as their author meant them.
 
-To YAML, ``{p90: quantile(delay, 0.9)}`` is two entries: a comma ends a plain text there. A query file is full of calls, so a
-plain text that leaves a parenthesis open is put between quotes, up to where the call ends, before the file is read. No
-text without an open parenthesis is touched, and none outside ``[...]`` and ``{...}``; lines keep their numbers.
+To YAML, ``{p90: quantile(delay, 0.9)}`` has two entries, because a comma ends a plain text there. Query files are full of
+calls. So before a file is read, a plain text that leaves a parenthesis open is put between quotes up to the end of the call.
+Texts without an open parenthesis, and texts outside ``[...]`` and ``{...}``, are left alone. Lines keep their numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ruamel.yaml.events import Event
 
 
-def quote_calls(text: str, events: Iterable[Any]) -> str:
-    """The text with such calls quoted.
+def quote_calls(text: str, events: Iterable[Event]) -> str:
+    """Return the text with such calls quoted.
 
     Parameters
     ----------
+    text
+        YAML.
     events
-        What ruamel.yaml's parser makes of `text`.
+        The events into which ruamel.yaml parses `text`.
     """
     from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
-    flow: list[bool] = []
+    in_flow: list[bool] = []  # of each open collection, whether it is written in brackets
     pieces: list[str] = []
     done = 0
     for event in events:
         if isinstance(event, CollectionStartEvent):
-            flow.append(bool(event.flow_style))
+            in_flow.append(bool(event.flow_style))
         elif isinstance(event, CollectionEndEvent):
-            flow.pop()
-        elif isinstance(event, ScalarEvent) and flow and flow[-1] and event.style is None:
+            in_flow.pop()
+        elif isinstance(event, ScalarEvent) and in_flow and in_flow[-1] and event.style is None:
             start = event.start_mark.index
             if start >= done and event.value.count("(") > event.value.count(")"):
-                end = _end(text, start)
+                end = _end_of_expression(text, start)
                 if end is not None:
                     pieces += [text[done:start], "'", text[start:end].replace("'", "''"), "'"]
                     done = end
     return "".join(pieces) + text[done:]
 
 
-def _end(text: str, start: int) -> int | None:
-    """Where the expression that starts here ends: at the first comma, bracket or comment outside its parentheses; None: nowhere."""
+def _end_of_expression(text: str, start: int) -> int | None:
+    """Return the end of the expression that begins at `start`, None where its parentheses are never closed.
+
+    It ends at the first comma, bracket, line end or comment outside its parentheses.
+    """
     depth, quote = 0, ""
     for place in range(start, len(text)):
         char = text[place]
