@@ -220,14 +220,8 @@ def to_text(expr: Expr) -> str:
         case Column(alias, name):
             is_plain = ALIAS.fullmatch(name) and name.lower() not in ("not", "select")
             return f"{alias}.{name}" if is_plain else f'{alias}."{name.replace(chr(34), chr(34) * 2)}"'
-        case Literal(str() as value):
-            return "'" + value.replace("'", "''") + "'"
-        case Literal(None):
-            return "null"
-        case Literal(bool() as value):
-            return "true" if value else "false"
         case Literal(value):
-            return repr(value)
+            return _literal_text(value)
         case Unary(op, operand):
             return f"({op} {to_text(operand)})"
         case Binary(op, left, right):
@@ -242,3 +236,11 @@ def to_text(expr: Expr) -> str:
             return f"({to_text(operand)} {'not ' if negated else ''}like {to_text(Literal(pattern))})"
         case WithinDistance(_, _, _, _, radius):
             return f"within_distance({', '.join(map(to_text, children(expr)))}, {radius!r})"
+
+
+def _literal_text(value: Value) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
