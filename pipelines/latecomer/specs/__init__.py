@@ -1,1 +1,1 @@
-"""Query files as frozen, typed, validated specs. DAG files import no other layer, so nothing here imports a heavy package."""
+"""Query files as frozen, typed, validated specs. DAG files import this layer alone, so it imports no heavy package."""

@@ -2,13 +2,13 @@
 
 The target is the least share of a period's windows whose error is below `error`: ``P(error < bound) >= target``.
 
-Defaults: ``kp`` 0.2, ``kd`` 4, ``gamma`` 5 s, ``error`` 0.05 and ``probability`` 0.95 are the paper's (HPM, its evaluation;
-:mod:`latecomer.core.windows.slack_policies`). These are ours:
+Defaults: ``kp`` 0.2, ``kd`` 4, ``gamma`` 5 s, ``error`` 0.05 and ``probability`` 0.95 are the paper's (HPM, its
+evaluation; :mod:`latecomer.core.windows.slack_policies`). These are ours:
 
 * The strategy is ``calibrated``, which reached the target where ``hpm`` did not (see the benchmark).
 * ``alpha`` starts at 1, the whole largest delay, so the first windows wait longest.
-* ``observe`` is the time after a window's end until the controller learns from its late rows: one window size for ``hpm``;
-  for ``calibrated`` the largest delay so far, at most 16 windows.
+* ``observe`` is the time after a window's end until the controller learns from its late rows: one window size for
+  ``hpm``; for ``calibrated`` the largest delay so far, at most 16 windows.
 * ``period`` is 60 s or a window, whichever is longer.
 """
 

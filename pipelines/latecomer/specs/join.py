@@ -1,9 +1,9 @@
 """``kind: join``: pairs of rows of two streams within a window of event time, with a target for the recall.
 
-Defaults: ``adapt_every`` P/60, and ``granularity`` and ``basic_window`` w/200, scale the paper's L 1 s, g 10 ms and b 10 ms
-(P 60 s, w 2 s; QJoin, section 2.1) to other periods P and windows w. ``estimator: calibrated`` and ``confidence: 0.95`` are
-ours (:mod:`latecomer.core.join.calibrated_control`). ``gamma``, the span of late rows that makes a repair batch, is one
-period.
+Defaults: ``adapt_every`` P/60, and ``granularity`` and ``basic_window`` w/200, scale the paper's L 1 s, g 10 ms and b
+10 ms (P 60 s, w 2 s; QJoin, section 2.1) to other periods P and windows w. The ``calibrated`` estimator and the
+confidence 0.95 are ours (:mod:`latecomer.core.join.calibrated_control`). ``gamma``, the span of late rows that makes a
+repair batch, is one period.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class JoinSpec(Spec):
 
     @property
     def adapts(self) -> bool:
-        """True where the retention is learned. A target of 1 leaves ``calibrated`` nothing to learn: it keeps all rows."""
+        """True where the retention is learned. With a target of 1 ``calibrated`` keeps all rows and learns nothing."""
         keeps_all = self.strategy.estimator == "calibrated" and self.target >= 1
         return self.strategy.name in self.adaptive and not keeps_all
 

@@ -1,7 +1,7 @@
 """From the bytes of a query file to its spec: YAML 1.2, read safely, bounded in size and depth.
 
-Besides what is not YAML these are refused: repeated keys, anchors and aliases (a short file can stand for a huge one), merge
-keys, tags (they construct objects), keys that are not text, other YAML versions and more than one document.
+Besides what is not YAML these are refused: repeated keys, anchors and aliases (a short file can stand for a huge one),
+merge keys, tags (they construct objects), keys that are not text, other YAML versions and more than one document.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def load_query(path: str | Path) -> Spec:
     Raises
     ------
     SpecError
-        For any fault of the file, whatever its bytes: one line with file, key, value, problem and remedy. No other error
-        is raised.
+        For any fault of the file, whatever its bytes: one line with file, key, value, problem and remedy. No other
+        error is raised.
     """
     return parse_query(_read_text(path, "a query file"), str(path))
 

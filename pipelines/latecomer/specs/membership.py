@@ -4,9 +4,9 @@ Defaults: ``fingerprint_bits`` 12 and ``bucket`` 4 are the thesis's (chapter 2).
 ``false_positive_rate`` (default 0.001) bounds the work that is done in vain, not the error of the answer. Filters of
 fingerprints refuse a rate that needs more than `LONGEST_FINGERPRINT` bits.
 
-``period`` is 60 s or the longest window, whichever is longer, and ``gamma`` is one period. The slack, how long a window waits
-after its end in stream time, is chosen for ``recall``, the share of a period's elements that are on time. It may also be the
-constant ``slack``; where neither is given it is 0.
+``period`` is 60 s or the longest window, whichever is longer, and ``gamma`` is one period. The slack, how long a window
+waits after its end in stream time, is chosen for ``recall``, the share of a period's elements that are on time. It may
+also be the constant ``slack``; where neither is given it is 0.
 """
 
 from __future__ import annotations

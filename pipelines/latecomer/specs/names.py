@@ -11,17 +11,17 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 """A stream's alias in a query, and a result column's name."""
 STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-"""A stream's name. It is a folder of the lake and part of Airflow's identifiers, so it has only characters that both allow.
+"""A stream's name. It is a folder of the lake and part of Airflow's identifiers; both allow only these characters.
 
-It does not begin with ``.``, which would hide the folder or name its parent, nor with ``_``, with which the product's own
-names begin.
+It does not begin with ``.``, which would hide the folder or name its parent, nor with ``_``, with which the product's
+own names begin.
 """
 STREAM_REMEDY = "use letters, digits, '_', '-' and '.', a letter or digit first"
 RESERVED = frozenset(
     {
-        "all", "and", "as", "between", "case", "cast", "distinct", "else", "end", "exists", "false", "from", "group", "having",
-        "in", "is", "like", "limit", "not", "null", "or", "order", "over", "select", "then", "true", "union", "when", "where",
-        "with",
+        "all", "and", "as", "between", "case", "cast", "distinct", "else", "end", "exists", "false", "from", "group",
+        "having", "in", "is", "like", "limit", "not", "null", "or", "order", "over", "select", "then", "true", "union",
+        "when", "where", "with",
     }
 )  # fmt: skip
 """Words of expressions and of SQL, which are no aliases."""
@@ -42,8 +42,8 @@ def stored_name(column: str) -> str:
 def fold_case(name: str) -> str:
     """Return a key that is equal for names which tables do not tell apart.
 
-    Each character is put in upper and then in lower case, as the JVM compares names. Neither `str.lower` (``ς`` and ``Σ``
-    are one name to the JVM) nor `str.casefold` (``ß`` and ``ss`` are two) does that.
+    Each character is put in upper and then in lower case, as the JVM compares names. Neither `str.lower` (``ς`` and
+    ``Σ`` are one name to the JVM) nor `str.casefold` (``ß`` and ``ss`` are two) does that.
     """
     upper = (char.upper() if len(char.upper()) == 1 else char for char in name)
     return "".join(char.lower()[0] for char in upper)

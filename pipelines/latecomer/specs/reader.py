@@ -1,7 +1,7 @@
 """Read a mapping of a query file key by key.
 
-Each `take` of a :class:`Reader`, and each method that takes and checks, consumes one key. `done` refuses the keys that are
-left, so no key is ever ignored.
+Each `take` of a :class:`Reader`, and each method that takes and checks, consumes one key. `done` refuses the keys that
+are left, so no key is ever ignored.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Reader:
     def number(
         self, name: str, default: object = MISSING, *, low: float, high: float, above_low: bool = False
     ) -> object:
-        """Consume a key whose value is a number from `low` to `high`, both included; `low` excluded with `above_low`."""
+        """Consume a key whose value is a number from `low` to `high`, or above `low` where `above_low` is true."""
         value = self.take(name, default)
         if value is default and default is not MISSING:
             return value

@@ -21,7 +21,7 @@ SHORTEST_PERIOD_US = 60_000_000
 """The least default of a period, microseconds."""
 
 RequiredType: TypeAlias = Literal["number", "bool", "plain"] | None
-"""The type that an expression must have: ``plain`` is any single value (no list, struct or map), None any value at all."""
+"""The type that an expression must have; ``plain`` is any but a list, struct or map, and None allows any type."""
 Streams: TypeAlias = tuple[tuple[str, str], ...]
 """Pairs (alias, stream), in the file's order."""
 Signature: TypeAlias = dict[str, Any]
@@ -87,8 +87,8 @@ class Spec:
     rows_held : int or None
         Most rows that a period may hold; `check` compares. It changes no result.
     silence_us : int or None
-        Most that a stream's last event time may lie behind the other streams', microseconds; `check` compares. It changes
-        no result.
+        Most that a stream's last event time may lie behind the other streams', microseconds; `check` compares. It
+        changes no result.
     source, lines, description, schedule
         The file, the line of every dotted key, the author's description, and when Airflow runs what. They change no
         result.
@@ -215,9 +215,9 @@ class Spec:
     def signature(self) -> Signature:
         """Return everything that determines the query's results, as JSON-able values.
 
-        Comments, `description`, `schedule`, `rows_held` and `silence_us` determine no result and are left out. Lakes store
-        signatures and fingerprints, so a key that is added to query files adds nothing to the signature of a file that does
-        not state it.
+        Comments, `description`, `schedule`, `rows_held` and `silence_us` determine no result and are left out. Lakes
+        store signatures and fingerprints, so a key that is added to query files adds nothing to the signature of a file
+        that does not state it.
         """
         return {
             "kind": self.kind,
@@ -242,7 +242,7 @@ class Spec:
 
     @staticmethod
     def without_target(signature: Signature) -> Signature:
-        """Return a signature without the target and the confidence: stored results can be judged by others afterwards."""
+        """Return a signature without the target and the confidence: stored results can be judged by other ones."""
         quality = {key: value for key, value in signature["quality"].items() if key == "period_us"}
         strategy = {key: value for key, value in signature["strategy"].items() if key != "confidence"}
         return {**signature, "quality": quality, "strategy": strategy}

@@ -1,7 +1,8 @@
 """Stream files: how the landing files of a stream are read, stated once for everyone who ingests them.
 
-``<folder>/clicks.yaml`` is the file of stream ``clicks``. ``<folder>/_by_type.yaml`` is that of landing files whose column
-``type`` names each row's stream. Every key is an option of `ingest`; without a stream file the command's options hold.
+``<folder>/clicks.yaml`` is the file of stream ``clicks``. ``<folder>/_by_type.yaml`` is that of landing files whose
+column ``type`` names each row's stream. Every key is an option of `ingest`; without a stream file the command's options
+hold.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def load_stream(path: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        The stated options, by their names in :class:`latecomer.ingest.options.IngestOptions`; durations in microseconds.
+        The stated options, by their names in :class:`latecomer.ingest.options.IngestOptions`; durations in
+        microseconds.
 
     Raises
     ------

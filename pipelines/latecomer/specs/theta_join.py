@@ -1,13 +1,13 @@
 """``kind: theta_join``: streams joined by ``<, <=, >, >=, =`` within each window.
 
-A window is answered once, and repair adds what came later. The slack, how long a window waits after its end in stream time,
-is chosen for ``quality: {recall: ...}``, the share of a period's results (matches, where they are counted) that are on time.
-It may also be the constant ``slack``; where neither is given it is 0. ``emit: ranges`` takes no recall.
+A window is answered once, and repair adds what came later. The slack, how long a window waits after its end in stream
+time, is chosen for ``quality: {recall: ...}``, the share of a period's results (matches, where they are counted) that
+are on time. It may also be the constant ``slack``; where neither is given it is 0. ``emit: ranges`` takes no recall.
 
-``period`` is 60 s or a window, whichever is longer, and ``gamma`` is one period. ``partitions`` changes the speed alone, so
-it may be changed at any time. It is the number of parts into which a window is cut that is too large for one task
-(:data:`latecomer.core.theta_join.plan.PIECE_ROWS`); without it, the window's rows decide. Rivals cut every window, by default
-into :data:`latecomer.core.theta_join.plan.PARTITIONS`.
+``period`` is 60 s or a window, whichever is longer, and ``gamma`` is one period. ``partitions`` changes the speed
+alone, so it may be changed at any time. It is the number of parts into which a window is cut that is too large for one
+task (:data:`latecomer.core.theta_join.plan.PIECE_ROWS`); without it, the window's rows decide. The published baselines
+cut every window, by default into :data:`latecomer.core.theta_join.plan.PARTITIONS`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ class ThetaJoinSpec(WaitingSpec):
     conditions : tuple of Condition
         All of them hold for the rows of a match.
     emit : str
-        The results: ``rows`` (one per match), ``count`` (the number of a window's matches) or ``ranges`` (sorted rows, and
-        ranges of their positions that stand for the matches). `select` applies to ``rows`` and is empty for the others.
+        The results: ``rows`` (one per match), ``count`` (the number of a window's matches) or ``ranges`` (sorted rows,
+        and ranges of their positions that stand for the matches). `select` applies to ``rows`` and is empty for the
+        others.
     """
 
     kind: ClassVar[str] = "theta_join"

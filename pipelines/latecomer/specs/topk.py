@@ -1,11 +1,11 @@
 """``kind: topk``: the k best rows by a score over sliding windows, with a target for the hit rate.
 
-Defaults: ``candidates`` 10, ``windows`` 30, ``initial_wait`` 2 s, ``hit_rate`` 0.95, and ``k`` 5 in the examples, are the
-paper's (:mod:`latecomer.core.topk.adaptive_wait`). These are ours:
+Defaults: ``candidates`` 10, ``windows`` 30, ``initial_wait`` 2 s, ``hit_rate`` 0.95, and ``k`` 5 in the examples, are
+the paper's (:mod:`latecomer.core.topk.adaptive_wait`). These are ours:
 
 * The strategy is ``calibrated``, which reaches the hit rate in 95% of periods. ``adaptive_wait`` reaches it on average.
-* ``min_step``, the least difference between candidate waits, is a tenth of the first step (``initial_wait / candidates /
-  10``, at least 1 ms).
+* ``min_step``, the least difference between candidate waits, is a tenth of the first step, ``initial_wait /
+  candidates``, and at least 1 ms.
 * ``gamma`` is one period, and ``period`` is 60 s or a window, whichever is longer.
 """
 

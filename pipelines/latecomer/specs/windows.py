@@ -20,7 +20,7 @@ WINDOW = ("window_start", "window_end")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Half-open windows of event time ``[start, start + size_us)``; `start` is a multiple of `slide_us` since the epoch."""
+    """Half-open windows of event time ``[start, start + size_us)``, one at each multiple of `slide_us`."""
 
     size_us: int
     slide_us: int
@@ -97,8 +97,8 @@ class Slack(TypedDict):
 def parse_slack(quality: Reader, strategy: Reader) -> Slack:
     """Read ``quality: {recall: 0.95}`` and ``strategy: {slack: 1 min}``.
 
-    A recall without a slack has the slack chosen for it; with both, the slack is constant and the recall is judged. Without
-    either the slack is 0 and nothing is promised.
+    A recall without a slack has the slack chosen for it; with both, the slack is constant and the recall is judged.
+    Without either the slack is 0 and nothing is promised.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Expressions of query files: parse a text, check its columns and types, render it as SQL.
 
-This module is the public face of the package. The syntax tree (:mod:`latecomer.specs.expressions.tree`) is the only form in
-which an expression travels; a user's text is never pasted into SQL.
+This module is the public face of the package. The syntax tree (:mod:`latecomer.specs.expressions.tree`) is the only
+form in which an expression travels; a user's text is never pasted into SQL.
 
 >>> from latecomer.specs import expressions as ex
 >>> condition = ex.parse("port = 53 and size > 1e3", source="query.yaml", key="where", aliases=("d",))
@@ -41,7 +41,8 @@ from latecomer.specs.expressions.tree import (
 from latecomer.specs.expressions.types import check_columns, check_types
 
 __all__ = [
-    "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList", "IsNull",
-    "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children", "columns",
-    "conjuncts", "literal_number", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk", "widen",
+    "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList",
+    "IsNull", "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children",
+    "columns", "conjuncts", "literal_number", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
+    "widen",
 ]  # fmt: skip

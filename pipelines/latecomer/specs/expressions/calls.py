@@ -1,6 +1,7 @@
 """Calls in expressions: names of functions, and numbers of arguments.
 
-sqlglot drops arguments that it has no place for (it parses ``mod(a, 2, 3)`` as ``a % 2``), so they are counted in the text.
+sqlglot drops arguments that it has no place for (it parses ``mod(a, 2, 3)`` as ``a % 2``), so they are counted in the
+text.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 OTHER_NAMES = {
-    "ceiling": "ceil", "power": "pow", "substring": "substr", "len": "length", "mean": "avg", "quantile_cont": "quantile",
-    "percentile_cont": "quantile",
+    "ceiling": "ceil", "power": "pow", "substring": "substr", "len": "length", "mean": "avg",
+    "quantile_cont": "quantile", "percentile_cont": "quantile",
 }  # fmt: skip
 """Other names of functions -> the names that query files use."""
 _EXAMPLES = {"quantile": "x, 0.9", "substr": "x, 1, 3", "count": ""}

@@ -1,9 +1,9 @@
 """Parse the expressions of query files.
 
 sqlglot parses a text, and its tree is translated node by node into the small tree of
-:mod:`latecomer.specs.expressions.tree`. A node without a translation is refused by its name. Only the small tree is ever
-rendered as SQL. A null operand gives null, and a null never matches. Arithmetic that overflows (whole numbers have 64 bits)
-or divides by zero gives null.
+:mod:`latecomer.specs.expressions.tree`. A node without a translation is refused by its name. Only the small tree is
+ever rendered as SQL. A null operand gives null, and a null never matches. Arithmetic that overflows (whole numbers have
+64 bits) or divides by zero gives null.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MOST_WORDS = 30
 MOST_DIGITS = 30
 """Most digits that ``round`` keeps."""
 SIMILARITY = 0.75
-"""Least similarity of two functions of which one may be meant by the other: ``sqr`` and ``sqrt``, not ``cast`` and ``least``."""
+"""Least similarity of a function to one that may be meant by it: ``sqr`` to ``sqrt``, but not ``cast`` to ``least``."""
 _NOT_AN_EXPRESSION = "is not an expression", "write, for example, left.port = 53 and right.port < 1024"
 _NOT_A_CALL = "is not a function call", "write, for example, avg(column)"
 
@@ -293,8 +293,8 @@ _REPETITIONS = {"abs": 3, "floor": 3, "ceil": 3, "within_distance": 2}
 def _count_parts(expr: Expr, known: dict[int, int]) -> int:
     """Return the length of an expression as Spark SQL, in parts.
 
-    `known` has the lengths of nodes by their identity. A node that occurs twice in the tree is counted once, so the time does
-    not grow with the length.
+    `known` has the lengths of nodes by their identity. A node that occurs twice in the tree is counted once, so the
+    time does not grow with the length.
     """
     if id(expr) in known:
         return known[id(expr)]

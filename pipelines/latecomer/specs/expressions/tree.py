@@ -34,8 +34,8 @@ class Column:
 class Literal:
     """A number, text, truth value or null.
 
-    Literals are equal where value and type are. Python holds 1, 1.0 and true to be equal, but results computed with them
-    differ in type.
+    Literals are equal where value and type are. Python holds 1, 1.0 and true to be equal, but results computed with
+    them differ in type.
     """
 
     value: Value
@@ -160,10 +160,10 @@ def widen(
 ) -> Expr:
     """Return the expression with casts of columns to wider types where the type matters, for Spark alone.
 
-    A column is cast to ``bigint`` where it is an operand of arithmetic, so that less overflows. That does not hold beside a
-    decimal: a ``bigint`` has 20 digits to Spark, which cuts off digits after the point where 38 have no room. A column is
-    cast to ``timestamp`` where it is compared: beside a timestamp without a zone, Spark would ignore the zone of an instant
-    in quotes.
+    A column is cast to ``bigint`` where it is an operand of arithmetic, so that less overflows. That does not hold
+    beside a decimal: a ``bigint`` has 20 digits to Spark, which cuts off digits after the point where 38 have no room.
+    A column is cast to ``timestamp`` where it is compared: beside a timestamp without a zone, Spark would ignore the
+    zone of an instant in quotes.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Check an expression against the streams' columns: they exist, and values of like types are compared and computed with.
+"""Check an expression against the streams' columns: they exist, and its operations have operands of like types.
 
-Types are ``number``, ``string``, ``bool``, ``timestamp``, ``date``, or the engine's own name of any other type, which compares
-with itself alone. None is the type of null, and of a column whose type is unknown.
+Types are ``number``, ``string``, ``bool``, ``timestamp``, ``date``, or the engine's own name of any other type, which
+compares with itself alone. None is the type of null, and of a column whose type is unknown.
 """
 
 from __future__ import annotations

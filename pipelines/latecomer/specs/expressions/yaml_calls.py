@@ -1,8 +1,9 @@
 """Quote calls with commas inside YAML's ``[...]`` and ``{...}``, so that YAML reads them as their author meant them.
 
-To YAML, ``{p90: quantile(delay, 0.9)}`` has two entries, because a comma ends a plain text there. Query files are full of
-calls. So before a file is read, a plain text that leaves a parenthesis open is put between quotes up to the end of the call.
-Texts without an open parenthesis, and texts outside ``[...]`` and ``{...}``, are left alone. Lines keep their numbers.
+To YAML, ``{p90: quantile(delay, 0.9)}`` has two entries, because a comma ends a plain text there. Query files are full
+of calls. So before a file is read, a plain text that leaves a parenthesis open is put between quotes up to the end of
+the call. Texts without an open parenthesis, and texts outside ``[...]`` and ``{...}``, are left alone. Lines keep their
+numbers.
 """
 
 from __future__ import annotations
