@@ -23,13 +23,13 @@ def main() -> None:
 
         for version in range(3):
             rows = spark.range(1000).selectExpr("id", "id % 7 k", "timestamp_micros(id) ts", "cast(id as string) s")
-            tables.append(rows, lake, "on_time", "warm", "warm", version)
-        rows = tables.read(spark, lake, "on_time", "warm").where("ts > timestamp'1970-01-01'")
+            tables.append(rows, lake.table("on_time", "warm"), "warm", version)
+        rows = tables.read(spark, lake.table("on_time", "warm")).where("ts > timestamp'1970-01-01'")
         running = rows.withColumn("m", F.max("id").over(Window.partitionBy("k").orderBy("id"))).persist()
         running.groupingSets([["k", "s"], ["k"]], "k", "s").agg(F.count("*"), F.max("m")).toArrow()
         small = spark.createDataFrame(pa.table({"k": [1, 2]}))
         joined = running.join(F.broadcast(small), "k").join(rows.select("id", F.col("s").alias("t")), "id")
-        tables.append(joined.select("id", "t"), lake, "corrections", "warm", "warm", 0)
+        tables.append(joined.select("id", "t"), lake.table("corrections", "warm"), "warm", 0)
         source = f"{folder}/in.parquet"
         rows.coalesce(1).write.parquet(source)
         read = spark.read.parquet(source).select("*", "_metadata.row_index", F.to_json(F.struct("id")).alias("j"))

@@ -8,7 +8,6 @@ import sys
 import pyarrow as pa
 import pytest
 from latecomer.jobs import exit_codes
-from latecomer.lake import delta
 from latecomer.lake.lake import Lake
 
 from tests.support.commands import call
@@ -92,7 +91,7 @@ def test_adapt_refuses_a_strategy_that_learns_nothing(tmp_path, query):
 @pytest.mark.parametrize("damage", ["cut", "gone", "log"])
 def test_a_damaged_table_is_named(tmp_path, damage):
     lake = Lake(tmp_path / "lake")
-    delta.append(lake, "ingest", "committed", pa.table({"seq_to": [1], "counts": ["{}"]}), "ingest", 0)
+    lake.table("ingest", "committed").append(pa.table({"seq_to": [1], "counts": ["{}"]}), "ingest", 0)
     place = tmp_path / "lake" / "ingest" / "committed"
     (file,) = place.glob("_delta_log/*.json" if damage == "log" else "*.parquet")
     if damage == "gone":

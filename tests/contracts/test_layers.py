@@ -163,7 +163,7 @@ def test_dag_files_import_nothing_heavy():
 
 
 def test_arrow_tables_reach_spark_in_one_way():
-    """`tables.handed` alone knows what Spark makes of empty chunks."""
+    """`tables.to_spark` alone knows what Spark makes of empty chunks."""
     for path in (PACKAGE / "spark").rglob("*.py"):
         calls = path.read_text(encoding="utf-8").count(".createDataFrame(")
         assert calls == (2 if path.name == "tables.py" else 0), path.name

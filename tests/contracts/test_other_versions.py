@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from latecomer.core.state import REMEDY, OtherVersion
-from latecomer.lake import delta, journal, state_json
+from latecomer.lake import journal, state_json
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.ledger.open_periods import open_ledger, restore_join, restore_window_accounts
@@ -94,9 +94,9 @@ def saved(tmp_path, **columns):
     counts = {"rows_read": 1, "on_time": 0, "late": 0}
     state = journal.RunState(0, 1, False, spec.fingerprint(), state_of(spec), counts)
     journal.save_state(lake, "q", state)
-    row = delta.read(lake, "state", "q").to_pylist()[0] | columns
+    row = lake.table("state", "q").read().to_pylist()[0] | columns
     row = {name: value for name, value in row.items() if value is not None}
-    delta.append(lake, "state", "q", pa.Table.from_pylist([row]), "run", 1)
+    lake.table("state", "q").append(pa.Table.from_pylist([row]), "run", 1)
     return lake, path, state
 
 
@@ -164,5 +164,5 @@ def test_a_plan_of_another_format_is_not_carried_out(tmp_path, monkeypatch):
 
 def test_plans_without_a_format_are_of_the_first(tmp_path):
     lake = Lake(tmp_path / "lake")
-    delta.append(lake, "journal", "q", pa.table({"number": [0], "plan": ['{"seq_to": 7}']}), "run", 0)
+    lake.table("journal", "q").append(pa.table({"number": [0], "plan": ['{"seq_to": 7}']}), "run", 0)
     assert journal.planned(lake, "q", "run", 0) == {"seq_to": 7}

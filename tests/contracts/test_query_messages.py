@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from latecomer.lake import delta, stream_schemas
+from latecomer.lake import stream_schemas
 from latecomer.lake.lake import Lake
 from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import load_query, parse_query
@@ -43,8 +43,8 @@ WRONG = [
 @pytest.fixture
 def lake(tmp_path) -> Lake:
     lake = Lake(tmp_path / "lake")
-    delta.append(lake, "events", "readings", ROWS, "ingest", 0)
-    delta.append(lake, "ingest", "committed", pa.table({"number": [0], "seq_to": [1]}), "ingest", 0)
+    lake.table("events", "readings").append(ROWS, "ingest", 0)
+    lake.table("ingest", "committed").append(pa.table({"number": [0], "seq_to": [1]}), "ingest", 0)
     return lake
 
 
@@ -70,7 +70,7 @@ def test_a_key_that_is_missing_has_the_line_of_the_typo():
 def test_run_finds_a_wrong_column_before_it_starts_spark_or_speaks_of_a_change(lake, tmp_path):
     path = tmp_path / "q.yaml"
     path.write_text((AGGREGATE + QUALITY).replace("[sensor]", "[senor]"))
-    delta.append(lake, "state", "q", pa.table({"fingerprint": ["another"]}), "run", 0)
+    lake.table("state", "q").append(pa.table({"fingerprint": ["another"]}), "run", 0)
     done = call("run", path, "--lake", lake.uri, timeout=100)
     assert done.returncode == 2 and done.stderr.startswith(f"{path}:5: group_by[0]: 'r.senor'"), done.stderr
-    assert "sensor" in done.stderr and not lake.exists("lease", "run-q")
+    assert "sensor" in done.stderr and not lake.table("lease", "run-q").exists()

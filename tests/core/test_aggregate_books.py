@@ -6,7 +6,6 @@ from collections import Counter
 import pandas as pd
 import pyarrow as pa
 import pytest
-from latecomer.lake import delta
 from latecomer.lake.lake import Lake
 from latecomer.ledger import window_ledger
 from latecomer.ledger.window_ledger import ledger
@@ -51,11 +50,11 @@ def written(folder, group, errors, published=10, kept=None):
     """So many windows of ten rows on time; some of them corrected, with these errors and one row more."""
     lake, spec = Lake(str(folder / "lake")), parse_query(QUERY.format(group))
     kept = kept or published
-    delta.append(lake, "on_time", "q", answers(group, range(kept), [10] * kept, revision=[0] * kept), "run", 0)
+    lake.table("on_time", "q").append(answers(group, range(kept), [10] * kept, revision=[0] * kept), "run", 0)
     if errors:
         n = len(errors)
         fixed = answers(group, range(n), [11] * n, revision=[1] * n, error=[float(e) for e in errors])
-        delta.append(lake, "corrections", "q", fixed, "repair", 0)
+        lake.table("corrections", "q").append(fixed, "repair", 0)
     return ledger(lake, spec, opened(published)).to_pylist()
 
 
@@ -91,8 +90,8 @@ def test_answers_that_are_gone_are_no_longer_there_after_repair(tmp_path):
 def test_a_window_that_was_first_answered_by_a_repair_is_off(tmp_path):
     """A group that only late rows have: no first answer at all."""
     lake, spec = Lake(str(tmp_path / "lake")), parse_query(QUERY.format("g"))
-    delta.append(lake, "on_time", "q", answers("g", [0], [10], revision=[0]), "run", 0)
-    delta.append(lake, "corrections", "q", answers("g", [1], [1], revision=[0], error=[math.inf]), "repair", 0)
+    lake.table("on_time", "q").append(answers("g", [0], [10], revision=[0]), "run", 0)
+    lake.table("corrections", "q").append(answers("g", [1], [1], revision=[0], error=[math.inf]), "repair", 0)
     [row] = ledger(lake, spec, opened(1)).to_pylist()
     assert (row["windows"], row["windows_off"], row["on_time"], row["expected"], row["missed"]) == (2, 1, 10, 11, 1)
 
@@ -128,7 +127,7 @@ def test_a_late_row_counts_in_the_periods_in_which_its_windows_end(tmp_path, siz
         "windows_to": [start + (count - 1) * slide + size for start, count in zip(starts, counts, strict=True)],
     }
     rows = {name: pa.array(values, pa.int64()).cast(TIME) for name, values in spans.items()}
-    delta.append(lake, "late", "q", pa.table({"seq": pa.array(range(len(starts)), pa.int64()), **rows}), "run", 0)
+    lake.table("late", "q").append(pa.table({"seq": pa.array(range(len(starts)), pa.int64()), **rows}), "run", 0)
     wanted = Counter(
         each
         for start, count in zip(starts, counts, strict=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from latecomer.jobs.status import status
-from latecomer.lake import delta, forget, journal
+from latecomer.lake import forget, journal
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import AREAS, Lake
 from latecomer.lake.lease import Lease
@@ -27,7 +27,7 @@ def lake(tmp_path) -> Lake:
     for query in ("q", "other"):
         for area in (*forget.OF_A_QUERY, "events", "quarantine"):
             if area != "state":
-                delta.append(lake, area, query, ROWS, "run", 0)
+                lake.table(area, query).append(ROWS, "run", 0)
         state = journal.RunState(0, 3, False, "f", {}, {"rows_read": 3, "on_time": 3, "late": 0})
         journal.save_state(lake, query, state)
     for writer in forget.WRITERS:
@@ -82,7 +82,9 @@ def test_killed_and_run_again(lake, point):
     killed = call("forget", "q", "--lake", lake.uri, "--yes", crash_at=point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (half,) = (
-        (each for each in status(lake)["queries"] if each["query"] == "q") if lake.exists("forgetting", "q") else [{}]
+        (each for each in status(lake)["queries"] if each["query"] == "q")
+        if lake.table("forgetting", "q").exists()
+        else [{}]
     )
     assert ("half forgotten" in half["problem"]) if half else left(lake, "q") <= {"events", "quarantine", "forgetting"}
     if half:
@@ -95,7 +97,7 @@ def test_killed_and_run_again(lake, point):
 
 
 def test_a_table_that_cannot_be_read_can_be_forgotten(lake):
-    for file in Path(lake.table("on_time", "q")).glob("*.parquet"):
+    for file in Path(lake.table("on_time", "q").uri).glob("*.parquet"):
         file.unlink()
     assert "on_time (damaged)" in call("forget", "q", "--lake", lake.uri).stderr
     assert call("forget", "q", "--lake", lake.uri, "--yes").returncode == 0

@@ -60,28 +60,28 @@ def test_a_table_that_is_replaced_is_vacuumed_every_so_many_versions(tmp_path, c
     """However many commits a caller makes before it tends the table; files of the last hour stay, older ones go."""
     lake, tended = Lake(tmp_path / "lake"), []
     for number in range(140):
-        delta.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
+        lake.table("state", "q").append(pa.table({"n": [number]}), "run", number)
         if number % commits == commits - 1:
-            tended += maintenance.tend(lake, [("state", "q")], commits)
+            tended += maintenance.compact_and_vacuum([lake.table("state", "q")], commits)
     assert len(tended) == 139 // maintenance.MANY_FILES
-    table = delta.open_table(lake, "state", "q")
+    table = lake.table("state", "q").open()
     assert table is not None and table.metadata().configuration == delta.REPLACED
-    assert delta.read(lake, "state", "q").to_pylist() == [{"n": 139}]
-    assert delta.last_version(lake, "state", "q", "run") == 139
+    assert lake.table("state", "q").read().to_pylist() == [{"n": 139}]
+    assert lake.table("state", "q").last_version("run") == 139
 
 
 def test_many_files_become_few_and_every_commit_is_remembered(tmp_path) -> None:
     lake = Lake(tmp_path / "lake")
     write_deltalake(
-        lake.table("journal", "q"), pa.table({"n": pa.array([], pa.int64())})
+        lake.table("journal", "q").uri, pa.table({"n": pa.array([], pa.int64())})
     )  # as an earlier version made it
     for number in range(maintenance.MANY_FILES):
-        delta.append(lake, "journal", "q", pa.table({"n": [number]}), "run", number)
-    assert maintenance.tend(lake, [("journal", "q"), ("late", "q")])
-    table = delta.open_table(lake, "journal", "q")
-    assert table is not None and len(table.file_uris()) == 1 and table.metadata().configuration == delta.TABLE
-    assert sorted(delta.read(lake, "journal", "q")["n"].to_pylist()) == list(range(maintenance.MANY_FILES))
-    assert not delta.append(lake, "journal", "q", pa.table({"n": [0]}), "run", maintenance.MANY_FILES - 1)
+        lake.table("journal", "q").append(pa.table({"n": [number]}), "run", number)
+    assert maintenance.compact_and_vacuum([lake.table("journal", "q"), lake.table("late", "q")])
+    table = lake.table("journal", "q").open()
+    assert table is not None and len(table.file_uris()) == 1 and table.metadata().configuration == delta.APPENDED
+    assert sorted(lake.table("journal", "q").read()["n"].to_pylist()) == list(range(maintenance.MANY_FILES))
+    assert not lake.table("journal", "q").append(pa.table({"n": [0]}), "run", maintenance.MANY_FILES - 1)
 
 
 def test_a_lease_that_cannot_be_given_back_hides_nothing(tmp_path, monkeypatch) -> None:
@@ -145,7 +145,7 @@ def test_a_holder_that_was_asleep_finds_that_it_was_replaced(tmp_path, monkeypat
         row = first._row(first._open())
         assert row is not None
         rows = pa.Table.from_pylist([row | {"holder": "host:1", "acquired": 0.0}])
-        write_deltalake(lake.table("lease", "run-q"), rows, mode="overwrite")
+        write_deltalake(lake.table("lease", "run-q").uri, rows, mode="overwrite")
         first.confirm()  # it was heard from just now
         monkeypatch.setattr(lease, "_clocks", lambda: (1e12, 1e12))
         with pytest.raises(LeaseLost, match="was taken over by host:1"):
@@ -162,7 +162,7 @@ def test_a_holder_that_loses_the_race_to_renew_finds_it_out(tmp_path, monkeypatc
         row = first._row(first._open())
         assert row is not None
         rows = pa.Table.from_pylist([row | {"holder": "host:1", "acquired": 0.0}])
-        write_deltalake(lake.table("lease", "run-q"), rows, mode="overwrite")
+        write_deltalake(lake.table("lease", "run-q").uri, rows, mode="overwrite")
         monkeypatch.setattr(lease, "RENEW_S", 3600)
         late.set()
         return False
@@ -194,18 +194,18 @@ def test_a_killed_holder_whose_parent_took_no_notice_is_gone(tmp_path) -> None:
 def test_tables_of_earlier_versions_get_the_properties_of_new_ones(tmp_path) -> None:
     lake = Lake(tmp_path / "lake")
     for area in ("state", "late"):
-        write_deltalake(lake.table(area, "q"), pa.table({"n": [0]}))
+        write_deltalake(lake.table(area, "q").uri, pa.table({"n": [0]}))
         for number in range(1, maintenance.MANY_FILES + 1):
-            delta.append(lake, area, "q", pa.table({"n": [number]}), "run", number)
-            maintenance.tend(lake, [(area, "q")])
-        table = delta.open_table(lake, area, "q")
+            lake.table(area, "q").append(pa.table({"n": [number]}), "run", number)
+            maintenance.compact_and_vacuum([lake.table(area, "q")])
+        table = lake.table(area, "q").open()
         assert table is not None and table.metadata().configuration == delta.properties(area)
-        assert delta.last_version(lake, area, "q", "run") == maintenance.MANY_FILES
+        assert lake.table(area, "q").last_version("run") == maintenance.MANY_FILES
 
 
 def test_a_view_knows_nothing_of_the_ledger_whose_tables_differ_by_kind(tmp_path, monkeypatch) -> None:
     lake, spec = Lake(tmp_path / "lake"), SimpleNamespace(name="q", kind="aggregate")
-    delta.append(lake, "ledger", "q", pa.table({"period_start": [1], "emission": [0]}), "run", 0)
+    lake.table("ledger", "q").append(pa.table({"period_start": [1], "emission": [0]}), "run", 0)
     monkeypatch.setattr(journal, "state_for", lambda lake, spec: None)
     with pytest.raises(KeyError, match="ledger"):
         result_views.view(lake, spec, "ledger")  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ def test_an_exported_file_can_be_read_by_others(tmp_path, suffix) -> None:
 def test_a_table_is_opened_from_a_checkpoint_of_the_last_ten_commits(tmp_path) -> None:
     lake = Lake(tmp_path / "lake")
     for number in range(25):
-        delta.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
+        lake.table("state", "q").append(pa.table({"n": [number]}), "run", number)
         with Lease(lake, "run-q"):
             pass
     for area, name in (("state", "q"), ("lease", "run-q")):
@@ -234,7 +234,7 @@ def test_a_table_is_opened_from_a_checkpoint_of_the_last_ten_commits(tmp_path) -
         checkpoints = sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet"))
         last = max(int(path.stem) for path in log.glob("*.json"))
         assert checkpoints and last - checkpoints[-1] < delta.CHECKPOINT_EVERY
-    assert delta.last_version(lake, "state", "q", "run") == 24
+    assert lake.table("state", "q").last_version("run") == 24
 
 
 def test_no_file_outlives_its_last_version(tmp_path, monkeypatch) -> None:
@@ -243,13 +243,13 @@ def test_no_file_outlives_its_last_version(tmp_path, monkeypatch) -> None:
         monkeypatch.setitem(delta.REPLACED, key, "interval 1 seconds")
     lake, versions = Lake(tmp_path / "lake"), 2 * maintenance.MANY_FILES
     for number in range(versions - 2):
-        delta.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
+        lake.table("state", "q").append(pa.table({"n": [number]}), "run", number)
     time.sleep(1.5)
     for number in range(versions - 2, versions + 1):
-        delta.append(lake, "state", "q", pa.table({"n": [number]}), "run", number)
-    assert maintenance.tend(lake, [("state", "q")])
+        lake.table("state", "q").append(pa.table({"n": [number]}), "run", number)
+    assert maintenance.compact_and_vacuum([lake.table("state", "q")])
     assert len(list((tmp_path / "lake" / "state" / "q").glob("*.parquet"))) <= 4
-    assert delta.read(lake, "state", "q").to_pylist() == [{"n": versions}]
+    assert lake.table("state", "q").read().to_pylist() == [{"n": versions}]
 
 
 def test_a_writer_that_was_asleep_between_looking_and_writing_adds_nothing(tmp_path, monkeypatch) -> None:
@@ -260,14 +260,14 @@ def test_a_writer_that_was_asleep_between_looking_and_writing_adds_nothing(tmp_p
 
         def asleep(*given, real=real, number=number, **named):
             monkeypatch.setattr(delta, "write_deltalake", real)
-            assert delta.append(lake, "late", "q", rows, "run", number)
+            assert lake.table("late", "q").append(rows, "run", number)
             return real(*given, **named)
 
         monkeypatch.setattr(delta, "write_deltalake", asleep)
         with pytest.raises((DeltaError, OSError)):
-            delta.append(lake, "late", "q", rows, "run", number)
-        assert delta.read(lake, "late", "q").num_rows == stored
-        assert not delta.append(lake, "late", "q", rows, "run", number)
+            lake.table("late", "q").append(rows, "run", number)
+        assert lake.table("late", "q").read().num_rows == stored
+        assert not lake.table("late", "q").append(rows, "run", number)
 
 
 @pytest.mark.parametrize(
@@ -283,4 +283,4 @@ def test_the_region_of_a_bucket_has_two_usual_names(monkeypatch, known, expected
         monkeypatch.delenv(name, raising=False)
     for name, value in known.items():
         monkeypatch.setenv(name, value)
-    assert Lake("s3://bucket/lake").storage_options["AWS_REGION"] == expected
+    assert Lake("s3://bucket/lake").delta_options["AWS_REGION"] == expected

@@ -43,7 +43,7 @@ def stored(folder, kind, **tables):
             {n: pa.array(v, pa.timestamp("us", tz="UTC") if "window" in n else None) for n, v in shape.items()}
         )
         for part in range(0, len(rows), 2):  # files of two rows
-            write_deltalake(lake.table(area, "q"), table.slice(part, 2), mode="append")
+            write_deltalake(lake.table(area, "q").uri, table.slice(part, 2), mode="append")
     return duplicates.stored(lake, spec, WITHIN)
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from latecomer.ingest import source_file
 from latecomer.ingest.source_file import look
-from latecomer.lake import delta, result_views
+from latecomer.lake import result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
@@ -262,7 +262,7 @@ def test_a_landing_folder_in_a_bucket_is_watched(store, tmp_path, monkeypatch):
     assert [tasks["ingest__by_stream"] for _, _, tasks in runs] == ["success", "skipped"], said[-3000:]
     assert {tasks[name] for _, _, tasks in runs for name in ("together", "ingest_a", "ingest_b")} == {"skipped"}
     expected = table.slice(0, 250).filter(pc.field("stream") == "a")  # into a local lake, whose Spark knows no bucket
-    kept = delta.read(Lake(str(project.lake)), "events", "a")
+    kept = Lake(str(project.lake)).table("events", "a").read()
     of_old = kept.filter(pc.field("source_seq").is_null())  # the file in a folder has no such column
     kept = kept.filter(pc.field("source_seq").is_valid())
     assert (kept.num_rows, of_old.num_rows) == (expected.num_rows, 1)
@@ -314,22 +314,22 @@ def test_of_two_processes_one_gets_the_lease(store):
 
 def test_commits_are_taken_back(store):
     lake, first = Lake(f"s3://{BUCKET}/taken/back"), pa.table({"v": [1, 2]})
-    delta.append(lake, "events", "a", first, "ingest", 0)
+    lake.table("events", "a").append(first, "ingest", 0)
     for stream in ("a", "b"):
-        delta.append(lake, "events", stream, pa.table({"v": [3], "oops": ["x"]}), "ingest", 1)
+        lake.table("events", stream).append(pa.table({"v": [3], "oops": ["x"]}), "ingest", 1)
     for _ in range(2):  # as one that is killed in between does it
         for stream in ("a", "b"):
-            delta.take_back(lake, "events", stream, "ingest", (1).__eq__)
-    assert lake.names("events") == ["a"] and delta.read(lake, "events", "a").equals(first)
-    delta.append(lake, "events", "b", first, "ingest", 2)
-    assert delta.read(lake, "events", "b").equals(first)
+            lake.table("events", stream).take_back("ingest", (1).__eq__)
+    assert lake.names("events") == ["a"] and lake.table("events", "a").read().equals(first)
+    lake.table("events", "b").append(first, "ingest", 2)
+    assert lake.table("events", "b").read().equals(first)
 
 
 def test_a_query_is_forgotten(store):
     lake, rows = Lake(f"s3://{BUCKET}/forgotten"), pa.table({"v": [1, 2]})
     for query in ("q", "other"):
         for area in ("on_time", "late", "journal", "state", "events"):
-            delta.append(lake, area, query, rows, "run", 0)
+            lake.table(area, query).append(rows, "run", 0)
     asked = commands.call("forget", "q", "--lake", lake.uri, timeout=100)
     assert asked.returncode == 2 and "on_time (2 rows)" in asked.stderr, asked.stderr
     killed = commands.call("forget", "q", "--lake", lake.uri, "--yes", crash_at="drop:log@2", timeout=100)
@@ -353,9 +353,9 @@ def test_a_held_lake_refuses_the_command(store, tmp_path):
 
 def test_an_unusable_store_is_one_line(store, monkeypatch):
     with pytest.raises(InputError, match=r"s3://no-such-bucket/lake.*check the bucket"):
-        Lake("s3://no-such-bucket/lake").exists("events", "a")
+        Lake("s3://no-such-bucket/lake").table("events", "a").exists()
     refused = commands.call("status", "--lake", "s3://no-such-bucket/lake", timeout=100)
     assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, refused.stderr
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(InputError, match="AWS_SECRET_ACCESS_KEY"):
-        Lake(LAKE).exists("events", "a")
+        Lake(LAKE).table("events", "a").exists()

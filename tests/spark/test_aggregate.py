@@ -16,7 +16,7 @@ from latecomer.core.aggregate.coverage import needed_coverage
 from latecomer.core.windows import group_sampling
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed
-from latecomer.lake import delta, result_views
+from latecomer.lake import result_views
 from latecomer.lake.lake import Lake
 from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
@@ -279,7 +279,7 @@ def test_a_late_null_leaves_the_error_of_the_rows_before_it(lake, tmp_path):
         row["window_start"].second: (row["rows"], row["w"]) for row in result_views.results(lake, spec).to_pylist()
     }
     assert found == {20: (10, 9.0), 30: (1, None), 50: (1, 5.0)}
-    stored = delta.read(lake, "corrections", "q").sort_by([("window_start", "ascending"), ("revision", "ascending")])
+    stored = lake.table("corrections", "q").read().sort_by([("window_start", "ascending"), ("revision", "ascending")])
     errors = list(zip(stored["rows"].to_pylist(), stored["error"].to_pylist(), strict=True))
     # the first answer, 1, is three of six values, then three of eight
     assert errors == [(6, 0.0), (8, 0.5 - 3 / 8), (10, 0.5 - 3 / 8), (1, math.inf)]
@@ -402,7 +402,7 @@ def test_an_answer_that_a_late_row_does_not_change_is_not_off(lake, tmp_path):
     )
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    [fixed] = delta.read(lake, "corrections", "q").to_pylist()
+    [fixed] = lake.table("corrections", "q").read().to_pylist()
     assert (fixed["rows"], fixed["p"], fixed["error"]) == (11, 4.6, 0.0)
 
 
@@ -502,7 +502,7 @@ def test_a_time_without_a_zone_is_repaired_and_keeps_its_type(tmp_path, spark, m
     )
     found = []
     for few in (200_000, 5):
-        monkeypatch.setattr(tables, "FEW_ROWS", few)
+        monkeypatch.setattr(tables, "DRIVER_LOCAL_ROWS", few)
         lake = Lake(tmp_path / f"lake{few}")
         load(lake, table, tmp_path)
         if few < 10:

@@ -7,7 +7,7 @@ from latecomer.lake import journal
 from latecomer.lake.lake import Lake
 from latecomer.spark import run as runs
 from latecomer.spark.adapt import adapt
-from latecomer.spark.prefetch import Ahead
+from latecomer.spark.prefetch import Prefetcher
 from latecomer.spark.run import run
 from latecomer.spark.stage import Batch
 from latecomer.spark.windows.stage import WindowedStage
@@ -45,7 +45,7 @@ def noted(found, what, begun):
 
 
 def without_looking_ahead(monkeypatch):
-    monkeypatch.setattr(Ahead, "follow", lambda *_: None)
+    monkeypatch.setattr(Prefetcher, "follow", lambda *_: None)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_what_was_not_begun_is_not_begun_after_an_error(filled, looks, monkeypat
         assert going_on.wait(60)
         raise OSError("the store was away")
 
-    close = Ahead.close
+    close = Prefetcher.close
 
     def closing(ahead):
         if ahead._waiting:
@@ -160,7 +160,7 @@ def test_what_was_not_begun_is_not_begun_after_an_error(filled, looks, monkeypat
 
     monkeypatch.setattr(WindowedStage, "scan", scan)
     monkeypatch.setattr(WindowedStage, "process", fails)
-    monkeypatch.setattr(Ahead, "close", closing)
+    monkeypatch.setattr(Prefetcher, "close", closing)
     with pytest.raises(OSError, match="the store was away"):
         run(filled("lake"), parse_query(QUERY), rows_per_batch=60)
     assert looks == [("scan", MAIN, 0), ("observe", MAIN, 0), ("scan", "micro-batch 1", 60)]

@@ -142,7 +142,7 @@ def test_what_a_backfill_answered_is_the_next_revision_and_audited_too(tmp_path,
     assert audited(lake, name)["success"]
     rewrite(lake, "backfill", name, lambda rows: rows.slice(1))
     for area in ("on_time", "corrections"):
-        if lake.exists(area, name):
+        if lake.table(area, name).exists():
             rewrite(lake, area, name, lambda rows: rows.slice(0, 0))
     assert not audited(lake, name)["success"]
 
@@ -153,7 +153,7 @@ def same(one, other):
 
 
 def rewrite(lake, area, name, change):
-    path = lake.table(area, name)
+    path = lake.table(area, name).uri
     rows = DeltaTable(path).to_pyarrow_dataset().to_table()
     write_deltalake(path, change(rows), mode="overwrite")
 
@@ -178,8 +178,8 @@ def changed(whole, folder, name, column):
     shutil.copytree(whole.uri, folder / "lake")
     lake, keys = Lake(folder / "lake"), [key for key in spec(name).result_keys if key != "rank"]
     replaced = set()
-    if lake.exists("corrections", name):
-        fixed = DeltaTable(lake.table("corrections", name)).to_pyarrow_dataset().to_table(columns=keys)
+    if lake.table("corrections", name).exists():
+        fixed = DeltaTable(lake.table("corrections", name).uri).to_pyarrow_dataset().to_table(columns=keys)
         replaced = {str(row) for row in fixed.to_pylist()}
 
     def change(rows):
@@ -231,8 +231,8 @@ def test_what_an_audit_found_wrong_stays_so_until_it_is_audited_again(whole, tmp
         assert "1 of 1 audited periods differ (2" in said and "should be" in said and "as of 2" in said
         assert "should be" in found.report.read_text()
         assert "FAILED" in status(lake, ["keyed"])["queries"][0]["last_check"]
-    shutil.rmtree(lake.table("on_time", "keyed"))
-    shutil.copytree(whole.table("on_time", "keyed"), lake.table("on_time", "keyed"))
+    shutil.rmtree(lake.table("on_time", "keyed").uri)
+    shutil.copytree(whole.table("on_time", "keyed"), lake.table("on_time", "keyed").uri)
     assert len(checks.check(lake, spec("keyed")).failures) == 1  # nobody has looked
     lines = []
     mended = checks.check(lake, spec("keyed"), audit=1, progress=lines.append)
@@ -323,7 +323,7 @@ def test_a_result_whose_type_cannot_hold_it_is_noticed(whole, tmp_path):
     shutil.copytree(whole.uri, tmp_path / "lake")
     lake = Lake(tmp_path / "lake")
     for area in ("on_time", "corrections"):
-        path = lake.table(area, "numbers")
+        path = lake.table(area, "numbers").uri
         rows = DeltaTable(path).to_pyarrow_dataset().to_table()
         place, column = rows.column_names.index("mean"), rows["mean"]
         whole_numbers = pc.cast(pc.floor(pc.cast(column, pa.float64())), pa.int64())

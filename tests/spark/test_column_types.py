@@ -141,7 +141,7 @@ def test_times_without_a_zone_are_compared_as_utc(lake, tmp_path):
     columns = {"event_ts": [1_000, 7_200_000_000, 14_400_000_001], "seen": pa.array(seen), "id": hours}
     for stream in "ab":
         load(lake, pa.table({"stream": [stream] * 3} | columns), tmp_path)
-    assert DeltaTable(lake.table("events", "a")).schema().to_arrow().field("seen").type.tz is None
+    assert DeltaTable(lake.table("events", "a").uri).schema().to_arrow().field("seen").type.tz is None
 
     def found(text):
         spec = parse_query(text)
@@ -187,5 +187,5 @@ def test_a_distance_that_rounds_to_the_radius_is_within(lake, tmp_path):
 
 def test_event_times_that_are_float32_are_read(lake, tmp_path):
     load(lake, pa.table({"stream": ["a"] * 2, "event_ts": pa.array([1_000, 2_000], pa.float32())}), tmp_path)
-    times = DeltaTable(lake.table("events", "a")).to_pyarrow_table()["event_ts"].cast(pa.int64())
+    times = DeltaTable(lake.table("events", "a").uri).to_pyarrow_table()["event_ts"].cast(pa.int64())
     assert sorted(times.to_pylist()) == [1_000, 2_000]

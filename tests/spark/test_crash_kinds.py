@@ -6,7 +6,8 @@ import signal
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from latecomer.lake import delta, journal, result_views
+from latecomer.lake import journal, result_views
+from latecomer.lake.delta import Table
 from latecomer.lake.lake import Lake
 from latecomer.quality import checks
 from latecomer.quality.checks import CheckOutcome, check
@@ -86,7 +87,7 @@ def test_a_check_finds_rows_that_are_gone_or_too_many(truths, tmp_path, kind):
     for area, name in (("on_time", "q"), ("corrections", "q"), ("late", "q"), ("events", "a")):
         lake = Lake(tmp_path / area)
         shutil.copytree(done, lake.uri)
-        table = delta.open_table(lake, area, name)
+        table = lake.table(area, name).open()
         column = "seq" if area in ("late", "events") else "published_seq"
         least = min(table.to_pyarrow_table(columns=[column])[column].to_pylist())
         table.delete(f"{column} = {least}")
@@ -95,8 +96,8 @@ def test_a_check_finds_rows_that_are_gone_or_too_many(truths, tmp_path, kind):
         assert ("expect_complete_after_repair" in found) == (area in ("on_time", "corrections")), (area, found)
     lake = Lake(tmp_path / "more")
     shutil.copytree(done, lake.uri)
-    rows = delta.read(lake, "on_time", "q").slice(0, 1)
-    write_deltalake(lake.table("on_time", "q"), rows, mode="append")
+    rows = lake.table("on_time", "q").read().slice(0, 1)
+    write_deltalake(lake.table("on_time", "q").uri, rows, mode="append")
     assert "expect_conservation" in " ".join(check(lake, spec).failures)
 
 
@@ -109,7 +110,7 @@ def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_pat
         lake, spec = Lake(tmp_path / kind), load_query(path)
         shutil.copytree(lakes["ran"], lake.uri)
         backfill(lake, spec, 1_000_000_000_000_000, 1_000_000_100_000_000)
-        assert not lake.exists("backfill", "q"), "no window there: nothing to keep"
+        assert not lake.table("backfill", "q").exists(), "no window there: nothing to keep"
         first = backfill(lake, spec, 1_699_999_000_000_000, 1_700_000_100_000_000)
         once = result_views.results(lake, spec)
         assert first.rows > 0
@@ -144,19 +145,19 @@ def test_what_is_learnt_while_a_run_is_at_work_holds_from_where_it_says(truths, 
     lake, spec = Lake(tmp_path / "lake"), load_query(path)
     shutil.copytree(lakes["ingested"], lake.uri)
     run(lake, spec, until_seq=19)
-    learn, append = adapting._learnt, delta.append
+    learn, append = adapting._learnt, Table.append
 
     def learnt(*given):
         run(lake, spec, until_seq=39)
         return learn(*given)
 
-    def appended(lake, area, *given):
-        if area == "parameters":  # a micro-batch that does not know of them yet
+    def appended(table, *given):
+        if table.area == "parameters":  # a micro-batch that does not know of them yet
             run(lake, spec, until_seq=46)
-        return append(lake, area, *given)
+        return append(table, *given)
 
     monkeypatch.setattr(adapting, "_learnt", learnt)
-    monkeypatch.setattr(delta, "append", appended)
+    monkeypatch.setattr(Table, "append", appended)
     begins, _ = adapt(lake, spec)
     monkeypatch.undo()
     assert begins == 47

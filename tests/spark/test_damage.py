@@ -10,7 +10,6 @@ from deltalake import DeltaTable, write_deltalake
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
 from latecomer.jobs.status import status
-from latecomer.lake import delta
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import forget, held
 from latecomer.lake.lake import Lake
@@ -66,7 +65,7 @@ def damaged(whole, folder, area, kind, change):
     name = "a" if area in ("events", "quarantine") else kind
     path = folder / "lake" / area / name
     if not (
-        whole.exists(area, name)
+        whole.table(area, name).exists()
         and (rows := DeltaTable(whole.table(area, name)).to_pyarrow_dataset().to_table()).num_rows
     ):
         return None
@@ -145,5 +144,5 @@ def test_the_backlog_is_of_the_streams_of_a_query(lake, tmp_path):
     ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
     run(lake, spec("topk"), until_seq=99)
     [found] = status(lake)["queries"]
-    rows = delta.read(lake, "events", "a", columns=["seq"])["seq"].to_numpy()
+    rows = lake.table("events", "a").read(columns=["seq"])["seq"].to_numpy()
     assert found["processed_to"] == 100 and 0 < found["backlog"] == int((rows >= 100).sum()) < 200

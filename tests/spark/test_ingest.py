@@ -20,7 +20,7 @@ from latecomer.ingest.find_files import digest
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
 from latecomer.ingest.source_file import look
-from latecomer.lake import delta, result_views
+from latecomer.lake import result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingest_log import committed_seq, quarantined, stream_totals
 from latecomer.spark.engine import tables
@@ -29,7 +29,7 @@ from tests.support import commands, events
 
 
 def rows_of(lake, stream):
-    return delta.read(lake, "events", stream).sort_by("seq").to_pylist()
+    return lake.table("events", stream).read().sort_by("seq").to_pylist()
 
 
 def test_order_is_by_arrival_then_file_then_position(lake, tmp_path):
@@ -70,11 +70,11 @@ def test_many_rows_are_ordered_in_pieces_as_a_whole(lake, tmp_path, monkeypatch,
     places = np.flatnonzero(event.is_valid())
     places = places[np.argsort(arrival[places], kind="stable")]
     for name in ("a", "b"):
-        own = delta.read(lake, "events", name).sort_by("seq")
+        own = lake.table("events", name).read().sort_by("seq")
         wanted = np.flatnonzero(stream[places] == name)
         assert np.array_equal(own["seq"].to_numpy(), wanted)
         assert np.array_equal(own["id"].to_numpy(), places[wanted])
-        kept_out = delta.read(lake, "quarantine", name)
+        kept_out = lake.table("quarantine", name).read()
         ids = [json.loads(raw)["id"] for raw in (kept_out["raw"].to_pylist() if kept_out else [])]
         assert sorted(ids) == [i for i in np.flatnonzero(~event.is_valid().to_numpy(False)) if stream[i] == name]
 
@@ -234,7 +234,7 @@ def test_files_with_more_bad_rows_than_allowed_are_refused(lake, tmp_path):
         f"The first is in {some[1]}, line 3: event time cannot be read: nonsense; mend or remove the files, or raise"
         in line
     )
-    assert stream_totals(lake) == {} and not lake.exists("quarantine", "s") and committed_seq(lake) == 0
+    assert stream_totals(lake) == {} and not lake.table("quarantine", "s").exists() and committed_seq(lake) == 0
     # of several streams each has its own share, and one that exceeds it holds up all of the call
     own = {"good": some[:1], "bad": some[1:]}
     with pytest.raises(InputError, match="stream bad: 1 of 4 rows"):
@@ -356,7 +356,7 @@ def test_whole_numbers_of_any_length_and_sign_order_rows(lake, tmp_path, column)
 def test_hundreds_of_small_files_are_as_one(lake, tmp_path, monkeypatch, few):
     """Of three formats and several sets of columns; every row has its file's name and place."""
     if not few:
-        monkeypatch.setattr(tables, "FEW_ROWS", 10)
+        monkeypatch.setattr(tables, "DRIVER_LOCAL_ROWS", 10)
     folder, wanted = tmp_path / "in", []
     folder.mkdir()
     for i in range(120):
@@ -457,7 +457,7 @@ def test_few_rows_of_long_text_are_not_brought_to_the_driver(lake, tmp_path, mon
     (tmp_path / "a.csv").write_text("event_ts,v\n" + "".join(f"{i},{'x' * 1000}\n" for i in range(50)) + "never,1\n")
     few = []
     monkeypatch.setattr(ingestion._Ingestion, "_write_few", lambda *_: few.append(True))
-    monkeypatch.setattr(tables, "FEW_BYTES", 50_000)
+    monkeypatch.setattr(tables, "DRIVER_LOCAL_BYTES", 50_000)
     assert ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s")).rows_ingested == {"s": 50}
     assert not few and len(rows_of(lake, "s")) == 50 and quarantined(lake, ["s"]) == 1
 
@@ -582,7 +582,7 @@ def test_other_files_after_a_kill_find_the_tables_as_they_were(lake, tmp_path):
         assert killed.returncode == -signal.SIGKILL and lake.names("events") == ["a", "b", "c"]
     ingest(lake, [str(tmp_path / "right.csv")], by)
     assert lake.names("events") == ["a", "b"]
-    found = {stream: delta.read(lake, "events", stream).sort_by("seq") for stream in ("a", "b")}
+    found = {stream: lake.table("events", stream).read().sort_by("seq") for stream in ("a", "b")}
     assert [(r["seq"], r["v"], r["w"]) for r in found["a"].to_pylist()] == [(0, 1, None), (1, None, 5)]
     assert "oops" not in found["a"].column_names + found["b"].column_names
     assert found["b"]["w"].to_pylist() == [6] and committed_seq(lake) == 3
@@ -611,7 +611,7 @@ def test_what_was_taken_back_is_ingested_when_it_comes_again(lake, tmp_path):
 @pytest.mark.parametrize("by_seq", [False, True])
 def test_streams_of_one_call_are_in_one_order_and_keep_their_own_types(lake, tmp_path, monkeypatch, many, by_seq):
     if many:
-        monkeypatch.setattr(tables, "FEW_ROWS", 0)
+        monkeypatch.setattr(tables, "DRIVER_LOCAL_ROWS", 0)
     order = "seq" if by_seq else "arrival_ts"
     (tmp_path / "views").mkdir()
     (tmp_path / "views" / "1.csv").write_text(f"event_ts,{order},value,odd name\n1,10,x,1\n2,30,,2\n")
@@ -630,7 +630,7 @@ def test_streams_of_one_call_are_in_one_order_and_keep_their_own_types(lake, tmp
         (4, "007", None),
     ]
     assert [(row["seq"], row["value"]) for row in buys] == [(1, 0.5), (3, 1.5), (5, 2.5)]
-    assert delta.read(lake, "quarantine", "views").to_pylist()[0]["file"] == str(tmp_path / "views" / "2.csv")
+    assert lake.table("quarantine", "views").read().to_pylist()[0]["file"] == str(tmp_path / "views" / "2.csv")
     more = "source_seq" if by_seq else None
     wanted = {"event_ts", "arrival_ts", "seq", "value", more} - {None}
     assert set(buys[0]) == wanted and set(views[0]) == wanted | {"odd_name"}

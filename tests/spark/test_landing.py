@@ -12,7 +12,7 @@ import pytest
 from latecomer.ingest import ingest as ingesting
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
-from latecomer.lake import delta, result_views
+from latecomer.lake import result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingest_log import committed_seq
 from latecomer.lake.lake import Lake
@@ -26,7 +26,7 @@ from latecomer.specs.loading import parse_query
 def either_way(request, monkeypatch):
     """Both ways in which rows are written: from the driver, and by Spark."""
     if request.param == "many rows":
-        monkeypatch.setattr(tables, "FEW_ROWS", 0)
+        monkeypatch.setattr(tables, "DRIVER_LOCAL_ROWS", 0)
 
 
 def put(lake, path, content, **options):
@@ -35,17 +35,17 @@ def put(lake, path, content, **options):
 
 
 def rows_of(lake, stream="s"):
-    return delta.read(lake, "events", stream).sort_by("seq").to_pylist()
+    return lake.table("events", stream).read().sort_by("seq").to_pylist()
 
 
 def type_of(lake, stream, column):
-    return str(delta.shape(lake, "events", stream).field(column).type)
+    return str(lake.table("events", stream).schema().field(column).type)
 
 
 def test_a_header_over_two_lines_after_blank_ones(lake, tmp_path):
     done = put(lake, tmp_path / "a.csv", '\n\nevent_ts,"Amount\n(EUR)"\n\n1,2\nx,3\n')
     assert done.rows_ingested == {"s": 1} and rows_of(lake)[0]["Amount__EUR_"] == 2
-    assert [row["line"] for row in delta.read(lake, "quarantine", "s").to_pylist()] == [7]
+    assert [row["line"] for row in lake.table("quarantine", "s").read().to_pylist()] == [7]
 
 
 @pytest.mark.parametrize("other", ["text", "number"])
@@ -88,7 +88,7 @@ def test_columns_that_only_case_tells_apart_are_refused_before_anything_is_writt
     for _ in range(2):
         with pytest.raises(InputError, match=says):
             put(lake, tmp_path / "b.csv", f"{header}\n2,3{',4' * (header.count(',') - 1)}\n")
-        assert delta.last_version(lake, "ingest", "journal", "ingest") == 0 and committed_seq(lake) == 1
+        assert lake.table("ingest", "journal").last_version("ingest") == 0 and committed_seq(lake) == 1
     assert put(lake, tmp_path / "c.csv", "event_ts,Temp\n2,3\n").rows_ingested == {"s": 1}
     assert [row["Temp"] for row in rows_of(lake)] == [1, 3]
 
@@ -328,14 +328,14 @@ def test_parquet_files_of_one_call_that_disagree_are_both_named(lake, tmp_path):
         pq.write_table(pa.table({"event_ts": [1, 2], "v": values, "name": [name] * 2}), tmp_path / f"{name}.parquet")
     with pytest.raises(InputError, match=r"c\.parquet: column v: is string, and .* in .*[ab]\.parquet"):
         ingest(lake, [str(tmp_path / f"{name}.parquet") for name in "abc"], IngestOptions(stream="s"))
-    assert not lake.exists("ingest", "committed")
+    assert not lake.table("ingest", "committed").exists()
 
 
 def test_nanoseconds_before_1970_are_rounded_down(lake, tmp_path):
     moments = pa.array([-1, -1000, -1001, 1999], pa.timestamp("ns"))
     pq.write_table(pa.table({"event_ts": moments, "at": moments}), tmp_path / "a.parquet")
     ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
-    rows = delta.read(lake, "events", "s").sort_by("seq")
+    rows = lake.table("events", "s").read().sort_by("seq")
     assert rows["event_ts"].cast(pa.int64()).to_pylist() == [-1, -1, -2, 1]
 
 
@@ -388,7 +388,7 @@ def test_whole_numbers_beside_doubles_of_another_file_are_not_rounded(lake, tmp_
             InputError, match=r"column id: is decimal\(.*and double in|column id: is double, and decimal"
         ):
             ingest(lake, [files[name] for name in order], IngestOptions(stream="s"))
-    assert not lake.exists("ingest", "committed")
+    assert not lake.table("ingest", "committed").exists()
     ingest(lake, [files["few"], files["gaps"]], IngestOptions(stream="s"))
     assert sorted(row["id"] or 0 for row in rows_of(lake)) == [0, 1, 7, 8]
 
@@ -410,7 +410,7 @@ def test_objects_on_one_line_and_what_stands_beside_them(lake, tmp_path):
     lines = '{"event_ts": 1, "v": 1}{"event_ts": 2, "v": 2}\n{"event_ts": 3, "v": 3} {"event_ts": 4\n{"event_ts": 5}x\n'
     done = put(lake, tmp_path / "a.json", lines)
     assert done.rows_read == 4 and [row["v"] for row in rows_of(lake)] == [1, 2]
-    kept_out = delta.read(lake, "quarantine", "s").to_pylist()
+    kept_out = lake.table("quarantine", "s").read().to_pylist()
     assert sorted((row["line"], row["reason"]) for row in kept_out) == [
         (2, "has something beside its object"),
         (3, "has something beside its object"),
@@ -445,7 +445,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_comes_in_once(lake,
     with pytest.raises(InputError, match=rf"a\.csv: {said}"):
         put(lake, path, "event_ts\n1\n")
     monkeypatch.undo()
-    assert not lake.exists("ingest", "committed")
+    assert not lake.table("ingest", "committed").exists()
     assert put(lake, path, "event_ts\n1\n2\n").rows_ingested == {"s": 2}
 
 
@@ -614,4 +614,4 @@ def test_event_times_that_are_not_whole_are_not_rounded(lake, tmp_path):
     pq.write_table(pa.table({"event_ts": [1_704_067_200.25, 5.0, float("nan"), 1e300]}), tmp_path / "a.parquet")
     done = ingest(lake, [str(tmp_path / "a.parquet")], IngestOptions(stream="s"))
     assert done.rows_ingested == {"s": 1} and done.rows_quarantined == {"s": 3}
-    assert delta.read(lake, "quarantine", "s").sort_by("line")["raw"][0].as_py() == '{"event_ts":1.70406720025E9}'
+    assert lake.table("quarantine", "s").read().sort_by("line")["raw"][0].as_py() == '{"event_ts":1.70406720025E9}'

@@ -35,7 +35,7 @@ def asleep(lake, monkeypatch):
             if reached == point:
                 monkeypatch.setattr(crash_points, "point", lambda _: None)
                 row = {"holder": "host:1", "place": "", "pid": 1, "started": 0.0, "acquired": 0.0, "renewed": 0.0}
-                write_deltalake(lake.table("lease", name), pa.Table.from_pylist([row]), mode="overwrite")
+                write_deltalake(lake.table("lease", name).uri, pa.Table.from_pylist([row]), mode="overwrite")
                 monkeypatch.setattr(lease, "_clocks", lambda: (1e12, 1e12))
 
         monkeypatch.setattr(crash_points, "point", meanwhile)
@@ -74,7 +74,7 @@ def test_a_commit_that_another_made_meanwhile_is_refused_by_name(lake, loaded, a
     real = delta.write_deltalake
 
     def overtaken(table, *given, **named):
-        if table == lake.table("on_time", "q"):
+        if table == lake.table("on_time", "q").uri:
             monkeypatch.setattr(delta, "write_deltalake", real)
             crash_points.point("test:write")
             real(table, *given, **named)
@@ -98,21 +98,21 @@ def test_repair_plans_nothing_more(lake, loaded, asleep, monkeypatch):
     asleep("test:planned", "repair-q")
     with pytest.raises(LeaseLost, match="host:1"):
         repair(lake, loaded, flush=True)
-    assert real(lake, "q", "repair", 0) is None and not lake.exists("corrections", "q")
+    assert real(lake, "q", "repair", 0) is None and not lake.table("corrections", "q").exists()
 
 
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize(("point", "written"), [("ingest:planned", 0), ("ingest:events", 1)])
 def test_ingest_writes_no_further_table(lake, tmp_path, spark, asleep, monkeypatch, point, written, few):
     if not few:
-        monkeypatch.setattr("latecomer.spark.engine.tables.FEW_ROWS", 10)
+        monkeypatch.setattr("latecomer.spark.engine.tables.DRIVER_LOCAL_ROWS", 10)
         monkeypatch.setattr("latecomer.ingest.ingest._WRITERS", 1)
     path = events.write(events.disordered(5, rows=50), tmp_path / "in.parquet")
     asleep(point, "ingest")
     with pytest.raises(LeaseLost, match="host:1"):
         ingest(lake, [path], IngestOptions(by="stream"))
     assert committed_seq(lake) == 0
-    assert sum(delta.read(lake, "events", name) is not None for name in ("a", "b")) == written
+    assert sum(lake.table("events", name).read() is not None for name in ("a", "b")) == written
 
 
 def test_a_run_that_waited_for_its_turn_goes_on_from_there(lake, tmp_path, spark, monkeypatch):

@@ -15,7 +15,7 @@ from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
 from latecomer.jobs import membership_lookup as elements
 from latecomer.jobs.explain.explain import explain
-from latecomer.lake import delta, result_views
+from latecomer.lake import result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.ledger import ledger as books
@@ -292,4 +292,4 @@ def test_a_late_row_without_an_element_is_not_registered(lake, tmp_path):
     load(lake, table, tmp_path)
     spec = parse_query("name: q\nkind: membership\nstreams: {a: a, b: b}\nelement: x\nwindow: 10 s\n")
     run(lake, spec, flush=True)
-    assert delta.read(lake, "late", "q")["seq"].to_pylist() == [6]
+    assert lake.table("late", "q").read()["seq"].to_pylist() == [6]

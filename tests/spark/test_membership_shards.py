@@ -22,6 +22,7 @@ from latecomer.spark.membership import stage as membership
 from latecomer.spark.membership.filters import Filters, all_bits, filled, packed, passing
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.spark.stage import StageCache
 from latecomer.specs.loading import parse_query
 
 from tests.spark.test_membership import OWN, SAME, data, expected, found, query, sets
@@ -54,7 +55,7 @@ def split(monkeypatch):
 
 @pytest.mark.parametrize(("window", "few"), [(SAME, True), (SAME, False), (OWN, False)])
 def test_split_windows_answer_as_whole_ones(tmp_path, spark, monkeypatch, split, window, few):
-    monkeypatch.setattr(membership, "expects_few", lambda spark: few)
+    monkeypatch.setattr(membership, "is_driver_local", lambda spark: few)
     table, spec = data(7), query(window=window)
     tables = whole_and_cut(tmp_path, table, spec, (70,), stop=90)
     assert max(max(filters.shards.values(), default=1) for filters in split) >= 3
@@ -213,7 +214,7 @@ def test_three_streams_any_plan_any_cut(tmp_path, spark, monkeypatch, split):
     first = None
     for name, turns in {"driver": [True], "turns": [False, True]}.items():
         turn = cycle(turns)
-        monkeypatch.setattr(membership, "expects_few", lambda spark, turn=turn: next(turn))
+        monkeypatch.setattr(membership, "is_driver_local", lambda spark, turn=turn: next(turn))
         folder = tmp_path / name
         folder.mkdir()
         tables = whole_and_cut(folder, table, spec, (), 100 if name == "driver" else 70)
@@ -246,10 +247,11 @@ ELEMENTS = {
 @pytest.mark.parametrize(("name", "few"), [("mcf", False), ("mcf", True), ("bloom", True), ("one_filter", False)])
 def test_every_type_of_element(spark, monkeypatch, split, name, few):
     """What is in both streams is confirmed, whatever its type; zero has two signs and is one element."""
-    monkeypatch.setattr(membership, "expects_few", lambda spark: few)
+    monkeypatch.setattr(membership, "is_driver_local", lambda spark: few)
     for kind, (both, single) in ELEMENTS.items():
         stage = object.__new__(membership.MembershipStage)
         stage.spec, stage.spark, stage.extras = query(name), spark, {}
+        stage.cache = StageCache(spark)
         stage.__dict__ |= {"kind": kind, "side_of": [0, 1], "grid": Grid(4_000_000, 2_000_000)}
         sides = [(both + single) * 3, [-x if kind == "double" and x == 0 else x for x in both]]
         roles = [spark.createDataFrame([(5, x) for x in side], f"_m bigint, element {kind}") for side in sides]

@@ -30,7 +30,7 @@ QUERIES = {
 )
 def test_rows_between_far_apart_late_ones_are_not_read(lake, tmp_path, monkeypatch, kind, planned):
     if planned == "many":
-        monkeypatch.setattr(tables, "FEW_ROWS", 0)
+        monkeypatch.setattr(tables, "DRIVER_LOCAL_ROWS", 0)
     rng = np.random.default_rng(3)
     times = START + np.arange(ROWS) * HOUR
     times = np.append(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyspark
-from latecomer.lake import delta
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine.query_columns import sql
 from latecomer.spark.engine.session import QUICK_ROWS, java_options, session, settings
@@ -58,7 +57,7 @@ def test_times_do_not_depend_on_the_zone_of_a_deployment(tmp_path):
     subprocess.run(
         [*command, "--timezone", "UTC"], capture_output=True, text=True, check=True, cwd=tmp_path, env=env, timeout=120
     )
-    (row,) = delta.read(Lake(tmp_path / "lake"), "events", "s").to_pylist()
+    (row,) = Lake(tmp_path / "lake").table("events", "s").read().to_pylist()
     assert [row[name].isoformat() for name in ("event_ts", "at")] == [
         "2024-06-01T12:00:00+00:00",
         "2024-06-01T00:30:00+00:00",

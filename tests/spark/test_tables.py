@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
-from latecomer.lake import delta
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.tuning import tune
@@ -38,7 +37,7 @@ def test_events_inside_bounds(spark, lake, tmp_path, monkeypatch, how):
     """Statistics of event times are cut to milliseconds: rows in between must not be missed."""
     seq, time = many_files(lake, tmp_path)
     monkeypatch.setattr(tables, "MOST_FILES", 0 if how == "delta" else 32)
-    monkeypatch.setattr(tables, "FEW_BYTES", 5_000 if how == "wide" else 256 << 20)
+    monkeypatch.setattr(tables, "DRIVER_LOCAL_BYTES", 5_000 if how == "wide" else 256 << 20)
     tune(spark, 1 if how in ("few", "wide") else 1 << 40)
     rng = np.random.default_rng(4)
     bounds = [(0, 600, None, None), (590, 999, None, None), (600, 700, None, None), (None, None, int(time.max()), None)]
@@ -50,7 +49,7 @@ def test_events_inside_bounds(spark, lake, tmp_path, monkeypatch, how):
         wanted = (seq >= (first or 0)) & (seq < (end or 600)) & (time >= (low or 0)) & (time <= (high or 1 << 60))
         assert sorted(found["seq"].to_pylist()) == seq[wanted].tolist(), (first, end, low, high)
         assert found.column_names == ["seq", "event_ts", "arrival_ts"]
-    assert tables.shape(spark, lake, "a").dtypes == tables.read(spark, lake, "events", "a").dtypes
+    assert tables.no_events(spark, lake, "a").dtypes == tables.read(spark, lake.table("events", "a")).dtypes
 
 
 def test_results_wider_than_the_driver_may_take_are_written_by_spark(lake, tmp_path):
@@ -70,7 +69,7 @@ def test_results_wider_than_the_driver_may_take_are_written_by_spark(lake, tmp_p
         env=os.environ | {"SPARK_CONF_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = delta.read(lake, "on_time", "wide")
+    found = lake.table("on_time", "wide").read()
     assert found.num_rows == rows
     assert set(found["other"].to_pylist()) == {"x" * 2_000}
 
@@ -84,7 +83,7 @@ def test_a_place_whose_name_looks_like_a_pattern(spark, tmp_path):
 
 def test_what_only_delta_can_read_is_read_by_delta(spark, lake, tmp_path):
     seq, _ = many_files(lake, tmp_path)
-    place = f"delta.`{lake.spark_path('events', 'a')}`"
+    place = f"delta.`{lake.table('events', 'a').spark_path}`"
     spark.sql(f"alter table {place} set tblproperties ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"delete from {place} where seq % 10 = 3")
     tune(spark, 1 << 40)
@@ -108,14 +107,14 @@ def test_bounds_are_constants_only_of_code_that_is_next_to_the_scan(spark, lake,
         rows = tables.events(spark, lake, "a", seq_from=first, seq_to=first + 100)
         return cut(rows).groupBy((F.unix_micros("event_ts") % 7).alias("k")).agg(F.sum("seq"), F.count("*"))
 
-    one, other = (generated(counted(first, tables.compiled_once)) for first in (0, 137))
+    one, other = (generated(counted(first, tables.codegen_barrier)) for first in (0, 137))
     assert sum(a != b for a, b in zip(one, other, strict=True)) == 1
     assert all("doAggregate" not in a for a, b in zip(one, other, strict=True) if a != b)
     fused, moved = (generated(counted(first, lambda rows: rows)) for first in (0, 137))
     assert any("doAggregate" in a for a, b in zip(fused, moved, strict=True) if a != b), "why it is done"
-    found = counted(137, tables.compiled_once).collect()
+    found = counted(137, tables.codegen_barrier).collect()
     assert sum(row[2] for row in found) == 100 and sum(row[1] for row in found) == sum(range(137, 237))
-    assert tables.compiled_once(spark.range(0, 100, 1, 5)).rdd.getNumPartitions() == 5
+    assert tables.codegen_barrier(spark.range(0, 100, 1, 5)).rdd.getNumPartitions() == 5
     tune(spark, 1 << 40)
 
 
@@ -137,9 +136,9 @@ def test_an_expression_over_distinct_rows_is_that_over_all(spark):
             table = pa.table({name: columns[name] for name in names})
             sql = f"pmod(xxhash64({', '.join(f'`{name}`' for name in names)}), 7)"
             wanted = spark.createDataFrame(table).selectExpr(f"{sql} as x").toArrow()["x"].to_numpy()
-            found = tables.computed(spark, pa.concat_tables([table.slice(0, 1000), table.slice(1000)]), sql)
+            found = tables.evaluate(spark, pa.concat_tables([table.slice(0, 1000), table.slice(1000)]), sql)
             assert found.dtype == np.int32 and np.array_equal(found, wanted), names
-    assert len(tables.computed(spark, table.slice(0, 0), sql)) == 0
+    assert len(tables.evaluate(spark, table.slice(0, 0), sql)) == 0
 
 
 @pytest.mark.parametrize("sizes", [(2, 0, 0, 3), (0, 0, 3, 0, 2), (0, 0, 0), (0, 3), (1,) * 40])
@@ -147,13 +146,13 @@ def test_all_chunks_are_handed_over(spark, sizes):
     """Spark stops at two empty chunks."""
     ends = np.cumsum((0, *sizes)).tolist()
     chunks = [pa.table({"seq": pa.array(range(low, high), pa.int64())}) for low, high in itertools.pairwise(ends)]
-    found = tables.handed(spark, pa.concat_tables(chunks)).toArrow()
+    found = tables.to_spark(spark, pa.concat_tables(chunks)).toArrow()
     assert sorted(found["seq"].to_pylist()) == list(range(sum(sizes)))
 
 
 def test_no_rows_are_handed_over_whatever_their_columns(spark):
     shape = pa.schema([("seq", pa.int64()), ("tags", pa.list_(pa.string())), ("at", pa.timestamp("us", "UTC"))])
-    found = tables.handed(spark, pa.Table.from_batches([], shape))
+    found = tables.to_spark(spark, pa.Table.from_batches([], shape))
     assert found.count() == 0 and [kind for _, kind in found.dtypes] == ["bigint", "array<string>", "timestamp"]
 
 

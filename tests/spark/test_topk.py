@@ -8,7 +8,8 @@ import pytest
 from latecomer.core.windows import group_sampling
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed
-from latecomer.lake import delta, result_views
+from latecomer.lake import result_views
+from latecomer.lake.delta import Table
 from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
@@ -125,8 +126,8 @@ def test_few_late_rows_whose_corrections_may_be_many_are_answered_once(lake, tmp
     table, spec, brought = data(3), query("min_topk", k, ""), list[str]()
     load(lake, table, tmp_path)
     run(lake, spec, flush=True)
-    append = delta.append
-    monkeypatch.setattr(delta, "append", lambda lake, area, *more: brought.append(area) or append(lake, area, *more))
+    append = Table.append
+    monkeypatch.setattr(Table, "append", lambda table, *more: brought.append(table.area) or append(table, *more))
     repair(lake, spec, flush=True)
     assert ("corrections" in brought) == here
     assert found(result_views.results(lake, spec), spec) == answers(expected(table, spec).final, spec)

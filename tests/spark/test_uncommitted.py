@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
-from latecomer.lake import delta, result_views
+from latecomer.lake import result_views
 from latecomer.lake.ingest_log import columns, open_events
 from latecomer.quality.checks import check
 from latecomer.spark.engine import tables
@@ -48,7 +48,7 @@ def test_columns_of_an_ingestion_that_never_counted_reach_no_query(lake, tmp_pat
     ingest(lake, [str(tmp_path / "a.csv")], of_s)
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
     assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
-    assert "extra" in delta.shape(lake, "events", "s").names and "extra" not in columns(lake, "s").names
+    assert "extra" in lake.table("events", "s").schema().names and "extra" not in columns(lake, "s").names
     run(lake, query)
     assert not {"extra", "code"} & set(result_views.results(lake, query).column_names)
     ingest(lake, [str(tmp_path / "other.csv")], of_s)
@@ -82,7 +82,7 @@ def test_spark_reads_the_stream_as_it_was_committed(lake, tmp_path, spark, few, 
     ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
     assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
-    monkeypatch.setattr(tables, "expects_few", lambda session: few)
+    monkeypatch.setattr(tables, "is_driver_local", lambda session: few)
     monkeypatch.setattr(tables, "MOST_FILES", 0)  # Delta's own reader
     found = tables.events(spark, lake, "s")
     assert found.columns == ["seq", "event_ts", "arrival_ts", "v"] and found.count() == 30
@@ -93,11 +93,11 @@ def test_a_version_before_a_killed_ingestion_is_read_however_old_it_is(lake, tmp
     (tmp_path / "a.csv").write_text(minutes(0, 30, "v"))
     (tmp_path / "killed.csv").write_text(minutes(30, 40, "v"))
     ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
-    for log in Path(lake.table("events", "s"), "_delta_log").iterdir():
+    for log in Path(lake.table("events", "s").uri, "_delta_log").iterdir():
         os.utime(log, (time.time() - 20 * 86_400,) * 2)
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
     assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
-    monkeypatch.setattr(tables, "expects_few", lambda session: False)
+    monkeypatch.setattr(tables, "is_driver_local", lambda session: False)
     monkeypatch.setattr(tables, "_of_files", lambda *given: None)
     assert tables.events(spark, lake, "s").count() == 30
 
@@ -106,7 +106,7 @@ def test_a_version_before_a_killed_ingestion_is_read_however_old_it_is(lake, tmp
 def test_what_wakes_up_when_its_ingestion_was_taken_back_is_never_seen(lake, tmp_path, spark, few, monkeypatch):
     """It was asleep before its second table; meanwhile another took it back, and other content was committed to the first."""
     if not few:
-        monkeypatch.setattr("latecomer.spark.engine.tables.FEW_ROWS", 10)
+        monkeypatch.setattr("latecomer.spark.engine.tables.DRIVER_LOCAL_ROWS", 10)
     for name, first, end in (("old", 0, 30), ("asleep", 30, 60), ("other", 60, 90), ("last", 90, 120)):
         (tmp_path / f"{name}.csv").write_text(minutes(first, end, "v"))
 
@@ -116,7 +116,7 @@ def test_what_wakes_up_when_its_ingestion_was_taken_back_is_never_seen(lake, tmp
     assert in_gateway.call(spark, *map(str, command), crash_at="ingest:planned").returncode == -signal.SIGKILL
     ingest(lake, [str(tmp_path / "other.csv")], IngestOptions(stream="s"))
     late = open_events(lake, "t").to_pyarrow_table().append_column("woke", pa.array([1] * 30))
-    assert delta.append(lake, "events", "t", late, "ingest", 2)  # the number of what was planned and taken back
+    assert lake.table("events", "t").append(late, "ingest", 2)  # the number of what was planned and taken back
     assert open_events(lake, "t").to_pyarrow_table().num_rows == 30 and "woke" not in columns(lake, "t").names
     assert tables.events(spark, lake, "t").count() == 30
     ingest(lake, [str(tmp_path / "last.csv")], IngestOptions(stream="t"))

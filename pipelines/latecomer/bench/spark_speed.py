@@ -138,7 +138,7 @@ def _turn(kind: str, lake: Lake, number: int, *, alone: bool) -> dict[str, float
 def _stream_aggregate(spark: SparkSession, lake: Lake) -> None:
     from pyspark.sql import functions as F
 
-    events = spark.readStream.format("delta").load(lake.spark_path("events", "a"))
+    events = spark.readStream.format("delta").load(lake.table("events", "a").spark_path)
     late = events.withWatermark("event_ts", "1 second")
     sums = late.groupBy(F.window("event_ts", "10 seconds", "2 seconds")).agg(F.sum("value").alias("total"))
     _stream(sums, lake)
@@ -149,7 +149,7 @@ def _stream_join(spark: SparkSession, lake: Lake) -> None:
 
     sides = []
     for name, stream in (("l", "a"), ("r", "b")):
-        events = spark.readStream.format("delta").load(lake.spark_path("events", stream))
+        events = spark.readStream.format("delta").load(lake.table("events", stream).spark_path)
         columns = [F.col(c).alias(f"{name}_{c}") for c in ("seq", "event_ts", "value", "key")]
         sides.append(events.select(*columns).withWatermark(f"{name}_event_ts", "1 second"))
     near = "l_key = r_key and l_event_ts between r_event_ts - interval 1 second and r_event_ts + interval 1 second"
@@ -176,7 +176,7 @@ def _window_function(spark: SparkSession, lake: Lake) -> None:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    events = spark.read.format("delta").load(lake.spark_path("events", "a"))
+    events = spark.read.format("delta").load(lake.table("events", "a").spark_path)
     start = F.window("event_ts", "10 seconds").start
     order = Window.partitionBy("w").orderBy(F.col("value").desc(), "event_ts", "seq")
     best = events.withColumn("w", start).withColumn("rank", F.row_number().over(order)).where("rank <= 5")
@@ -185,7 +185,7 @@ def _window_function(spark: SparkSession, lake: Lake) -> None:
 
 def _floor(spark: SparkSession, lake: Lake, streams: list[str], query: str) -> None:
     for stream in streams:
-        events = spark.read.format("delta").load(lake.spark_path("events", stream))
+        events = spark.read.format("delta").load(lake.table("events", stream).spark_path)
         events.select("seq", "event_ts", "value", "key").write.format("noop").mode("overwrite").save()
-    results = spark.read.format("delta").load(lake.spark_path("on_time", query))
+    results = spark.read.format("delta").load(lake.table("on_time", query).spark_path)
     results.write.format("delta").mode("overwrite").save(f"{lake.uri}/_bench/copy")

@@ -41,12 +41,12 @@ from latecomer.ingest.known_files import (
 from latecomer.ingest.options import IngestOptions
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import Staging
-from latecomer.lake import crash_points, delta
+from latecomer.lake import crash_points
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.ingest_log import among_ingested, committed_seq, last_arrivals, last_committed, streams_of, undone
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.maintenance import tend
+from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import quoted
 from latecomer.spark.engine.session import tuned
@@ -288,8 +288,8 @@ class _Ingestion:
         if stream is None:
             found = validate.streams(landed, source.options, self.lake.names("events"))
         else:
-            found = [stream] if self.lake.exists("events", stream) else []
-        return {name: types_of(tables.read(self.spark, self.lake, "events", name)) for name in found}
+            found = [stream] if self.lake.table("events", stream).exists() else []
+        return {name: types_of(tables.read(self.spark, self.lake.table("events", name))) for name in found}
 
     def _is_by_seq(self) -> bool:
         """Does the source's ``seq`` order the call? Where every file has one; it has to be one that can."""
@@ -314,10 +314,10 @@ class _Ingestion:
         First its plan is made void: tables keep the number of what was taken back, and would refuse those rows should it be resumed.
         """
         done = last_committed(self.lake)
-        planned = delta.last_version(self.lake, "ingest", "journal", "ingest")
+        planned = self.lake.table("ingest", "journal").last_version("ingest")
         if planned is None or planned <= done:
             return None
-        rows = delta.read(self.lake, "ingest", "journal", filter=pc.field("number") == planned)
+        rows = self.lake.table("ingest", "journal").read(filter=pc.field("number") == planned)
         plan = json.loads(rows["plan"][0].as_py()) if rows is not None and rows.num_rows else {}
         what = self._what()
         if {key: plan.get(key) for key in what} == what:
@@ -327,7 +327,7 @@ class _Ingestion:
         self.lease.confirm()
         for area in ("events", "quarantine"):
             for stream in self.lake.names(area):
-                delta.take_back(self.lake, area, stream, "ingest", undone(self.lake))
+                self.lake.table(area, stream).take_back("ingest", undone(self.lake))
         return None
 
     def _what(self) -> dict[str, object]:
@@ -339,7 +339,7 @@ class _Ingestion:
         """(number, clock in us): those of the interrupted ingestion, or new ones."""
         if self.unfinished is not None:
             return self.unfinished
-        planned = delta.last_version(self.lake, "ingest", "journal", "ingest")
+        planned = self.lake.table("ingest", "journal").last_version("ingest")
         number, clock = 0 if planned is None else planned + 1, time.time_ns() // 1000
         self._note(number, {**self._what(), "clock_us": clock, "files": [str(path) for path in self.files]})
         return number, clock
@@ -347,7 +347,7 @@ class _Ingestion:
     def _note(self, number: int, plan: dict[str, object]) -> None:
         row = {"number": number, "plan": json.dumps(plan)}
         self.lease.confirm()
-        delta.append(self.lake, "ingest", "journal", pa.Table.from_pylist([row]), "ingest", number)
+        self.lake.table("ingest", "journal").append(pa.Table.from_pylist([row]), "ingest", number)
 
     def write(self, say: Callable[[str], None]) -> dict[str, dict[str, int]]:
         """Write every table and commit; rows and quarantined rows per stream."""
@@ -403,7 +403,7 @@ class _Ingestion:
         every = good + sum(c["quarantined"] for c in counts.values())
         ranked, ordered = self._ordered(judged.where(F.col("_problem").isNull()), good)
         try:
-            if every <= tables.FEW_ROWS and held <= tables.FEW_BYTES:
+            if every <= tables.DRIVER_LOCAL_ROWS and held <= tables.DRIVER_LOCAL_BYTES:
                 self._write_few(ordered, judged, counts, number)
                 return self._commit(counts, good, number)
             ranked.count()
@@ -416,7 +416,7 @@ class _Ingestion:
                 area, stream = job
                 rows = self._event_rows(ordered, stream) if area == "events" else self._bad_rows(judged, stream, number)
                 self.lease.confirm()
-                tables.append(rows, self.lake, area, stream, "ingest", number, undone=undone(self.lake, number))
+                tables.append(rows, self.lake.table(area, stream), "ingest", number, undone=undone(self.lake, number))
                 crash_points.point(f"ingest:{area}")
 
             with ThreadPoolExecutor(_WRITERS) as pool:
@@ -484,14 +484,14 @@ class _Ingestion:
             own = events.filter(pc.equal(events["_stream"], stream)).select(list(columns.values())).sort_by("seq")
             own = own.rename_columns(list(columns))
             self.lease.confirm()
-            delta.append(self.lake, "events", stream, own, "ingest", number, undone(self.lake, number))
+            self.lake.table("events", stream).append(own, "ingest", number, undone(self.lake, number))
             crash_points.point("ingest:events")
         if any(c["quarantined"] for c in counts.values()):
             bad = self._bad_rows(judged, None, number).toArrow()
             for stream in sorted(stream for stream, c in counts.items() if c["quarantined"]):
                 own = bad.filter(pc.equal(bad["_stream"], stream)).drop_columns(["_stream"])
                 self.lease.confirm()
-                delta.append(self.lake, "quarantine", stream, own, "ingest", number, undone(self.lake, number))
+                self.lake.table("quarantine", stream).append(own, "ingest", number, undone(self.lake, number))
                 crash_points.point("ingest:quarantine")
 
     def _commit(self, counts: dict[str, dict[str, int]], good: int, number: int) -> dict[str, dict[str, int]]:
@@ -508,13 +508,13 @@ class _Ingestion:
             "files": [file.place for file in self.files],
             "looks": [*self._looks(), *self.again],
         }
-        if not delta.append(self.lake, "ingest", "committed", pa.Table.from_pylist([row]), "ingest", number):
+        if not self.lake.table("ingest", "committed").append(pa.Table.from_pylist([row]), "ingest", number):
             raise LeaseLost("ingest", "another process")
         crash_points.point("ingest:committed")
         # only what was written: of other tables a version before the last may still be the one that counts
         for area, what in (("events", "rows"), ("quarantine", "quarantined")):
-            tend(self.lake, [(area, stream) for stream, c in counts.items() if c[what]])
-        tend(self.lake, [("ingest", "committed"), ("ingest", "journal")])
+            compact_and_vacuum([self.lake.table(area, stream) for stream, c in counts.items() if c[what]])
+        compact_and_vacuum([self.lake.table("ingest", name) for name in ("committed", "journal")])
         return counts
 
     def _looks(self) -> list[str]:

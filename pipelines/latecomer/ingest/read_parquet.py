@@ -13,9 +13,9 @@ from pyarrow import fs
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import Staging, refuse_columns
 from latecomer.ingest.text_parser import FileProblem
-from latecomer.lake.lake import Lake
+from latecomer.lake.storage import spark_uri
 from latecomer.spark.engine.columns import floor_div, quoted
-from latecomer.spark.engine.tables import literal
+from latecomer.spark.engine.tables import escape_pattern
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ def read_parquet(spark: SparkSession, path: LandingFile, staging: Staging) -> Da
                 raise FileProblem(
                     f"has a field {odd[0]!r} in column {item.name!r}, a name that tables do not take", "rename it"
                 )
-    place = literal(Lake.spark_uri(path.place))
+    place = escape_pattern(spark_uri(path.place))
     # with a local lake Spark is not told of any store
     if _NOT_IN_PLACE.fullmatch(there.rpartition("/")[2]) or (staging.lake.is_local and not path.is_local):
         destination, folder, place = staging.folder()

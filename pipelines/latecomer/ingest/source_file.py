@@ -1,6 +1,6 @@
 """A landing file where it lies: in a local or mounted folder, or as an object of an S3-compatible bucket.
 
-Buckets are reached as a lake in one is (:func:`latecomer.lake.lake.object_store`): address and credentials come from the environment.
+Buckets are reached as a lake in one is (:func:`latecomer.lake.storage.object_store`): address and credentials come from the environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from latecomer.lake.errors import InputError
-from latecomer.lake.lake import STORE_REMEDY, object_store
+from latecomer.lake.storage import STORE_REMEDY, object_store
 
 READ_AHEAD = 1 << 24
 """Bytes of an object that are asked for at a time."""

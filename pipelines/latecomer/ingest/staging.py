@@ -10,7 +10,8 @@ from pyarrow import fs
 
 from latecomer.ingest.text_parser import FileProblem, check_names
 from latecomer.lake.lake import Lake
-from latecomer.spark.engine.tables import literal
+from latecomer.lake.storage import spark_uri
+from latecomer.spark.engine.tables import escape_pattern
 from latecomer.specs.names import duplicates, fold_case
 
 RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place", "_metadata")
@@ -31,7 +32,7 @@ class Staging:
         if self.lake.is_local:
             filesystem.create_dir(f"{root}/{name}")
         self._made.append((filesystem, f"{root}/{name}"))
-        return filesystem, f"{root}/{name}", literal(self.lake.spark_uri(f"{self.lake.uri}/{name}"))
+        return filesystem, f"{root}/{name}", escape_pattern(spark_uri(f"{self.lake.uri}/{name}"))
 
     def sweep(self) -> None:
         """Remove what ingestions left that were killed. Only for the holder of their lease."""

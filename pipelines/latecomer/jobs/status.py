@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from latecomer.core.state import OtherVersion
 from latecomer.jobs import formatting
-from latecomer.lake import delta, journal, result_views
+from latecomer.lake import journal, result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import half_forgotten
 from latecomer.lake.lake import Lake
@@ -82,20 +82,20 @@ def _backlog(lake: Lake, state: journal.RunState, available: int) -> int:
         return max(available - state.seq_to, 0)
     new = (pc.field("seq") >= state.seq_to) & (pc.field("seq") < available)
     return sum(
-        delta.count(lake, "events", stream, new) for stream in {stream for _, stream in state.signature["streams"]}
+        lake.table("events", stream).count(new) for stream in {stream for _, stream in state.signature["streams"]}
     )
 
 
 def _written(lake: Lake, query: str) -> str | None:
     """When the query's state was last committed, UTC."""
-    table = delta.open_table(lake, "state", query)
+    table = lake.table("state", query).open()
     if table is None:
         return None
     return _iso(table.history(1)[0]["timestamp"] / 1000)
 
 
 def _checked(lake: Lake, query: str) -> str | None:
-    rows = delta.read(lake, "checks", query)
+    rows = lake.table("checks", query).read()
     if rows is None or not rows.num_rows:
         return None
     row = rows.to_pylist()[0]

@@ -1,8 +1,8 @@
-"""Small tables without a JVM: delta-rs reads them and commits to them, each commit once.
+"""A handle of one Delta table, read and committed to by delta-rs, without a JVM; each commit counts once.
 
-Idempotence is Delta's own transaction identifiers: a writer names itself (`app_id`) and counts its commits
-(`version`); a commit whose version the table already holds is left out. There is a single writer per table; where two
-race all the same, for a lease or since one was asleep between its look and its write, the commit itself refuses the second.
+Idempotence rests on Delta's own transaction identifiers: a writer names itself (`app_id`) and numbers its commits (`version`),
+and a commit whose number the table already holds is left out. A table has a single writer. Where two race all the same, for a
+lease or because one slept between its look and its write, the commit itself refuses the second.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,244 +20,275 @@ from deltalake.exceptions import DeltaError, SchemaMismatchError
 from pyarrow import fs
 
 from latecomer.lake import crash_points
-from latecomer.lake.lake import Lake
+from latecomer.lake.errors import InputError
+from latecomer.lake.storage import STORE_REMEDY, Storage, spark_uri
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 """Type of every time that Latecomer itself writes."""
 CHECKPOINT_EVERY = 10
 _SHORT_LOG = 100
-"""Files of a log that are deleted one after another. Longer ones are deleted by `forget` alone, which does not look into a table that it began to delete."""
-TABLE = {"delta.checkpointInterval": str(CHECKPOINT_EVERY), "delta.enableExpiredLogCleanup": "false"}
-"""Properties of every table. Opening one reads its log from the last checkpoint on; delta-rs would make one in a hundred commits, Spark in ten.
+"""Log files that are deleted one after another.
 
-A commit that makes one would also remove what is a month old before it, and then could not be undone (:func:`before`): housekeeping does.
+`forget` alone deletes longer logs, and it reads no table whose deletion it has begun.
+"""
+APPENDED = {"delta.checkpointInterval": str(CHECKPOINT_EVERY), "delta.enableExpiredLogCleanup": "false"}
+"""Properties of tables to which rows are appended.
+
+Opening a table reads its log from the last checkpoint on. delta-rs would make a checkpoint every hundred commits, Spark every
+ten. A commit that makes one would also remove log entries that are a month old, and could then not be undone
+(:meth:`Table.before`); maintenance removes them instead.
 """
 REPLACED_HOURS = 1
-REPLACED = TABLE | {
+REPLACED = APPENDED | {
     "delta.deletedFileRetentionDuration": f"interval {REPLACED_HOURS} hours",
     "delta.logRetentionDuration": "interval 1 days",
     "delta.enableExpiredLogCleanup": "true",
 }
-"""Those of tables whose rows are replaced at each commit: a checkpoint lists every file that was replaced and is kept, for a week else."""
+"""Properties of tables whose rows are replaced at each commit.
+
+A checkpoint lists every file that was replaced and is still kept: without this, for a week.
+"""
 REPLACED_AREAS = frozenset({"state", "checks", "lease"})
-"""Where these tables are."""
+"""Areas whose tables are replaced at each commit."""
 
 
 def properties(area: str) -> dict[str, str]:
-    """Properties of the tables of an area."""
-    return REPLACED if area in REPLACED_AREAS else TABLE
+    """Return the properties of the tables of an area."""
+    return REPLACED if area in REPLACED_AREAS else APPENDED
 
 
-@contextmanager
-def named(lake: Lake, area: str, name: str) -> Iterator[None]:
-    """Add the table's name to an error of reading it: its files may be gone or damaged, or their store may not answer."""
-    try:
-        yield
-    except (DeltaError, pa.ArrowException, OSError) as error:
-        error.add_note(f"{lake.table(area, name)}: cannot be read")
-        raise
+@dataclass(frozen=True)
+class Table:
+    """The table ``<area>/<name>`` of a lake. It need not exist; each call opens it anew."""
 
+    storage: Storage
+    area: str
+    name: str
 
-def open_table(lake: Lake, area: str, name: str) -> DeltaTable | None:
-    """The Delta table at a place, None where there is none."""
-    with named(lake, area, name):
-        if not lake.exists(area, name):
+    @property
+    def uri(self) -> str:
+        """Where the table lies, as delta-rs names it."""
+        return f"{self.storage.uri}/{self.area}/{self.name}"
+
+    @property
+    def spark_path(self) -> str:
+        """Where the table lies, as Spark's file systems name it."""
+        return spark_uri(self.uri)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Does each commit replace all rows?"""
+        return self.area in REPLACED_AREAS
+
+    # ------------------------------------------------------------------------------------------------------------ read
+
+    @contextmanager
+    def naming_errors(self) -> Iterator[None]:
+        """Add the table's place to an error of reading it: its files may be gone or damaged, or the store may not answer."""
+        try:
+            yield
+        except (DeltaError, pa.ArrowException, OSError) as error:
+            error.add_note(f"{self.uri}: cannot be read")
+            raise
+
+    def exists(self) -> bool:
+        """Return whether a Delta table lies here.
+
+        Raises
+        ------
+        InputError
+            The store does not answer, refuses the credentials, or has no such bucket.
+        """
+        if self.storage.is_local:
+            return Path(self.uri, "_delta_log").is_dir() and DeltaTable.is_deltatable(self.uri)
+        try:
+            return DeltaTable.is_deltatable(self.uri, storage_options=self.storage.delta_options)
+        except OSError as error:
+            problem = f"the object store cannot be used ({' '.join(str(error).split())[:400]})"
+            raise InputError(f"lake {self.storage.uri}", None, problem, STORE_REMEDY) from None
+
+    def open(self) -> DeltaTable | None:
+        """Open the newest version; None where the table is absent."""
+        with self.naming_errors():
+            return self._open() if self.exists() else None
+
+    def _open(self, version: int | None = None) -> DeltaTable:
+        return DeltaTable(self.uri, version=version, storage_options=self.storage.delta_options)
+
+    def schema(self) -> pa.Schema:
+        """Return the table's columns; none where the table is absent."""
+        table = self.open()
+        return pa.schema([]) if table is None else table.to_pyarrow_dataset().schema
+
+    def read(self, columns: list[str] | None = None, filter: pc.Expression | None = None) -> pa.Table | None:
+        """Read all rows, or the rows that pass `filter`, in no particular order; None where the table is absent."""
+        table = self.open()
+        if table is None:
             return None
-        return DeltaTable(lake.table(area, name), storage_options=lake.storage_options)
+        with self.naming_errors():
+            return table.to_pyarrow_dataset().to_table(columns=columns, filter=filter)
 
+    def read_known(self, columns: Iterable[str]) -> pa.Table | None:
+        """Read those of the columns that the table has, each once; None where the table is absent."""
+        table = self.open()
+        if table is None:
+            return None
+        with self.naming_errors():
+            dataset = table.to_pyarrow_dataset()
+            return dataset.to_table(columns=[name for name in dict.fromkeys(columns) if name in dataset.schema.names])
 
-def read(
-    lake: Lake, area: str, name: str, columns: list[str] | None = None, filter: pc.Expression | None = None
-) -> pa.Table | None:
-    """All rows, or those that pass `filter`, in no particular order; None where the table is absent."""
-    table = open_table(lake, area, name)
-    if table is None:
-        return None
-    with named(lake, area, name):
-        return table.to_pyarrow_dataset().to_table(columns=columns, filter=filter)
+    def batches(self, columns: list[str], filter: pc.Expression | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows some ten thousand at a time, without empty batches; nothing where the table is absent."""
+        table = self.open()
+        if table is None:
+            return
+        with self.naming_errors():
+            for batch in table.to_pyarrow_dataset().scanner(columns=columns, filter=filter).to_batches():
+                if batch.num_rows:
+                    yield batch
 
+    def count(self, filter: pc.Expression | None = None) -> int:
+        """Count the rows, or the rows that pass `filter`; 0 where the table is absent."""
+        table = self.open()
+        if table is None:
+            return 0
+        with self.naming_errors():
+            return int(table.to_pyarrow_dataset().count_rows(filter=filter))
 
-def read_known(lake: Lake, area: str, name: str, columns: Iterable[str]) -> pa.Table | None:
-    """As :func:`read`; of `columns` those that the table has, each once."""
-    table = open_table(lake, area, name)
-    if table is None:
-        return None
-    with named(lake, area, name):
-        rows = table.to_pyarrow_dataset()
-        return rows.to_table(columns=[column for column in dict.fromkeys(columns) if column in rows.schema.names])
+    def count_by(self, column: str, filter: pc.Expression | None = None) -> dict[int, int]:
+        """Count the rows per value of a timestamp column, in us."""
+        return self._aggregate_by(column, [column], "count", filter)
 
+    def sum_by(self, column: str, summed: str, filter: pc.Expression | None = None) -> dict[int, int]:
+        """Sum an integer column per value of a timestamp column, in us; nulls count as 0."""
+        return self._aggregate_by(column, [column, summed], "sum", filter)
 
-def batches(
-    lake: Lake, area: str, name: str, columns: list[str], filter: pc.Expression | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The same rows, some ten thousand at a time; no batch where the table is absent."""
-    table = open_table(lake, area, name)
-    if table is None:
-        return
-    with named(lake, area, name):
-        for batch in table.to_pyarrow_dataset().scanner(columns=columns, filter=filter).to_batches():
-            if batch.num_rows:
-                yield batch
+    def _aggregate_by(
+        self, column: str, columns: list[str], function: str, filter: pc.Expression | None
+    ) -> dict[int, int]:
+        """Aggregate the last of the columns by the first, batch by batch, so that memory does not grow with the table."""
+        totals: dict[int, int] = {}
+        for batch in self.batches(columns, filter):
+            groups = pa.Table.from_batches([batch]).group_by(column).aggregate([(columns[-1], function)])
+            keys = groups[column].cast(pa.int64()).to_pylist()
+            for key, amount in zip(keys, groups[f"{columns[-1]}_{function}"].to_pylist(), strict=True):
+                totals[key] = totals.get(key, 0) + (amount or 0)
+        return totals
 
+    # ----------------------------------------------------------------------------------------------------------- write
 
-def shape(lake: Lake, area: str, name: str) -> pa.Schema:
-    """The table's columns; none where the table is absent."""
-    table = open_table(lake, area, name)
-    return pa.schema([]) if table is None else table.to_pyarrow_dataset().schema
+    def last_version(self, app_id: str) -> int | None:
+        """Return the number of the writer's last commit to the table; None where it never committed."""
+        table = self.open()
+        return None if table is None else table.transaction_version(app_id)
 
+    def append(self, rows: pa.Table, app_id: str, version: int, undone: Callable[[int], bool] | None = None) -> bool:
+        """Append `rows` as commit `version` of writer `app_id`; in `REPLACED_AREAS` they replace all other rows.
 
-def last_version(lake: Lake, area: str, name: str, app_id: str) -> int | None:
-    """Version of the writer's last commit to the table; None if it never committed."""
-    table = open_table(lake, area, name)
-    return None if table is None else table.transaction_version(app_id)
+        Every column becomes nullable, as in the tables that Spark writes. Where the table ends with commits of the writer that
+        are `undone`, by their numbers, they are taken back first (:meth:`take_back`).
 
+        Returns
+        -------
+        bool
+            False where that commit had been made before; nothing is written then.
 
-def append(
-    lake: Lake,
-    area: str,
-    name: str,
-    rows: pa.Table,
-    app_id: str,
-    version: int,
-    undone: Callable[[int], bool] | None = None,
-) -> bool:
-    """Append `rows` as commit `version` of writer `app_id`; in `REPLACED_AREAS` they take the place of all others.
+        Raises
+        ------
+        DeltaError
+            Another process has committed in between.
+        """
+        table = self.open() if undone is None else self.take_back(app_id, undone)
+        done = None if table is None else table.transaction_version(app_id)
+        if done is not None and done >= version:
+            return False
+        self.commit(table, rows, Transaction(app_id, version))
+        return True
 
-    Every column becomes nullable, as in the tables that Spark writes. Where the table ends with commits of the writer that are `undone`,
-    by their versions, they are taken back first (:func:`take_back`).
+    def commit(self, table: DeltaTable | None, rows: pa.Table, transaction: Transaction | None = None) -> None:
+        """Commit `rows` to the version that was opened as `table` (None: there was none); a later commit refuses this one.
 
-    Returns
-    -------
-    bool
-        False where that commit had been made before (nothing is written).
+        Raises
+        ------
+        DeltaError, OSError
+            The commit was refused; also where a column has another type than the table's: it would be cast, whatever that does
+            to its values.
+        """
+        rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
+        if table is not None and not self.is_replaced:
+            self._refuse_cast(table, rows)
+        once = CommitProperties(app_transactions=None if transaction is None else [transaction], max_commit_retries=0)
+        if table is None:
+            options = self.storage.delta_options or None
+            wanted = properties(self.area)
+            write_deltalake(
+                self.uri, rows, mode="error", storage_options=options, configuration=wanted, commit_properties=once
+            )
+        elif self.is_replaced:
+            write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=once)
+        else:
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=once)
 
-    Raises
-    ------
-    DeltaError
-        Somebody else has committed in between.
-    """
-    table = open_table(lake, area, name) if undone is None else take_back(lake, area, name, app_id, undone)
-    done = None if table is None else table.transaction_version(app_id)
-    if done is not None and done >= version:
-        return False
-    commit(lake, area, name, table, rows, Transaction(app_id, version))
-    return True
+    def _refuse_cast(self, table: DeltaTable, rows: pa.Table) -> None:
+        stored = {field.name: _type(field) for field in table.schema().fields}
+        for field in Schema.from_arrow(rows.schema).fields:
+            kind = _type(field)
+            if kind != '"void"' and stored.get(field.name, kind) != kind:
+                problem = f"column {field.name} is {stored[field.name]} in the table, and {kind} in the rows"
+                raise SchemaMismatchError(f"{self.uri}: {problem}")
 
+    # ------------------------------------------------------------------------------------------------------------ undo
 
-def commit(
-    lake: Lake, area: str, name: str, table: DeltaTable | None, rows: pa.Table, transaction: Transaction | None = None
-) -> None:
-    """Commit `rows` to a table that was looked at, None where there was none; a commit since then is not rebased on, but refused.
+    def before(self, table: DeltaTable, app_id: str, undone: Callable[[int], bool]) -> DeltaTable | None:
+        """Return the version before the writer's last commits that are `undone`, by their numbers.
 
-    Raises
-    ------
-    DeltaError, OSError
-        It was refused; also where a column is of another type than the table's, and would be cast to it, whatever that does to its values.
-    """
-    replace = area in REPLACED_AREAS
-    rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
-    if table is not None and not replace:
-        _refuse_cast(lake, area, name, table, rows)
-    write_deltalake(
-        lake.table(area, name) if table is None else table,
-        rows,
-        mode="error" if table is None else "overwrite" if replace else "append",
-        schema_mode=None if table is None else "overwrite" if replace else "merge",
-        storage_options=None if table is not None else (lake.storage_options or None),
-        configuration=properties(area) if table is None else None,
-        commit_properties=CommitProperties(
-            app_transactions=None if transaction is None else [transaction], max_commit_retries=0
-        ),
-    )
+        `table` is the version to begin with. None: the table began with such a commit.
+        """
+        while (done := table.transaction_version(app_id)) is not None and undone(done):
+            if table.version() == 0:
+                return None
+            with self.naming_errors():
+                table = self._open(table.version() - 1)
+        return table
 
+    def take_back(self, app_id: str, undone: Callable[[int], bool]) -> DeltaTable | None:
+        """Undo the writer's last commits that are `undone`, by their numbers, and return the table as it is then.
 
-def _refuse_cast(lake: Lake, area: str, name: str, table: DeltaTable, rows: pa.Table) -> None:
-    stored = {field.name: _type(field) for field in table.schema().fields}
-    for field in Schema.from_arrow(rows.schema).fields:
-        kind = _type(field)
-        if kind != '"void"' and stored.get(field.name, kind) != kind:
-            problem = f"column {field.name} is {stored[field.name]} in the table, and {kind} in the rows"
-            raise SchemaMismatchError(f"{lake.table(area, name)}: {problem}")
+        Rows, columns and types are again those before these commits; a table that began with one is deleted, and None is
+        returned. Nobody else may have written since. A second call does nothing.
+        """
+        table = self.open()
+        if table is None:
+            return None
+        earlier = self.before(table, app_id, undone)
+        if earlier is None:
+            self.drop()
+            return None
+        if earlier.schema() == table.schema() and set(earlier.file_uris()) == set(table.file_uris()):
+            return table
+        table.restore(earlier.version())
+        return self.open()
+
+    def drop(self) -> None:
+        """Delete the table, or the remains that a killed call left of it.
+
+        The log goes first, for without it nothing is a table. Of the log its first commit goes last: until then a reader sees a
+        table of that commit alone, and after it none.
+        """
+        filesystem, root = self.storage.filesystem()
+        place = f"{root}/{self.area}/{self.name}"
+        log = filesystem.get_file_info(fs.FileSelector(f"{place}/_delta_log", allow_not_found=True))
+        newest_first = sorted((entry.path for entry in log if entry.is_file), reverse=True)
+        if len(newest_first) <= _SHORT_LOG:
+            for path in sorted(newest_first, key=lambda path: path.endswith(f"/{0:020}.json")):
+                filesystem.delete_file(path)
+                crash_points.point("drop:file")
+        for what, folder in (("log", f"{place}/_delta_log"), ("rest", place)):
+            if filesystem.get_file_info(folder).type == fs.FileType.Directory:
+                filesystem.delete_dir(folder)
+            crash_points.point(f"drop:{what}")
 
 
 def _type(field: Field) -> str:
-    """A column's type, whichever parts of it may be null."""
+    """Return a column's type without its marks of what may be null."""
     return re.sub(r'"(nullable|containsNull|valueContainsNull)":(true|false),?', "", field.type.to_json())
-
-
-def before(
-    lake: Lake, area: str, name: str, table: DeltaTable, app_id: str, undone: Callable[[int], bool]
-) -> DeltaTable | None:
-    """The table, opened as `table`, as it was before those last commits of the writer that are `undone`, by their versions; None where it began with one."""
-    found = table
-    while (done := found.transaction_version(app_id)) is not None and undone(done):
-        if found.version() == 0:
-            return None
-        with named(lake, area, name):
-            found = DeltaTable(
-                lake.table(area, name), version=found.version() - 1, storage_options=lake.storage_options
-            )
-    return found
-
-
-def take_back(lake: Lake, area: str, name: str, app_id: str, undone: Callable[[int], bool]) -> DeltaTable | None:
-    """Undo the writer's last commits that are `undone`, by their versions: rows, columns and types are what they were before, a table it began is gone.
-
-    Only for a table to which nobody else has written since. A second time it does nothing. Returns the table as it is then, if it is.
-    """
-    table = open_table(lake, area, name)
-    if table is None:
-        return None
-    earlier = before(lake, area, name, table, app_id, undone)
-    if earlier is None:
-        drop(lake, area, name)
-        return None
-    if earlier.schema() == table.schema() and set(earlier.file_uris()) == set(table.file_uris()):
-        return table
-    table.restore(earlier.version())
-    return open_table(lake, area, name)
-
-
-def drop(lake: Lake, area: str, name: str) -> None:
-    """Delete a table, or what a killed call left of it: the log first, for without it nothing is a table.
-
-    Of the log its first commit goes last: until then there is a table that can be read, of that commit alone, and after it there is none.
-    """
-    filesystem, root = lake.filesystem()
-    place = f"{root}/{area}/{name}"
-    log = filesystem.get_file_info(fs.FileSelector(f"{place}/_delta_log", allow_not_found=True))
-    newest_first = sorted((each.path for each in log if each.is_file), reverse=True)
-    if len(newest_first) <= _SHORT_LOG:
-        for path in sorted(newest_first, key=lambda path: path.endswith(f"/{0:020}.json")):
-            filesystem.delete_file(path)
-            crash_points.point("drop:file")
-    for what, folder in (("log", f"{place}/_delta_log"), ("rest", place)):
-        if filesystem.get_file_info(folder).type == fs.FileType.Directory:
-            filesystem.delete_dir(folder)
-        crash_points.point(f"drop:{what}")
-
-
-def count(lake: Lake, area: str, name: str, filter: pc.Expression | None = None) -> int:
-    """Rows, or those that pass `filter`; 0 where the table is absent."""
-    table = open_table(lake, area, name)
-    if table is None:
-        return 0
-    with named(lake, area, name):
-        return int(table.to_pyarrow_dataset().count_rows(filter=filter))
-
-
-def count_by(
-    lake: Lake, area: str, name: str, column: str, filter: pc.Expression | None = None, value: str | None = None
-) -> dict[int, int]:
-    """Rows (or the sum of `value`) per value of a timestamp column, in us; read batch by batch, one column wide."""
-    found: dict[int, int] = {}
-    for batch in batches(lake, area, name, [column] if value is None else [column, value], filter):
-        chunk = pa.Table.from_batches([batch])
-        summed = chunk.group_by(column).aggregate([(column, "count") if value is None else (value, "sum")])
-        for key, amount in zip(
-            summed[column].cast(pa.int64()).to_pylist(),
-            summed.column(1 if summed.column_names[0] == column else 0).to_pylist(),
-            strict=True,
-        ):
-            found[key] = found.get(key, 0) + amount
-    return found

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from latecomer.lake import crash_points, delta
+from latecomer.lake import crash_points
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
@@ -46,9 +46,9 @@ def held(lake: Lake, query: str) -> dict[str, int | None]:
     InputError
         No query of that name was ever at work here.
     """
-    marked = lake.exists(_MARKER, query)
+    marked = lake.table(_MARKER, query).exists()
     found = {area: _rows(lake, area, query) for area in OF_A_QUERY if _is_there(lake, area, query)}
-    if not found and not marked and not any(lake.exists("lease", f"{writer}-{query}") for writer in WRITERS):
+    if not found and not marked and not any(lake.table("lease", f"{writer}-{query}").exists() for writer in WRITERS):
         known = lake.names("state")
         remedy = did_you_mean(query, known) if known else "none was run there"
         raise InputError("forget", query, f"is not a query of {lake.uri}", remedy)
@@ -69,13 +69,13 @@ def forget(lake: Lake, query: str) -> dict[str, int | None]:
     with ExitStack() as leases:
         own = [leases.enter_context(Lease(lake, f"{writer}-{query}")) for writer in WRITERS]
         found = held(lake, query)
-        if found or lake.exists(_MARKER, query):
-            delta.append(lake, _MARKER, query, pa.table({"query": [query]}), "forget", 0)
+        if found or lake.table(_MARKER, query).exists():
+            lake.table(_MARKER, query).append(pa.table({"query": [query]}), "forget", 0)
             crash_points.point("forget:marked")
             for area in (*found, _MARKER):
                 for lease in own:
                     lease.confirm()
-                delta.drop(lake, area, query)
+                lake.table(area, query).drop()
         return found
 
 
@@ -87,7 +87,7 @@ def refuse_forgotten(lake: Lake, query: str) -> None:
     InputError
         A `forget` was stopped.
     """
-    if lake.exists(_MARKER, query):
+    if lake.table(_MARKER, query).exists():
         raise InputError(
             f"query {query}", None, "is half forgotten: that was stopped", f"run `latecomer forget {query} --yes` again"
         )
@@ -107,6 +107,6 @@ def _is_there(lake: Lake, area: str, query: str) -> bool:
 
 def _rows(lake: Lake, area: str, query: str) -> int | None:
     try:
-        return delta.count(lake, area, query)
+        return lake.table(area, query).count()
     except (DeltaError, pa.ArrowException, OSError):
         return None

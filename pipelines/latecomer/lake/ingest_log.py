@@ -9,28 +9,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from latecomer.lake import delta
 from latecomer.lake.lake import Lake
 
 
 def committed_seq(lake: Lake) -> int:
     """Next place in the arrival order: every arrival below it is complete. 0 for an empty lake."""
-    rows = delta.read(lake, "ingest", "committed", columns=["seq_to"])
+    rows = lake.table("ingest", "committed").read(columns=["seq_to"])
     return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
 
 
 def last_committed(lake: Lake) -> int:
     """Number of the last ingestion that was committed; -1 where none was."""
-    done = delta.last_version(lake, "ingest", "committed", "ingest")
+    done = lake.table("ingest", "committed").last_version("ingest")
     return -1 if done is None else done
 
 
 def is_committed(lake: Lake, number: int) -> bool:
     """Was the ingestion of that number committed? Not where it is under way, or was taken back."""
-    if number not in lake.ingested:  # what was committed once stays so
-        rows = delta.read(lake, "ingest", "committed", columns=["number"])
-        lake.ingested.update([] if rows is None else rows["number"].to_pylist())
-    return number in lake.ingested
+    if number not in lake.known_ingestions:  # what was committed once stays so
+        rows = lake.table("ingest", "committed").read(columns=["number"])
+        lake.known_ingestions.update([] if rows is None else rows["number"].to_pylist())
+    return number in lake.known_ingestions
 
 
 def undone(lake: Lake, but: int | None = None) -> Callable[[int], bool]:
@@ -44,23 +43,23 @@ def open_ingested(lake: Lake, area: str, stream: str) -> DeltaTable | None:
     By their numbers, not by the order of these: a writer that was asleep may have committed to a table what another has taken back
     and followed by an ingestion of its own.
     """
-    table = delta.open_table(lake, area, stream)
+    table = lake.table(area, stream).open()
     if table is None:
         return None
-    return delta.before(lake, area, stream, table, "ingest", undone(lake))
+    return lake.table(area, stream).before(table, "ingest", undone(lake))
 
 
 def open_events(lake: Lake, stream: str) -> DeltaTable | None:
     """The stream's events, as `open_ingested`.
 
     An ingestion that is under way, or was killed, may be taken back: its rows are beyond :func:`committed_seq`, and its columns and their
-    types are not the stream's yet. A lake that is :meth:`~latecomer.lake.lake.Lake.holding` it gives the one it opened first.
+    types are not the stream's yet. A lake that is :meth:`~latecomer.lake.lake.Lake.snapshot` it gives the one it opened first.
     """
-    if lake.held is None:
+    if lake.opened_events is None:
         return open_ingested(lake, "events", stream)
-    if stream not in lake.held:
-        lake.held[stream] = open_ingested(lake, "events", stream)
-    return lake.held[stream]
+    if stream not in lake.opened_events:
+        lake.opened_events[stream] = open_ingested(lake, "events", stream)
+    return lake.opened_events[stream]
 
 
 def kept_out(lake: Lake, stream: str, last: int) -> pa.Table | None:
@@ -68,7 +67,7 @@ def kept_out(lake: Lake, stream: str, last: int) -> pa.Table | None:
     table = open_ingested(lake, "quarantine", stream)
     if table is None:
         return None
-    with delta.named(lake, "quarantine", stream):
+    with lake.table("quarantine", stream).naming_errors():
         return table.to_pyarrow_dataset().to_table(filter=pc.field("ingest_id") <= last)
 
 
@@ -77,7 +76,7 @@ def count_kept_out(lake: Lake, stream: str, last: int) -> int:
     table = open_ingested(lake, "quarantine", stream)
     if table is None:
         return 0
-    with delta.named(lake, "quarantine", stream):
+    with lake.table("quarantine", stream).naming_errors():
         return int(table.to_pyarrow_dataset().count_rows(filter=pc.field("ingest_id") <= last))
 
 
@@ -102,7 +101,7 @@ def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
     (earlier versions noted no ``event_to``).
     """
     committed = None if last is None else pc.field("number") <= last
-    rows = delta.read(lake, "ingest", "committed", columns=["counts"], filter=committed)
+    rows = lake.table("ingest", "committed").read(columns=["counts"], filter=committed)
     found: dict[str, dict[str, int]] = {}
     for text in [] if rows is None else rows["counts"].to_pylist():
         for stream, counts in json.loads(text).items():
@@ -142,7 +141,7 @@ def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> 
 def among_ingested(lake: Lake, what: str, asked: Iterable[str]) -> set[str]:
     """Which of the ``digests`` of contents, or the ``looks`` of files (which earlier versions did not note), are those of files that were ingested."""
     sought = pa.array(sorted(set(asked)), pa.string())
-    rows = delta.read_known(lake, "ingest", "committed", (what,)) if len(sought) else None
+    rows = lake.table("ingest", "committed").read_known((what,)) if len(sought) else None
     if rows is None or what not in rows.column_names:
         return set()
     noted = pc.list_flatten(rows[what])
@@ -151,7 +150,7 @@ def among_ingested(lake: Lake, what: str, asked: Iterable[str]) -> set[str]:
 
 def streams_of(lake: Lake, places: Iterable[str]) -> dict[str, set[str]]:
     """Into which streams files went that were ingested from these places."""
-    rows = delta.read_known(lake, "ingest", "committed", ("files", "counts"))
+    rows = lake.table("ingest", "committed").read_known(("files", "counts"))
     found: dict[str, set[str]] = {}
     if rows is None:
         return found

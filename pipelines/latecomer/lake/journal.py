@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.state import OtherVersion
-from latecomer.lake import delta, state_json
+from latecomer.lake import state_json
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.forget import refuse_forgotten
 from latecomer.lake.lake import Lake
@@ -39,7 +39,7 @@ _PLANS = {"run": "journal", "repair": "repair_journal"}
 class RunState:
     """Where `run` of a query stands: its last committed batch, the next ``seq`` to process, and the stage's state.
 
-    `released` are the result rows that this batch's flush let go, and the sum of their waits (us), by period (us). `signature` is
+    `flushed_results` are the result rows that this batch's flush published, and the sum of their waits (us), by period (us). `signature` is
     that of the query that ran (:meth:`latecomer.specs.spec.Spec.signature`), None where an earlier version wrote the state.
     """
 
@@ -49,7 +49,7 @@ class RunState:
     fingerprint: str
     stage: dict[str, Any]
     counts: dict[str, int]
-    released: dict[int, tuple[int, int]] = field(default_factory=dict)
+    flushed_results: dict[int, tuple[int, int]] = field(default_factory=dict)
     signature: dict[str, Any] | None = None
 
 
@@ -64,7 +64,7 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
         With `spec`: the query that wrote it has another signature. Or it is half forgotten.
     """
     refuse_forgotten(lake, query)
-    table = delta.read(lake, "state", query)
+    table = lake.table("state", query).read()
     if table is None or table.num_rows == 0:
         return None
     where = f"state of {query}"
@@ -136,10 +136,10 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
         "fingerprint": state.fingerprint,
         "stage": json.dumps(state.stage, separators=(",", ":")),
         "counts": json.dumps(state.counts),
-        "released": json.dumps(state.released),
+        "released": json.dumps(state.flushed_results),
         "asked": json.dumps(state.signature, separators=(",", ":")),
     }
-    delta.append(lake, "state", query, pa.Table.from_pylist([row]), "run", state.number)
+    lake.table("state", query).append(pa.Table.from_pylist([row]), "run", state.number)
 
 
 def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any])
         There is one: another process took over, after this one last looked.
     """
     area, row = _PLANS[writer], _row(number, what)
-    if not delta.append(lake, area, query, pa.Table.from_pylist([row], schema=_PLAN), writer, number):
+    if not lake.table(area, query).append(pa.Table.from_pylist([row], schema=_PLAN), writer, number):
         if planned(lake, query, writer, number) is not None:
             raise LeaseLost(f"{writer}-{query}", "another process")
         _replan(lake, query, writer, row)
@@ -169,17 +169,17 @@ def _row(number: int, what: dict[str, Any]) -> dict[str, Any]:
 def _replan(lake: Lake, query: str, writer: str, row: dict[str, Any]) -> None:
     """Record a plan in place of the one that has its number."""
     area, again = _PLANS[writer], f"{writer}_again"
-    last = delta.last_version(lake, area, query, again)
+    last = lake.table(area, query).last_version(again)
     version = 0 if last is None else last + 1
-    delta.append(lake, area, query, pa.Table.from_pylist([row | {"again": version}], schema=_AGAIN), again, version)
+    lake.table(area, query).append(pa.Table.from_pylist([row | {"again": version}], schema=_AGAIN), again, version)
 
 
 def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] | None:
     """The plan of that number, if one was recorded; the last of them."""
-    done = delta.last_version(lake, _PLANS[writer], query, writer)
+    done = lake.table(_PLANS[writer], query).last_version(writer)
     if done is None or done < number:
         return None
-    rows = delta.read(lake, _PLANS[writer], query, filter=pc.field("number") == number)
+    rows = lake.table(_PLANS[writer], query).read(filter=pc.field("number") == number)
     if rows is None or rows.num_rows == 0:
         return None
     last = max(rows.to_pylist(), key=lambda row: -1 if row.get("again") is None else row["again"])

@@ -22,10 +22,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from latecomer.lake import delta
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld, LeaseLost, is_full
 from latecomer.lake.lake import Lake
-from latecomer.lake.maintenance import tend
+from latecomer.lake.maintenance import compact_and_vacuum
 
 RENEW_S = 15.0
 EXPIRY_S = 60.0
@@ -63,7 +62,7 @@ class Lease:
 
     def __init__(self, lake: Lake, name: str) -> None:
         self._lake, self._name = lake, name
-        self._uri = lake.table("lease", name)
+        self._table = lake.table("lease", name)
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
         self._acquired = 0.0
@@ -107,7 +106,7 @@ class Lease:
         # what was to be done is done, or has failed for a reason of its own; a lease that stays ends with its holder
         with contextlib.suppress(LatecomerError, DeltaError, OSError):
             table = self._look()
-            if table is not None and tend(self._lake, [("lease", self._name)], self._commits):
+            if table is not None and compact_and_vacuum([self._lake.table("lease", self._name)], self._commits):
                 table = self._look()
             if table is not None:
                 self._commit(table, _FREE)
@@ -154,9 +153,7 @@ class Lease:
         return now is not None and all(now[name] == row[name] for name in ("holder", "acquired", "renewed"))
 
     def _open(self) -> DeltaTable | None:
-        if not self._lake.exists("lease", self._name):
-            return None
-        return DeltaTable(self._uri, storage_options=self._lake.storage_options)
+        return self._table.open()
 
     @staticmethod
     def _row(table: DeltaTable | None) -> dict | None:
@@ -176,7 +173,7 @@ class Lease:
         }
         data = pa.Table.from_pylist([row], schema=_SCHEMA)
         try:
-            delta.commit(self._lake, "lease", self._name, table, data)
+            self._table.commit(table, data)
         except (CommitFailedError, DeltaError, FileExistsError, OSError) as error:
             self._refused = error
             return False

@@ -16,23 +16,23 @@ from collections.abc import Iterable
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import crash_points, delta
-from latecomer.lake.lake import Lake
+from latecomer.lake import crash_points
+from latecomer.lake.delta import Table, properties
 
 MANY_FILES = 32
 """Small files in a table from which on it is compacted; those of half a `TARGET_BYTES` or more are not small."""
 TARGET_BYTES = 32 * 1024 * 1024
 
 
-def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> list[str]:
-    """Compact and vacuum the given tables (area, name) that have grown many files or versions; returns the URIs of these.
+def compact_and_vacuum(tables: Iterable[Table], commits: int = 1) -> list[str]:
+    """Compact and vacuum the given tables that have grown many files or versions; returns the URIs of these.
 
     `commits` is how many the caller has made to each, or about: of tables that are replaced, whose files are few, files no version
     needs any more are removed every `MANY_FILES` versions. A store that refuses leaves the table as it was: the work is done, tidiness can wait for the next call.
     """
     tended = []
-    for area, name in tables:
-        table = delta.open_table(lake, area, name)
+    for handle in tables:
+        table = handle.open()
         if table is None:
             continue
         sizes = pa.table(table.get_add_actions())["size_bytes"].to_pylist()
@@ -40,8 +40,8 @@ def tend(lake: Lake, tables: Iterable[tuple[str, str]], commits: int = 1) -> lis
         version = table.version()
         if not many and version // MANY_FILES == max(version - commits, 0) // MANY_FILES:
             continue
-        tended.append(lake.table(area, name))
-        wanted = delta.properties(area)
+        tended.append(handle.uri)
+        wanted = properties(handle.area)
         try:
             if not wanted.items() <= table.metadata().configuration.items():  # an earlier version made it
                 table.alter.set_table_properties(wanted)

@@ -64,7 +64,7 @@ def results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression] | None =
 def _sorted_rows(
     lake: Lake, spec: Spec, areas: list[str], *, latest: bool, within: Mapping[str, pc.Expression] | None = None
 ) -> pa.Table:
-    read = {area: delta.read(lake, area, spec.name, filter=(within or {}).get(area)) for area in areas}
+    read = {area: lake.table(area, spec.name).read(filter=(within or {}).get(area)) for area in areas}
     known = {area: part for area, part in read.items() if part is not None}
     if "backfill" in known and isinstance(spec, WindowedSpec):
         added = spec.answers is Answers.ADDED
@@ -73,7 +73,7 @@ def _sorted_rows(
     parts = list(known.values())
     if not parts:
         # no correction was ever written: the same columns, no row
-        shape = delta.read(lake, "on_time", spec.name, filter=pc.scalar(False))
+        shape = lake.table("on_time", spec.name).read(filter=pc.scalar(False))
         parts = [] if shape is None else [shape]
     if not parts:
         return pa.table({})
@@ -150,7 +150,7 @@ def _with_coverage(
     """
     columns = [*keys, "rows"]
     first, *again = (
-        read[area] if area in read else delta.read(lake, area, spec.name, columns=columns) for area in _ANSWERS
+        read[area] if area in read else lake.table(area, spec.name).read(columns=columns) for area in _ANSWERS
     )
     known = [part for part in again if part is not None and part.num_rows]
     if not known or not rows.num_rows:
@@ -170,7 +170,7 @@ def _with_coverage(
 
 def late(lake: Lake, spec: Spec) -> pa.Table:
     """Registered late rows with the arrival that closed their repair batch, null while pending."""
-    rows = delta.read(lake, "late", spec.name)
+    rows = lake.table("late", spec.name).read()
     if rows is None:
         return pa.table({"seq": pa.array([], pa.int64()), "repaired_in": pa.array([], pa.int64())})
     order = [("seq", "ascending")] + [(n, "ascending") for n in ("alias", "window_start") if n in rows.column_names]
@@ -182,7 +182,7 @@ def late(lake: Lake, spec: Spec) -> pa.Table:
 
 def closing_arrivals(lake: Lake, query: str) -> np.ndarray:
     """All arrivals that closed a repaired Gamma batch, increasing int64."""
-    rows = delta.read(lake, "repairs", query, columns=["closes"])
+    rows = lake.table("repairs", query).read(columns=["closes"])
     if rows is None:
         return np.empty(0, np.int64)
     return np.sort(pc.list_flatten(rows["closes"].combine_chunks()).to_numpy(zero_copy_only=False).astype(np.int64))
@@ -195,7 +195,7 @@ def closed_to(lake: Lake, query: str) -> int:
 
 def repaired_to(lake: Lake, query: str) -> tuple[int, int]:
     """The last arrival whose late rows are all repaired (-1: none), and how many corrections were counted till then, of one look at them."""
-    rows = delta.read(lake, "repairs", query, columns=["closes", "repaired"])
+    rows = lake.table("repairs", query).read(columns=["closes", "repaired"])
     if rows is None:
         return -1, 0
     closes = pc.list_flatten(rows["closes"].combine_chunks())
@@ -206,7 +206,7 @@ def repaired_to(lake: Lake, query: str) -> tuple[int, int]:
 def pending(lake: Lake, query: str, seq_to: int) -> int:
     """Late rows among the first `seq_to` arrivals that no repair has looked at."""
     seq = pc.field("seq")
-    waiting = delta.read(lake, "late", query, columns=["seq"], filter=(seq > closed_to(lake, query)) & (seq < seq_to))
+    waiting = lake.table("late", query).read(columns=["seq"], filter=(seq > closed_to(lake, query)) & (seq < seq_to))
     return 0 if waiting is None else int(pc.count_distinct(waiting["seq"]).as_py())
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from latecomer.lake import delta, row_keys
+from latecomer.lake import row_keys
 from latecomer.lake.lake import Lake
 from latecomer.lake.result_views import closed_to
 from latecomer.specs.spec import Spec
@@ -15,7 +15,7 @@ from latecomer.specs.spec import Spec
 
 def repaired(lake: Lake, query: str) -> dict[int, int]:
     """Corrections that repairs have counted, per period (us)."""
-    return delta.count_by(lake, "repairs", query, "period_start", pc.field("repaired").is_valid(), "repaired")
+    return lake.table("repairs", query).sum_by("period_start", "repaired", pc.field("repaired").is_valid())
 
 
 def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -23,7 +23,7 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
 
     1 unless the lake was damaged: rows are committed before they are counted.
     """
-    counts = [delta.count_by(lake, area, query, "period_start") for area in ("on_time", "corrections")]
+    counts = [lake.table(area, query).count_by("period_start") for area in ("on_time", "corrections")]
     stored = np.array([sum(count.get(each, 0) for count in counts) for each in period.tolist()], np.int64)
     return np.minimum(stored, booked).astype(float) / np.maximum(booked, 1) + (booked == 0)
 
@@ -34,7 +34,7 @@ def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
     ``expected`` (and with it ``missed``, ``repaired``, both ``achieved``) is null until every late row registered in
     the period has been repaired. A period in which nothing was due has recall 1.
     """
-    written = delta.read(lake, "ledger", spec.name)
+    written = lake.table("ledger", spec.name).read()
     rows = open_periods if written is None else pa.concat_tables([written, open_periods], promote_options="default")
     rows = rows.take(pc.sort_indices(rows, sort_keys=[("period_start", "ascending"), ("emission", "ascending")]))
     rows = rows.filter(row_keys.last_of_each(rows, ["period_start"])).drop_columns(["emission"])

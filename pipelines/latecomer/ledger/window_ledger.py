@@ -24,7 +24,7 @@ import pandas as pd
 import pyarrow as pa
 
 from latecomer.core.windows.observation import every_number
-from latecomer.lake import delta, result_views, row_keys
+from latecomer.lake import result_views, row_keys
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.lake.lake import Lake
 from latecomer.ledger.join_ledger import final, repaired
@@ -36,7 +36,7 @@ from latecomer.specs.windows import WindowedSpec
 
 def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
     """One row per period that has arrivals, answers or corrections."""
-    written = delta.read(lake, "ledger", spec.name)
+    written = lake.table("ledger", spec.name).read()
     parts = [open_periods] if written is None else [written, open_periods]
     rows = pa.concat_tables(parts, promote_options="default").to_pandas()
     rows["period"] = _us(rows["period_start"])
@@ -102,7 +102,7 @@ def _us(times: Any) -> np.ndarray:
 
 def _late(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     """Per period (us): late rows that concern one of its windows, and those still pending."""
-    rows = delta.read(lake, "late", spec.name, columns=["seq", "windows_from", "windows_to"])
+    rows = lake.table("late", spec.name).read(columns=["seq", "windows_from", "windows_to"])
     if rows is None or rows.num_rows == 0:
         return pd.DataFrame({"late": [], "pending": []}, index=pd.Index([], dtype=np.int64), dtype=np.int64)
     pending = rows["seq"].to_numpy() > result_views.closed_to(lake, spec.name)
@@ -122,7 +122,7 @@ def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.Dat
     """On-time rows and corrections: ``answer`` (a number per group and window), ``period`` in us, `columns`."""
     keys = [*spec.group_by, "window_start"]
     wanted = (*keys, "period_start", *columns)
-    found = [delta.read_known(lake, area, spec.name, wanted) for area in ("on_time", "corrections")]
+    found = [lake.table(area, spec.name).read_known(wanted) for area in ("on_time", "corrections")]
     written = [rows for rows in found if rows is not None]
     numbers = iter(row_keys.codes(written, keys) if written else ())
     frames = []
@@ -196,7 +196,7 @@ def _counted(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     elif spec.answers is Answers.REPLACED:
         sums = _final_at_first(lake, spec)
     else:
-        counts = [delta.count_by(lake, area, spec.name, "period_start") for area in ("on_time", "corrections")]
+        counts = [lake.table(area, spec.name).count_by("period_start") for area in ("on_time", "corrections")]
         index = sorted({*counts[0], *counts[1]})
         on_time = np.array([counts[0].get(p, 0) for p in index], np.int64)
         fixed_rows = np.array([counts[1].get(p, 0) for p in index], np.int64)

@@ -27,10 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import delta, ingest_log, journal, result_views
+from latecomer.lake import ingest_log, journal, result_views
 from latecomer.lake.errors import InputError, LatecomerError
 from latecomer.lake.lake import Lake
-from latecomer.lake.maintenance import tend
+from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.ledger import ledger as books
 from latecomer.ledger.join_ledger import repaired
 from latecomer.quality import conservation, duplicates, messages, promise
@@ -158,7 +158,7 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audite
     """
     if lake.unwritable() is not None or not _is_there(lake, spec.name, seq_to):
         return True
-    last = delta.last_version(lake, "checks", spec.name, "check")
+    last = lake.table("checks", spec.name).last_version("check")
     periods = _wrong_before(lake, spec.name) | audited  # another check may have audited others meanwhile
     row = {
         "checked": time.time(),
@@ -170,9 +170,9 @@ def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audite
     }
     number = 0 if last is None else last + 1
     try:
-        if not delta.append(lake, "checks", spec.name, pa.Table.from_pylist([row]), "check", number):
+        if not lake.table("checks", spec.name).append(pa.Table.from_pylist([row]), "check", number):
             return False
-        tend(lake, [("checks", spec.name)])
+        compact_and_vacuum([lake.table("checks", spec.name)])
     except DeltaError:  # what the other check found is as good, but for an audit
         return False
     return True
@@ -199,7 +199,7 @@ def _audited(
     """A row per audited period, `most` of them; first of all those that an earlier audit found `wrong`, which they are until then."""
     from latecomer.spark.audit import audit
 
-    books = delta.read(lake, "ledger", spec.name)
+    books = lake.table("ledger", spec.name).read()
     closed = np.empty(0, np.int64)
     if books is not None:
         counts = ("published", "rows") if "published" in books.column_names else ("on_time", "late_rows")
@@ -211,7 +211,7 @@ def _audited(
     closed = np.setdiff1d(closed, np.array(wrong, np.int64))
     if not len(closed) and not wrong:
         progress(f"{spec.name}: nothing to audit, no period with rows is closed yet")
-    last = delta.last_version(lake, "checks", spec.name, "check")
+    last = lake.table("checks", spec.name).last_version("check")
     order = [*wrong, *np.random.default_rng(0 if last is None else last + 1).permutation(closed).tolist()]
     found = audit(lake, spec, state, reach.filters(), reach.closed_to, order, most, progress) if order else []
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -233,7 +233,7 @@ def _audited(
 
 def _wrong_before(lake: Lake, query: str) -> dict[int, dict[str, Any]]:
     """Rows of `_audited` that the last check knew to be wrong."""
-    last = delta.read(lake, "checks", query)
+    last = lake.table("checks", query).read()
     if last is None or "wrong" not in last.column_names:
         return {}
     rows = json.loads(last["wrong"][0].as_py() or "[]")

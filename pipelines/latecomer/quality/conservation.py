@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import delta, journal, result_views
+from latecomer.lake import journal, result_views
 from latecomer.lake.ingest_log import count_kept_out, last_committed, quarantined
 from latecomer.lake.lake import Lake
 from latecomer.ledger.open_periods import open_ledger
@@ -53,11 +53,11 @@ def laws(
 ) -> list[dict[str, Any]]:
     """``law``, ``left`` and ``right``, which must be equal; `results` are the rows within reach, per table."""
     seq = pc.field("seq")
-    arrived = sum(delta.count(lake, "events", each, seq < reach.seq_to) for each in {name for _, name in spec.streams})
+    arrived = sum(lake.table("events", each).count(seq < reach.seq_to) for each in {name for _, name in spec.streams})
     named = (
         ["seq", "alias"] if isinstance(spec, JoinSpec) else ["seq"]
     )  # a row may be late in both roles of a self join
-    late = delta.read(lake, "late", spec.name, columns=named, filter=seq < reach.seq_to)
+    late = lake.table("late", spec.name).read(columns=named, filter=seq < reach.seq_to)
     registered = 0 if late is None else pc.count_distinct(late["seq"]).as_py()
     again = 0 if late is None else late.num_rows - late.group_by(named).aggregate([]).num_rows
     published = state.counts["on_time"]
@@ -95,7 +95,7 @@ def laws(
 def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
     """Results published on time by the ledger's periods, closed and open; a period's books only grow."""
     name = "published" if isinstance(spec, WindowedSpec) else "on_time"
-    read = (delta.read(lake, "ledger", spec.name), open_ledger(spec, state.stage))
+    read = (lake.table("ledger", spec.name).read(), open_ledger(spec, state.stage))
     parts = [rows.select(["period_start", name]) for rows in read if rows is not None]
     most = pa.concat_tables(parts, promote_options="default").group_by("period_start").aggregate([(name, "max")])
     return int(pc.sum(most[f"{name}_max"]).as_py() or 0)
@@ -112,5 +112,5 @@ def _not_yet_counted(lake: Lake, query: str, state: journal.RunState) -> int:
     """On-time rows of a micro-batch at work that a flush before it makes look committed: both publish by the same arrival."""
     if not state.flushed or not journal.planned(lake, query, "run", state.number + 1):
         return 0
-    there = delta.count(lake, "on_time", query, pc.field("published_seq") == state.seq_to)
-    return max(there - sum(rows for rows, _ in state.released.values()), 0)
+    there = lake.table("on_time", query).count(pc.field("published_seq") == state.seq_to)
+    return max(there - sum(rows for rows, _ in state.flushed_results.values()), 0)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.arrays.composite_keys import run_bounds
-from latecomer.lake import delta, row_keys
+from latecomer.lake import row_keys
 from latecomer.lake.lake import Lake
 from latecomer.specs.spec import Answers, Spec
 
@@ -56,7 +56,7 @@ def stored(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> Store
     """Count the rows of each table that are `within`."""
     beside = {Answers.ADDED: (), Answers.REPLACED: ("published_seq", "revision")}.get(spec.answers, ("revision",))
     keys = (*spec.result_keys, *beside)
-    about = sum(delta.count(lake, area, spec.name, each) for area, each in within.items())
+    about = sum(lake.table(area, spec.name).count(each) for area, each in within.items())
     passes = max(1, -(-about // ROWS_AT_ONCE))
     meet, left, right = [], 0, 0
     for each in range(passes):
@@ -103,7 +103,7 @@ def _batches(
     lake: Lake, spec: Spec, within: Mapping[str, pc.Expression], keys: tuple[str, ...]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     for area, rows in within.items():
-        for batch in delta.batches(lake, area, spec.name, list(keys), rows):
+        for batch in lake.table(area, spec.name).batches(list(keys), rows):
             yield area, batch
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from latecomer.lake import crash_points, delta, journal
+from latecomer.lake import crash_points, journal
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.maintenance import tend
+from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.spark.engine.session import tuned
 from latecomer.strategies.join import adapted_parameters
 
@@ -48,15 +48,15 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
     with Lease(lake, f"adapt-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
         learnt = _learnt(lake, spec, state)
-        last = delta.last_version(lake, "parameters", spec.name, "adapt")
+        last = lake.table("parameters", spec.name).last_version("adapt")
         number = 0 if last is None else last + 1
         reached = journal.run_state(lake, spec.name, spec)
         following, seq = _planned(lake, spec.name, reached.number + 1, reached.seq_to)
         row = {"number": number, "effective_seq": seq, "parameters": json.dumps(learnt)}
         lease.confirm()
-        delta.append(lake, "parameters", spec.name, pa.Table.from_pylist([row]), "adapt", number)
+        lake.table("parameters", spec.name).append(pa.Table.from_pylist([row]), "adapt", number)
         crash_points.point("adapt:parameters")
-        tend(lake, [("parameters", spec.name)])
+        compact_and_vacuum([lake.table("parameters", spec.name)])
         return _planned(lake, spec.name, following, seq, number)[1], learnt
 
 
@@ -74,7 +74,7 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
     if spec.kind == "join":
         from latecomer.spark.join.stage import JoinStage
 
-        stage = JoinStage(spec, tuned(lake, state.seq_to), lake.holding())
+        stage = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
         return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
     from latecomer.spark.registry import stage_of
     from latecomer.spark.windows.stage import WindowedStage

@@ -135,7 +135,7 @@ class _Audit:
             self.joined_us = min(max(joined_to(spec, state.stage), EARLIEST_US), LATEST_US)
         waits = (pc.field("seq") > closed_to) & (pc.field("seq") < state.seq_to)
         columns = ["seq"] if self.closed is None else ["windows_from", "windows_to"]
-        self.waiting = delta.read(lake, "late", spec.name, columns, waits)
+        self.waiting = lake.table("late", spec.name).read(columns, waits)
 
     def of(self, period_us: int) -> Audited | str:
         """The comparison, or why there is none."""
@@ -167,7 +167,7 @@ class _Audit:
             late = pc.unique(self.waiting["seq"])
             for key in keys:
                 rows = rows.filter(pc.invert(pc.is_in(rows[key], late)))
-                listed = tables.handed(self.spark, pa.table({key: late}))
+                listed = tables.to_spark(self.spark, pa.table({key: late}))
                 expected = expected.join(listed, key, "left_anti")
         return rows, expected, keys
 
@@ -193,7 +193,7 @@ class _Audit:
             open_again = pa.array(np.unique(every_number(low[some], high[some])[1]))
             if len(open_again):
                 rows = rows.filter(pc.invert(pc.is_in(rows[WINDOW_NO], open_again)))
-                listed = tables.handed(self.spark, pa.table({WINDOW_NO: open_again}))
+                listed = tables.to_spark(self.spark, pa.table({WINDOW_NO: open_again}))
                 expected = expected.join(listed, WINDOW_NO, "left_anti")
         if getattr(spec, "emit", None) == "ranges":
             rows = self._expanded(rows)
@@ -218,7 +218,7 @@ class _Audit:
         from pyspark.sql import functions as F
 
         if stored.num_columns > len(keys) or stored.num_rows:
-            here = tables.handed(self.spark, stored)
+            here = tables.to_spark(self.spark, stored)
         else:  # nothing was ever written
             here = expected.select(*(F.col(quoted(n)) for n in expected.columns if not n.startswith(ABOUT))).limit(0)
         kinds = types_of(here)

@@ -15,7 +15,7 @@ from latecomer.lake import crash_points, journal
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.maintenance import tend
+from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.spark.engine.session import tuned
 from latecomer.spark.registry import stage_of
 
@@ -54,17 +54,17 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
         try:
             count = rows.count()
             write = rows.write.format("delta").option("mergeSchema", "true")  # a stream may have a column more by now
-            if lake.exists("backfill", spec.name):
+            if lake.table("backfill", spec.name).exists():
                 inside = f"window_start >= timestamp_micros({from_us}L) and window_start < timestamp_micros({to_us}L)"
                 write = write.mode("overwrite").option("replaceWhere", inside)
             else:
                 write = write.mode("append")
             lease.confirm()
-            if count or lake.exists("backfill", spec.name):
-                write.save(lake.spark_path("backfill", spec.name))
+            if count or lake.table("backfill", spec.name).exists():
+                write.save(lake.table("backfill", spec.name).spark_path)
         finally:
             rows.unpersist()
             stage.release()
         crash_points.point("backfill:rows")
-        tend(lake, [("backfill", spec.name)])
+        compact_and_vacuum([lake.table("backfill", spec.name)])
         return BackfillReport(from_us, to_us, count, time.monotonic() - started)

@@ -1,10 +1,10 @@
-"""While a micro-batch's rows are being written, the next ones are looked at.
+"""Observe the next micro-batches while the rows of one are being written.
 
-What Spark writes keeps cores busy for part of the time only; planning, commits and the control plane, most of the rest, keep one. What
-a windowed kind must read before it decides (:meth:`latecomer.spark.stage.Stage.scan` and ``observe``) depends on the order of events
-alone, not on what was decided or written before, so it is read meanwhile, each micro-batch in a thread of its own, which begins
-once the one before is scanned. Nothing depends on it: what fails here is done again in its turn, and it is there, and only there, that an error
-is reported. At most `DEPTH` micro-batches are looked at ahead, which bounds the memory.
+Spark keeps the cores busy for part of the time that a write takes. Planning, commits and the control plane, most of the rest, keep
+one core busy. What a windowed kind must read before it decides (:meth:`latecomer.spark.stage.Stage.scan` and ``observe``) depends
+on the arrival order alone, not on earlier decisions, so it is read meanwhile: each micro-batch in a thread of its own, which begins
+once the one before is scanned. Nothing depends on it. What fails here is done again in its turn, and an error is reported only
+then. At most `DEPTH` micro-batches are prefetched, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -15,97 +15,105 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
 
-from latecomer.spark.stage import Batch, Looked, Scanned, Stage
+from latecomer.spark.stage import Batch, BatchScan, Observation, Stage, StageState
 
 DEPTH = 2
-"""Micro-batches that are looked at beside the one that is written; with one, its decisions wait for Spark while a core is idle."""
+"""Micro-batches that are prefetched beside the one that is written; with one, its decisions wait for Spark while a core is idle."""
 
 
 @dataclass
-class Look:
-    """A micro-batch, the stage that is to answer it (its taker's to release), and what that scanned and then observed."""
+class PrefetchedBatch:
+    """A micro-batch, the stage that is to answer it, and what that stage has scanned and observed.
+
+    Whoever takes it releases the stage.
+    """
 
     batch: Batch
     stage: Stage
-    scanned: Scanned | None
-    looked: Looked | None = None
+    scan: BatchScan | None
+    observation: Observation | None = None
 
     def observe(self) -> None:
-        """Read what was not scanned."""
-        if self.scanned is not None:
-            self.looked = Looked(self.scanned, self.stage.observe(self.batch, self.scanned))
+        """Read what the scan asks for; nothing where the kind needs no scan, or it was read before."""
+        if self.scan is not None and self.observation is None:
+            self.observation = Observation(self.scan, self.stage.observe(self.batch, self.scan))
 
 
-Scan = Callable[[Batch, "dict[str, Any] | None"], Look]
-"""Begins to look at a micro-batch, from what the scan before it left."""
+Scan = Callable[[Batch, "StageState | None"], PrefetchedBatch]
+"""Scans a micro-batch, from what the scan before it left."""
 
 
-class Ahead:
-    """Looks at micro-batches before their turn; a context manager, at whose end no thread is left.
+class Prefetcher:
+    """Scans and observes micro-batches before their turn; a context manager that leaves no thread behind.
 
-    `after` is the micro-batch after one; None: there is none that may be looked at before its turn.
+    Parameters
+    ----------
+    after
+        Returns the micro-batch after another one; None: there is none that may be prefetched.
     """
 
     def __init__(self, after: Callable[[Batch], Batch | None]) -> None:
         self._after = after
-        self._waiting: deque[_Waiting] = deque()
+        self._pending: deque[_Pending] = deque()
         self._stopped = Event()
 
-    def follow(self, look: Look, scan: Scan) -> None:
-        """Look at what comes after `look`, which is scanned, as far as that has not begun; `scan` runs in threads."""
-        if look.scanned is None:
+    def follow(self, current: PrefetchedBatch, scan: Scan) -> None:
+        """Begin to prefetch what comes after `current`, which is scanned; `scan` runs in threads."""
+        if current.scan is None:
             return
-        following: Future[dict[str, Any] | None] = Future()
-        following.set_result(look.scanned.following)
-        batch = look.batch
-        if self._waiting:
-            batch, following = self._waiting[-1].batch, self._waiting[-1].following
-        while len(self._waiting) < DEPTH and (later := self._after(batch)) is not None:
-            self._waiting.append(_Waiting(later, following, scan, self._stopped))
-            batch, following = later, self._waiting[-1].following
+        following: Future[StageState | None] = Future()
+        following.set_result(current.scan.following)
+        batch = current.batch
+        if self._pending:
+            batch, following = self._pending[-1].batch, self._pending[-1].following
+        while len(self._pending) < DEPTH and (later := self._after(batch)) is not None:
+            self._pending.append(_Pending(later, following, scan, self._stopped))
+            batch, following = later, self._pending[-1].following
 
-    def take(self) -> Look | None:
-        """The micro-batch whose turn it is; None where it was not looked at, or not to the end."""
-        found = self._next()
-        if found is None:
+    def take(self) -> PrefetchedBatch | None:
+        """Return the micro-batch whose turn it is; None where it was not prefetched, or not to the end."""
+        prefetched = self._next()
+        if prefetched is None:
             self.close()
-        return found
+        return prefetched
 
     def close(self) -> None:
-        """Forget what was seen, once the threads have ended; what has not begun does not begin."""
+        """Drop what was prefetched, once the threads have ended; what has not begun does not begin."""
         self._stopped.set()
-        while self._waiting:
-            found = self._next()
-            if found is not None:
-                found.stage.release()
+        while self._pending:
+            prefetched = self._next()
+            if prefetched is not None:
+                prefetched.stage.release()
         self._stopped.clear()
 
-    def _next(self) -> Look | None:
-        if not self._waiting:
+    def _next(self) -> PrefetchedBatch | None:
+        if not self._pending:
             return None
-        found = self._waiting[0].result()  # an interrupt leaves it where it is, to be closed
-        self._waiting.popleft()
-        return found
+        prefetched = self._pending[0].result()  # an interrupt leaves it in the queue, to be closed
+        self._pending.popleft()
+        return prefetched
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class _Waiting:
-    """A micro-batch that is being looked at; `following` is there when the next can be begun, or has the error why it cannot."""
+class _Pending:
+    """A micro-batch that is being prefetched.
 
-    def __init__(self, batch: Batch, before: Future[dict[str, Any] | None], scan: Scan, stopped: Event) -> None:
+    `following` is set when the next one can be begun; or it holds the error because of which that cannot be.
+    """
+
+    def __init__(self, batch: Batch, before: Future[StageState | None], scan: Scan, stopped: Event) -> None:
         from pyspark import InheritableThread
 
         self.batch = batch
-        self.following: Future[dict[str, Any] | None] = Future()
+        self.following: Future[StageState | None] = Future()
         self._before, self._scan, self._stopped = before, scan, stopped
-        self._look: Look | None = None
+        self._prefetched: PrefetchedBatch | None = None
         self._thread = InheritableThread(self._work, name=f"micro-batch {batch.number}", daemon=True)
         self._thread.start()
 
@@ -114,18 +122,21 @@ class _Waiting:
             state = self._before.result()
             if self._stopped.is_set():
                 return
-            self._look = self._scan(self.batch, state)
-            assert self._look.scanned is not None
-            self.following.set_result(self._look.scanned.following)
+            self._prefetched = self._scan(self.batch, state)
+            assert self._prefetched.scan is not None
+            self.following.set_result(self._prefetched.scan.following)
             if not self._stopped.is_set():
-                self._look.observe()
+                self._prefetched.observe()
 
-    def result(self) -> Look | None:
-        """The look, once its thread has ended; None where it failed, and nothing is held then. Of several, the first one's before the next one's."""
+    def result(self) -> PrefetchedBatch | None:
+        """Return the micro-batch once its thread has ended; None where that failed, and nothing is held then.
+
+        Of several the first one has to be asked first.
+        """
         self._thread.join()
-        if not self.following.done():  # nor can the next begin, which waits for it
+        if not self.following.done():  # the next one waits for it and cannot begin either
             self.following.set_exception(RuntimeError("was not scanned"))
-        if self._look is not None and self._look.looked is None:
-            self._look.stage.release()
+        if self._prefetched is not None and self._prefetched.observation is None:
+            self._prefetched.stage.release()
             return None
-        return self._look
+        return self._prefetched

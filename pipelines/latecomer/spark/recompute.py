@@ -81,7 +81,7 @@ class Question:
         self.spark, self.lake = spark, lake
         self.stage: Any = stage_of(spec, spark, lake)  # refuses what cannot be asked
         self.streams = dict(spec.streams)
-        self.shapes = {alias: tables.shape(spark, lake, stream) for alias, stream in spec.streams}
+        self.shapes = {alias: tables.no_events(spark, lake, stream) for alias, stream in spec.streams}
         self.spec: Any = calculated(spec, {stream: self.shapes[alias] for alias, stream in spec.streams})
 
     def truth(self, over: TimeRange, seq_to: int) -> Truth:

@@ -28,5 +28,5 @@ def stage_of(spec: Spec, spark: SparkSession, lake: Lake) -> Stage:
     """The stage for a query; its events are those that are there once it first asks for them."""
     reorders = isinstance(spec, JoinSpec) and spec.strategy.reorders
     module, name = _REORDERING_JOIN if reorders else _STAGES[spec.kind]
-    stage: Stage = getattr(import_module(f"latecomer.spark.{module}"), name)(spec, spark, lake.holding())
+    stage: Stage = getattr(import_module(f"latecomer.spark.{module}"), name)(spec, spark, lake.snapshot())
     return stage

@@ -19,7 +19,7 @@ from latecomer.core.gamma_batches import assign, gamma_batches
 from latecomer.lake import crash_points, delta, journal, result_views
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.maintenance import tend
+from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.session import session
 from latecomer.spark.engine.tuning import tune
@@ -78,7 +78,7 @@ def repair(
             progress(f"{spec.name}: repaired {' in '.join(found)}, {quantity(written, 'correction')}")
             late, corrections, batches = late + len(plan.seq), corrections + written, batches + len(plan.closes)
         if batches:
-            tend(lake, [(area, spec.name) for area in ("corrections", "repairs", "repair_journal")])
+            compact_and_vacuum([lake.table(area, spec.name) for area in ("corrections", "repairs", "repair_journal")])
         return RepairReport(late, corrections, batches, len(pending[0]) - late, time.monotonic() - started)
 
 
@@ -102,7 +102,7 @@ def _plans(
 ) -> Iterator[_Plan]:
     """What a killed repair left, then what is complete by now, each recorded before it is yielded; what follows is asked for once it is done."""
     seq, event_time = pending
-    last = delta.last_version(lake, "repairs", spec.name, "repair")
+    last = lake.table("repairs", spec.name).last_version("repair")
     number = 0 if last is None else last + 1
     unfinished = journal.planned(lake, spec.name, "repair", number)
     if unfinished is not None:
@@ -127,7 +127,7 @@ def _portions(seq: np.ndarray, closes: np.ndarray) -> list[np.ndarray]:
 def _pending(lake: Lake, query: str, done_to: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
     """Registered rows not yet repaired, one entry per arrival: seq and event time (us), in arrival order."""
     wanted = (pc.field("seq") > done_to) & (pc.field("seq") < seq_to)
-    rows = delta.read(lake, "late", query, columns=["seq", "event_ts"], filter=wanted)
+    rows = lake.table("late", query).read(columns=["seq", "event_ts"], filter=wanted)
     if rows is None or rows.num_rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     seq, first = np.unique(rows["seq"].to_numpy(), return_index=True)
@@ -143,29 +143,31 @@ def _closes(seq: np.ndarray, event_time: np.ndarray, gamma_us: int, flush: bool)
 
 def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Callable[[], None]) -> int:
     """Commit a plan's corrections, and their counts; how many there are. `confirm` is asked before either."""
-    done = delta.last_version(lake, "corrections", spec.name, "repair")
+    done = lake.table("corrections", spec.name).last_version("repair")
     if done is None or done < plan.number:
         spark = session(lake, rows=arrivals)
         tune(spark, len(plan.seq) * REPAIR_WEIGHT, arrivals)
         stage = stage_of(spec, spark, lake)
-        late = tables.between(spark, lake, "late", spec.name, "seq", [(int(plan.seq.min()), int(plan.seq.max()))])
+        late = tables.read_ranges(
+            spark, lake.table("late", spec.name), "seq", [(int(plan.seq.min()), int(plan.seq.max()))]
+        )
         try:
             corrections = stage.repair(late, pa.table({"seq": plan.seq, "repaired_in": assign(plan.seq, plan.closes)}))
             # few late rows may bring many: what is not to be brought here is not answered for it first
-            few = False if stage.most_corrections(len(plan.seq)) > tables.FEW_ROWS else None
+            few = False if stage.most_corrections(len(plan.seq)) > tables.DRIVER_LOCAL_ROWS else None
             confirm()
-            tables.append(corrections, lake, "corrections", spec.name, "repair", plan.number, few=few)
+            tables.append(corrections, lake.table("corrections", spec.name), "repair", plan.number, driver_local=few)
         finally:
             stage.release()
     crash_points.point("repair:corrections")
     mine = (pc.field("published_seq") > plan.done_to) & (pc.field("published_seq") <= int(plan.closes[-1]))
-    per_period = delta.count_by(lake, "corrections", spec.name, "period_start", mine)
+    per_period = lake.table("corrections", spec.name).count_by("period_start", mine)
     rows = [{"number": plan.number, "period_start": None, "repaired": None, "closes": plan.closes.tolist()}]
     rows += [
         {"number": plan.number, "period_start": start, "repaired": count, "closes": []}
         for start, count in sorted(per_period.items())
     ]
     confirm()
-    delta.append(lake, "repairs", spec.name, pa.Table.from_pylist(rows, schema=REPAIRS), "repair", plan.number)
+    lake.table("repairs", spec.name).append(pa.Table.from_pylist(rows, schema=REPAIRS), "repair", plan.number)
     crash_points.point("repair:repairs")
     return sum(per_period.values())

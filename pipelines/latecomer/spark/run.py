@@ -1,7 +1,8 @@
 """`run`: micro-batches of any query kind, each planned, produced and committed once.
 
-Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what*; this
-module decides *when it counts*. While one is committed, the next ones may be looked at (:mod:`latecomer.spark.prefetch`): that writes nothing.
+Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what* is written; this module
+decides *when it counts*. While one micro-batch is committed, the next ones may be prefetched (:mod:`latecomer.spark.prefetch`),
+which writes nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import crash_points, delta, journal, stream_schemas
-from latecomer.lake.adapted_parameters import effective, parameters
+from latecomer.lake import adapted_parameters, crash_points, journal, stream_schemas
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
+from latecomer.lake.ingest_log import committed_seq
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.maintenance import tend
+from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.session import session
 from latecomer.spark.engine.tuning import tune, tuning
-from latecomer.spark.prefetch import Ahead, Look
+from latecomer.spark.prefetch import PrefetchedBatch, Prefetcher
 from latecomer.spark.registry import stage_of
-from latecomer.spark.stage import Batch
+from latecomer.spark.stage import Batch, StageState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
 
 ROWS_PER_BATCH = 4_000_000
-"""Arrivals per micro-batch where the caller does not say. With 2 M, a history of 4 to 10 M rows took 1.05 to 1.4 times as long, by kind;
-with more, what the driver holds of three micro-batches at a time leaves a 4 GB machine less and less."""
+"""Arrivals per micro-batch where the caller names no number; see ``docs/experiments/micro-batches.md``."""
+COMMITTED_AREAS = ("on_time", "late", "ledger")
+"""Tables that a micro-batch writes before its state, in the order of their commits."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,16 @@ def run(
     flush: bool = False,
     progress: Callable[[str], None] = lambda line: None,
 ) -> RunReport:
-    """Process what was ingested and not yet processed.
+    """Process the arrivals that were ingested and not yet processed.
 
     Parameters
     ----------
     rows_per_batch
-        Arrivals (of all streams of the lake) per micro-batch.
+        Arrivals (of all streams of the lake) per micro-batch; None: `ROWS_PER_BATCH`.
     until_seq
         Last arrival to process, inclusive; None: all.
     flush
-        The input is complete: close every window and period; not before the last arrival is processed.
+        The input is complete: close every window and period, once the last arrival is processed.
     progress
         Called with one line per micro-batch.
 
@@ -77,50 +79,48 @@ def run(
     InputError, SpecError, LeaseHeld
         Nothing was written then, or only whole micro-batches.
     """
-    from latecomer.lake.ingest_log import committed_seq
-
     started = time.monotonic()
-    if not lake.exists("ingest", "committed"):
+    if not lake.table("ingest", "committed").exists():
         raise InputError("--lake", lake.uri, "has nothing ingested", "ingest first, or check the path")
-    stream_schemas.check(lake, spec)  # before a JVM is started, and before a mistake is taken for a change
+    stream_schemas.check(lake, spec)  # before a JVM is started, and before a mistake is taken for a changed query
     with Lease(lake, f"run-{spec.name}") as lease:
         state = journal.load_state(lake, spec.name, spec)
-        available = committed_seq(lake)  # not before: another may have processed what was ingested since
+        available = committed_seq(lake)  # under the lease: another process may have processed arrivals just before
         end = available if until_seq is None else min(available, until_seq + 1)
         last_flush = flush and end == available
         if flush and not last_flush:
             progress(f"{spec.name}: not flushed, the last arrival is {available - 1}, after --until-seq {until_seq}")
-        before = dict(state.counts) if state else {}
-        count = 0
+        counts_before = dict(state.counts) if state else {}
+        micro_batches = 0
         plans = _Plans(lake, spec, end, rows_per_batch or ROWS_PER_BATCH, last_flush)
-        with Ahead(plans.after) as ahead:
+        with Prefetcher(plans.after) as prefetcher:
             for batch in plans.batches(state, lease.confirm):
                 try:
-                    state = _process(plans, batch, state, ahead, lease.confirm)
+                    state = _process(plans, batch, state, prefetcher, lease.confirm)
                 except LeaseHeld:
                     raise
                 except Exception as error:
-                    if isinstance(error, DeltaError):  # a commit that was refused: another process may have taken over
+                    if isinstance(error, DeltaError):  # a refused commit: another process may have taken over
                         with contextlib.suppress(DeltaError, OSError):
                             lease.confirm()
                     _take_back(lake, spec, batch, lease.confirm)
                     raise
-                count += 1
-                rows = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
-                what = rows if batch.seq_to > batch.seq_from else "flush"
-                progress(f"{spec.name}: micro-batch {batch.number}, {what}")
-        if count:
-            tend(lake, [(area, spec.name) for area in ("on_time", "late", "ledger", "state", "journal")], count)
-        after = state.counts if state else {}
-        change = {key: after.get(key, 0) - before.get(key, 0) for key in ("rows_read", "on_time", "late")}
-        return RunReport(
-            **change, micro_batches=count, seq_to=state.seq_to if state else 0, seconds=time.monotonic() - started
-        )
+                micro_batches += 1
+                arrivals = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"
+                done = arrivals if batch.seq_to > batch.seq_from else "flush"
+                progress(f"{spec.name}: micro-batch {batch.number}, {done}")
+        if micro_batches:
+            areas = (*COMMITTED_AREAS, "state", "journal")
+            compact_and_vacuum([lake.table(area, spec.name) for area in areas], micro_batches)
+        counts = state.counts if state else {}
+        change = {key: counts.get(key, 0) - counts_before.get(key, 0) for key in ("rows_read", "on_time", "late")}
+        seq_to = state.seq_to if state else 0
+        return RunReport(**change, micro_batches=micro_batches, seq_to=seq_to, seconds=time.monotonic() - started)
 
 
 @dataclass(frozen=True)
 class _Plans:
-    """Micro-batches of at most `size` arrivals, up to arrival `end`; the last is to `flush` or not."""
+    """Micro-batches of at most `size` arrivals, up to arrival `end`; `flush`: the last one flushes."""
 
     lake: Lake
     spec: Spec
@@ -129,114 +129,122 @@ class _Plans:
     flush: bool
 
     def batches(self, state: journal.RunState | None, confirm: Callable[[], None]) -> Iterator[Batch]:
-        """Those still to be done, each planned before it is given: an unfinished one first, then new ones."""
+        """Yield the micro-batches still to be done, each planned before it is yielded: an unfinished one first, then new ones."""
         number = state.number + 1 if state else 0
         seq = state.seq_to if state else 0
         flushed = state.flushed if state else False
         unfinished = _unfinished(self.lake, self.spec, number)
         while unfinished is not None or seq < self.end or (self.flush and not flushed):
-            agreed = unfinished
-            if agreed is None:
-                agreed = self._next(seq) | {"parameters": effective(self.lake, self.spec.name, seq)}
-                signature = {"asked": self.spec.signature()} if number == 0 else {}  # later, the state has it
+            plan = unfinished
+            if plan is None:
+                plan = self._next(seq) | {"parameters": self._newest_parameters(seq)}
+                # the state of the first micro-batch tells later ones which query they answer
+                signature = {"asked": self.spec.signature()} if number == 0 else {}
                 confirm()
-                journal.plan(self.lake, self.spec.name, "run", number, agreed | signature)
+                journal.plan(self.lake, self.spec.name, "run", number, plan | signature)
             unfinished = None
             crash_points.point("run:planned")
-            # plans of earlier versions do not say
-            learnt = agreed["parameters"] if "parameters" in agreed else effective(self.lake, self.spec.name, seq)
-            yield Batch(number, agreed["seq_from"], agreed["seq_to"], agreed["flush"], learnt)
-            number, seq, flushed = number + 1, agreed["seq_to"], agreed["flush"]
+            # plans of earlier versions name no parameters
+            parameters = plan["parameters"] if "parameters" in plan else self._newest_parameters(seq)
+            yield Batch(number, plan["seq_from"], plan["seq_to"], plan["flush"], parameters)
+            number, seq, flushed = number + 1, plan["seq_to"], plan["flush"]
 
     def after(self, batch: Batch) -> Batch | None:
-        """The arrivals that will be planned after those of `batch`, if Spark is to plan alike for them; None: there are none."""
-        if batch.flush or batch.seq_to >= self.end:  # unless it is only the flush that is left
+        """Return the micro-batch that will be planned after `batch`, as far as Spark is tuned alike for both; else None."""
+        if batch.flush or batch.seq_to >= self.end:  # nothing follows, or only the flush
             return None
-        found = Batch(batch.number + 1, **self._next(batch.seq_to))
-        alike = [tuning(each.seq_to - each.seq_from, each.seq_to) for each in (batch, found)]
-        return found if alike[0] == alike[1] else None
+        following = Batch(batch.number + 1, **self._next(batch.seq_to))
+        settings = [tuning(b.seq_to - b.seq_from, b.seq_to) for b in (batch, following)]
+        return following if settings[0] == settings[1] else None
 
     def _next(self, seq: int) -> dict[str, Any]:
-        """What a plan says of the arrivals from `seq` on."""
-        upto = seq + self.size
-        return {"seq_from": seq, "seq_to": min(upto, self.end), "flush": self.flush and upto >= self.end}
+        """Return the plan of the arrivals from `seq` on."""
+        seq_to = seq + self.size
+        return {"seq_from": seq, "seq_to": min(seq_to, self.end), "flush": self.flush and seq_to >= self.end}
+
+    def _newest_parameters(self, seq: int) -> int | None:
+        return adapted_parameters.effective(self.lake, self.spec.name, seq)
 
 
 def _unfinished(lake: Lake, spec: Spec, number: int) -> dict[str, Any] | None:
-    """The plan that a killed writer left.
+    """Return the plan that a killed writer left, if there is one.
 
     Raises
     ------
     InputError
-        It is of a query with another signature.
+        It is the plan of a query that computes something else.
     """
-    found = journal.planned(lake, spec.name, "run", number)
-    signature = None if found is None else found.get("asked")
+    plan = journal.planned(lake, spec.name, "run", number)
+    signature = None if plan is None else plan.get("asked")
     if signature is not None and signature != journal.as_stored(spec.signature()):
         raise journal.changed(spec.name, signature, spec.signature())
-    return found
+    return plan
 
 
 def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]) -> None:
-    """Undo the plan of a micro-batch that failed: the next may be smaller, or ask something else; not where anything was written.
+    """Undo the plan of a micro-batch that failed, so that the next plan may be smaller or of another query.
 
-    Nor where another process holds the lease by now: the plan is its own.
+    It stays where anything was written, and where another process holds the lease by now: then it is that process's plan.
     """
     with contextlib.suppress(LatecomerError, DeltaError, OSError):
         confirm()
-        if not any(_committed(lake, area, spec.name, batch.number) for area in ("on_time", "late", "ledger")):
+        if not any(_is_committed(lake, area, spec.name, batch.number) for area in COMMITTED_AREAS):
             journal.take_back(lake, spec.name, "run", batch.number)
 
 
-def _scanned(plans: _Plans, spark: SparkSession, batch: Batch, state: dict[str, Any] | None) -> Look:
-    """A stage for the micro-batch, which is the caller's to release, and what it scanned: the same whatever `adapt` has learnt."""
+def _scan(plans: _Plans, spark: SparkSession, batch: Batch, state: StageState | None) -> PrefetchedBatch:
+    """Scan a micro-batch with a stage of its own, which the caller releases. The parameters of `adapt` play no part in it."""
     stage = stage_of(plans.spec, spark, plans.lake)
     try:
-        return Look(batch, stage, stage.scan(batch, state))
+        return PrefetchedBatch(batch, stage, stage.scan(batch, state))
     except BaseException:
         stage.release()
         raise
 
 
 def _process(
-    plans: _Plans, batch: Batch, state: journal.RunState | None, ahead: Ahead, confirm: Callable[[], None]
+    plans: _Plans,
+    batch: Batch,
+    state: journal.RunState | None,
+    prefetcher: Prefetcher,
+    confirm: Callable[[], None],
 ) -> journal.RunState:
-    """`confirm` is asked before every commit."""
+    """Produce and commit one micro-batch. `confirm` is called before every commit."""
     lake, spec = plans.lake, plans.spec
     spark = session(lake, rows=plans.end - batch.seq_from)
     tune(spark, batch.seq_to - batch.seq_from, batch.seq_to)
     before = state.stage if state else None
-    scan = partial(_scanned, plans, spark)
-    look = ahead.take() or scan(batch, before)
+    scan = partial(_scan, plans, spark)
+    prefetched = prefetcher.take() or scan(batch, before)
+    stage = prefetched.stage
     try:
-        ahead.follow(look, scan)
-        if look.looked is None:
-            look.observe()
-        look.stage.parameters = parameters(lake, spec.name, batch.parameters)
-        batch = replace(batch, released=state.released if state else {})
-        outcome = look.stage.process(batch, before, look.looked)
+        prefetcher.follow(prefetched, scan)
+        prefetched.observe()
+        parameters = adapted_parameters.parameters(lake, spec.name, batch.parameters)
+        batch = replace(batch, flushed_before=state.flushed_results if state else {})
+        outcome = stage.process(batch, before, prefetched.observation, parameters)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
             confirm()
-            if rows is not None and not _committed(lake, area, spec.name, batch.number):
-                tables.append(rows, lake, area, spec.name, "run", batch.number, few=area in outcome.few or None)
+            if rows is not None and not _is_committed(lake, area, spec.name, batch.number):
+                driver_local = area in outcome.driver_local or None
+                tables.append(rows, lake.table(area, spec.name), "run", batch.number, driver_local=driver_local)
             crash_points.point(f"run:{area}")
-        settled = outcome.settle(batch.produced(lake, spec.name) if outcome.on_time is not None else {})
+        commit = outcome.finalize(batch.count_published(lake, spec.name) if outcome.on_time is not None else {})
     finally:
-        look.stage.release()
+        stage.release()
     confirm()
-    if settled.ledger is not None:
-        delta.append(lake, "ledger", spec.name, settled.ledger, "run", batch.number)
+    if commit.ledger is not None:
+        lake.table("ledger", spec.name).append(commit.ledger, "run", batch.number)
     crash_points.point("run:ledger")
-    released = batch.releases(lake, spec.name) if batch.flush else {}
     after = journal.RunState(
-        batch.number,
-        batch.seq_to,
-        batch.flush,
-        spec.fingerprint(),
-        settled.state,
-        settled.counts,
-        released,
-        spec.signature(),
+        number=batch.number,
+        seq_to=batch.seq_to,
+        flushed=batch.flush,
+        fingerprint=spec.fingerprint(),
+        stage=commit.state,
+        counts=commit.counts,
+        flushed_results=batch.flushed_results(lake, spec.name) if batch.flush else {},
+        signature=spec.signature(),
     )
     confirm()
     journal.save_state(lake, spec.name, after)
@@ -244,6 +252,6 @@ def _process(
     return after
 
 
-def _committed(lake: Lake, area: str, query: str, number: int) -> bool:
-    done = delta.last_version(lake, area, query, "run")
-    return done is not None and done >= number
+def _is_committed(lake: Lake, area: str, query: str, number: int) -> bool:
+    last = lake.table(area, query).last_version("run")
+    return last is not None and last >= number

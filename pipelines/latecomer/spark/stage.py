@@ -1,35 +1,47 @@
-"""What every query kind's Spark stage offers to the runner, and nothing more.
+"""The contract between the runner and the Spark stage of a query kind.
 
-A stage is handed a micro-batch (a range of the arrival order) and the state its predecessor left; it answers with rows
-to write and, once they are written, with the next state. It never commits: the runner does, in one order, once.
+The runner hands a stage a micro-batch (a range of the arrival order) and the state that its predecessor left. The stage returns
+rows to write and, once they are written, the next state. It never commits: the runner does, in one order, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import delta
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tables
-from latecomer.spark.engine.tuning import expects_few
+from latecomer.spark.engine.tuning import is_driver_local
 from latecomer.specs.spec import Spec
 
 if TYPE_CHECKING:
+    from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+StageState = dict[str, Any]
+"""The state of a stage after a micro-batch: a JSON document, whose keys its kind chooses."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch: arrivals ``[seq_from, seq_to)``; `flush` says that nothing comes after them.
+    """A micro-batch: arrivals ``[seq_from, seq_to)``.
 
-    `parameters` is the number of what `adapt` learnt that holds here, None where it had learnt nothing. `released` are the result rows
-    of a flush just before, and the sum of their waits (us), by period: they look as if arrival `seq_from` had published them.
+    Attributes
+    ----------
+    number
+        Number of the micro-batch, from 0.
+    flush
+        The input is complete: nothing comes after these arrivals.
+    parameters
+        Number of the parameters of `adapt` that hold here; None where it had written none.
+    flushed_before
+        Result rows of a flush just before, and the sum of their waits (us), per period (us). Their ``published_seq`` is
+        `seq_from`, as if the first arrival of this micro-batch had published them.
     """
 
     number: int
@@ -37,41 +49,45 @@ class Batch:
     seq_to: int
     flush: bool = False
     parameters: int | None = None
-    released: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    flushed_before: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
-    def produced(self, lake: Lake, query: str) -> dict[int, int]:
-        """Committed on-time rows of this micro-batch per period: what a flush releases is published by the arrival that would have come next."""
-        found = delta.count_by(lake, "on_time", query, "period_start", self._published)
-        return self._own(found, 0)
+    def count_published(self, lake: Lake, query: str) -> dict[int, int]:
+        """Count the committed on-time rows of this micro-batch per period (us).
 
-    def waits(self, lake: Lake, query: str) -> dict[int, int]:
-        """Sum of the waits (us) of these rows, per period."""
-        found = delta.count_by(lake, "on_time", query, "period_start", self._published, "wait_us")
-        return self._own({period: wait or 0 for period, wait in found.items()}, 1)
+        A flush publishes under the number of the arrival that would have come next.
+        """
+        counts = lake.table("on_time", query).count_by("period_start", self._published)
+        return self._without_flushed(counts, 0)
 
-    def releases(self, lake: Lake, query: str) -> dict[int, tuple[int, int]]:
-        """At a flush, once its rows are committed: what the next micro-batch has as `released`."""
-        last = pc.field("published_seq") == self.seq_to
-        rows = delta.count_by(lake, "on_time", query, "period_start", last)
-        waits = delta.count_by(lake, "on_time", query, "period_start", last, "wait_us") if rows else {}
-        return {period: (count, waits.get(period) or 0) for period, count in rows.items()}
+    def sum_waits(self, lake: Lake, query: str) -> dict[int, int]:
+        """Sum the waits (us) of these rows per period (us)."""
+        waits = lake.table("on_time", query).sum_by("period_start", "wait_us", self._published)
+        return self._without_flushed(waits, 1)
+
+    def flushed_results(self, lake: Lake, query: str) -> dict[int, tuple[int, int]]:
+        """Return what a flush has published, once it is committed: the `flushed_before` of the next micro-batch."""
+        flushed = pc.field("published_seq") == self.seq_to
+        table = lake.table("on_time", query)
+        counts = table.count_by("period_start", flushed)
+        waits = table.sum_by("period_start", "wait_us", flushed) if counts else {}
+        return {period: (count, waits.get(period, 0)) for period, count in counts.items()}
 
     @property
     def _published(self) -> pc.Expression:
         last = self.seq_to if self.flush else self.seq_to - 1
         return (pc.field("published_seq") >= self.seq_from) & (pc.field("published_seq") <= last)
 
-    def _own(self, found: dict[int, int], place: int) -> dict[int, int]:
-        rest = {period: total - self.released.get(period, (0, 0))[place] for period, total in found.items()}
-        return {period: total for period, total in rest.items() if total or period not in self.released}
+    def _without_flushed(self, totals: dict[int, int], place: int) -> dict[int, int]:
+        rest = {period: total - self.flushed_before.get(period, (0, 0))[place] for period, total in totals.items()}
+        return {period: total for period, total in rest.items() if total or period not in self.flushed_before}
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What a micro-batch leaves behind: rows for the ledger, the next state, and counts for people."""
+class BatchCommit:
+    """What the runner commits after the rows of a micro-batch: ledger rows, the next state, and running counts for people."""
 
     ledger: pa.Table | None
-    state: dict[str, Any]
+    state: StageState
     counts: dict[str, int]
 
 
@@ -82,85 +98,128 @@ class Outcome:
     Attributes
     ----------
     on_time, late
-        Rows to append, in Spark or here; None where there are none.
-    settle
-        Called once both are committed, with the number of committed on-time rows per period (start in us).
-    few
-        Of ``on_time`` and ``late``, those whose rows are expected to be few.
+        Rows to append; None where there are none.
+    finalize
+        Called once both are committed, with the number of committed on-time rows per period (us).
+    driver_local
+        Names among ``on_time`` and ``late`` whose rows are expected to be few: the driver collects and commits them.
     """
 
     on_time: DataFrame | None
     late: DataFrame | pa.Table | None
-    settle: Callable[[dict[int, int]], Settled]
-    few: Set[str] = frozenset()
+    finalize: Callable[[dict[int, int]], BatchCommit]
+    driver_local: Set[str] = frozenset()
 
 
 @dataclass(frozen=True)
-class Scanned:
-    """What the order of a micro-batch's arrivals says; `following` is all that the next one's `scan` needs of the state, None at a flush."""
+class BatchScan:
+    """What the arrival order of a micro-batch says.
 
-    following: dict[str, Any] | None
+    Attributes
+    ----------
+    following
+        All that the scan of the next micro-batch needs of the state; None at a flush.
+    """
+
+    following: StageState | None
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What is read of a micro-batch before it is decided: its order, and what a kind's stage wanted to see because of that."""
+class Observation:
+    """What was read of a micro-batch before it is decided: its scan, and what the kind observed because of it."""
 
-    scanned: Scanned
-    seen: Any
+    scan: BatchScan
+    observed: Any
+
+
+class StageCache:
+    """Rows and values that a stage keeps in Spark, to be freed together whatever happened in between."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._cached: list[DataFrame | Broadcast[Any]] = []
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """Cache rows that are read more than once."""
+        cached = rows.persist()
+        self._cached.append(cached)
+        return cached
+
+    def share(self, value: T) -> Broadcast[T]:
+        """Copy a value to every task."""
+        shared = self._spark.sparkContext.broadcast(value)
+        self._cached.append(shared)
+        return shared
+
+    def materialize(self, rows: DataFrame) -> DataFrame:
+        """Compute rows that are read more than once: in the driver where the session is tuned for few and they are, else cached."""
+        collected = tables.collect_if_small(rows) if is_driver_local(self._spark) else None
+        return self.keep(rows) if collected is None else tables.to_spark(self._spark, collected)
+
+    def release(self) -> None:
+        """Free all of them."""
+        while self._cached:
+            self._cached.pop().unpersist()
 
 
 class Stage:
-    """One query kind on Spark. What it caches is freed by :meth:`release`, whatever happened in between."""
+    """One query kind on Spark.
+
+    Attributes
+    ----------
+    cache
+        Rows and values that the stage keeps in Spark while it is at work; :meth:`release` frees them.
+    """
 
     spec: Spec
-    spark: SparkSession
-    lake: Lake
-    parameters: dict[str, Any] | None = None
-    """What `adapt` has learnt that holds for the micro-batch at hand; :meth:`process` reads it, and nothing that comes before."""
 
-    def scan(self, batch: Batch, state: dict[str, Any] | None) -> Scanned | None:
-        """First of what can be read before the predecessor is decided, let alone committed; None where that is nothing. Writes nothing.
+    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        self.spark, self.lake = spark, lake
+        self.cache = StageCache(spark)
 
-        `state` is what the predecessor's scan, or the predecessor, left; None at the first.
+    def scan(self, batch: Batch, state: StageState | None) -> BatchScan | None:
+        """Scan a micro-batch before its predecessor is decided, let alone committed; None where the kind needs no scan.
+
+        Writes nothing. `state` is what the predecessor, or its scan, left; None at the first micro-batch.
         """
         return None
 
-    def observe(self, batch: Batch, scanned: Scanned) -> Any:
-        """The rest of it. Reads, and writes nothing."""
+    def observe(self, batch: Batch, scan: BatchScan) -> Any:
+        """Read what the decisions about a scanned micro-batch need. Writes nothing."""
         raise NotImplementedError
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
-        """Answer one micro-batch. `state` is None at the first; `looked` is what this stage scanned and observed of it."""
+    def process(
+        self,
+        batch: Batch,
+        state: StageState | None,
+        observation: Observation | None,
+        parameters: dict[str, Any] | None,
+    ) -> Outcome:
+        """Answer one micro-batch.
+
+        Parameters
+        ----------
+        state
+            What the predecessor left; None at the first micro-batch.
+        observation
+            What this stage scanned and observed of the micro-batch; None where the kind needs no scan.
+        parameters
+            What `adapt` has written that holds here, with its ``number``; None: nothing.
+        """
         raise NotImplementedError
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
-        """Corrections for rows of the query's late table.
+        """Return the corrections for rows of the query's late table.
 
-        `repaired_in` holds ``seq`` and ``repaired_in`` (int64): which rows to repair, and the arrival that closed
-        the Gamma batch of each.
+        `repaired_in` holds ``seq`` and ``repaired_in`` (int64): the late rows to repair, and the arrival that closed the Gamma batch
+        of each.
         """
         raise NotImplementedError
 
     def most_corrections(self, late: int) -> int:
-        """Most corrections that so many late rows bring; 0 where nothing is known of it but that few bring few."""
+        """Return an upper bound of the corrections that so many late rows bring; 0 where none is known."""
         return 0
 
-    def keep(self, rows: DataFrame) -> DataFrame:
-        """Cache rows that are read more than once, until `release`."""
-        self._kept.append(rows.persist())
-        return self._kept[-1]
-
-    def settled(self, rows: DataFrame) -> DataFrame:
-        """Rows that are read more than once, computed now: here where few are expected and found, else kept."""
-        found = tables.brought(rows) if expects_few(self.spark) else None
-        return self.keep(rows) if found is None else tables.handed(self.spark, found)
-
     def release(self) -> None:
-        """Free what was kept."""
-        while self._kept:
-            self._kept.pop().unpersist()
-
-    @cached_property
-    def _kept(self) -> list[Any]:
-        return []
+        """Free what the stage keeps in Spark."""
+        self.cache.release()

@@ -30,7 +30,7 @@ def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> E
     from latecomer.spark.engine.session import tuned
     from latecomer.spark.join.stage import JoinStage
 
-    stage = JoinStage(spec, tuned(lake, state.seq_to), lake.holding())
+    stage = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
     history = stage.history(state.seq_to)
     settings = RetentionParameters.of(spec)
     confidence = settings.confidence

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from latecomer.core.aggregate import running_quantiles
 from latecomer.spark.engine import tables
-from latecomer.spark.engine.tuning import expects_few
+from latecomer.spark.engine.tuning import is_driver_local
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,10 +97,10 @@ def after_batches(values: DataFrame, due: DataFrame, batch: str, shares: Sequenc
 
     asked = due.select("w", batch, F.lit(0.0).alias("value"), F.lit(0).cast("bigint").alias("often"))
     rows = values.unionByName(asked)
-    here = tables.brought(rows) if expects_few(rows.sparkSession) else None
+    here = tables.collect_if_small(rows) if is_driver_local(rows.sparkSession) else None
     if here is not None:
         own = here.sort_by([("w", "ascending"), (batch, "ascending"), ("often", "descending")])
-        return tables.handed(rows.sparkSession, _of_table(own, shares))
+        return tables.to_spark(rows.sparkSession, _of_table(own, shares))
     rows = rows.repartition("w").sortWithinPartitions("w", batch, F.desc("often"))
     return rows.mapInArrow(partial(_of_batches, shares=shares), f"w bigint, {batch} bigint, r array<double>")
 

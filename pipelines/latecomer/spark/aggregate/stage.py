@@ -331,7 +331,7 @@ class AggregateStage(WindowedStage):
         from pyspark.sql import functions as F
 
         wide = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
-        missed = self.settled(wide.select(*self.groups, "_m", "repaired_in").distinct())
+        missed = self.cache.materialize(wide.select(*self.groups, "_m", "repaired_in").distinct())
         number = F.row_number().over(Window.orderBy("_m", *self.groups))
         windows = missed.select(*self.groups, "_m").distinct().withColumn("w", number.cast("bigint"))
         touched = join_null_safe(missed, windows, [*self.groups, "_m"])

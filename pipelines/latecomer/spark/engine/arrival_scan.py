@@ -16,7 +16,7 @@ from latecomer.core.arrivals import Arrivals
 from latecomer.lake import event_scan
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tables
-from latecomer.spark.engine.tuning import expects_few
+from latecomer.spark.engine.tuning import is_driver_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,8 +73,8 @@ def looked_up(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) 
     from pyspark.sql import functions as F
 
     spark = rows.sparkSession
-    if expects_few(spark) or not len(seq):
-        return rows.join(F.broadcast(tables.handed(spark, pa.table({"seq": seq} | columns))), "seq")
+    if is_driver_local(spark) or not len(seq):
+        return rows.join(F.broadcast(tables.to_spark(spark, pa.table({"seq": seq} | columns))), "seq")
     block = seq // _BLOCK
     fresh = np.diff(block, prepend=-1) > 0
     blocks, of = block[fresh], np.cumsum(fresh) - 1
@@ -85,7 +85,7 @@ def looked_up(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) 
         table[f"_{name}"] = pa.ListArray.from_arrays(
             pa.array(np.arange(0, len(spread) + 1, _BLOCK, dtype=np.int32)), spread
         )
-    listed = F.broadcast(tables.handed(spark, pa.table(table)))
+    listed = F.broadcast(tables.to_spark(spark, pa.table(table)))
     own = rows.withColumn("_block", F.expr(f"seq div {_BLOCK}")).join(listed, "_block")
     found = {name: F.expr(f"_{name}[cast(seq % {_BLOCK} as int)]") for name in columns}
     return own.withColumns(found).drop(*table)

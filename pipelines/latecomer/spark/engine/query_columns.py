@@ -33,7 +33,7 @@ def open_streams(spec: Spec, spark: SparkSession, lake: Lake) -> dict[str, DataF
         if stream in found:
             continue
         try:
-            found[stream] = tables.shape(spark, lake, stream)
+            found[stream] = tables.no_events(spark, lake, stream)
         except FileNotFoundError:
             raise stream_schemas.unknown(lake, spec, stream) from None
     return found

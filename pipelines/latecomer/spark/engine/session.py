@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from latecomer.lake.delta import TABLE
+from latecomer.lake.delta import APPENDED
 from latecomer.lake.errors import InputError
-from latecomer.lake.lake import Lake, region
+from latecomer.lake.lake import Lake
+from latecomer.lake.storage import region
 from latecomer.spark.engine.tuning import tune
 
 if TYPE_CHECKING:
@@ -236,7 +237,10 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols": "8",
         "spark.databricks.delta.stats.collect": "true",
         # said in the table: delta-rs reads it there
-        **{key.replace("delta.", "spark.databricks.delta.properties.defaults."): value for key, value in TABLE.items()},
+        **{
+            key.replace("delta.", "spark.databricks.delta.properties.defaults."): value
+            for key, value in APPENDED.items()
+        },
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # call sites cost a round trip per expression
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -1,4 +1,9 @@
-"""Delta tables through Spark: read, and append once."""
+"""Read Delta tables into Spark, hand Arrow tables to Spark and back, and append to a Delta table once.
+
+Small tables go through the driver. To Spark a scan of a Delta table is two jobs over its log, and a commit takes seconds
+whatever it writes; delta-rs does both in milliseconds. A session that is tuned for few rows (:mod:`latecomer.spark.engine.tuning`)
+therefore reads and writes in the driver, as long as the rows are few indeed.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import delta, ingest_log
+from latecomer.lake import ingest_log
+from latecomer.lake.delta import TIMESTAMP, Table
 from latecomer.lake.event_scan import Spans, clip_to_timestamps, in_spans, within_bounds
 from latecomer.lake.lake import Lake
-from latecomer.spark.engine.tuning import compiles, expects_few, in_one_task
+from latecomer.spark.engine.tuning import compiles, in_one_task, is_driver_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,61 +32,73 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 MOST_FILES = 32
-"""Files that Spark is told by name: what it looks up by itself, without a job of its own."""
-FEW_ROWS = 200_000
-"""Rows that are brought to the driver and committed from there: Spark's own commit takes seconds, whatever it writes."""
-FEW_BYTES = 256 << 20
-"""Bytes that so few rows may hold: the driver has them three times over, and Spark's tasks once."""
-_READ_ROWS = 1 << 14
-"""Rows that are read at a time where few are expected."""
+"""Most files that are named to Spark one by one; it looks up so many without a job."""
+DRIVER_LOCAL_ROWS = 200_000
+"""Most rows that the driver collects and commits itself."""
+DRIVER_LOCAL_BYTES = 256 << 20
+"""Most bytes of such rows: the driver holds them three times over, and Spark's tasks once."""
+BROADCAST_ROWS = 1 << 20
+"""Most rows of which every task may get a copy."""
+_BATCH_ROWS = 1 << 14
+"""Rows that the driver reads at a time."""
+_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_ARROW_ROWS_DEFAULT = 10_000
+"""Value of that setting, unless a deployment says otherwise."""
+_MANY_PARTITIONS = 1 << 20
+"""More partitions than a scan has."""
+_arrow_setting = Lock()
+"""Held while `_ARROW_ROWS` has another value: several threads of a run convert tables (:mod:`latecomer.spark.prefetch`)."""
 
 
-def literal(path: str) -> str:
-    """A path as Spark takes it by the letter, where it may look like a pattern (``data[1].json``)."""
+# ----------------------------------------------------------------------------------------------------------------- read
+
+
+def escape_pattern(path: str) -> str:
+    """Escape the characters of a path that Spark would take for a pattern (``data[1].json``)."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
 
 
-def read(spark: SparkSession, lake: Lake, area: str, name: str, version: int | None = None) -> DataFrame:
-    """The table's rows, in no particular order; those of a version, else of the newest."""
+def read(spark: SparkSession, table: Table, version: int | None = None) -> DataFrame:
+    """Return the rows of a table, of `version` or of the newest one, in no particular order."""
     reader = spark.read.format("delta")
-    return (reader if version is None else reader.option("versionAsOf", version)).load(lake.spark_path(area, name))
+    return (reader if version is None else reader.option("versionAsOf", version)).load(table.spark_path)
 
 
-def between(spark: SparkSession, lake: Lake, area: str, name: str, column: str, spans: Spans) -> DataFrame:
-    """Rows of a table with ``low <= column <= high`` in one of `spans`: whole numbers, of a column of times microseconds.
+def read_ranges(spark: SparkSession, table: Table, column: str, spans: Spans) -> DataFrame:
+    """Return the rows of a table with ``low <= column <= high`` in one of `spans`.
 
-    As `events`, these are read here where few are expected and found: Spark's own way to a Delta table takes seconds the first time.
+    Parameters
+    ----------
+    column
+        A column of whole numbers, or of times: of these the bounds are microseconds.
+
+    Raises
+    ------
+    FileNotFoundError
+        The table is absent.
     """
-    table = delta.open_table(lake, area, name)
-    if table is None:
-        raise FileNotFoundError(lake.table(area, name))
-    kind = table.to_pyarrow_dataset().schema.field(column).type
-    found = _few(spark, table, None, in_spans(column, spans, kind))
-    if found is not None:
-        return found
-    return read(spark, lake, area, name).where(_sql_of_spans(column, spans, pa.types.is_timestamp(kind)))
+    opened = table.open()
+    if opened is None:
+        raise FileNotFoundError(table.uri)
+    kind = opened.to_pyarrow_dataset().schema.field(column).type
+    rows = _read_in_driver(spark, opened, None, in_spans(column, spans, kind))
+    if rows is not None:
+        return rows
+    return read(spark, table).where(_spans_sql(column, spans, is_time=pa.types.is_timestamp(kind)))
 
 
-def brought(rows: DataFrame) -> pa.Table | None:
-    """Rows of Spark, here; None where they are more than `FEW_ROWS`, or more bytes than Spark lets a driver take."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
+def no_events(spark: SparkSession, lake: Lake, stream: str) -> DataFrame:
+    """Return an empty DataFrame with the columns of a stored stream.
 
-    try:
-        found = rows.limit(FEW_ROWS + 1).toArrow()
-    except (PySparkException, Py4JJavaError) as error:
-        if "spark.driver.maxResultSize" in str(error):
-            return None
-        raise
-    return found if found.num_rows <= FEW_ROWS else None
-
-
-def shape(spark: SparkSession, lake: Lake, stream: str) -> DataFrame:
-    """No events, with the columns of a stored stream."""
-    table = ingest_log.open_events(lake, stream)
-    if table is None:
-        raise FileNotFoundError(lake.table("events", stream))
-    return spark.createDataFrame([], _schema(table))
+    Raises
+    ------
+    FileNotFoundError
+        The stream is absent.
+    """
+    opened = ingest_log.open_events(lake, stream)
+    if opened is None:
+        raise FileNotFoundError(lake.table("events", stream).uri)
+    return spark.createDataFrame([], _spark_schema(opened))
 
 
 def events(
@@ -95,180 +113,215 @@ def events(
     high_us: int | None = None,
     spans: Spans | None = None,
 ) -> DataFrame:
-    """Stored events with ``seq_from <= seq < seq_to`` and ``low <= event_ts <= high``, or an event time in one of `spans`; None leaves a bound out.
+    """Return the stored events of a stream within bounds; None leaves a bound out.
 
-    Which files hold them is looked up here: to Spark a scan of a Delta table is two jobs over its log first, whose code is generated anew
-    for every bound. A session that is planned for few rows (:func:`latecomer.spark.engine.tuning.tune`) has the rows themselves read
-    here, where they are few indeed.
+    Parameters
+    ----------
+    columns
+        Columns to read where the driver reads; None: all.
+    seq_from, seq_to
+        ``seq_from <= seq < seq_to``.
+    low_us, high_us
+        ``low_us <= event_ts <= high_us``.
+    spans
+        Closed ranges of event time, us, one of which holds the row.
+
+    Notes
+    -----
+    File statistics are read here and the files named to Spark: its own scan of a Delta table begins with two jobs over the log,
+    whose code is generated anew for every bound.
     """
-
-    table = ingest_log.open_events(lake, stream)
-    inside = within_bounds(seq_from, seq_to, low_us, high_us)
+    opened = ingest_log.open_events(lake, stream)
+    filter = within_bounds(seq_from, seq_to, low_us, high_us)
     if spans is not None:
-        inside = inside & in_spans("event_ts", spans, delta.TIMESTAMP)
-    found = None if table is None else _few(spark, table, columns, inside)
-    if found is not None:
-        return found
-    rows = None if table is None else _of_files(spark, lake, stream, table, inside)
+        filter = filter & in_spans("event_ts", spans, TIMESTAMP)
+    rows = None if opened is None else _read_in_driver(spark, opened, columns, filter)
+    if rows is not None:
+        return rows
+    table = lake.table("events", stream)
+    rows = None if opened is None else _files(spark, table, opened, filter)
     if rows is None:
-        rows = read(spark, lake, "events", stream, None if table is None else table.version())
-    bounds = {"seq >= {}L": seq_from, "seq < {}L": seq_to}
-    bounds |= {"event_ts >= timestamp_micros({}L)": low_us, "event_ts <= timestamp_micros({}L)": high_us}
-    asked = [text.format(value) for text, value in bounds.items() if value is not None]
-    asked += [] if spans is None else [f"({_sql_of_spans('event_ts', spans, True)})"]
-    return rows.where(" and ".join(asked)) if asked else rows
+        rows = read(spark, table, None if opened is None else opened.version())
+    bounds = {
+        "seq >= {}L": seq_from,
+        "seq < {}L": seq_to,
+        "event_ts >= timestamp_micros({}L)": low_us,
+        "event_ts <= timestamp_micros({}L)": high_us,
+    }
+    conditions = [condition.format(value) for condition, value in bounds.items() if value is not None]
+    if spans is not None:
+        conditions.append(f"({_spans_sql('event_ts', spans, is_time=True)})")
+    return rows.where(" and ".join(conditions)) if conditions else rows
 
 
-_handing = Lock()
-"""Held while the setting is another: the threads of a run hand rows over (:mod:`latecomer.spark.prefetch`)."""
-_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_ARROW_MOST = 10_000
-"""What that is, unless a deployment says otherwise."""
+def _spans_sql(column: str, spans: Spans, *, is_time: bool) -> str:
+    """Return the condition of :func:`~latecomer.lake.event_scan.in_spans` as SQL."""
+    value, bounds = ("timestamp_micros({}L)", clip_to_timestamps(spans)) if is_time else ("{}L", spans)
+    ranges = (f"{column} between {value.format(low)} and {value.format(high)}" for low, high in bounds)
+    return " or ".join(ranges) or "false"
 
 
-def handed(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Rows that are here, for Spark: in as many partitions as there are cores, where it would make one of every 10,000 rows.
+def _read_in_driver(
+    spark: SparkSession, opened: DeltaTable, columns: list[str] | None, filter: pc.Expression
+) -> DataFrame | None:
+    """Read rows in the driver; None where the session is not tuned for few rows, or they exceed `DRIVER_LOCAL_ROWS` or `_BYTES`."""
+    if not is_driver_local(spark):
+        return None
+    batches: list[pa.RecordBatch] = []
+    rows = size = 0
+    dataset = opened.to_pyarrow_dataset()
+    scanner = dataset.scanner(columns=columns, filter=filter, use_threads=False, batch_size=_BATCH_ROWS)
+    for batch in scanner.to_batches():
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows > DRIVER_LOCAL_ROWS or size > DRIVER_LOCAL_BYTES:
+            return None
+        batches.append(batch)
+    return to_spark(spark, pa.Table.from_batches(batches, scanner.projected_schema))
 
-    Of the types that Spark reads from a table: a time without a zone stays one. As one chunk: Spark stops at two empty ones, and Arrow reads one of every file that has none of the rows. Of no rows an empty chunk: Spark
-    fails on a table without chunks that has a column of lists. Where one partition is planned, Spark is told that it is one, and shuffles nothing
-    before it groups.
+
+def _files(spark: SparkSession, table: Table, opened: DeltaTable, filter: pc.Expression) -> DataFrame | None:
+    """Return all rows of the files whose statistics admit the filter; None where Delta's own reader has to read them.
+
+    It has to where the table has features of later protocols (deletion vectors, renamed columns) or partitions, and where the
+    files are many: it knows their sizes, and Spark would ask the store for each.
+    """
+    if opened.protocol().min_reader_version > 1 or opened.metadata().partition_columns:
+        return None
+    names = [fragment.path for fragment in opened.to_pyarrow_dataset().get_fragments(filter=filter)]
+    if not 0 < len(names) <= MOST_FILES:
+        return None
+    place = escape_pattern(table.spark_path)
+    return spark.read.schema(_spark_schema(opened)).parquet(*(f"{place}/{name}" for name in names))
+
+
+def _spark_schema(opened: DeltaTable) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(opened.schema().to_json()))
+
+
+# ------------------------------------------------------------------------------------------- between Arrow and Spark
+
+
+def to_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Convert an Arrow table to a Spark DataFrame with one partition per core.
+
+    Spark alone would make a partition of every 10,000 rows. The types are those that Spark reads from a table: a time without a
+    zone stays one. Where one partition is planned, Spark is told so, and shuffles nothing before it groups.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    # As one chunk: Spark stops at two empty ones, and Arrow makes one of every file without matching rows. A table without any
+    # row gets an empty chunk: Spark fails on a table without chunks that has a column of lists.
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
-    with _as_many_as_cores(spark, rows.num_rows):
-        found = spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
-    return found.coalesce(1) if in_one_task(spark) else found
+    with _one_batch_per_core(spark, rows.num_rows):
+        frame = spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+    return frame.coalesce(1) if in_one_task(spark) else frame
 
 
 @contextmanager
-def _as_many_as_cores(spark: SparkSession, rows: int) -> Iterator[None]:
-    """So many rows are handed over as batches of which there are no more than cores."""
-    if rows <= _ARROW_MOST:
+def _one_batch_per_core(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Convert so many rows in at most as many Arrow batches as there are cores."""
+    if rows <= _ARROW_ROWS_DEFAULT:
         yield
         return
-    with _handing:
-        given = spark.conf.get(_ARROW_ROWS)
+    with _arrow_setting:
+        before = str(spark.conf.get(_ARROW_ROWS))
         share = -(-rows // spark.sparkContext.defaultParallelism)
         try:
-            spark.conf.set(_ARROW_ROWS, str(max(share, int(str(given)))))
+            spark.conf.set(_ARROW_ROWS, str(max(share, int(before))))
             yield
         finally:
-            spark.conf.set(_ARROW_ROWS, str(given))
+            spark.conf.set(_ARROW_ROWS, before)
 
 
-BROADCAST_ROWS = 1 << 20
-"""Rows of which every task may get a copy."""
+def collect_if_small(rows: DataFrame) -> pa.Table | None:
+    """Collect rows in the driver; None where they exceed `DRIVER_LOCAL_ROWS`, or the bytes that Spark lets a driver take."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        collected = rows.limit(DRIVER_LOCAL_ROWS + 1).toArrow()
+    except (PySparkException, Py4JJavaError) as error:
+        if "spark.driver.maxResultSize" in str(error):
+            return None
+        raise
+    return collected if collected.num_rows <= DRIVER_LOCAL_ROWS else None
 
 
-def beside(rows: DataFrame, count: int) -> DataFrame:
-    """Rows, `count` or fewer, for others to be joined with: every task gets a copy, unless they are many."""
+def broadcast_if_small(rows: DataFrame, count: int) -> DataFrame:
+    """Mark rows, `count` of them or fewer, to be copied to every task of a join, unless they exceed `BROADCAST_ROWS`."""
     from pyspark.sql import functions as F
 
     return F.broadcast(rows) if count <= BROADCAST_ROWS else rows
 
 
-_ANY_NUMBER = 1 << 20
-"""Partitions: more than a scan has."""
+def codegen_barrier(rows: DataFrame) -> DataFrame:
+    """Return the same rows, with the code of later steps generated apart from the code of earlier ones.
 
-
-def compiled_once(rows: DataFrame) -> DataFrame:
-    """The same rows, for Spark to generate the code of what follows apart from the code of what comes before.
-
-    A micro-batch's bounds are constants in the code that Spark generates. Other constants are other code, which is compiled and runs
-    interpreted for most of a micro-batch. Cut off from them, what is done with the rows is compiled once for all micro-batches.
-    Nothing is moved: as many partitions come out as went in.
+    The bounds of a micro-batch are constants in the code that Spark generates. Other constants make other code, which is compiled
+    anew and runs interpreted for most of a micro-batch. Behind the barrier the code is the same for all micro-batches and is
+    compiled once. No row moves: as many partitions come out as went in.
     """
-    return rows.coalesce(_ANY_NUMBER) if compiles(rows.sparkSession) else rows
+    return rows.coalesce(_MANY_PARTITIONS) if compiles(rows.sparkSession) else rows
 
 
-def computed(spark: SparkSession, rows: pa.Table, sql: str) -> np.ndarray:
-    """An expression of the columns of rows that are here, int32[n], as Spark computes it: once for each distinct row."""
-    place = np.zeros(rows.num_rows, np.int64)
+def evaluate(spark: SparkSession, rows: pa.Table, sql: str) -> np.ndarray:
+    """Evaluate an SQL expression over the rows of an Arrow table, once per distinct row.
+
+    Returns
+    -------
+    int32[n]
+        The value for each row.
+    """
+    code = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
-        coded = column.combine_chunks().dictionary_encode("encode")
-        both = pa.array(place * len(coded.dictionary) + coded.indices.to_numpy()).dictionary_encode()
-        place = both.indices.to_numpy().astype(np.int64)
-    first = np.empty(int(place.max(initial=-1)) + 1, np.int64)
-    first[place] = np.arange(len(place))
-    found = handed(spark, rows.take(first)).selectExpr(f"cast({sql} as int) as found").toArrow()["found"]
-    return np.asarray(found.to_numpy()[place])
+        encoded = column.combine_chunks().dictionary_encode("encode")
+        pairs = pa.array(code * len(encoded.dictionary) + encoded.indices.to_numpy()).dictionary_encode()
+        code = pairs.indices.to_numpy().astype(np.int64)
+    first = np.empty(int(code.max(initial=-1)) + 1, np.int64)
+    first[code] = np.arange(len(code))
+    values = to_spark(spark, rows.take(first)).selectExpr(f"cast({sql} as int) as value").toArrow()["value"]
+    return np.asarray(values.to_numpy()[code])
 
 
-def _sql_of_spans(column: str, spans: Spans, times: bool) -> str:
-    """The same as SQL."""
-    value, bounds = ("timestamp_micros({}L)", clip_to_timestamps(spans)) if times else ("{}L", spans)
-    ranges = (f"{column} between {value.format(low)} and {value.format(high)}" for low, high in bounds)
-    return " or ".join(ranges) or "false"
-
-
-def _few(spark: SparkSession, table: DeltaTable, columns: list[str] | None, inside: pc.Expression) -> DataFrame | None:
-    """The rows, read here; None where the session does not expect few, or they are more than `FEW_ROWS`, or `FEW_BYTES`."""
-    if not expects_few(spark):
-        return None
-    dataset, found, rows, size = table.to_pyarrow_dataset(), list[pa.RecordBatch](), 0, 0
-    scanner = dataset.scanner(columns=columns, filter=inside, use_threads=False, batch_size=_READ_ROWS)
-    for batch in scanner.to_batches():
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows > FEW_ROWS or size > FEW_BYTES:
-            return None
-        found.append(batch)
-    return handed(spark, pa.Table.from_batches(found, scanner.projected_schema))
-
-
-def _of_files(
-    spark: SparkSession, lake: Lake, stream: str, table: DeltaTable, inside: pc.Expression
-) -> DataFrame | None:
-    """All rows of the files that may hold such rows, by their statistics; None where only Delta's own reader knows how to read them.
-
-    That is where the table has features of later protocols (deletion vectors, renamed columns) or partitions. Many files are left to it
-    too: it knows their sizes, where Spark would ask for each.
-    """
-    if table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
-        return None
-    files = [fragment.path for fragment in table.to_pyarrow_dataset().get_fragments(filter=inside)]
-    if not 0 < len(files) <= MOST_FILES:
-        return None
-    place = literal(lake.spark_path("events", stream))
-    return spark.read.schema(_schema(table)).parquet(*(f"{place}/{name}" for name in files))
-
-
-def _schema(table: DeltaTable) -> StructType:
-    from pyspark.sql.types import StructType
-
-    return StructType.fromJson(json.loads(table.schema().to_json()))
+# ---------------------------------------------------------------------------------------------------------------- write
 
 
 def append(
     rows: DataFrame | pa.Table,
-    lake: Lake,
-    area: str,
-    name: str,
+    table: Table,
     app_id: str,
     version: int,
     *,
-    few: bool | None = None,
+    driver_local: bool | None = None,
     undone: Callable[[int], bool] | None = None,
 ) -> None:
-    """Append as commit `version` of writer `app_id`; a commit the table already holds is left out by Delta.
+    """Append rows as commit `version` of writer `app_id`; a commit that the table already holds is left out.
 
-    Rows that are here already are committed from here, and so are rows of which `few` are expected, or of which, where that is None, the session
-    expects few (:func:`latecomer.spark.engine.tuning.tune`). Where they turn out to be too many, or too wide, for that, they are computed again and
-    written by Spark. `undone` is as :func:`latecomer.lake.delta.append` has it.
+    Parameters
+    ----------
+    rows
+        An Arrow table, which the driver commits, or a DataFrame.
+    driver_local
+        Whether the rows of a DataFrame are expected to be few, so that the driver collects and commits them; None: as the session
+        is tuned. Where they turn out to be too many or too wide, they are computed again and written by Spark.
+    undone
+        As for :meth:`latecomer.lake.delta.Table.append`.
     """
-    here = rows if isinstance(rows, pa.Table) else None
-    if here is None and (expects_few(rows.sparkSession) if few is None else few):
-        here = brought(rows)
-    if here is not None:
-        delta.append(lake, area, name, here, app_id, version, undone)
+    collected = rows if isinstance(rows, pa.Table) else None
+    if collected is None and (is_driver_local(rows.sparkSession) if driver_local is None else driver_local):
+        collected = collect_if_small(rows)
+    if collected is not None:
+        table.append(collected, app_id, version, undone)
         return
-    if undone is not None:  # who commits meanwhile in the writer's name is found out by Delta
-        delta.take_back(lake, area, name, app_id, undone)
+    if undone is not None:  # Delta itself notices a commit that is made meanwhile in the writer's name
+        table.take_back(app_id, undone)
     (
         rows.write.format("delta")
         .mode("append")
         .option("mergeSchema", "true")
         .option("txnAppId", app_id)
         .option("txnVersion", version)
-        .save(lake.spark_path(area, name))
+        .save(table.spark_path)
     )

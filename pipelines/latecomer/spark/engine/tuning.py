@@ -59,7 +59,7 @@ def tuning(rows: int, arrived: int | None = None) -> dict[str, str]:
     }
 
 
-def expects_few(spark: SparkSession) -> bool:
+def is_driver_local(spark: SparkSession) -> bool:
     """Was the session last tuned for few rows?"""
     return spark.conf.get(_FEW, "false") == "true"
 

@@ -30,7 +30,7 @@ from latecomer.ledger.open_periods import restore_join
 from latecomer.spark.engine import arrival_scan
 from latecomer.spark.engine.columns import floor_to
 from latecomer.spark.join.stage import Counted, JoinStage, summaries
-from latecomer.spark.stage import Batch, Looked, Outcome, Settled
+from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 class SlackJoinStage(JoinStage):
     """Strategies ``k_slack``, ``mp_k_slack`` and ``aq_k_slack``; see the module docstring."""
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
+    def process(
+        self,
+        batch: Batch,
+        state: dict[str, Any] | None,
+        observation: Observation | None,
+        parameters: dict[str, Any] | None,
+    ) -> Outcome:
         """Answer one micro-batch; a flush releases everything."""
         control, books = restore_join(self.spec, state)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
@@ -57,9 +63,9 @@ class SlackJoinStage(JoinStage):
         late_count = late_counts(late)
         on_time = self._released(new, mark, batch, reached, steps, clock) if reached < FOREVER else None
 
-        def settle(produced: dict[int, int]) -> Settled:
+        def finalize(produced: dict[int, int]) -> BatchCommit:
             rows = arrived.by_period(self.settings.interval_us, self.spec.period_us)
-            waits = batch.waits(self.lake, self.spec.name) if produced else {}
+            waits = batch.sum_waits(self.lake, self.spec.name) if produced else {}
             books.add(produced, late_count, rows, arrived.unplaced, waits)
             clock.forget(self._waiting_from(batch, steps))
             closed = books.close(control, flush=batch.flush)
@@ -72,9 +78,9 @@ class SlackJoinStage(JoinStage):
                 "parameters": None,
                 "clock": clock.to_dict(),
             }
-            return Settled(closed, following, dict(books.totals))
+            return BatchCommit(closed, following, dict(books.totals))
 
-        return Outcome(on_time, late if late.num_rows or batch.number == 0 else None, settle)
+        return Outcome(on_time, late if late.num_rows or batch.number == 0 else None, finalize)
 
     def _tick(self, clock: ArrivalClock, new: Arrivals) -> None:
         """First arrival, and stream time there, of every interval of the micro-batch."""

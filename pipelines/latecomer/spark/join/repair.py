@@ -42,7 +42,9 @@ class JoinRepair(Stage):
         from pyspark.sql import functions as F
 
         count = repaired_in.num_rows
-        due = self.settled(late.join(tables.beside(tables.handed(self.spark, repaired_in), count), "seq"))
+        due = self.cache.materialize(
+            late.join(tables.broadcast_if_small(tables.to_spark(self.spark, repaired_in), count), "seq")
+        )
         gone = due.select(F.unix_micros("partners_from").alias("low"), F.unix_micros("partners_to").alias("high"))
         ranges = gone.toArrow()
         low, high = (ranges[name].to_numpy() for name in ("low", "high"))
@@ -63,7 +65,7 @@ class JoinRepair(Stage):
         )
         everywhere = (NEVER // 2, -(NEVER // 2))
         late = self.rows.stored(side, seq_last + 1, NEVER, *everywhere, seq_from=seq_from)
-        late = late.join(tables.beside(registered, count), f"{own}_seq")
+        late = late.join(tables.broadcast_if_small(registered, count), f"{own}_seq")
         partners = self.rows.stored(1 - side, seq_last, NEVER, *everywhere, spans=held)
         gone = F.expr(f"{other}_seq < {own}_seq and {other}_ts between {own}_from and {own}_to")
         sides = [late, partners] if side == 0 else [partners, late]

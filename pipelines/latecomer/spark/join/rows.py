@@ -168,7 +168,7 @@ class JoinRows:
         )  # fmt: skip
         if sampled and low_us is not None:
             rows = rows.where((F.col("event_ts") >= F.timestamp_micros(F.lit(low_us))) | in_sample("seq"))
-        rows = tables.compiled_once(rows)
+        rows = tables.codegen_barrier(rows)
         columns = [F.col(quoted(name)).alias(f"{LETTERS[side]}_c{k}") for k, name in enumerate(self.needed[source])]
         return rows.select(
             F.col("seq").alias(f"{LETTERS[side]}_seq"), F.unix_micros("event_ts").alias(f"{LETTERS[side]}_ts"), *columns

@@ -39,7 +39,7 @@ from latecomer.spark.engine import arrival_scan, tables
 from latecomer.spark.engine.columns import ceil_div, floor_div, floor_to
 from latecomer.spark.join.repair import JoinRepair
 from latecomer.spark.join.rows import LETTERS, JoinRows, in_sample
-from latecomer.spark.stage import Batch, Looked, Outcome, Settled
+from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome
 from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
@@ -66,19 +66,22 @@ class JoinStage(JoinRepair):
     """Strategies ``qjoin`` (all estimators) and ``exact``; see the module docstring."""
 
     def __init__(self, spec: JoinSpec, spark: SparkSession, lake: Lake) -> None:
-        self.spec, self.spark, self.lake = spec, spark, lake
+        super().__init__(spark, lake)
+        self.spec = spec
         self.rows = JoinRows(spec, spark, lake)
         self.settings = RetentionParameters.of(spec)
 
     # -- run -----------------------------------------------------------------------------------------------------
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
+    def process(
+        self,
+        batch: Batch,
+        state: dict[str, Any] | None,
+        observation: Observation | None,
+        parameters: dict[str, Any] | None,
+    ) -> Outcome:
         """Answer one micro-batch."""
-        fresh = (
-            self.parameters
-            if self.parameters and self.parameters["number"] != (state or {}).get("parameters")
-            else None
-        )
+        fresh = parameters if parameters and parameters["number"] != (state or {}).get("parameters") else None
         control, books = restore_join(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         new = arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
@@ -86,7 +89,7 @@ class JoinStage(JoinRepair):
         pairs = self._pairs(new, batch, [control.horizon(0), control.horizon(1)], arrived, control)
         kept = control.policy.needs_pairs and not control.policy.needs_candidates
         if kept:
-            pairs = self.keep(self.rows.outlined(pairs, ["t"]))
+            pairs = self.cache.keep(self.rows.outlined(pairs, ["t"]))
         cells = self._counted(pairs, control, kept=kept) if control.policy.needs_pairs and arrived.rows else None
         control.hold_until_all_streams_seen(arrived.before_all_streams_seen)
         horizons = control.step(summaries(arrived, cells))
@@ -103,7 +106,7 @@ class JoinStage(JoinRepair):
         if not arrived.rows and batch.number > 0:
             on_time = None
 
-        def settle(produced: dict[int, int]) -> Settled:
+        def finalize(produced: dict[int, int]) -> BatchCommit:
             books.add(
                 produced,
                 late_count,
@@ -116,13 +119,13 @@ class JoinStage(JoinRepair):
                 "control": control.to_dict(),
                 "books": books.to_dict(),
                 "carry": new.carry,
-                "parameters": self.parameters["number"] if self.parameters else None,
+                "parameters": parameters["number"] if parameters else None,
             }
-            return Settled(closed, next_state, dict(books.totals))
+            return BatchCommit(closed, next_state, dict(books.totals))
 
-        few = cells is not None and cells[:, _RESULTS].sum() <= tables.FEW_ROWS
+        few = cells is not None and cells[:, _RESULTS].sum() <= tables.DRIVER_LOCAL_ROWS
         return Outcome(
-            on_time, late if late.num_rows or batch.number == 0 else None, settle, {"on_time"} if few else set()
+            on_time, late if late.num_rows or batch.number == 0 else None, finalize, {"on_time"} if few else set()
         )
 
     def history(self, seq_to: int) -> History:
@@ -156,7 +159,7 @@ class JoinStage(JoinRepair):
         known = {"t": new.stream_time_us} | ({"delay": new.delay_us} if policy.needs_candidates else {})
         rows = arrival_scan.looked_up(self.rows.arrivals(batch), new.seq, known)
         if policy.needs_candidates:
-            rows = self.keep(rows)
+            rows = self.cache.keep(rows)
         sampled = policy.needs_pairs
         left, right = self._sides(rows, batch, before, arrived, {name: F.col(name) for name in known}, sampled=sampled)
         either_new = F.col("l_t").isNotNull() | F.col("r_t").isNotNull()
@@ -221,7 +224,7 @@ class JoinStage(JoinRepair):
             | {f"_b{side}": horizons.base[side] for side in (0, 1)}
             | {f"_k{side}": pa.array(keep, mask=keep >= FOREVER) for side, keep in enumerate(horizons.retention)}
         )
-        placed = pairs.join(F.broadcast(tables.handed(self.spark, table)), self._interval() == F.col("_j"), "left")
+        placed = pairs.join(F.broadcast(tables.to_spark(self.spark, table)), self._interval() == F.col("_j"), "left")
         behind = F.col("t") - F.lit(self.spec.window_us) - F.expr("if(l_seq > r_seq, _k1, _k0)")
         horizon = F.greatest(F.expr("if(l_seq > r_seq, _b1, _b0)"), behind)
         # no interval, no horizon: not every source had spoken

@@ -52,7 +52,7 @@ from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import as_column, ceil_div, floor_to, greatest, quoted
 from latecomer.spark.engine.decimals import digits_of
 from latecomer.spark.engine.query_columns import check_columns, of_passing
-from latecomer.spark.engine.tuning import expects_few
+from latecomer.spark.engine.tuning import is_driver_local
 from latecomer.spark.engine.types import FLOATING, WHOLE, WHOLE_OR_FLOATING
 from latecomer.spark.membership.filters import Bits, FilterData, Filters, all_bits, filled, packed, passing
 from latecomer.spark.windows.observation import Waited
@@ -62,7 +62,6 @@ from latecomer.spark.windows.stage import WindowedStage
 from latecomer.specs.membership import MembershipSpec
 
 if TYPE_CHECKING:
-    from pyspark.core.broadcast import Broadcast
     from pyspark.sql import Column, DataFrame
 
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
@@ -232,17 +231,19 @@ class MembershipStage(WindowedStage):
         here = self._brought(rows)
         if here is not None:
             return self._confirmed_here(here)
-        rows = self.keep(rows)
+        rows = self.cache.keep(rows)
         counts = rows.groupBy("place", "_m").agg(F.count("*"), F.sum(self._width)).collect()
         filters, lead = self._planned([tuple(row) for row in counts])
-        shares = [self._share(filters)]
+        shares: list[Any] = [self.cache.share(filters)]
         for others in (False, True):
             shares.append(
-                self._share(self._learnt(self._built(rows, filters, shares[:], others), lead, filters.bits, others))
+                self.cache.share(
+                    self._learnt(self._built(rows, filters, shares[:], others), lead, filters.bits, others)
+                )
             )
         passed = rows.mapInArrow(partial(passing, shares=shares), f"rank int, _m bigint, element {self.kind}")
         bit = F.call_function("shiftleft", F.lit(1).cast("bigint"), "rank")
-        seen = self.keep(passed.groupBy("_m", "element").agg(F.bit_or(bit).alias("ranks")))
+        seen = self.cache.keep(passed.groupBy("_m", "element").agg(F.bit_or(bit).alias("ranks")))
         ranks, wanted = F.col("ranks"), all_bits(len(roles))
         if self._noted:
             counted = seen.groupBy("_m").agg(
@@ -252,11 +253,6 @@ class MembershipStage(WindowedStage):
             )
             self._note_candidates(tuple(row) for row in counted.collect())
         return seen.where(ranks == wanted).select("_m", "element")
-
-    def _share(self, value: Any) -> Broadcast[Any]:
-        """A copy for every task, until `release`."""
-        self._kept.append(self.spark.sparkContext.broadcast(value))
-        return self._kept[-1]
 
     def _built(self, rows: DataFrame, filters: Filters, shares: list[Any], others: bool) -> list[pa.RecordBatch]:
         """Filters of the leads or, by the leads', of the `others`, in parallel: rows of `BUILT`."""
@@ -277,9 +273,9 @@ class MembershipStage(WindowedStage):
 
     def _brought(self, rows: DataFrame) -> pa.Table | None:
         """The rows with the bytes of their elements, where they are expected to be few and are."""
-        if not expects_few(self.spark) or not (self.kind in _PLAIN or self.kind.startswith("decimal")):
+        if not is_driver_local(self.spark) or not (self.kind in _PLAIN or self.kind.startswith("decimal")):
             return None
-        return tables.brought(rows.withColumn("width", self._width.cast("bigint")))
+        return tables.collect_if_small(rows.withColumn("width", self._width.cast("bigint")))
 
     def _confirmed_here(self, table: pa.Table) -> DataFrame:
         """As `_confirmed`, of rows that are here."""
@@ -308,7 +304,7 @@ class MembershipStage(WindowedStage):
             ).group_by("_m")
             sums = counted.aggregate([(name, "sum") for name in ("candidate", "confirmed", "moved")])
             self._note_candidates(zip(*(column.to_pylist() for column in sums.columns), strict=True))
-        return tables.handed(self.spark, seen.filter(whole).select(["_m", "element"]))
+        return tables.to_spark(self.spark, seen.filter(whole).select(["_m", "element"]))
 
     @cached_property
     def _error(self) -> float:
@@ -419,7 +415,7 @@ class MembershipStage(WindowedStage):
         keys = late[0].select("_m", "element")
         for part in late[1:]:
             keys = keys.unionByName(part.select("_m", "element"))
-        keys = self.settled(keys.distinct())
+        keys = self.cache.materialize(keys.distinct())
         stored = self.stored_in(due)
         found = None
         for place in places:

@@ -360,7 +360,7 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
     from latecomer.spark.engine import tables  # not where Spark's Python workers import this module
 
     layout, aliases = found.layout, len(join.aliases)
-    windows = tables.handed(rows.sparkSession, found.table)
+    windows = tables.to_spark(rows.sparkSession, found.table)
     on = [F.col(key) == F.col(f"_k{i}") for i, key in enumerate(keys)]
     wide = rows.join(F.broadcast(windows), on, "left")
     for alias, text in layout.values.items():

@@ -260,7 +260,7 @@ class ThetaJoinStage(WindowedStage):
 
         if hot is not None:  # a cut window may have no piece with a row
             none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
-            windows = tables.handed(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
+            windows = tables.to_spark(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
             zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
             found = found.unionByName(zeros).groupBy(*keys).agg(F.sum("matches").alias("matches"))
         return found.selectExpr("try_cast(matches as bigint) as matches", *keys)

@@ -20,7 +20,7 @@ from latecomer.core.windows.observation import spans_of
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import join_null_safe, quoted
 from latecomer.spark.engine.query_columns import check_columns, passes, sql
-from latecomer.spark.engine.tuning import expects_few
+from latecomer.spark.engine.tuning import is_driver_local
 from latecomer.spark.windows.observation import Waited
 from latecomer.spark.windows.repair import Due
 from latecomer.spark.windows.rows import Closing
@@ -106,7 +106,7 @@ class TopKStage(WindowedStage):
         """
         from pyspark.sql import functions as F
 
-        if expects_few(self.spark):
+        if is_driver_local(self.spark):
             return rows, False
         keys, k = [*self.groups, "pane"], self.spec.k
         rows = self.paned(rows)
@@ -128,7 +128,7 @@ class TopKStage(WindowedStage):
         if 0 < bounds.num_rows <= tables.BROADCAST_ROWS:
             bounds = bounds.rename_columns({"pane": "_pane"})
             here = F.col("pane") == F.col("_pane")
-            rows = join_null_safe(rows, F.broadcast(tables.handed(self.spark, bounds)), self.groups, "left", here)
+            rows = join_null_safe(rows, F.broadcast(tables.to_spark(self.spark, bounds)), self.groups, "left", here)
             rows = rows.where("_least is null or score >= _least").drop("_least", "_pane")
         return rows.drop("pane", "_place"), idle == 0
 

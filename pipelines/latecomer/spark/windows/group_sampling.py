@@ -48,6 +48,6 @@ def thinned(rows: DataFrame, by_shard: Sequence[Thinning]) -> DataFrame:
             "_shift": pa.array(np.concatenate([each.shift for each in by_shard]), pa.int32()),
         }
     )
-    known = rows.join(F.broadcast(tables.handed(rows.sparkSession, listed)), ["shard", "pane"], "left")
+    known = rows.join(F.broadcast(tables.to_spark(rows.sparkSession, listed)), ["shard", "pane"], "left")
     sampled = "shiftrightunsigned(shiftrightunsigned(grp, 1), 63 - coalesce(_shift, 0)) = 0L"
     return known.where(sampled).drop("_shift")

@@ -82,7 +82,7 @@ class WindowHistory(WindowRows):
         window = waited.windows[at]
         columns = {"_look": np.arange(len(span)), "_m": window, "_span": span}
         table = pa.table(columns | {"_known": cut_us[span] - self.grid.end(window)})
-        return table, tables.handed(self.spark, table.drop_columns("_span"))
+        return table, tables.to_spark(self.spark, table.drop_columns("_span"))
 
     def waits(self, rows: DataFrame, looks: DataFrame) -> DataFrame:
         """Rows by window (``_m``), once per look that knows them: with ``_look``, and ``_wait`` in granules past the window's end (-1: in time)."""
@@ -128,7 +128,7 @@ class WindowHistory(WindowRows):
         """Arrivals of all sources in order, with stream time."""
 
         def shard_of(groups: pa.Table) -> np.ndarray:
-            return tables.computed(self.spark, groups.rename_columns(self.groups), self.shard_sql())
+            return tables.evaluate(self.spark, groups.rename_columns(self.groups), self.shard_sql())
 
         sharded = shard_of if self.shards > 1 else None
         return arrival_scan.arrivals(
@@ -218,7 +218,7 @@ class WindowHistory(WindowRows):
         )
         rows = rows.withColumn("grp", F.expr(f"xxhash64({', '.join(self.groups)})" if self.groups else "0L"))
         marked = self._listed(waits) if waits.num_rows else None
-        rows = self.paned(tables.compiled_once(rows))
+        rows = self.paned(tables.codegen_barrier(rows))
         early = rows.where("ok") if marked is None else rows.where("ok").join(marked, "seq", "left_anti")
         thin = thinnings(early, [crowded(*each) for each in in_time])
         rows = thinned(rows, thin).drop("pane")

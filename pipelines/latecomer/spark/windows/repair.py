@@ -16,7 +16,7 @@ from latecomer.core.gamma_batches import spans
 from latecomer.core.time import EARLIEST_US, LATEST_US
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import floor_div, join_null_safe, quoted
-from latecomer.spark.engine.tuning import expects_few
+from latecomer.spark.engine.tuning import is_driver_local
 from latecomer.spark.windows.rows import Closing, WindowRows
 from latecomer.strategies.windows import window_controls
 
@@ -75,14 +75,14 @@ class WindowRepair(WindowRows):
         table = windows.withColumn("closed_seq", F.lit(seq_to - 1).cast("bigint")).withColumn(
             "wait_us", F.lit(0).cast("bigint")
         )
-        closing = Closing(first, after, self.keep(table), table.count())
+        closing = Closing(first, after, self.cache.keep(table), table.count())
         return self._results(self.answers(rows, closing), "repaired", "closed_seq")
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
         """Corrections for registered late rows; ``seq`` and ``repaired_in`` (int64) say which and in which Gamma batch."""
         from pyspark.sql import functions as F
 
-        chosen = tables.beside(tables.handed(self.spark, repaired_in), repaired_in.num_rows)
+        chosen = tables.broadcast_if_small(tables.to_spark(self.spark, repaired_in), repaired_in.num_rows)
         size, slide = self.grid.size_us, self.grid.slide_us
         windows = late.join(chosen, "seq").select(
             "seq",
@@ -92,7 +92,7 @@ class WindowRepair(WindowRows):
         )
         bounds = repaired_in["seq"].to_numpy()
         near = self.stored(seq_from=int(bounds.min()), seq_to=int(bounds.max()) + 1)
-        rows = self.settled(near.join(tables.beside(windows, repaired_in.num_rows), "seq"))
+        rows = self.cache.materialize(near.join(tables.broadcast_if_small(windows, repaired_in.num_rows), "seq"))
         closes = np.unique(repaired_in["repaired_in"].to_numpy())
         missed = rows.select("m_from", "m_to").toArrow()
         due = Due(rows, spans(missed["m_from"].to_numpy(), missed["m_to"].to_numpy()), closes)
@@ -111,7 +111,7 @@ class WindowRepair(WindowRows):
         rows, closes = self.paned(self.stored_in(due)), due.closes
         if len(closes) == 1:
             return rows.withColumn("repaired_in", F.lit(due.seq).cast("bigint"))
-        if len(closes) <= FEW_BATCHES and expects_few(self.spark):  # Python's processes would take seconds to start
+        if len(closes) <= FEW_BATCHES and is_driver_local(self.spark):  # Python's processes would take seconds to start
             listed = ", ".join(f"{close}L" for close in closes.tolist())
             return rows.withColumn("repaired_in", F.expr(f"array_min(filter(array({listed}), x -> x >= seq))"))
 
@@ -129,7 +129,7 @@ class WindowRepair(WindowRows):
 
         slide = self.grid.slide_us
         starts = [(first * slide, last * slide) for first, last in due.spans]
-        rows = tables.between(self.spark, self.lake, area, self.spec.name, "window_start", starts)
+        rows = tables.read_ranges(self.spark, self.lake.table(area, self.spec.name), "window_start", starts)
         return rows.withColumn("_m", floor_div(F.unix_micros("window_start"), slide))
 
     def numbered(self, rows: DataFrame, keys: list[str], due: Due) -> DataFrame:
@@ -144,7 +144,7 @@ class WindowRepair(WindowRows):
         parts = [
             self.written(area, due).select(*groups, "_m", "revision")
             for area in ("on_time", "corrections")
-            if self.lake.exists(area, self.spec.name)
+            if self.lake.table(area, self.spec.name).exists()
         ]
         written = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
         by = [F.col(quoted(key)) for key in keys]

@@ -54,7 +54,7 @@ class WindowRows(Stage):
     """The query as its file has it; `spec` is as the engine is asked it (:func:`latecomer.spark.engine.query_columns.calculated`)."""
 
     def __init__(self, spec: WindowedSpec, spark: SparkSession, lake: Lake) -> None:
-        self.spark, self.lake = spark, lake
+        super().__init__(spark, lake)
         self.grid = Grid(spec.window.size_us, spec.window.slide_us)
         self.events = open_streams(spec, spark, lake)
         self.asked, self.spec = spec, calculated(spec, self.events)
@@ -127,7 +127,7 @@ class WindowRows(Stage):
 
     def _listed(self, rows: pa.Table) -> DataFrame:
         """A table of the control plane, to be joined by ``seq``."""
-        return tables.beside(tables.handed(self.spark, rows), rows.num_rows)
+        return tables.broadcast_if_small(tables.to_spark(self.spark, rows), rows.num_rows)
 
     def _by_shard(self, numbers: list[int]) -> Column:
         """The number of a row's shard."""

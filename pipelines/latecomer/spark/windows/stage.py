@@ -37,12 +37,11 @@ from latecomer.core.windows.closing import Closings, closings
 from latecomer.core.windows.control import WindowControl
 from latecomer.core.windows.interfaces import Observed
 from latecomer.core.windows.observation_schedule import Lookout
-from latecomer.lake import delta
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.ledger.open_periods import restore_window_accounts
 from latecomer.ledger.window_accounts import Left, WindowBooks, leave
 from latecomer.spark.engine import tables
-from latecomer.spark.stage import Batch, Looked, Outcome, Scanned, Settled
+from latecomer.spark.stage import Batch, BatchCommit, BatchScan, Observation, Outcome
 from latecomer.spark.windows.observation import WindowHistory
 from latecomer.spark.windows.repair import WindowRepair
 from latecomer.spark.windows.rows import Closing
@@ -59,7 +58,7 @@ CHECKPOINT_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Order(Scanned):
+class ArrivalScan(BatchScan):
     """Step 1 of a micro-batch, and which windows are observed in it.
 
     Attributes
@@ -111,7 +110,7 @@ class Placed:
 class WindowedStage(WindowHistory, WindowRepair):
     """Base of the windowed kinds' stages; subclasses fill in what raises ``NotImplementedError``."""
 
-    def scan(self, batch: Batch, state: dict[str, Any] | None) -> Order:
+    def scan(self, batch: Batch, state: dict[str, Any] | None) -> ArrivalScan:
         """The arrivals, and which windows are to be observed."""
         known = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
         new = self._arrivals(batch.seq_from, batch.seq_to, known[-1].carry)
@@ -120,42 +119,53 @@ class WindowedStage(WindowHistory, WindowRepair):
         wanted = [lookout.schedule(each) for lookout, each in zip(lookouts, arrived.intervals, strict=True)]
         marks = self._following(known, new, batch.seq_to, lookouts)
         following = {"marks": _as_json(marks), "controls": [each.to_dict() for each in lookouts]}
-        return Order(None if batch.flush else following, known, marks, new, arrived, wanted)
+        return ArrivalScan(None if batch.flush else following, known, marks, new, arrived, wanted)
 
-    def observe(self, batch: Batch, scanned: Scanned) -> list[dict[int, list[Observed]]]:
+    def observe(self, batch: Batch, scan: BatchScan) -> list[dict[int, list[Observed]]]:
         """Per shard and interval, the windows whose observation ends there."""
-        assert isinstance(scanned, Order)
-        if not any(scanned.wanted):
-            return [{} for _ in scanned.wanted]
-        first = scanned.known[0]
-        pieces = itertools.chain(self._pieces(first, batch.seq_from), [scanned.new])
-        return self.observed(self.waited(pieces, first.seq, batch.seq_to, scanned.wanted), scanned.wanted)
+        assert isinstance(scan, ArrivalScan)
+        if not any(scan.wanted):
+            return [{} for _ in scan.wanted]
+        first = scan.known[0]
+        pieces = itertools.chain(self._pieces(first, batch.seq_from), [scan.new])
+        return self.observed(self.waited(pieces, first.seq, batch.seq_to, scan.wanted), scan.wanted)
 
     def _decide(
-        self, batch: Batch, state: dict[str, Any] | None, order: Order, seen: list[dict[int, list[Observed]]]
+        self,
+        batch: Batch,
+        state: dict[str, Any] | None,
+        scan: ArrivalScan,
+        seen: list[dict[int, list[Observed]]],
+        parameters: dict[str, Any] | None,
     ) -> Placed:
         """Where windows close."""
-        controls, used = self._controls(state)
+        controls, used = self._controls(state, parameters)
         before = [self.grid.last_closed(control.watermark()) for control in controls]
         held_low = [_oldest(control, self.lookback_us) for control in controls]
-        for control, waiting in zip(controls, order.arrived.waiting, strict=True):
+        for control, waiting in zip(controls, scan.arrived.waiting, strict=True):
             control.wait(*waiting)
         openings = [control.panes for control in controls]
-        each_step = zip(controls, order.arrived.intervals, seen, strict=True)
+        each_step = zip(controls, scan.arrived.intervals, seen, strict=True)
         placements = [control.step(intervals, found) for control, intervals, found in each_step]
-        closed = closed_windows(order.new, placements, self.grid)
+        closed = closed_windows(scan.new, placements, self.grid)
         ends = [None if control.interval is None else control.t_last_us for control in controls]
         flush = (batch.seq_to, ends) if batch.flush else None
-        closing = closings(self.grid, order.new, closed, order.arrived, before, openings, flush)
+        closing = closings(self.grid, scan.new, closed, scan.arrived, before, openings, flush)
         return Placed(controls, used, closed, before, held_low, closing, leave(controls))
 
-    def process(self, batch: Batch, state: dict[str, Any] | None, looked: Looked | None) -> Outcome:
+    def process(
+        self,
+        batch: Batch,
+        state: dict[str, Any] | None,
+        observation: Observation | None,
+        parameters: dict[str, Any] | None,
+    ) -> Outcome:
         """Decide and answer one micro-batch."""
-        assert looked is not None
-        order = looked.scanned
-        assert isinstance(order, Order)
-        decided = self._decide(batch, state, order, looked.seen)
-        new, arrived, closed = order.new, order.arrived, decided.closed
+        assert observation is not None
+        scan = observation.scan
+        assert isinstance(scan, ArrivalScan)
+        decided = self._decide(batch, state, scan, observation.observed, parameters)
+        new, arrived, closed = scan.new, scan.arrived, decided.closed
         books = restore_window_accounts(self.spec, state)
         closing = self._closing(decided.closings, decided.before)
         behind = self._behind(new, closed)
@@ -171,19 +181,21 @@ class WindowedStage(WindowHistory, WindowRepair):
             on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
         if missed is not None or batch.number == 0:
             late = self._late_rows(batch, new, behind, closed, all_count)
-        few = {"late"} if np.count_nonzero(behind) <= tables.FEW_ROWS else set()
+        few = {"late"} if np.count_nonzero(behind) <= tables.DRIVER_LOCAL_ROWS else set()
         if self._few_answers(batch, len(new.seq), closing, books):
             few.add("on_time")
-        settle = partial(self._settled, batch, order, decided, books, missed is not None)
-        return Outcome(on_time, late, settle, few)
+        finalize = partial(self._finalize, batch, scan, decided, books, missed is not None)
+        return Outcome(on_time, late, finalize, few)
 
-    def _controls(self, state: dict[str, Any] | None) -> tuple[list[WindowControl], int | None]:
+    def _controls(
+        self, state: dict[str, Any] | None, parameters: dict[str, Any] | None
+    ) -> tuple[list[WindowControl], int | None]:
         """As the last micro-batch left them, with what `adapt` has learnt since; and the number of that."""
         controls = window_controls(self.spec, state)
         used = (state or {}).get("parameters")
-        if self.parameters and self.parameters["number"] != used:
-            used = self.parameters["number"]
-            for control, learnt in zip(controls, self.parameters["policies"], strict=True):
+        if parameters and parameters["number"] != used:
+            used = parameters["number"]
+            for control, learnt in zip(controls, parameters["policies"], strict=True):
                 control.policy.restore(learnt)
         return controls, used
 
@@ -207,13 +219,19 @@ class WindowedStage(WindowHistory, WindowRepair):
             new.event_time_us, closed, self.grid.size_us, self.grid.slide_us
         )  # the same without a division
 
-    def _settled(
-        self, batch: Batch, order: Order, placed: Placed, books: WindowBooks, some_late: bool, produced: dict[int, int]
-    ) -> Settled:
+    def _finalize(
+        self,
+        batch: Batch,
+        scan: ArrivalScan,
+        placed: Placed,
+        books: WindowBooks,
+        some_late: bool,
+        produced: dict[int, int],
+    ) -> BatchCommit:
         """Books and state, once results and late rows are committed; `produced` as :class:`Outcome` has it."""
-        waits = batch.waits(self.lake, self.spec.name) if produced else {}
+        waits = batch.sum_waits(self.lake, self.spec.name) if produced else {}
         published = {period: (count, waits.get(period, 0)) for period, count in produced.items()}
-        books.add(published, order.arrived.rows, self._registered(batch) if some_late else 0)
+        books.add(published, scan.arrived.rows, self._registered(batch) if some_late else 0)
         books.note(self.extras)
         controls = placed.controls
         ledger = books.close(placed.left, controls if batch.flush else [])
@@ -222,21 +240,21 @@ class WindowedStage(WindowHistory, WindowRepair):
                 control.flush()
         after = {
             "controls": [control.to_dict() for control in controls],
-            "marks": _as_json(order.marks),
+            "marks": _as_json(scan.marks),
             "parameters": placed.used,
             "books": books.to_dict(),
         }
-        return Settled(ledger, after, dict(books.totals))
+        return BatchCommit(ledger, after, dict(books.totals))
 
     def _few_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
         """May the answers be few: by the groups seen, by `rows` new rows where there are no others, or as they have been few so far?"""
-        if batch.number and 2 * books.totals["on_time"] <= batch.number * tables.FEW_ROWS:
+        if batch.number and 2 * books.totals["on_time"] <= batch.number * tables.DRIVER_LOCAL_ROWS:
             return True
         groups = self.groups_seen if self.leading else 1
         most = [] if groups is None else [closing.count * groups * self.answer_rows]
         if batch.number == 0:
             most.append(rows * self.grid.per_row)
-        return self.answer_rows > 0 and any(bound <= tables.FEW_ROWS for bound in most)
+        return self.answer_rows > 0 and any(bound <= tables.DRIVER_LOCAL_ROWS for bound in most)
 
     def _many_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
         """Are the answers expected to be many: by the groups seen, as they have been so far, or by the `rows` there are?"""
@@ -249,7 +267,7 @@ class WindowedStage(WindowHistory, WindowRepair):
     def _closing(self, found: Closings, before: list[int]) -> Closing:
         """Closing windows, handed to Spark; `before` are the last ones per shard that were closed already."""
         columns = {"shard": found.shard, "_m": found.window, "closed_seq": found.seq, "wait_us": found.wait_us}
-        handed = tables.handed(self.spark, pa.table(columns))
+        handed = tables.to_spark(self.spark, pa.table(columns))
         return Closing(min(before) + 1, list(found.after), handed, len(found.window))
 
     def _available(self, batch: Batch, before: list[int], low: list[int], closing: Closing) -> DataFrame:
@@ -262,12 +280,12 @@ class WindowedStage(WindowHistory, WindowRepair):
         fresh = self.stored(seq_from=batch.seq_from, seq_to=batch.seq_to, high_us=high)
         fresh = fresh.withColumn("c", F.lit(None).cast("bigint"))
         if batch.seq_from == 0:
-            return tables.compiled_once(fresh)
+            return tables.codegen_barrier(fresh)
         lowest = min(low)
         bound = min(lowest, LATEST_US) if lowest > EARLIEST_US else None
         held = self.stored(seq_to=batch.seq_from, low_us=bound, high_us=high)
         held = held.withColumn("c", self._by_shard(before)).where(F.col("c") < self.last_of("ts"))
-        return tables.compiled_once(fresh.unionByName(held))
+        return tables.codegen_barrier(fresh.unionByName(held))
 
     def _marked(self, rows: DataFrame, missed: DataFrame | None) -> DataFrame:
         """Rows that count, with ``c``; `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed."""
@@ -302,7 +320,7 @@ class WindowedStage(WindowHistory, WindowRepair):
     def _registered(self, batch: Batch) -> int:
         """Rows of the micro-batch that were committed as late."""
         mine = (pc.field("seq") >= batch.seq_from) & (pc.field("seq") < batch.seq_to)
-        return delta.count(self.lake, "late", self.spec.name, mine)
+        return self.lake.table("late", self.spec.name).count(mine)
 
 
 def _as_json(marks: list[Checkpoint]) -> list[list[Any]]:
