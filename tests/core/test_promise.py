@@ -16,7 +16,13 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from latecomer.bench.window_simulator import clairvoyant_slack, lost_answers, place, required_in_hindsight, run_pass
+from latecomer.bench.window_simulator import (
+    clairvoyant_slack,
+    lost_answers,
+    required_in_hindsight,
+    run_control_plane,
+    run_pass,
+)
 from latecomer.core.aggregate.coverage import Function, needed_coverage
 from latecomer.core.windows.calibrated_slack import MARGIN, REACH, CalibratedSlack
 from latecomer.core.windows.grid import Grid
@@ -173,7 +179,7 @@ def test_any_cut_and_any_resumption_decide_the_same(kind):
             seen.extend(itertools.chain(*found))
             return found
 
-        placed = place(event, GRID, policy, observed, period_us=PERIOD_US, cuts=cuts)
+        placed = run_control_plane(event, GRID, policy, observed, period_us=PERIOD_US, cuts=cuts)
         return placed, policy.to_dict(), [each.window for each in seen]
 
     whole = decided((), False)

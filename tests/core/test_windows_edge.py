@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latecomer.bench.window_simulator import place, run_pass
+from latecomer.bench.window_simulator import run_control_plane, run_pass
 from latecomer.core.aggregate.coverage import Cells, Function, needed_coverage, required_answers, required_coverage
 from latecomer.core.topk.required_waits import Candidates, required_members
 from latecomer.core.windows import observation
@@ -90,7 +90,7 @@ def both(event, groups, grid, make, cuts=(), observe_us=None):
     def observed(spans):
         return required_answers(cells, grid, spans, [COUNT], 0.5)
 
-    placed = place(times, grid, (ours := make()), observed, observe_us=observe_us, cuts=cuts)
+    placed = run_control_plane(times, grid, (ours := make()), observed, observe_us=observe_us, cuts=cuts)
     mark = placed.watermark_us
     closed, late = {}, {}
     for i, ts in enumerate(event):
@@ -169,7 +169,9 @@ def test_every_window_is_shown_early_again_and_once_for_the_last_time():
 
     event = np.arange(0, 6_000, 5)
     cells = cells_of(event, np.ones(len(event)), np.zeros(len(event)), grid)
-    place(event, grid, Watch(0.9, grid, 60, 0.9), lambda spans: required_answers(cells, grid, spans, [COUNT], 0.5))
+    run_control_plane(
+        event, grid, Watch(0.9, grid, 60, 0.9), lambda spans: required_answers(cells, grid, spans, [COUNT], 0.5)
+    )
     per_window = {}
     for window, age, final in seen:
         per_window.setdefault(window, []).append((age, final))
@@ -458,7 +460,7 @@ def test_a_gap_in_the_data_costs_nothing(policy, observe):
         return observe(cells, grid, spans, [COUNT], *bounds)
 
     tracemalloc.start()
-    placed = place(event, grid, policies(grid)[policy](), observed, period_us=4_000_000)
+    placed = run_control_plane(event, grid, policies(grid)[policy](), observed, period_us=4_000_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 64 << 20

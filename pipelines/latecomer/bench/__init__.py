@@ -1,39 +1,44 @@
-"""Benchmarks: one module per kind of query, each redraws the figures of the paper that it follows.
+"""Benchmarks: one module per query kind, each redrawing the figures of the paper that it follows.
 
-Every module has one function, ``run(data, out, progress, *, quick)``: it writes a PNG and a CSV per figure into `out` and
-returns its figures as JSON-able values. All methods of a benchmark are measured in one run on one seeded workload.
+Every such module has a function ``run(data, out, progress, *, quick)``. It writes a PNG and a CSV per figure into `out`
+and returns a JSON-able summary. All methods of a benchmark are measured in one run, on one seeded workload.
+What the measurements taught is written down in ``docs/experiments``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+from latecomer.bench.goals import Goal, Progress, Summary
 
 NAMES = ("join", "aggregate", "topk", "theta_join", "membership")
 
 SPARK_ROWS = {"join": 2_000_000, "aggregate": 10_000_000, "topk": 10_000_000}
-"""Generated events for the comparison with Spark's own ways."""
+"""Generated events for the comparison with Spark's own operators."""
 
 
-def run(
-    name: str, data: Path | None, out: Path, progress: Callable[[str], None], quick: bool = False
-) -> dict[str, Any]:
+def run(name: str, data: Path | None, out: Path, progress: Progress, quick: bool = False) -> Summary:
     """Run one benchmark.
 
     Parameters
     ----------
-    name
+    name : str
         One of `NAMES`.
-    data
-        Folder of the real data sets (``zeek_events.parquet``, ``ooo_events.parquet``); None: what needs them is left out.
-    out
-        Folder for figures; made where it is missing.
-    progress
+    data : Path or None
+        Folder of the real data sets (``zeek_events.parquet``, ``ooo_events.parquet``); None leaves out the parts that
+        need them.
+    out : Path
+        Folder for figures; it is created if it does not exist.
+    progress : callable
         Called with a line of text now and then.
-    quick
-        A version of seconds, for tests: same code, small workload.
+    quick : bool
+        Run the same code on a workload of seconds, for tests.
+
+    Returns
+    -------
+    dict
+        JSON-able measurements; ``goals`` lists the goals of the benchmark and whether each was met.
 
     Raises
     ------
@@ -43,10 +48,13 @@ def run(
     if name not in NAMES:
         raise ValueError(f"benchmark is {name!r}: choose one of {', '.join(NAMES)}")
     out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = import_module(f"latecomer.bench.{name}").run(data, out, progress, quick=quick)
+    summary: Summary = import_module(f"latecomer.bench.{name}").run(data, out, progress, quick=quick)
     if name in SPARK_ROWS and not quick:
         from latecomer.bench import spark_speed
 
-        found["spark_speed"] = spark_speed.measure(name, SPARK_ROWS[name], progress)
-        found["goals"] = [*found["goals"], *spark_speed.goals(name, found["spark_speed"], progress)]
-    return found
+        speed = spark_speed.measure(name, SPARK_ROWS[name], progress)
+        goals = summary["goals"]
+        assert isinstance(goals, list)
+        speed_goals: list[Goal] = spark_speed.goals(name, speed, progress)
+        summary |= {"spark_speed": speed, "goals": [*goals, *speed_goals]}
+    return summary

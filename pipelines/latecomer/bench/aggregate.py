@@ -28,9 +28,15 @@ from numpy.typing import NDArray
 from latecomer.bench import aggregate_spark as on_spark
 from latecomer.bench import data as sources
 from latecomer.bench import plots
-from latecomer.bench.goals import Goals
-from latecomer.bench.timing import at_once
-from latecomer.bench.window_simulator import Closed, clairvoyant_slack, lost_answers, required_in_hindsight, run_pass
+from latecomer.bench.goals import Goal, Goals
+from latecomer.bench.timing import run_in_processes
+from latecomer.bench.window_simulator import (
+    ClosedWindows,
+    clairvoyant_slack,
+    lost_answers,
+    required_in_hindsight,
+    run_pass,
+)
 from latecomer.core.aggregate.coverage import Function
 from latecomer.core.windows.calibrated_slack import CalibratedSlack
 from latecomer.core.windows.grid import Grid
@@ -85,7 +91,7 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
         required = required_in_hindsight(
             case.event_time_us, case.value, case.grid, functions=[case.function], error=ERROR, group=case.group
         )
-        passes: dict[str, Closed] = {}
+        passes: dict[str, ClosedWindows] = {}
         base: dict[str, Any] = {}
         for strategy in STRATEGIES:
             started = time.perf_counter()
@@ -120,7 +126,7 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
     return found | {"goals": goals(found, progress)}
 
 
-def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[Goal]:
     """What was to be reached, what was measured, and whether it was; speed against Spark's own is summed up elsewhere."""
     lines = Goals(progress)
     add = lines.add
@@ -174,7 +180,7 @@ def _cases(data: Path | None, quick: bool) -> dict[str, Case]:
     return cases
 
 
-def _measured(closed: Closed, case: Case, required: Sequence[Observed]) -> dict[str, Any]:
+def _measured(closed: ClosedWindows, case: Case, required: Sequence[Observed]) -> dict[str, Any]:
     """Slack, wait, share of answers within the error, share of periods in which enough were, accuracy of window totals."""
     lost, answers = lost_answers(required, closed.wait_us, case.grid)
     _, place = np.unique((case.grid.end(closed.window) - 1) // PERIOD_US, return_inverse=True)
@@ -194,12 +200,14 @@ def _measured(closed: Closed, case: Case, required: Sequence[Observed]) -> dict[
     }
 
 
-def _figures(out: Path, case: str, passes: dict[str, Closed]) -> None:
+def _figures(out: Path, case: str, passes: dict[str, ClosedWindows]) -> None:
     at = np.linspace(0, len(passes["hpm"].window) - 1, 300).astype(int)
     seconds = ((passes["hpm"].window[at] - passes["hpm"].window[0]) * GAME_WINDOW.slide_us / 1e6).tolist()
     slack = {name: (passes[name].slack_us[at] / 1e6).tolist() for name in DRAWN}
     title = f"Figure 3, {case}"
-    plots.line_figure(out, f"fig3_slack_{case}", "stream time, s", "slack, s", seconds, slack, title=title, beside=True)
+    plots.line_figure(
+        out, f"fig3_slack_{case}", "stream time, s", "slack, s", seconds, slack, title=title, legend_beside=True
+    )
     accuracy: dict[str, list[float | None]] = {}
     for name in DRAWN:
         error = np.minimum(passes[name].error(), 1.0)
@@ -213,7 +221,7 @@ def _figures(out: Path, case: str, passes: dict[str, Closed]) -> None:
     accuracy["hpm, repaired"] = (1 - mended).tolist()
     plots.line_figure(
         out, f"fig5_accuracy_{case}", "stream time, s", "cumulative accuracy", seconds, accuracy, title=f"Figure 5, {case}",
-        reference=[0.95] * len(seconds), beside=True,
+        reference=[0.95] * len(seconds), legend_beside=True,
     )  # fmt: skip
 
 
@@ -242,11 +250,11 @@ def _shards(out: Path, progress: Callable[[str], None], quick: bool) -> dict[str
     times, value, sensor = (table[name].to_numpy() for name in ("event_ts", "value", "sensor"))
     for count in (1, 2) if quick else (1, 2, 4):
         mine = [sensor % count == shard for shard in range(count)]
-        rate = len(times) / max(at_once(_one_shard, [(times[each], value[each]) for each in mine]))
+        rate = len(times) / max(run_in_processes(_one_shard, [(times[each], value[each]) for each in mine]))
         shards[str(count)] = rate
         said = f"{count} shards in memory, a core each: {rate:,.0f} rows/s"
         if 1 < count <= on_spark.cores_to_try()[-1]:
-            alone, copies = shards["1"], max(at_once(_one_shard, [(times, value)] * count))
+            alone, copies = shards["1"], max(run_in_processes(_one_shard, [(times, value)] * count))
             ceiling[str(count)] = count * len(times) / copies / alone
             said += f", {rate / alone:.2f} times one; as many copies of the whole {ceiling[str(count)]:.2f} times"
         progress(said)

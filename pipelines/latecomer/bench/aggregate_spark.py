@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from latecomer.bench import data as sources
 from latecomer.bench import plots
-from latecomer.bench.timing import at_once
+from latecomer.bench.timing import run_in_processes
 from latecomer.spark.engine.session import usable_cores
 
 SHARDS = (1, 2)
@@ -85,14 +85,14 @@ def measure(
         pq.write_table(table, folder / "all.parquet")
         pq.write_table(table.slice(0, len(table) // 20), folder / "small.parquet")
         for each in cores:
-            ((spent, wrong),) = at_once(on_cores, [(folder, range(each), SHARDS, turns)])
+            ((spent, wrong),) = run_in_processes(on_cores, [(folder, range(each), SHARDS, turns)])
             found["wrong_after_repair"] = found.get("wrong_after_repair", 0) + wrong
             for shards, (whole, rate) in spent.items():
                 found[f"{each}.{shards}"] = {"seconds": whole, "rows_per_second": rate}
                 progress(f"{each} cores, {shards} shards on Spark: {rate:,.0f} rows/s")
         if cores[-1] > 1:
             alone = [range(place, place + 1) for place in range(cores[-1])]
-            copies = at_once(on_cores, [(folder, each, SHARDS, turns) for each in alone])
+            copies = run_in_processes(on_cores, [(folder, each, SHARDS, turns) for each in alone])
             found["ceiling"] = sum(spent[1][1] for spent, _ in copies) / found["1.1"]["rows_per_second"]
             found["wrong_after_repair"] += sum(wrong for _, wrong in copies)
     finally:

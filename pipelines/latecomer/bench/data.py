@@ -1,21 +1,27 @@
-"""Workloads of the benchmarks: seeded stand-ins for the football data of the papers, and loaders of real data.
+"""Generate the football workloads of the benchmarks, seeded stand-ins for the papers' data, and load the real data.
 
-The football data (DEBS 2013 Grand Challenge) is described in the papers by a table of figures only. The generators draw
-event times and transmission lags whose *delays*, as this project defines them (largest event time so far on the tuple's
-own stream, minus its own), have the published share of late tuples, mean and maximum. Lags are a mixture: a body
-(exponential: many tuples slightly late) and a tail (Pareto, cut at the published maximum; drawn at evenly spaced
-quantiles, so that the mean does not hang on luck). Tail tuples gather in bad stretches of ten seconds, as lateness does
-outside papers. The two free parameters, scale of the body and weight of the tail, are solved for, not tuned. With `F`
-the distribution of lags, `r` the stream's rate and ``G(u)`` the integral of `F` up to `u`::
+The papers describe their football data (DEBS 2013 Grand Challenge) by a table of figures only. The generators draw
+event times and transmission lags whose *delays* have the published share of late tuples, mean and maximum. A delay is
+the largest event time so far on the tuple's own stream minus the tuple's event time.
+
+Lags are a mixture. The body is exponential: many tuples are slightly late. The tail is a Pareto distribution cut at the
+published maximum, drawn at evenly spaced quantiles so that the mean does not depend on luck. Tail tuples gather in bad
+stretches of ten seconds, because lateness outside papers comes in bursts. The two free parameters, the scale of the
+body and the weight of the tail, are solved for. With the distribution of lags `F`, the rate of the stream `r` and the
+integral ``G(u)`` of `F` up to `u`::
 
     share on time = E[exp(-r G(lag))],   mean delay = integral of (1 - F(s)) (1 - exp(-r G(s))) ds
 
-Departures from the originals. Positions are synthetic: players roam about a home, one ball is passed among them. Event
-times are Poisson, not the ticks of sensors. The split of tuples over streams (2,000 ball tuples/s), the shape of
-the tail, the rate of the aggregate's games (1,000 tuples/s; the paper gives none) are choices of ours.
+Departures from the originals: positions are synthetic (players roam about a home and pass one ball among them); event
+times are Poisson instead of sensor ticks; the papers give neither the split of tuples over streams (here 2,000 ball
+tuples/s) nor the shape of the tail nor the rate of the games that are aggregated (here 1,000 tuples/s).
 
-Cost: O(n log n), and O(n + pairs tried) for `football_pairs`. References: Mutschler, Ziekow, Jerzak, "The DEBS 2013 grand challenge"; Table 1 of QJoin (Guangxi
-Sciences 27(3), 2020) and of HPM (2019).
+Cost: O(n log n); `football_pairs` O(n + pairs tried).
+
+References
+----------
+Mutschler, Ziekow and Jerzak, "The DEBS 2013 grand challenge", DEBS 2013. QJoin, Table 1: Guangxi Sciences 27(3), 2020.
+HPM, Table 1: 2019.
 """
 
 from __future__ import annotations
@@ -48,7 +54,19 @@ _KNOT_US = 100_000
 
 @dataclass(frozen=True)
 class Disorder:
-    """What a paper says of a data set. Rates in tuples/s (one per stream), delays in us, `late` a share."""
+    """The published figures of a data set.
+
+    Attributes
+    ----------
+    rates : tuple of float
+        Tuples per second, one rate per stream.
+    rows : int
+        Tuples of all streams.
+    late : float
+        Share of tuples with a positive delay.
+    mean_us, max_us : float, int
+        Mean and largest delay.
+    """
 
     rates: tuple[float, ...]
     rows: int
@@ -61,33 +79,36 @@ FOOTBALL_JOIN = {
     "D1": Disorder((2_000.0, 6_568.6), 7_122_060, 5_940_703 / 7_122_060, 34_133.0, 142_146_640),
     "D2": Disorder((2_000.0, 8_473.2), 4_022_600, 3_493_068 / 4_022_600, 29_597.0, 170_959_260),
 }
-"""QJoin's Table 1. Rows over total time (831.17 and 384.08 s) make 8,569 and 10,473 tuples/s, printed as 8,514 and 10,037."""
+"""QJoin's Table 1. Its rows over its total time (831.17 and 384.08 s) are 8,569 and 10,473 tuples/s; the rates that it
+prints are 8,514 and 10,037."""
 
 FOOTBALL_AGGREGATE = {
     1: Disorder((1_000.0,), 544_223, 0.5758, 34_000.0, 14_200_000),
     2: Disorder((1_000.0,), 559_211, 0.6682, 64_000.0, 17_100_000),
 }
-"""HPM's table; the rate is ours."""
+"""HPM's Table 1; the paper gives no rate, 1,000 tuples/s is our choice."""
 
 
 def delays(event_time_us: Int64) -> Int64:
-    """Delay of each tuple of one stream in arrival order, int64[n] us."""
+    """Return the delay of every tuple of one stream in arrival order, int64[n] us."""
     return np.maximum.accumulate(event_time_us) - event_time_us
 
 
 def football_join(seed: int, which: str = "D1", seconds: float | None = None, keep: float = 1.0) -> pa.Table:
-    """Two streams on a pitch, in arrival order: QJoin's D1 and D2.
+    """Generate QJoin's D1 or D2: two streams of positions on a pitch, in arrival order.
 
     Parameters
     ----------
-    which
+    seed : int
+        Seed of the generator.
+    which : str
         ``"D1"`` or ``"D2"``.
-    seconds
-        Length of the game; None: as published (831 and 384 s). A game shorter than twice the greatest delay has
-        its tail cut at half its length, its published maximum not reached.
-    keep
-        Share of tuples kept, drawn at random after delays were made at the full rate: what a tuple needed of a
-        buffer stays, rates fall, and the share of tuples that are *slightly* late falls with them.
+    seconds : float, optional
+        Length of the game; None takes the published length (831 and 384 s). The tail of a game shorter than twice the
+        largest delay is cut at half the length of the game, so such a game does not reach the published maximum.
+    keep : float
+        Share of tuples kept, drawn at random after delays were generated at the full rate. The buffer that a tuple
+        requires is unchanged; rates fall, and the share of *slightly* late tuples falls with them.
 
     Returns
     -------
@@ -119,31 +140,46 @@ def football_join(seed: int, which: str = "D1", seconds: float | None = None, ke
 
 
 def football_pairs(rows: pa.Table, window_us: int, radius_m: float) -> Int64:
-    """Rows of `football_join`'s table that lie within `window_us` and `radius_m`: int64[m, 2], ball first."""
-    ts, side, x, y = (rows[c].to_numpy() for c in ("event_time_us", "stream", "x", "y"))
-    own = [np.flatnonzero(side == s) for s in (BALL, PLAYERS)]
-    own = [place[np.argsort(ts[place], kind="stable")] for place in own]
-    (lt, rt), (lx, rx), (ly, ry) = ([each[place] for place in own] for each in (ts, x, y))
-    count = _near_pairs(lt, lx, ly, rt, rx, ry, window_us, radius_m**2, np.empty((0, 2), np.int64))
-    pairs = np.empty((count, 2), np.int64)
-    _near_pairs(lt, lx, ly, rt, rx, ry, window_us, radius_m**2, pairs)
-    return np.stack([own[s][pairs[:, s]] for s in (BALL, PLAYERS)], axis=1)
-
-
-def football_aggregate(seed: int, game: int = 1, rows: int | None = None) -> pa.Table:
-    """One stream of readings in arrival order: HPM's games.
+    """Return the pairs of a ball row and a player row within `window_us` and `radius_m` of each other.
 
     Parameters
     ----------
-    game
+    rows : pa.Table
+        As `football_join` returns it.
+    window_us, radius_m : int, float
+        Largest distance in event time and in space.
+
+    Returns
+    -------
+    int64[m, 2]
+        Row numbers, ball first.
+    """
+    ts, side, x, y = (rows[c].to_numpy() for c in ("event_time_us", "stream", "x", "y"))
+    by_side = [np.flatnonzero(side == s) for s in (BALL, PLAYERS)]
+    by_side = [places[np.argsort(ts[places], kind="stable")] for places in by_side]
+    (lt, rt), (lx, rx), (ly, ry) = ([column[places] for places in by_side] for column in (ts, x, y))
+    count = _near_pairs(lt, lx, ly, rt, rx, ry, window_us, radius_m**2, np.empty((0, 2), np.int64))
+    pairs = np.empty((count, 2), np.int64)
+    _near_pairs(lt, lx, ly, rt, rx, ry, window_us, radius_m**2, pairs)
+    return np.stack([by_side[s][pairs[:, s]] for s in (BALL, PLAYERS)], axis=1)
+
+
+def football_aggregate(seed: int, game: int = 1, rows: int | None = None) -> pa.Table:
+    """Generate one of HPM's games: one stream of speeds in arrival order.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the generator.
+    game : int
         1 or 2.
-    rows
-        Tuples; None: as published. As in `football_join`, a short game has its tail cut.
+    rows : int, optional
+        Tuples; None takes the published number. The tail of a short game is cut as in `football_join`.
 
     Returns
     -------
     pa.Table
-        ``event_time_us`` int64, ``sensor`` int16 (1 to 16), ``value`` float64: a speed in m/s, smooth per sensor.
+        ``event_time_us`` int64, ``sensor`` int16 (1 to 16), ``value`` float64 (a speed in m/s, smooth per sensor).
 
     Raises
     ------
@@ -165,13 +201,21 @@ def football_aggregate(seed: int, game: int = 1, rows: int | None = None) -> pa.
 
 
 def exponential(seed: int, rows: int, rate: float, mean_delay_us: float) -> pa.Table:
-    """One stream in arrival order: Poisson event times at `rate` tuples/s, exponential lags of the given mean.
+    """Generate one stream in arrival order: Poisson event times and exponential lags.
+
+    Parameters
+    ----------
+    seed, rows : int
+        Seed of the generator and number of tuples.
+    rate : float
+        Tuples per second of event time.
+    mean_delay_us : float
+        Mean lag from event to arrival. Mean delays are somewhat smaller, because the newest tuple has a lag, too.
 
     Returns
     -------
     pa.Table
-        ``event_time_us`` int64, ``value`` float64 (standard normal). A lag counts from a perfect clock, so mean delays
-        are somewhat below `mean_delay_us`: even the newest tuple seen is not from now.
+        ``event_time_us`` int64, ``value`` float64 (standard normal).
     """
     rng = np.random.default_rng([seed, 3])
     ts = EPOCH_US + np.cumsum(rng.exponential(SECOND / rate, rows)).astype(np.int64)
@@ -180,13 +224,22 @@ def exponential(seed: int, rows: int, rate: float, mean_delay_us: float) -> pa.T
 
 
 def zeek(data: Path, left: str, right: str, key: str) -> pa.Table:
-    """Two network logs in arrival order, rows without `key` left out.
+    """Load two network logs in arrival order, without the rows that have no `key`.
+
+    Parameters
+    ----------
+    data : Path
+        Folder of ``zeek_events.parquet``.
+    left, right : str
+        Names of the logs.
+    key : str
+        Column to join on.
 
     Returns
     -------
     pa.Table
         ``seq`` int64 (arrival number in the whole capture), ``event_time_us`` int64, ``stream`` int8 (0 left, 1
-        right), ``key`` int64 (codes from 0, equal where the column is).
+        right), ``key`` int64 (codes from 0, equal where the values of the column are).
     """
     rows = pq.read_table(data / "zeek_events.parquet", columns=["seq", "event_ts", "stream", key])
     rows = rows.filter(pc.and_(pc.is_in(rows["stream"], pa.array([left, right])), pc.is_valid(rows[key])))
@@ -204,13 +257,13 @@ def zeek(data: Path, left: str, right: str, key: str) -> pa.Table:
 
 
 def zeek_stream(data: Path, name: str) -> pa.Table:
-    """One network log in arrival order, all its columns; ``event_ts`` is called ``event_time_us``."""
+    """Load one network log in arrival order with all columns; ``event_ts`` is renamed to ``event_time_us``."""
     rows = pq.read_table(data / "zeek_events.parquet", filters=[("stream", "=", name)])
     return _renamed(rows)
 
 
 def ooo(data: Path, session: str) -> pa.Table:
-    """One session of the telemetry data (``d-1`` to ``d-5``) in arrival order, all its columns; see `zeek_stream`."""
+    """Load one session of the telemetry data (``d-1`` to ``d-5``) in arrival order; columns as `zeek_stream`."""
     rows = pq.read_table(data / "ooo_events.parquet", filters=[("session", "=", session)])
     return _renamed(rows)
 
@@ -221,7 +274,7 @@ def _renamed(rows: pa.Table) -> pa.Table:
 
 
 def _disordered(rng: np.random.Generator, facts: Disorder, length_us: int) -> tuple[Int64, NDArray[np.int8]]:
-    """Event times from 0 and stream of each tuple, in arrival order, with the delays that `facts` asks for."""
+    """Draw event times from 0 and the stream of every tuple, in arrival order, with the published delays."""
     most = float(min(facts.max_us, length_us / 2))
     tail, bodies = _solve(facts, most)
     stretches = rng.lognormal(0.0, 0.6, max(1, -(-length_us // (10 * SECOND))))
@@ -234,39 +287,41 @@ def _disordered(rng: np.random.Generator, facts: Disorder, length_us: int) -> tu
         late = np.flatnonzero(rng.random(count) < np.minimum(tail * share / share.mean(), 1.0))
         lag[late] = rng.permutation(_pareto((np.arange(len(late)) + 0.5) / max(len(late), 1), most))
         parts.append((ts, (ts + lag).astype(np.int64)))
-    ts, arrival = (np.concatenate(each) for each in zip(*parts, strict=True))
-    stream = np.repeat(np.arange(len(parts), dtype=np.int8), [len(each) for each, _ in parts])
+    ts, arrival = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    stream = np.repeat(np.arange(len(parts), dtype=np.int8), [len(times) for times, _ in parts])
     order = np.argsort(arrival, kind="stable")
     ts, stream = ts[order], stream[order]
     if most == facts.max_us and len(ts):
-        own = _own_delays(ts, stream)
-        worst = int(np.argmax(np.where(ts + own >= facts.max_us, own, -1)))  # one whose event time stays in the game
-        ts[worst] += own[worst] - facts.max_us
+        delay = _own_delays(ts, stream)
+        worst = int(np.argmax(np.where(ts + delay >= facts.max_us, delay, -1)))  # its new event time is not negative
+        ts[worst] += delay[worst] - facts.max_us
     return ts, stream
 
 
 def _own_delays(ts: Int64, stream: NDArray[np.int8]) -> Int64:
-    """Delay of each tuple on its own stream."""
-    found = np.zeros(len(ts), np.int64)
+    """Return the delay of every tuple on its own stream."""
+    delay = np.zeros(len(ts), np.int64)
     for name in np.unique(stream):
-        found[stream == name] = delays(ts[stream == name])
-    return found
+        delay[stream == name] = delays(ts[stream == name])
+    return delay
 
 
 def _pareto(quantile: Float64, most: float) -> Float64:
-    """Quantiles of the tail: Pareto cut at `most`, us."""
+    """Return quantiles of the tail, a Pareto distribution cut at `most`, us."""
     reached = 1 - (_TAIL_LEAST_US / most) ** _TAIL_SHAPE
-    return _TAIL_LEAST_US * (1 - quantile * reached) ** (-1 / _TAIL_SHAPE)
+    lag: Float64 = _TAIL_LEAST_US * (1 - quantile * reached) ** (-1 / _TAIL_SHAPE)
+    return lag
 
 
 def _solve(facts: Disorder, most: float) -> tuple[float, list[float]]:
-    """Weight of the tail and the body's scale per stream (us) for the published late share and mean delay."""
+    """Solve for the weight of the tail and the scale of the body per stream (us) by bisection."""
     at = np.concatenate([[0.0], np.geomspace(1.0, most, 2_000)])
     cut = 1 - (_TAIL_LEAST_US / most) ** _TAIL_SHAPE
     pareto = np.where(at > _TAIL_LEAST_US, (1 - (_TAIL_LEAST_US / np.maximum(at, 1.0)) ** _TAIL_SHAPE) / cut, 0.0)
     weights = np.array(facts.rates) / sum(facts.rates)
 
     def figures(rate: float, body: float, tail: float) -> tuple[float, float]:
+        """Return the share of late tuples and the mean delay of a mixture, by the module's formulas."""
         share = (1 - tail) * -np.expm1(-at / body) + tail * np.minimum(pareto, 1.0)
         step = np.diff(at)
         behind = np.concatenate([[0.0], np.cumsum((share[1:] + share[:-1]) / 2 * step)])
@@ -276,14 +331,15 @@ def _solve(facts: Disorder, most: float) -> tuple[float, list[float]]:
         return late, float(((missing[1:] + missing[:-1]) / 2 * step).sum())
 
     def bodies(tail: float) -> list[float]:
-        found = []
+        """Return the scale of the body per stream that gives the published share of late tuples."""
+        scales = []
         for rate in facts.rates:
             low, high = 1.0, 1e7
             for _ in range(40):
                 middle = (low * high) ** 0.5
                 low, high = (middle, high) if figures(rate, middle, tail)[0] < facts.late else (low, middle)
-            found.append((low * high) ** 0.5)
-        return found
+            scales.append((low * high) ** 0.5)
+        return scales
 
     low, high = 0.0, 0.5
     for _ in range(30):
@@ -294,7 +350,7 @@ def _solve(facts: Disorder, most: float) -> tuple[float, list[float]]:
 
 
 def _paths(rng: np.random.Generator, length_us: int) -> Float64:
-    """Positions every `_KNOT_US`, float64[2, knots, 1 + players] m: the ball, then the players."""
+    """Draw positions every `_KNOT_US`, float64[2, knots, 1 + players] m: the ball, then the players."""
     time = np.arange(length_us // _KNOT_US + 2) * (_KNOT_US / SECOND)
     size = np.array(PITCH_M)[:, None, None]
     home = rng.uniform(0.15, 0.85, (2, 1, _PLAYERS)) * size
@@ -303,7 +359,7 @@ def _paths(rng: np.random.Generator, length_us: int) -> Float64:
         turn, phase = rng.uniform(0.7, 1.4, (2, 1, _PLAYERS)), rng.uniform(0, 2 * np.pi, (2, 1, _PLAYERS))
         paths += radius * np.sin(2 * np.pi * turn * time[None, :, None] / period_s + phase)
     paths = np.clip(paths, 0.0, size)
-    # A spell: a player keeps the ball at the feet, then it rolls to the next in a second.
+    # In a spell, a player keeps the ball; in its last second the ball rolls to the next player.
     ends = np.cumsum(rng.uniform(1.5, 6.0, int(time[-1] / 1.5) + 2))
     holder = rng.integers(0, _PLAYERS, len(ends) + 1)
     spell = np.searchsorted(ends, time, side="right")
@@ -314,7 +370,7 @@ def _paths(rng: np.random.Generator, length_us: int) -> Float64:
 
 
 def _position(paths: Float64, sensor: NDArray[np.int16], ts: Int64) -> tuple[Float64, Float64]:
-    """Where each sensor was at its event time, between two knots, m."""
+    """Interpolate the position of every sensor at its event time between two knots, m."""
     ts = np.maximum(ts, 0)
     knot, part = ts // _KNOT_US, (ts % _KNOT_US) / _KNOT_US
     x, y = (1 - part) * paths[:, knot, sensor] + part * paths[:, knot + 1, sensor]
@@ -333,16 +389,16 @@ def _near_pairs(
     radius_2: float,
     out: Int64,
 ) -> int:
-    """Places of pairs near in time and space, both sides sorted by time; fills `out` where it has room, counts always."""
-    found, low = 0, 0
+    """Count the pairs near in time and space and write them to `out` until it is full; both sides are sorted by time."""
+    count, low = 0, 0
     for i in range(len(lt)):
         while low < len(rt) and rt[low] < lt[i] - window_us:
             low += 1
         j = low
         while j < len(rt) and rt[j] <= lt[i] + window_us:
             if (lx[i] - rx[j]) ** 2 + (ly[i] - ry[j]) ** 2 <= radius_2:
-                if found < len(out):
-                    out[found, 0], out[found, 1] = i, j
-                found += 1
+                if count < len(out):
+                    out[count, 0], out[count, 1] = i, j
+                count += 1
             j += 1
-    return found
+    return count

@@ -1,20 +1,41 @@
-"""What a benchmark was to reach, beside what it measured: one list, printed as it grows and kept in the summary."""
+"""The goals of a benchmark beside its measurements: printed as they are judged and kept in the summary."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Literal, TypeAlias, TypedDict
+
+Progress: TypeAlias = Callable[[str], None]
+"""A function that shows a line of text to whoever waits for the benchmark."""
+
+Summary: TypeAlias = dict[str, object]
+"""The JSON-able measurements of a benchmark, by name."""
+
+
+class Goal(TypedDict):
+    """A goal that was judged: `goal` in words, the value `measured`, and whether it was `met`."""
+
+    name: str
+    goal: str
+    measured: float
+    met: bool
 
 
 class Goals:
-    """Collects goals; `lines` holds a dictionary each: `name`, `goal` in words, `measured`, `met`."""
+    """A list of goals that prints every goal as it is added.
 
-    def __init__(self, progress: Callable[[str], None]) -> None:
-        self.lines: list[dict[str, Any]] = []
+    Attributes
+    ----------
+    lines : list of Goal
+        The goals judged so far.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self.lines: list[Goal] = []
         self._progress = progress
 
-    def add(self, name: str, goal: float, value: float | None, sense: str) -> None:
-        """A goal, `sense` "at least" or "at most", and what was measured; None was not measured: that is said, and not counted."""
+    def add(self, name: str, goal: float, value: float | None, sense: Literal["at least", "at most"]) -> None:
+        """Judge a measured value by its goal; None was not measured, which is printed and not judged."""
         if value is None:
             self._progress(f"{name}: not measured")
             return

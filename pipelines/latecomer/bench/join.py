@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from latecomer.bench import data as workloads
 from latecomer.bench import join_simulator, plots
-from latecomer.bench.goals import Goals
+from latecomer.bench.goals import Goal, Goals
 from latecomer.bench.join_simulator import band_pairs, waits
 from latecomer.core.arrays.composite_keys import pack_columns, unpack_columns
 from latecomer.core.join import k_slack
@@ -375,7 +375,7 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
     return found_all | {"goals": goals(found_all, targets, progress)}
 
 
-def goals(found: dict[str, Any], targets: Sequence[float], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def goals(found: dict[str, Any], targets: Sequence[float], progress: Callable[[str], None]) -> list[Goal]:
     """What the default strategy was to reach, and whether it did; speed is judged elsewhere."""
     lines = Goals(progress)
     for group, methods in found.items():
@@ -459,7 +459,7 @@ def draw(out: Path, rows: list[dict[str, Any]], targets: Sequence[float]) -> Non
                 title=cases,
                 log=log,
                 reference=targets if what == "recall" else [0.95] * len(targets) if what == "met" else None,
-                beside=True,
+                legend_beside=True,
             )
 
 

@@ -1,4 +1,15 @@
-"""Simulate the join strategies over arrays in memory, for the benchmarks: pairs, stream times, recall, and rows held."""
+"""Simulate the join strategies on arrays in memory, for benchmarks and tests.
+
+`qjoin` runs QJoin's set formula under the control plane of `run`. `reordered` computes which pairs the K-slack family
+produces, and `waits` how long each pair waited. Both start from the pairs of the exact join, as `band_pairs` finds them.
+
+Ordering: arrival order. Cost: O(n log n + pairs).
+
+References
+----------
+QJoin: Guangxi Sciences 27(3), 2020. K-slack: Babu, Srivastava and Widom, 2004; with K as the largest delay so far:
+Mutschler and Philippsen, 2013.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +40,11 @@ class Input:
 
     Attributes
     ----------
-    seq, ts
-        Per side: int64 arrival numbers (increasing) and event times in us.
-    pairs
-        int64[m, 2] places (into left, into right) of all pairs that match within the window; for a self join both sides
-        are the same arrays and no row is paired with itself.
+    seq, ts : pair of int64[n]
+        Arrival numbers (increasing) and event times in us, per side.
+    pairs : int64[m, 2]
+        Row numbers (left, right) of all pairs that match within the window. Both sides of a self join are the same
+        arrays, and no row is paired with itself.
     """
 
     seq: tuple[Int64, Int64]
@@ -43,22 +54,22 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
-    """What a strategy did with an `Input`.
+    """The pairs, late rows and decisions of a strategy for an `Input`.
 
     Attributes
     ----------
-    produced
-        bool[m], per pair of the input.
-    stream_time
-        int64[m], stream time at the pair's later arrival.
-    required
-        int64[m], the pair's required retention in us.
-    earlier_side
-        int8[m], the stream of the pair's earlier arrival.
-    late
-        Per side: bool per row, registered as late.
-    horizons
-        The control plane's decisions.
+    produced : bool[m]
+        Whether each pair of the input is an on-time result.
+    stream_time : int64[m]
+        Stream time at the pair's later arrival, us.
+    required : int64[m]
+        Required retention of the pair, us.
+    earlier_side : int8[m]
+        Stream of the pair's earlier arrival.
+    late : pair of bool[n]
+        Rows registered as late, per side.
+    horizons : Horizons
+        Decisions of the control plane.
     """
 
     produced: NDArray[np.bool_]
@@ -70,7 +81,27 @@ class Output:
 
 
 def band_pairs(left_ts: Int64, right_ts: Int64, window_us: int, left_key: Int64, right_key: Int64) -> Int64:
-    """Places of pairs with equal keys (int64 codes >= 0) and ``|left - right| <= w``; int64[m, 2], by left place."""
+    """Find all pairs with equal keys and event times at most `window_us` apart.
+
+    Parameters
+    ----------
+    left_ts, right_ts : int64[n], int64[m]
+        Event times, us.
+    window_us : int
+        Largest difference of event times.
+    left_key, right_key : int64[n], int64[m]
+        Codes, at least 0.
+
+    Returns
+    -------
+    int64[pairs, 2]
+        Row numbers (left, right), ascending in the left.
+
+    Raises
+    ------
+    ValueError
+        Codes times the span of event times exceed 62 bits.
+    """
     if len(left_ts) == 0 or len(right_ts) == 0:
         return np.empty((0, 2), np.int64)
     low = min(int(left_ts.min()), int(right_ts.min())) - window_us
@@ -88,28 +119,38 @@ def band_pairs(left_ts: Int64, right_ts: Int64, window_us: int, left_key: Int64,
 
 
 def stream_times(data: Input) -> tuple[tuple[Int64, Int64], tuple[Int64, Int64]]:
-    """Per side: stream time at each arrival, and its delay on its own stream; int64 us, ``NEVER`` before T is defined."""
-    every = np.union1d(data.seq[0], data.seq[1])
+    """Return, per side, stream time at each arrival and its delay on its own stream.
+
+    Both are int64[n] us; stream time is ``NEVER`` until every stream has been seen.
+    """
+    arrivals = np.union1d(data.seq[0], data.seq[1])
     maxima = []
     for side in (0, 1):
-        raised = np.full(len(every), NEVER, np.int64)
-        raised[np.searchsorted(every, data.seq[side])] = data.ts[side]
+        raised = np.full(len(arrivals), NEVER, np.int64)
+        raised[np.searchsorted(arrivals, data.seq[side])] = data.ts[side]
         maxima.append(running_max(raised))
     now = stream_time(maxima)
-    places = [np.searchsorted(every, data.seq[side]) for side in (0, 1)]
+    places = [np.searchsorted(arrivals, data.seq[side]) for side in (0, 1)]
     delays = [maxima[side][places[side]] - data.ts[side] for side in (0, 1)]
     return (now[places[0]], now[places[1]]), (delays[0], delays[1])
 
 
 def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> Output:
-    """Run QJoin's set formula under a controller.
+    """Run QJoin's set formula under a control plane.
 
     Parameters
     ----------
-    data
-        The input; `control` is at its start.
-    cuts
-        Arrival numbers at which micro-batches end (exclusive); None: one micro-batch.
+    data : Input
+        Two streams with all their pairs.
+    control : JoinControl
+        The control plane in its initial state; it is advanced.
+    cuts : list of int, optional
+        Arrival numbers at which micro-batches end (exclusive); None runs one micro-batch.
+
+    Returns
+    -------
+    Output
+        It does not depend on `cuts`.
     """
     now, delay = stream_times(data)
     left, right = data.pairs[:, 0], data.pairs[:, 1]
@@ -119,18 +160,18 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
     side = left_later.astype(np.int8)
     required = later_t - control.window_us - earlier_ts
     later_seq = np.where(left_later, data.seq[0][left], data.seq[1][right])
-    edges = sorted({*(cuts or []), 1 << 62})
+    ends = sorted({*(cuts or []), 1 << 62})
     parts, start = [], -(1 << 62)
-    for end in edges:
+    for end in ends:
         rows = [(data.seq[s] >= start) & (data.seq[s] < end) for s in (0, 1)]
-        mine = (later_seq >= start) & (later_seq < end)
+        pairs = (later_seq >= start) & (later_seq < end)
         for s in (0, 1):
             early = rows[s] & (now[s] <= NEVER)
             if early.any():
                 empty = (np.empty(0, np.int64), np.empty(0, np.int64))
-                waiting = _count(data.ts[s][early] // control.held[s].bucket_us)
-                control.hold_until_all_streams_seen((waiting, empty) if s == 0 else (empty, waiting))
-        parts.append(control.step(summaries(data, control, now, delay, rows, mine, later_t, side, required)))
+                held = _count(data.ts[s][early] // control.held[s].bucket_us)
+                control.hold_until_all_streams_seen((held, empty) if s == 0 else (empty, held))
+        parts.append(control.step(summaries(data, control, now, delay, rows, pairs, later_t, side, required)))
         start = end
     horizons = _concatenate(parts)
     at_later = np.where(
@@ -156,73 +197,93 @@ def summaries(
     side: NDArray[np.int8],
     required: Int64,
 ) -> list[IntervalSummary]:
-    """Interval summaries of the chosen rows and pairs, in order; what the Spark stage counts with group-bys."""
-    length, g = control.interval_us, control.granularity_us
-    bucket = held_bucket_us(length, g)
-    placed = [np.flatnonzero(rows[s] & (now[s] > NEVER)) for s in (0, 1)]
-    numbers = [now[s][placed[s]] // length for s in (0, 1)]
-    chosen = np.flatnonzero(pairs)
-    earlier = np.where(side == 0, data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]])[chosen]
-    later_delay = np.where(side == 0, delay[1][data.pairs[:, 1]], delay[0][data.pairs[:, 0]])[chosen]
-    own = delay_bucket(later_delay, g) if control.policy.needs_candidates else np.full(len(chosen), -1)
-    cells = np.stack([later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, own], axis=1)
-    cells, place, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
-    sampled = np.bincount(place.ravel(), in_sample(earlier, SAMPLE_FRACTION), len(counts)).astype(np.int64)
-    waited = [now[s] - data.ts[s] if control.policy.needs_lateness else delay[s] for s in (0, 1)]
-    found = []
-    for number in np.union1d(numbers[0], numbers[1]).tolist():
-        inside = [placed[s][numbers[s] == number] for s in (0, 1)]
-        arrived = tuple(_count(data.ts[s][inside[s]] // bucket) for s in (0, 1))
-        delays = tuple(_count(delay_bucket(waited[s][inside[s]], g)) for s in (0, 1))
-        here = slice(*np.searchsorted(cells[:, 0], [number, number + 1]))
-        table = np.zeros((here.stop - here.start, SAMPLED + 1), np.int64)
-        table[:, : DELAY + 1] = cells[here, 1:]
-        table[:, CANDIDATES] = table[:, RESULTS] = counts[here]
-        table[:, SAMPLED] = sampled[here]
-        last = max(int(now[s][inside[s]].max()) for s in (0, 1) if len(inside[s]))
-        found.append(IntervalSummary(number, last, (arrived[0], arrived[1]), (delays[0], delays[1]), table))
-    return found
-
-
-def reordered(ts: Int64, watermark_us: Int64, early: Int64, late: Int64) -> tuple[NDArray[np.bool_], Int64]:
-    """The K-slack family as a set: which pairs a reorder buffer followed by an ordered join produces, and when.
+    """Summarise the rows and pairs of a micro-batch per adaptation interval, as the Spark stage does with group-bys.
 
     Parameters
     ----------
-    ts, watermark_us
-        int64[n] us in arrival order: event time, and the watermark after the arrival (non-decreasing).
-    early, late
-        int64[m], row of the earlier and of the later arrival of each pair that matches.
+    data, control
+        As for `qjoin`.
+    now, delay : pair of int64[n]
+        As `stream_times` returns them.
+    rows : pair of bool[n]
+        Rows of the micro-batch, per side.
+    pairs : bool[m]
+        Pairs whose later arrival is in the micro-batch.
+    later_t, side, required : int64[m], int8[m], int64[m]
+        Stream time at the pair's later arrival, stream of its earlier arrival, required retention; us.
+    """
+    length, g = control.interval_us, control.granularity_us
+    bucket = held_bucket_us(length, g)
+    timed = [np.flatnonzero(rows[s] & (now[s] > NEVER)) for s in (0, 1)]
+    numbers = [now[s][timed[s]] // length for s in (0, 1)]
+    chosen = np.flatnonzero(pairs)
+    earlier = np.where(side == 0, data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]])[chosen]
+    later_delay = np.where(side == 0, delay[1][data.pairs[:, 1]], delay[0][data.pairs[:, 0]])[chosen]
+    level = delay_bucket(later_delay, g) if control.policy.needs_candidates else np.full(len(chosen), -1)
+    cells = np.stack([later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, level], axis=1)
+    cells, place, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    sampled = np.bincount(place.ravel(), in_sample(earlier, SAMPLE_FRACTION), len(counts)).astype(np.int64)
+    lateness = [now[s] - data.ts[s] if control.policy.needs_lateness else delay[s] for s in (0, 1)]
+    intervals = []
+    for number in np.union1d(numbers[0], numbers[1]).tolist():
+        inside = [timed[s][numbers[s] == number] for s in (0, 1)]
+        arrived = tuple(_count(data.ts[s][inside[s]] // bucket) for s in (0, 1))
+        delays = tuple(_count(delay_bucket(lateness[s][inside[s]], g)) for s in (0, 1))
+        part = slice(*np.searchsorted(cells[:, 0], [number, number + 1]))
+        table = np.zeros((part.stop - part.start, SAMPLED + 1), np.int64)
+        table[:, : DELAY + 1] = cells[part, 1:]
+        table[:, CANDIDATES] = table[:, RESULTS] = counts[part]
+        table[:, SAMPLED] = sampled[part]
+        last = max(int(now[s][inside[s]].max()) for s in (0, 1) if len(inside[s]))
+        intervals.append(IntervalSummary(number, last, (arrived[0], arrived[1]), (delays[0], delays[1]), table))
+    return intervals
+
+
+def reordered(ts: Int64, watermark_us: Int64, early: Int64, late: Int64) -> tuple[NDArray[np.bool_], Int64]:
+    """Compute which pairs a reorder buffer followed by an ordered join produces, and when (the K-slack family).
+
+    Parameters
+    ----------
+    ts, watermark_us : int64[n]
+        Event time, and the watermark after the arrival (non-decreasing), in arrival order; us.
+    early, late : int64[m]
+        Row of the earlier and of the later arrival of each pair that matches.
 
     Returns
     -------
     produced : bool[m]
+        Whether the pair is a result.
     output : int64[m]
-        Row at whose arrival the pair comes out, when the later *released* of the two is released; n: not before the flush
-        that ends the input.
+        Row at whose arrival the pair is output: the later of the two releases. `n` stands for the flush that ends the
+        input.
     """
     rows = np.arange(len(ts))
     behind = ts < watermark_us
     release = np.maximum(np.searchsorted(watermark_us, ts, side="left"), rows)
     release[behind] = rows[behind]
     output = np.maximum(release[early], release[late])
-    # A late tuple is seen by those released after it; its own arrival cannot raise the watermark.
-    apart = behind[early] != behind[late]
+    # A tuple behind the watermark meets the tuples released after it; its own arrival cannot raise the watermark.
+    one_behind = behind[early] != behind[late]
     prober = np.where(behind[early], late, early)
     seen = release[prober] >= np.where(behind[early], early, late)
-    return np.where(apart, seen, ~behind[early]), output
+    return np.where(one_behind, seen, ~behind[early]), output
 
 
 def waits(now: Int64, output: Int64, late: Int64) -> Int64:
-    """How long each pair waited: stream time at its output minus at the arrival of its later tuple, int64[m] us, >= 0.
+    """Return the latency of each pair: stream time at its output minus at the arrival of its later tuple.
 
     Parameters
     ----------
-    now
-        int64[n] us, stream time after each arrival. Before every stream has spoken the clock stands at its first value.
-    output, late
-        int64[m] rows, as `reordered` returns and takes them; ``output == n`` is the flush, which stops the clock where
-        the last arrival left it. A join that answers on arrival (QJoin) has ``output == late`` and waits for nothing.
+    now : int64[n]
+        Stream time after each arrival, us. Until every stream has been seen, the first defined stream time counts.
+    output, late : int64[m]
+        Rows, as `reordered` returns and takes them. The flush, ``output == n``, happens at the last stream time. A join
+        that answers on arrival (QJoin) has ``output == late`` and latency 0.
+
+    Returns
+    -------
+    int64[m]
+        Latency in us, at least 0.
     """
     if not len(late):
         return np.zeros(0, np.int64)
@@ -237,7 +298,7 @@ def _count(buckets: Int64) -> Sparse:
 
 
 def _concatenate(parts: list[Horizons]) -> Horizons:
-    """One table; an interval that was cut stands in it once, with the decisions it began with."""
+    """Concatenate the decisions of micro-batches; an interval cut by their border keeps its first decisions."""
     interval = np.concatenate([p.interval for p in parts])
     _, first = np.unique(interval, return_index=True)
     columns = [

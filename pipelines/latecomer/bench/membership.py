@@ -31,7 +31,7 @@ from latecomer.baselines.membership.filters import BloomFilter, ExactSet, OneFil
 from latecomer.baselines.membership.multi_cuckoo import Filter, MultiCuckoo, WindowSpec, query_bound
 from latecomer.bench import membership_spark as on_spark
 from latecomer.bench import plots
-from latecomer.bench.goals import Goals
+from latecomer.bench.goals import Goal, Goals
 from latecomer.bench.timing import timed
 from latecomer.core.arrays.xxhash import hash_longs
 from latecomer.core.membership.cuckoo import CuckooFilter, size_for
@@ -256,9 +256,11 @@ def figure_4_3(out: Path, progress: Callable[[str], None], totals: Sequence[int]
         progress(f"figure 4.3: {rows:,} rows, {ask_us['cuckoo per window'][-1]:.1f} us per element")
     x = [rows / 1e6 for rows in totals]
     label = "rows per stream [million]"
-    plots.line_figure(out, "membership_4_3", label, "time per element asked [us]", x, ask_us, log=True, beside=True)
-    plots.line_figure(out, "membership_build", label, "time per row inserted [ns]", x, build_ns, beside=True)
-    plots.line_figure(out, "membership_memory", label, "memory [MB]", x, size_mb, log=True, beside=True)
+    plots.line_figure(
+        out, "membership_4_3", label, "time per element asked [us]", x, ask_us, log=True, legend_beside=True
+    )
+    plots.line_figure(out, "membership_build", label, "time per row inserted [ns]", x, build_ns, legend_beside=True)
+    plots.line_figure(out, "membership_memory", label, "memory [MB]", x, size_mb, log=True, legend_beside=True)
     plots.line_figure(
         out,
         "membership_false_candidates",
@@ -267,7 +269,7 @@ def figure_4_3(out: Path, progress: Callable[[str], None], totals: Sequence[int]
         x,
         rate,
         title="absent elements that pass",
-        beside=True,
+        legend_beside=True,
     )
     return {
         "rows_per_stream": list(totals), "us_per_element": ask_us, "build_ns_per_row": build_ns, "megabytes": size_mb,
@@ -340,7 +342,7 @@ def rates(progress: Callable[[str], None], rows: int) -> dict[str, Any]:
     return found
 
 
-def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[Goal]:
     """What was to be reached, what was measured, and whether it was; see the module docstring."""
     one, ten = found["one_filter"], found["rates"]
     ours = one["cuckoo f=12"]
@@ -363,7 +365,7 @@ def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[s
         measured.append((f"network logs, wrong or missing answers of {name}", 0, each["wrong"], "at most"))
     lines = Goals(progress)
     for name, goal, value, sense in measured:
-        lines.add(name, goal, value, sense)
+        lines.add(name, goal, value, "at most" if sense == "at most" else "at least")
     return lines.lines
 
 

@@ -1,24 +1,25 @@
-"""Figures of the benchmarks: lines and bars, each as a PNG and as the CSV that it was drawn from."""
+"""Draw the figures of the benchmarks: lines and bars, each as a PNG and as the CSV that it was drawn from."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 _MARKERS = "osD^v<>PX*hp"
 FEW_POINTS = 20
-"""Points of a line up to which each has a marker, and a tick on the axis."""
+"""Longest line whose points have markers and ticks on the axis."""
 
 
-def table(out: Path, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
-    """Write ``out/name.csv``; returns its path."""
+def table(out: Path, name: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    """Write ``out/name.csv`` and return its path."""
     path = out / f"{name}.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -38,42 +39,42 @@ def line_figure(
     title: str = "",
     log: bool = False,
     reference: Sequence[float] | None = None,
-    beside: bool = False,
+    legend_beside: bool = False,
 ) -> Path:
-    """Lines over one axis: ``out/name.png`` and ``out/name.csv``.
+    """Draw lines over one axis to ``out/name.png`` and ``out/name.csv``.
 
     Parameters
     ----------
-    x
-        float[n], shared by all lines.
-    series
-        Name of a line -> float[n]; None leaves a point out.
-    log
-        Logarithmic in y; points that are not positive are left out of the picture, not of the CSV.
-    reference
-        float[n], drawn as a thin dashed line (say, the target itself).
-    beside
-        The legend stands beside the axes, and lines that lie on one another share an entry: for many lines.
+    x : float[n]
+        Shared by all lines.
+    series : mapping of str to float[n]
+        Lines by name; None leaves a point out.
+    log : bool
+        Draw y on a logarithmic axis; points that are not positive appear in the CSV only.
+    reference : float[n], optional
+        A thin dashed line, such as the target.
+    legend_beside : bool
+        Put the legend beside the axes and let coinciding lines share an entry; for many lines.
 
     Returns
     -------
     Path
-        Of the PNG.
+        The PNG.
 
     Raises
     ------
     ValueError
         A line has more or fewer points than `x`.
     """
-    figure, axes = pyplot.subplots(figsize=(8.2 if beside else 6.4, 4.2), layout="constrained")
-    _lines(axes, x, series, log=log, together=beside)
+    figure, axes = pyplot.subplots(figsize=(8.2 if legend_beside else 6.4, 4.2), layout="constrained")
+    _draw_lines(axes, x, series, log=log, together=legend_beside)
     if reference is not None:
         axes.plot(x, reference, color="black", linestyle="--", linewidth=0.8)
     if len(x) <= FEW_POINTS:
         axes.set_xticks(list(x))
     rows = ((at, *(values[i] for values in series.values())) for i, at in enumerate(x))
     table(out, name, (x_label, *series), rows)
-    return _finish(figure, axes, out, name, (x_label, y_label, title), log, beside=beside)
+    return _finished(figure, axes, out, name, (x_label, y_label, title), log, legend_beside=legend_beside)
 
 
 def panel_figure(
@@ -86,30 +87,39 @@ def panel_figure(
     title: str = "",
     log_x: bool = False,
 ) -> Path:
-    """Two quantities or more over one axis, side by side, one legend: ``out/name.png`` and ``out/name.csv``.
+    """Draw two or more quantities over one axis, side by side, to ``out/name.png`` and ``out/name.csv``.
 
     Parameters
     ----------
-    panels
-        Label of a panel's y axis -> name of a line -> float[n]. All panels draw the same lines.
-    log_x
-        Logarithmic in x.
+    x : float[n]
+        Shared by all lines.
+    panels : mapping of str to mapping of str to float[n]
+        Lines by name, by the label of their panel's y axis. All panels draw the same lines and share a legend.
+    log_x : bool
+        Draw x on a logarithmic axis.
+
+    Returns
+    -------
+    Path
+        The PNG.
     """
-    figure, every = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels) + 2, 4.2), layout="constrained")
-    for axes, (label, series) in zip(every, panels.items(), strict=True):
-        _lines(axes, x, series)
+    size = (4.2 * len(panels) + 2, 4.2)
+    figure, grid = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+    all_axes: list[Axes] = list(grid[0])
+    for axes, (label, series) in zip(all_axes, panels.items(), strict=True):
+        _draw_lines(axes, x, series)
         if log_x:
             axes.set_xscale("log")
         axes.set_xticks(list(x), [f"{at:g}" for at in x])
         axes.minorticks_off()
         axes.ticklabel_format(axis="y", useOffset=False)
         low, high = axes.get_ylim()
-        if high - low < 0.02 * abs(high):  # lines that do not move are drawn flat, not magnified
+        if high - low < 0.02 * abs(high):  # draw flat lines flat instead of magnifying their noise
             axes.set_ylim(0.95 * low, 1.05 * high)
         axes.set_xlabel(x_label)
         axes.set_ylabel(label)
         axes.grid(visible=True, linewidth=0.3)
-    figure.legend(*every[0].get_legend_handles_labels(), fontsize=8, loc="outside right center")
+    figure.legend(*all_axes[0].get_legend_handles_labels(), fontsize=8, loc="outside right center")
     figure.suptitle(title, fontsize=10)
     columns = [(f"{label}: {line}", values) for label, series in panels.items() for line, values in series.items()]
     rows = ((at, *(values[i] for _, values in columns)) for i, at in enumerate(x))
@@ -117,8 +127,8 @@ def panel_figure(
     return _saved(figure, out, name)
 
 
-def _lines(
-    axes: Any,
+def _draw_lines(
+    axes: Axes,
     x: Sequence[float],
     series: Mapping[str, Sequence[float | None]],
     *,
@@ -136,10 +146,10 @@ def _lines(
     places = list(series)
     for values, labels in groups.items():
         drawn = [float("nan") if v is None or (log and v <= 0) else float(v) for v in values[:-1]]
-        place = places.index(labels[0])  # a line looks alike in every figure, whatever it shares an entry with
+        place = places.index(labels[0])  # a line has the same style in every figure, whatever shares its entry
         marker = _MARKERS[place % len(_MARKERS)] if len(x) <= FEW_POINTS else ""
-        style = {"color": f"C{place % 10}", "marker": marker}
-        axes.plot(x, drawn, **style, markersize=4, linewidth=1.2, label=",\n".join(labels))
+        label = ",\n".join(labels)
+        axes.plot(x, drawn, color=f"C{place % 10}", marker=marker, markersize=4, linewidth=1.2, label=label)
 
 
 def bar_figure(
@@ -153,7 +163,27 @@ def bar_figure(
     title: str = "",
     log: bool = False,
 ) -> Path:
-    """Grouped bars: ``out/name.png`` and ``out/name.csv``; `series` maps a colour's name to one value per group."""
+    """Draw grouped bars to ``out/name.png`` and ``out/name.csv``.
+
+    Parameters
+    ----------
+    groups : str[n]
+        Labels of the groups along the axis.
+    series : mapping of str to float[n]
+        One bar per group, by the name of their colour.
+    log : bool
+        Draw y on a logarithmic axis.
+
+    Returns
+    -------
+    Path
+        The PNG.
+
+    Raises
+    ------
+    ValueError
+        A series has more or fewer bars than there are groups.
+    """
     figure, axes = pyplot.subplots(figsize=(8.2, 4.2), layout="constrained")
     width = 0.8 / max(len(series), 1)
     for place, (label, values) in enumerate(series.items()):
@@ -164,26 +194,35 @@ def bar_figure(
     axes.set_xticks(range(len(groups)), groups)
     rows = ((group, *(values[i] for values in series.values())) for i, group in enumerate(groups))
     table(out, name, (x_label, *series), rows)
-    return _finish(figure, axes, out, name, (x_label, y_label, title), log, beside=True)
+    return _finished(figure, axes, out, name, (x_label, y_label, title), log, legend_beside=True)
 
 
-def _finish(
-    figure: Any, axes: Any, out: Path, name: str, labels: tuple[str, str, str], log: bool, *, beside: bool = False
+def _finished(
+    figure: Figure,
+    axes: Axes,
+    out: Path,
+    name: str,
+    labels: tuple[str, str, str],
+    log: bool,
+    *,
+    legend_beside: bool = False,
 ) -> Path:
+    """Label the axes (x, y, title), place the legend and save the figure."""
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
     axes.set_title(labels[2], fontsize=10)
     if log:
         axes.set_yscale("log")
     axes.grid(visible=True, linewidth=0.3)
-    if beside:
+    if legend_beside:
         axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     else:
         axes.legend(fontsize=7)
     return _saved(figure, out, name)
 
 
-def _saved(figure: Any, out: Path, name: str) -> Path:
+def _saved(figure: Figure, out: Path, name: str) -> Path:
+    """Write ``out/name.png``, without the version of matplotlib in it, and return its path."""
     path = out / f"{name}.png"
     figure.savefig(path, dpi=130, metadata={"Software": None})
     pyplot.close(figure)

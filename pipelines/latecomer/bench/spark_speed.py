@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from latecomer.bench.data import exponential
-from latecomer.bench.goals import Goals
+from latecomer.bench.goals import Goal, Goals
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
 from latecomer.lake.lake import Lake
@@ -75,7 +75,7 @@ def measure(kind: str, rows: int, progress: Callable[[str], None]) -> dict[str, 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def goals(kind: str, found: dict[str, float], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def goals(kind: str, found: dict[str, float], progress: Callable[[str], None]) -> list[Goal]:
     """What `run` was to reach beside Spark's own way and the floor, and whether it did."""
     lines = Goals(progress)
     if kind == "join":

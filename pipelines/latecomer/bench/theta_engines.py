@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from latecomer.bench import plots
-from latecomer.bench.theta_workloads import CASES, GREATER, LARGE_ROWS, case_streams, least, told_by
-from latecomer.bench.timing import timed
+from latecomer.bench.theta_workloads import CASES, GREATER, LARGE_ROWS, case_streams, last_json_line
+from latecomer.bench.timing import best_of, timed
 from latecomer.core.theta_join import join as theta
 
 ENGINES = {"duckdb": "duckdb", "duckdb_rewritten": "duckdb", "polars": "polars", "spark_sql": "pyspark"}
@@ -31,7 +31,7 @@ def engines(out: Path, quick: bool) -> dict[str, Any]:
         given_up: dict[str, str] = {}
         for size in sizes:
             streams = case_streams(case, size)
-            spent, answer = least(partial(theta.count, streams, conditions), 2 if size >= 1_000_000 else 5)
+            spent, answer = best_of(partial(theta.count, streams, conditions), 2 if size >= 1_000_000 else 5)
             row: dict[str, Any] = {"latecomer": {"measured": True, "ms": spent, "results": str(answer)}}
             bars["latecomer"].append(spent)
             for name in ENGINES:
@@ -86,7 +86,7 @@ def engine(name: str, case: str, size: int, repeats: int) -> dict[str, Any]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1][:160]
         return {"measured": False, "why": f"failed at {size:,} rows with {LIMIT_BYTES >> 30} GB: {last}"}
-    return {"measured": True, **told_by(done.stdout)}
+    return {"measured": True, **last_json_line(done.stdout)}
 
 
 def engine_alone(name: str, case: str, size: int, repeats: int) -> None:

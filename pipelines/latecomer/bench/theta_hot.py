@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from latecomer.bench import plots
-from latecomer.bench.theta_workloads import SEED, told_by
+from latecomer.bench.theta_workloads import SEED, last_json_line
 from latecomer.bench.timing import timed
 
 ROWS = 1_000_000
@@ -56,7 +56,7 @@ def _measured(emit: str, rows: int) -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         return {"measured": False, "why": (done.stderr.strip().splitlines() or ["no message"])[-1][:160]}
-    return {"measured": True, **told_by(done.stdout)}
+    return {"measured": True, **last_json_line(done.stdout)}
 
 
 def hot_alone(emit: str, size: int, repeats: int) -> None:

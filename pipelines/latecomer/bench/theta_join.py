@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from latecomer.baselines import theta_join as baselines
 from latecomer.bench import plots
-from latecomer.bench.goals import Goals
+from latecomer.bench.goals import Goal, Goals
 from latecomer.bench.theta_engines import LIMIT_S, engine, engines
 from latecomer.bench.theta_hot import hot_window
 from latecomer.bench.theta_workloads import (  # fmt: skip
@@ -47,11 +47,10 @@ from latecomer.bench.theta_workloads import (  # fmt: skip
     SEED,
     TWO,
     case_streams,
-    least,
     two_ranges,
     window,
 )
-from latecomer.bench.timing import timed
+from latecomer.bench.timing import best_of, timed
 from latecomer.core.theta_join import join as theta
 from latecomer.core.theta_join.edges import Comparison
 from latecomer.core.theta_join.plan import PARTITIONS
@@ -148,7 +147,7 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
     return found | {"goals": goals(found, progress)}
 
 
-def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[Goal]:
     """What was to be reached, beside what was measured; what was not measured is left out, and said."""
     lines = Goals(progress)
     add = lines.add
@@ -386,7 +385,7 @@ def _counts(out: Path, quick: bool) -> dict[str, Any]:
             ("ranges, two inequalities", theta.ranges, streams[:2], TWO),
         ]
         for name, function, given, conditions in cases:
-            spent, answer = least(partial(function, given, conditions), max(3, min(9, 5_000_000 // size)))
+            spent, answer = best_of(partial(function, given, conditions), max(3, min(9, 5_000_000 // size)))
             lines.setdefault(name, []).append(spent)
             if isinstance(answer, int):
                 found.setdefault("results", {}).setdefault(name, []).append(str(answer))

@@ -6,13 +6,12 @@ Rows of one window have uniform whole values in the range of their stream; see :
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.bench.timing import timed
 from latecomer.core.theta_join.edges import Comparison
 
 SEED = 20
@@ -58,18 +57,8 @@ def case_streams(case: str, size: int) -> list[list[NDArray[Any]]]:
     return [[one, rng.random(size)], [other, rng.random(size)]]
 
 
-def least(work: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """The least time in ms of several runs, and an answer."""
-    spent, answer = timed(work)
-    for _ in range(repeats - 1):
-        del answer
-        again, answer = timed(work)
-        spent = min(spent, again)
-    return spent, answer
-
-
-def told_by(text: str) -> dict[str, Any]:
-    """The one line of JSON in what a process printed; an engine may print a bar of its progress beside it."""
+def last_json_line(text: str) -> dict[str, Any]:
+    """Parse the last line of JSON that a process printed; an engine may print its progress before it on the line."""
     line = next(line for line in reversed(text.splitlines()) if line.rstrip().endswith("}"))
-    found: dict[str, Any] = json.loads(line[line.index("{") :])
-    return found
+    document: dict[str, Any] = json.loads(line[line.index("{") :])
+    return document

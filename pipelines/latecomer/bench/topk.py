@@ -40,8 +40,8 @@ from latecomer.baselines.topk.immediate import METHODS
 from latecomer.baselines.topk.min_topk import MinTopK, TopRows, top_rows
 from latecomer.bench import data as workloads
 from latecomer.bench import plots
-from latecomer.bench.goals import Goals
-from latecomer.bench.window_simulator import place
+from latecomer.bench.goals import Goal, Goals
+from latecomer.bench.window_simulator import run_control_plane
 from latecomer.core.time import FOREVER, running_max
 from latecomer.core.topk.adaptive_wait import AdaptiveWait
 from latecomer.core.topk.required_waits import Candidates, required_members
@@ -118,7 +118,7 @@ def _closes(event: Int64, arrival: Int64, score: Float64, policy: SlackPolicy, e
     def observed(spans: Sequence[Span]) -> list[list[Observed]]:
         return required_members(candidates, K, GRID, spans)
 
-    mark = place(event, GRID, policy, observed, period_us=PERIOD_US).watermark_us
+    mark = run_control_plane(event, GRID, policy, observed, period_us=PERIOD_US).watermark_us
     return np.append(arrival, arrival[-1] + 1)[np.searchsorted(mark, ends)]
 
 
@@ -167,7 +167,7 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
     return figures | {"goals": goals(figures, progress)}
 
 
-def goals(figures: dict[str, Any], progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def goals(figures: dict[str, Any], progress: Callable[[str], None]) -> list[Goal]:
     """What the adaptive methods were to reach, and whether they did; speed is judged elsewhere."""
     lines = Goals(progress)
     for workload, one in [*figures["disorder"].items(), *([("zeek", figures["zeek"])] if "zeek" in figures else [])]:
@@ -302,7 +302,7 @@ def _draw(out: Path, figures: dict[str, Any], series: dict[str, dict[str, Any]])
                 lines,
                 title=f"Top-k, {name}: {label} over time",
                 reference=[TARGET] * len(minutes) if key == "hits" else None,
-                beside=True,
+                legend_beside=True,
             )
     bars = {m: [measured[d]["methods"][m]["hit_rate"] for d in degrees] for m in ORDER}
     plots.bar_figure(

@@ -1,9 +1,10 @@
-"""A whole stream through the control plane of an aggregate, in memory: what `run` does on Spark, on arrays.
+"""Simulate the windowed strategies on arrays in memory, for benchmarks and tests.
 
-One pass gives, for every window, when it closed, the slack in force, its first answer and the final one. Used by benchmarks and
-tests of the promise; the Spark stage reads the same controllers from the same summaries.
+`run_control_plane` runs the control plane of `run` over a whole stream; the Spark stages feed the same controllers with
+the same summaries. `run_pass` adds the answers of a SUM or COUNT: for every window, when it closed, the slack in force,
+its first answer and its final one.
 
-Ordering: none. Cost: O(n log n) for n rows and O(1) per interval and window.
+Ordering: arrival order. Cost: O(n log n) for n rows, O(1) per interval and window.
 """
 
 from __future__ import annotations
@@ -30,19 +31,23 @@ Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Closed:
-    """Windows of one pass, in order; arrays of one length.
+class ClosedWindows:
+    """The windows of one pass with at least one row, ascending.
 
     Attributes
     ----------
-    window, close_us, wait_us : int64[w]
-        Number; stream time at which it closed; that minus its end.
+    window : int64[w]
+        Number of the window.
+    close_us, wait_us : int64[w]
+        Stream time at which the window closed, and that minus its end.
     slack_us : int64[w]
-        Slack of the interval in which it closed.
-    first_sum, final_sum, first_rows, final_rows : float64[w]
-        Sum of values and rows when it closed, and in the end.
+        Slack of the interval in which the window closed.
+    first_sum, first_rows : float64[w]
+        Sum of the values and number of rows when the window closed.
+    final_sum, final_rows : float64[w]
+        Sum of the values and number of rows at the end of the stream.
     held_mean : float
-        Rows in open windows, averaged over stream time.
+        Rows held in open windows, averaged over stream time.
     """
 
     window: Int64
@@ -56,12 +61,12 @@ class Closed:
     held_mean: float
 
     def error(self, *, count: bool = False) -> Float64:
-        """Relative error of each first answer: of the sum, or of the count."""
+        """Return the relative error of each first answer, of its sum or (`count`) its count; float64[w]."""
         first, final = (self.first_rows, self.final_rows) if count else (self.first_sum, self.final_sum)
         with np.errstate(divide="ignore", invalid="ignore"):
-            off = np.abs(first - final) / np.abs(final)
-        off = np.where(first == final, 0.0, np.where(np.isnan(off), np.inf, off))
-        return np.where(self.first_rows > 0, off, np.inf)
+            error = np.abs(first - final) / np.abs(final)
+        error = np.where(first == final, 0.0, np.where(np.isnan(error), np.inf, error))
+        return np.where(self.first_rows > 0, error, np.inf)
 
 
 def run_pass(
@@ -77,17 +82,34 @@ def run_pass(
     by_answer: bool = False,
     group: Int64 | None = None,
     observe_us: int | None = None,
-) -> Closed:
-    """Run one stream to its end.
+) -> ClosedWindows:
+    """Run an aggregate over one stream to its end.
 
     Parameters
     ----------
     event_time_us, value : int64[n], float64[n]
-        In arrival order.
-    by_answer
-        The policy learns from answers per group (``calibrated``), not from rows.
+        Rows in arrival order.
+    grid : Grid
+        Windows.
+    policy : SlackPolicy
+        The policy in its initial state; it is advanced.
+    functions : sequence of Function
+        Aggregate functions whose answers the policy observes.
+    error, delta : float
+        Largest relative error of an answer, and largest share of answers that may exceed it.
+    period_us : int
+        Length of a ledger period.
+    by_answer : bool
+        Show the policy the answers of the groups (``calibrated``) instead of rows.
     group : int64[n], optional
-        Groups, for what the policy is shown; sums are over all of them.
+        Group of every row, for the policy's observations; the returned sums are over all groups.
+    observe_us : int, optional
+        Time after the end of a window for which it is observed; None leaves it to the control plane.
+
+    Returns
+    -------
+    ClosedWindows
+        All windows with at least one row.
     """
     t = np.maximum.accumulate(event_time_us)
     cells = _cells(event_time_us, t, value, group, grid)
@@ -97,20 +119,28 @@ def run_pass(
             return required_answers(cells, grid, spans, functions, error)
         return required_coverage(cells, grid, spans, functions, error, delta)
 
-    placed = place(event_time_us, grid, policy, observed, period_us=period_us, observe_us=observe_us)
-    return _answers(event_time_us, t, value, placed, grid)
+    decisions = run_control_plane(event_time_us, grid, policy, observed, period_us=period_us, observe_us=observe_us)
+    return _answers(event_time_us, t, value, decisions, grid)
 
 
 @dataclass(frozen=True)
-class Placed:
-    """What the control plane decided: the watermark after each arrival and the slack then (int64[n]), and its books."""
+class Decisions:
+    """The decisions of the control plane over a whole stream.
+
+    Attributes
+    ----------
+    watermark_us, slack_us : int64[n]
+        Watermark after each arrival, and the slack in force.
+    control : WindowControl
+        The control plane in its final state, with its accounts.
+    """
 
     watermark_us: Int64
     slack_us: Int64
     control: WindowControl
 
 
-def place(
+def run_control_plane(
     event_time_us: Int64,
     grid: Grid,
     policy: SlackPolicy,
@@ -119,17 +149,19 @@ def place(
     period_us: int = 60_000_000,
     observe_us: int | None = None,
     cuts: Sequence[int] = (),
-) -> Placed:
-    """Run the control plane of one stream to its end; of whatever kind.
+) -> Decisions:
+    """Run the control plane of one stream to its end, for any query kind.
 
     Parameters
     ----------
     event_time_us : int64[n]
-        In arrival order.
-    observed
-        What the policy is shown of the windows of each span.
-    cuts
-        Places in the arrival order where one micro-batch ends and the next begins; they make no difference.
+        Event times in arrival order.
+    grid, policy, period_us, observe_us
+        As for `run_pass`.
+    observed : callable
+        Return the observations of the windows of each span.
+    cuts : sequence of int
+        Arrivals at which a micro-batch ends and the next begins; decisions do not depend on them.
     """
     side, shard = np.zeros(len(event_time_us), np.int8), np.zeros(len(event_time_us), np.int32)
     t, seq, carry = running_max(event_time_us), np.arange(len(event_time_us)), [NEVER]
@@ -142,12 +174,12 @@ def place(
         part = slice(low, high)
         new = Arrivals.of(seq[part], event_time_us[part], side[part], shard[part], carry)
         intervals, carry = Arrived.of(new, grid, 1).intervals[0], new.carry
-        wanted = replace(control.lookout).schedule(intervals)
-        placement = control.step(intervals, dict(zip(wanted, observed(spans_of(grid, wanted)), strict=True)))
+        due = replace(control.lookout).schedule(intervals)
+        placement = control.step(intervals, dict(zip(due, observed(spans_of(grid, due)), strict=True)))
         at = np.searchsorted(placement.interval, interval[part])
         slack[part], base[part] = placement.slack[at], placement.base[at]
-    mark = np.maximum(base, np.where(slack >= FOREVER, base, t - slack))
-    return Placed(mark, slack, control)
+    watermark = np.maximum(base, np.where(slack >= FOREVER, base, t - slack))
+    return Decisions(watermark, slack, control)
 
 
 def required_in_hindsight(
@@ -159,7 +191,7 @@ def required_in_hindsight(
     error: float = 0.05,
     group: Int64 | None = None,
 ) -> list[Observed]:
-    """What every answer of the stream would have required, all rows known; parameters as for :func:`run_pass`."""
+    """Return the waits that the answers of every window required, with all rows known; parameters as for `run_pass`."""
     t = np.maximum.accumulate(event_time_us)
     windows = (int(grid.first_of(int(event_time_us.min()))), int(grid.last_of(int(event_time_us.max()))))
     cells = _cells(event_time_us, t, value, group, grid)
@@ -167,20 +199,32 @@ def required_in_hindsight(
 
 
 def lost_answers(required: Sequence[Observed], wait_us: Int64, grid: Grid) -> tuple[Float64, Float64]:
-    """Answers that were off when their windows closed after these waits, and all answers; int64[w] -> float64[w] each.
+    """Count, per window, the answers beyond the error after the given waits, and all answers.
 
-    A wait inside a granule counts as its lower end, so this never counts too few.
+    Parameters
+    ----------
+    required : sequence of Observed
+        As `required_in_hindsight` returns them, w windows.
+    wait_us : int64[w]
+        Wait of each window; it is rounded down to the granularity, so that no lost answer is missed.
+    grid : Grid
+        Windows.
+
+    Returns
+    -------
+    lost, answers : float64[w]
+        Answers beyond the error, and all answers.
     """
     whole = wait_us // grid.granularity_us * grid.granularity_us
-    lost = [each.lost(wait) for each, wait in zip(required, whole.tolist(), strict=True)]
-    return np.array(lost, np.float64), np.array([each.total for each in required], np.float64)
+    lost = [window.lost(wait) for window, wait in zip(required, whole.tolist(), strict=True)]
+    return np.array(lost, np.float64), np.array([window.total for window in required], np.float64)
 
 
 def clairvoyant_slack(required: Sequence[Observed], target: float) -> int:
-    """The least constant slack, microseconds, that keeps the share `target` of all answers."""
-    need = np.concatenate([each.required_us for each in required]) if required else np.empty(0, np.int64)
-    weight = np.concatenate([each.weight for each in required]) if required else np.empty(0)
-    may_lose = (1.0 - target) * sum(each.total for each in required) + 1e-9
+    """Return the least constant slack in us that keeps the share `target` of all answers within the error."""
+    need = np.concatenate([window.required_us for window in required]) if required else np.empty(0, np.int64)
+    weight = np.concatenate([window.weight for window in required]) if required else np.empty(0)
+    may_lose = (1.0 - target) * sum(window.total for window in required) + 1e-9
     order = np.argsort(need, kind="stable")
     lost = float(weight.sum()) - np.cumsum(weight[order])
     if float(weight.sum()) <= may_lose:
@@ -189,7 +233,7 @@ def clairvoyant_slack(required: Sequence[Observed], target: float) -> int:
 
 
 def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, grid: Grid) -> Cells:
-    """Rows by (group, pane, wait), in the order of panes."""
+    """Collect rows into cells by (pane, group, wait), ascending."""
     pane = event_time_us // grid.pane_us
     wait = t - (grid.first_of(event_time_us) * grid.slide_us + grid.size_us)
     bucket = np.where(wait >= 0, wait // grid.granularity_us, -1)
@@ -210,44 +254,42 @@ def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, 
     )
 
 
-def _answers(event_time_us: Int64, t: Int64, value: Float64, placed: Placed, grid: Grid) -> Closed:
-    mark, slack, control = placed.watermark_us, placed.slack_us, placed.control
+def _answers(event_time_us: Int64, t: Int64, value: Float64, decisions: Decisions, grid: Grid) -> ClosedWindows:
+    """Compute the first and the final answer of every window under the decisions of the control plane."""
+    watermark, slack, control = decisions.watermark_us, decisions.slack_us, decisions.control
     first, last = grid.first_of(event_time_us), grid.last_of(event_time_us)
     low = int(first.min())
     count = int(last.max()) - low + 1
-    # prefix differences: a row adds to windows [from, last]; on time to those after the last one closed
-    opened = np.maximum(first, (mark - grid.size_us) // grid.slide_us + 1)
-    final = _spans(first - low, last - low, value, count)
-    on_time = _spans(np.minimum(opened, last + 1) - low, last - low, value, count)
-    ends = (np.arange(count) + low) * grid.slide_us + grid.size_us
-    place = np.minimum(np.searchsorted(mark, ends), len(mark) - 1)
-    used = final[1] > 0
-    closed = t[place]
-    held = sum(a.held_area for a in control.accounts.values())
-    weight = sum(a.weight_us for a in control.accounts.values())
-    chosen = np.where(slack[place] >= FOREVER, closed - ends, slack[place])
-    arrays = (
-        np.arange(count) + low,
-        closed,
-        np.maximum(closed - ends, 0),
-        chosen,
-        on_time[0],
-        final[0],
-        on_time[1],
-        final[1],
-    )
-    kept = [np.asarray(a[used]) for a in arrays]
-    return Closed(
-        kept[0], kept[1], kept[2], kept[3], kept[4], kept[5], kept[6], kept[7], held / weight if weight else 0.0
+    # A row adds to the windows [first, last]; on time, to those of them that are still open when it arrives.
+    first_open = np.maximum(first, (watermark - grid.size_us) // grid.slide_us + 1)
+    final_sum, final_rows = _sums_by_window(first - low, last - low, value, count)
+    first_sum, first_rows = _sums_by_window(np.minimum(first_open, last + 1) - low, last - low, value, count)
+    window = np.arange(count) + low
+    ends = window * grid.slide_us + grid.size_us
+    place = np.minimum(np.searchsorted(watermark, ends), len(watermark) - 1)
+    close_us = t[place]
+    slack_us = np.where(slack[place] >= FOREVER, close_us - ends, slack[place])
+    held = sum(account.held_area for account in control.accounts.values())
+    weight = sum(account.weight_us for account in control.accounts.values())
+    used = final_rows > 0
+    return ClosedWindows(
+        window=window[used],
+        close_us=close_us[used],
+        wait_us=np.maximum(close_us - ends, 0)[used],
+        slack_us=slack_us[used],
+        first_sum=first_sum[used],
+        final_sum=final_sum[used],
+        first_rows=first_rows[used],
+        final_rows=final_rows[used],
+        held_mean=held / weight if weight else 0.0,
     )
 
 
-def _spans(first: Int64, last: Int64, value: Float64, count: int) -> tuple[Float64, Float64]:
-    """Sums of values and numbers of rows over windows, each row adding to ``[first, last]``."""
-    found = []
+def _sums_by_window(first: Int64, last: Int64, value: Float64, count: int) -> tuple[Float64, Float64]:
+    """Sum values and count rows over `count` windows; each row adds to the windows ``[first, last]``."""
+    sums = []
     for weights in (value, np.ones(len(value))):
-        steps = (
-            np.bincount(first, weights, count + 1)[: count + 1] - np.bincount(last + 1, weights, count + 1)[: count + 1]
-        )
-        found.append(np.cumsum(steps)[:count])
-    return np.asarray(np.round(found[0], 9), np.float64), np.asarray(np.round(found[1]), np.float64)
+        entering = np.bincount(first, weights, count + 1)[: count + 1]
+        leaving = np.bincount(last + 1, weights, count + 1)[: count + 1]
+        sums.append(np.cumsum(entering - leaving)[:count])
+    return np.asarray(np.round(sums[0], 9), np.float64), np.asarray(np.round(sums[1]), np.float64)
