@@ -1,26 +1,38 @@
-"""How long must a window wait so that its sum is close enough, and what does waiting for the slowest cost?
+"""How long must a window wait until its sum is close enough, and how much longer is a wait for the slowest row?
 
-Workload: the football games of HPM's Table 1 by our seeded generator (rows, late share, mean and largest delay as published;
-values are speeds of sixteen sensors), SUM over windows of 0.5 s every 0.1 s, ``(eps, delta) = (0.05, 0.05)``; and, where the
-data folder is given, network logs (zeek, whole and by host) and phones (ooo), where late rows are no random sample. Departure
-from the paper: its tuples are one game's, ours are drawn; throughput over shards is measured twice, of the in-memory pass, one process
-a shard and by CPU time, and of `run` on Spark by the clock (:mod:`latecomer.bench.aggregate_spark`). Both are
-judged by their ``ceiling``, which that module explains: what as many copies of the whole reach at once.
+Where the workload comes from: the football games of HPM's Table 1 (rows, late share, mean and largest delay as
+published; values are the speeds of sixteen sensors). The query is SUM over windows of 0.5 s every 0.1 s with
+``(eps, delta) = (0.05, 0.05)``. Where the data folder is given, network logs (zeek, whole and by host) and phones (ooo)
+are added, in which late rows are no random sample.
 
-Every strategy runs over the same arrivals in one run. `kept` is the share of answers (a group's window is one) within the error,
-to be 0.95; `periods_kept` the share of minutes of which that holds, which for a minute of a few windows says little (six answers
-may miss none); `periods_passed` that of minutes which do not miss more than chance would, as `check` judges them. *clairvoyant*
-is the least constant slack that keeps 0.95 of all answers: what a constant costs at least, known afterwards. Figures: 3 slack over time, 4 mean delay, 5 cumulative accuracy, with
-and without repair (a flush ends the stream: all is repaired then), 6 throughput against shards. `goals` says what was to be reached.
+Where it departs from the paper: the paper's tuples are those of one game, ours are drawn by a seeded generator
+(:mod:`latecomer.bench.data`). Throughput over shards is measured twice: in memory, one process per shard, by CPU time;
+and of `run` on Spark, by the clock (:mod:`latecomer.bench.aggregate_spark`). Both are judged against a ``ceiling``: the
+throughput of as many copies of the whole stream at the same time, which share nothing but the machine.
+
+How it is measured: every strategy runs over the same arrivals. An answer is one window of one group.
+
+* ``kept``: share of answers within the error; the goal is 0.95.
+* ``periods_kept``: share of minutes in which at least 0.95 of the answers are within the error. A minute of six answers
+  cannot miss one, so this says little where windows are few.
+* ``periods_passed``: share of minutes that miss no more answers than chance allows, as `check` judges them.
+* *clairvoyant*: the least constant slack that keeps 0.95 of all answers, the least cost of a constant.
+
+Figures: 3, slack over time; 4, mean delay; 5, cumulative accuracy with and without repair (a flush ends the stream and
+repairs all rows); 6, throughput by shards. ``goals`` lists the goals and whether each was met.
+
+References
+----------
+HPM, the high-precision method for windowed aggregates, 2019.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +40,7 @@ from numpy.typing import NDArray
 from latecomer.bench import aggregate_spark as on_spark
 from latecomer.bench import data as sources
 from latecomer.bench import plots
-from latecomer.bench.goals import Goal, Goals
+from latecomer.bench.goals import Goal, Goals, Progress, Summary
 from latecomer.bench.timing import run_in_processes
 from latecomer.bench.window_simulator import (
     ClosedWindows,
@@ -44,25 +56,27 @@ from latecomer.core.windows.interfaces import Observed, SlackPolicy
 from latecomer.core.windows.slack_policies import Fixed, LargestDelay, Proportional
 from latecomer.quality.promise import allowed_misses
 
+Measures: TypeAlias = dict[str, float | None]
+
 ERROR, DELTA = 0.05, 0.05
 STRATEGIES = ("mp_k_slack", "hpm", "calibrated", "aq_k_slack", "k_slack", "clairvoyant")
-DRAWN = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack")
+PLOTTED = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack")
 ZEEK = (
-    ("dns", None, 10, 2), ("dns", "orig_h", 10, 2), ("dns", "orig_h", 60, 20), ("dns", "resp_h", 5, 1), ("ssl", None, 10, 2),
-    ("ssl", "orig_h", 30, 10), ("ssl", "resp_h", 5, 5), ("weird", None, 10, 2),
+    ("dns", None, 10, 2), ("dns", "orig_h", 10, 2), ("dns", "orig_h", 60, 20), ("dns", "resp_h", 5, 1),
+    ("ssl", None, 10, 2), ("ssl", "orig_h", 30, 10), ("ssl", "resp_h", 5, 5), ("weird", None, 10, 2),
 )  # fmt: skip
-"""Log, column of the groups, size and slide in seconds."""
+"""Log, group column, size and slide of the windows in seconds."""
 GAME_WINDOW = Grid(500_000, 100_000)
 MOST_TO_MP, LEAST_OF_CEILING = 0.2, 0.9
-"""Goals: mean slack and wait against MP-K-slack's; throughput of shards, a core each, against that of copies of the whole."""
+"""Goals: mean slack and wait over those of MP-K-slack; throughput of shards over that of copies of the whole stream."""
 PERIOD_US = 60_000_000
 SHARD_ROWS = 140_000
-"""Tuples of each of the games whose shards are timed in memory: 2.2 M in all."""
+"""Tuples per game whose shards are timed in memory: 2.2 M in all."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One stream with one query over it."""
+    """One stream in arrival order with one query over it; `group` is None where the query has no groups."""
 
     event_time_us: NDArray[np.int64]
     value: NDArray[np.float64]
@@ -72,7 +86,10 @@ class Case:
 
 
 def policy_of(name: str, grid: Grid, required: Sequence[Observed] = ()) -> SlackPolicy:
-    """A strategy's slack policy with the paper's parameters; ``k_slack`` waits one window, ``clairvoyant`` knows `required`."""
+    """Return a strategy's slack policy with the parameters of its paper.
+
+    ``k_slack`` waits for one window; ``clairvoyant`` takes its slack from `required`, the waits known afterwards.
+    """
     if name in ("hpm", "aq_k_slack"):
         return Proportional(0.2, 4.0, 1.0, grid.granularity_us)
     if name == "calibrated":
@@ -82,78 +99,102 @@ def policy_of(name: str, grid: Grid, required: Sequence[Observed] = ()) -> Slack
     return LargestDelay() if name == "mp_k_slack" else Fixed(grid.size_us)
 
 
-def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
-    """Run the benchmark; see the module docstring."""
+def run(data: Path | None, out: Path, progress: Progress, *, quick: bool = False) -> Summary:
+    """Run the benchmark; parameters and result as :func:`latecomer.bench.run`."""
+    measures: dict[str, Measures] = {}
+    waits_s: dict[str, list[float]] = {strategy: [] for strategy in (*PLOTTED, "clairvoyant")}
     cases = _cases(data, quick)
-    found: dict[str, Any] = {}
     games = [name for name in cases if name.startswith("game")]
     for name, case in cases.items():
         required = required_in_hindsight(
             case.event_time_us, case.value, case.grid, functions=[case.function], error=ERROR, group=case.group
         )
         passes: dict[str, ClosedWindows] = {}
-        base: dict[str, Any] = {}
+        slowest: dict[str, float] = {}
         for strategy in STRATEGIES:
             started = time.perf_counter()
             closed = run_pass(
-                case.event_time_us, case.value, case.grid, policy_of(strategy, case.grid, required), functions=[case.function],
-                error=ERROR, delta=DELTA, period_us=PERIOD_US, by_answer=strategy == "calibrated", group=case.group,
+                case.event_time_us, case.value, case.grid, policy_of(strategy, case.grid, required),
+                functions=[case.function], error=ERROR, delta=DELTA, period_us=PERIOD_US,
+                by_answer=strategy == "calibrated", group=case.group,
                 observe_us=None if strategy == "calibrated" else case.grid.size_us,
             )  # fmt: skip
             spent = time.perf_counter() - started
             measured = _measured(closed, case, required) | {"rows_per_second": len(case.event_time_us) / spent}
-            passes[strategy], base = closed, base or measured
-            for key in ("slack", "wait"):
-                most = base[f"{key}_mean_s"]
-                measured[f"{key}_to_mp"] = measured[f"{key}_mean_s"] / most if most else None
-            found[f"{name}.{strategy}"] = measured
+            passes[strategy], slowest = closed, slowest or measured
+            ratios = {
+                f"{key}_to_mp": measured[f"{key}_mean_s"] / slowest[f"{key}_mean_s"]
+                if slowest[f"{key}_mean_s"]
+                else None
+                for key in ("slack", "wait")
+            }
+            measures[f"{name}.{strategy}"] = {**measured, **ratios}
+            if name in games and strategy in waits_s:
+                waits_s[strategy].append(measured["wait_mean_s"])
             progress(
                 f"{name} {strategy}: mean wait {measured['wait_mean_s']:.3f} s, kept {measured['kept']:.4f}, "
                 f"periods kept {measured['periods_kept']:.2f}, {measured['periods_passed']:.2f} by the check"
             )
         if name in games:
-            _figures(out, name, passes)
+            _draw_game(out, name, passes)
     plots.bar_figure(
-        out, "fig4_mean_delay", "game", "mean delay of an answer, s", games,
-        {s: [found[f"{game}.{s}"]["wait_mean_s"] for game in games] for s in (*DRAWN, "clairvoyant")}, title="Figure 4", log=True,
-    )  # fmt: skip
-    keys = list(next(iter(found.values())))
-    rows = [(*name.split(".", 1), *(one[key] for key in keys)) for name, one in found.items()]
-    plots.table(out, "strategies", ["case", "strategy", *keys], rows)
-    found |= _shards(out, progress, quick)
+        out, "fig4_mean_delay", "game", "mean delay of an answer, s", games, waits_s, title="Figure 4", log=True
+    )
+    columns = list(next(iter(measures.values())))
+    rows = [(*name.split(".", 1), *(values[column] for column in columns)) for name, values in measures.items()]
+    plots.table(out, "strategies", ["case", "strategy", *columns], rows)
+    shards, ceiling = _measure_shards(out, progress, quick)
+    summary: Summary = {**measures, "shards": shards, "ceiling": ceiling}
+    totals: dict[str, float] = {}
     if not quick:
-        found["spark"] = on_spark.measure(out, progress)
-    return found | {"goals": goals(found, progress)}
+        rates, totals = on_spark.measure(out, progress)
+        summary["spark"] = rates | totals
+    return summary | {"goals": goals(measures, shards, ceiling, totals, progress)}
 
 
-def goals(found: dict[str, Any], progress: Callable[[str], None]) -> list[Goal]:
-    """What was to be reached, what was measured, and whether it was; speed against Spark's own is summed up elsewhere."""
-    lines = Goals(progress)
-    add = lines.add
-    for name, each in found.items():
+def goals(
+    measures: Mapping[str, Measures],
+    shards: Mapping[str, float],
+    ceiling: Mapping[str, float],
+    spark: Mapping[str, float],
+    progress: Progress,
+) -> list[Goal]:
+    """Judge the measurements by the goals, but for the speed, which :mod:`latecomer.bench.spark_speed` judges.
+
+    Parameters
+    ----------
+    measures : mapping
+        Measurements by ``case.strategy``.
+    shards, ceiling : mapping
+        Rows per second by number of shards, and throughput of as many copies over that of one.
+    spark : mapping
+        Totals of :func:`latecomer.bench.aggregate_spark.measure`; empty where Spark was not measured.
+    progress : callable
+        Called with a line per goal.
+    """
+    judged = Goals(progress)
+    for name, values in measures.items():
         case, _, strategy = name.partition(".")
         if strategy == "calibrated" or (case.startswith("game") and strategy == "hpm"):
-            add(f"{case}, answers within the error by {strategy}", 1 - DELTA, each["kept"], "at least")
+            judged.add(f"{case}, answers within the error by {strategy}", 1 - DELTA, values["kept"], "at least")
         if case.startswith("game") and strategy in ("hpm", "calibrated"):
             for key in ("slack", "wait"):
-                add(
-                    f"{case}, mean {key} of {strategy} over that of mp_k_slack",
-                    MOST_TO_MP,
-                    each[f"{key}_to_mp"],
-                    "at most",
-                )
-    shards = found["shards"]
-    for each, ceiling in found["ceiling"].items():
-        add(f"in memory, {each} shards over one", LEAST_OF_CEILING * ceiling, shards[each] / shards["1"], "at least")
-    if "speedup" in found.get("spark", {}):
+                goal = f"{case}, mean {key} of {strategy} over that of mp_k_slack"
+                judged.add(goal, MOST_TO_MP, values[f"{key}_to_mp"], "at most")
+    for count, most in ceiling.items():
+        judged.add(
+            f"in memory, {count} shards over one", LEAST_OF_CEILING * most, shards[count] / shards["1"], "at least"
+        )
+    if "speedup" in spark:
         name = f"on Spark, {on_spark.cores_to_try()[-1]} cores over one, a shard each"
-        add(name, LEAST_OF_CEILING * found["spark"]["ceiling"], found["spark"]["speedup"], "at least")
-    if "spark" in found:
-        add("answers that are wrong after repair", 0, found["spark"]["wrong_after_repair"], "at most")
-    return lines.lines
+        judged.add(name, LEAST_OF_CEILING * spark["ceiling"], spark["speedup"], "at least")
+    if spark:
+        judged.add("answers that are wrong after repair", 0, spark["wrong_after_repair"], "at most")
+    return judged.lines
 
 
 def _cases(data: Path | None, quick: bool) -> dict[str, Case]:
+    """Generate and load the streams, by name."""
     cases: dict[str, Case] = {}
     for game in (1, 2):
         table = sources.football_aggregate(7, game, 40_000 if quick else None)
@@ -180,11 +221,12 @@ def _cases(data: Path | None, quick: bool) -> dict[str, Case]:
     return cases
 
 
-def _measured(closed: ClosedWindows, case: Case, required: Sequence[Observed]) -> dict[str, Any]:
-    """Slack, wait, share of answers within the error, share of periods in which enough were, accuracy of window totals."""
+def _measured(closed: ClosedWindows, case: Case, required: Sequence[Observed]) -> dict[str, float]:
+    """Return slack, wait, shares of answers and of periods within the error, and accuracy of the window totals."""
     lost, answers = lost_answers(required, closed.wait_us, case.grid)
-    _, place = np.unique((case.grid.end(closed.window) - 1) // PERIOD_US, return_inverse=True)
-    off, own = np.bincount(place, lost), np.bincount(place, answers)
+    _, period = np.unique((case.grid.end(closed.window) - 1) // PERIOD_US, return_inverse=True)
+    lost_in_period, answers_in_period = np.bincount(period, lost), np.bincount(period, answers)
+    allowed = [allowed_misses(int(count), 1 - DELTA) + 1e-9 for count in answers_in_period]
     error = np.minimum(closed.error(count=case.function.name == "count"), 1.0)
     return {
         "windows": len(error),
@@ -192,41 +234,42 @@ def _measured(closed: ClosedWindows, case: Case, required: Sequence[Observed]) -
         "slack_mean_s": float(closed.slack_us.mean() / 1e6),
         "wait_mean_s": float(closed.wait_us.mean() / 1e6),
         "kept": float(1 - lost.sum() / answers.sum()),
-        "periods_kept": float(np.mean(off <= DELTA * own + 1e-9)),
-        "periods_passed": float(np.mean(off <= [allowed_misses(int(n), 1 - DELTA) + 1e-9 for n in own])),
+        "periods_kept": float(np.mean(lost_in_period <= DELTA * answers_in_period + 1e-9)),
+        "periods_passed": float(np.mean(lost_in_period <= allowed)),
         "coverage": float(closed.first_rows.sum() / closed.final_rows.sum()),
         "accuracy_first": float(1 - error.mean()),
         "rows_held_mean": closed.held_mean,
     }
 
 
-def _figures(out: Path, case: str, passes: dict[str, ClosedWindows]) -> None:
-    at = np.linspace(0, len(passes["hpm"].window) - 1, 300).astype(int)
-    seconds = ((passes["hpm"].window[at] - passes["hpm"].window[0]) * GAME_WINDOW.slide_us / 1e6).tolist()
-    slack = {name: (passes[name].slack_us[at] / 1e6).tolist() for name in DRAWN}
-    title = f"Figure 3, {case}"
+def _draw_game(out: Path, case: str, passes: dict[str, ClosedWindows]) -> None:
+    """Draw figures 3 and 5 of one game."""
+    hpm = passes["hpm"]
+    at = np.linspace(0, len(hpm.window) - 1, 300).astype(int)
+    seconds = ((hpm.window[at] - hpm.window[0]) * GAME_WINDOW.slide_us / 1e6).tolist()
+    slack = {name: (passes[name].slack_us[at] / 1e6).tolist() for name in PLOTTED}
     plots.line_figure(
-        out, f"fig3_slack_{case}", "stream time, s", "slack, s", seconds, slack, title=title, legend_beside=True
-    )
+        out, f"fig3_slack_{case}", "stream time, s", "slack, s", seconds, slack, title=f"Figure 3, {case}",
+        legend_beside=True,
+    )  # fmt: skip
     accuracy: dict[str, list[float | None]] = {}
-    for name in DRAWN:
+    for name in PLOTTED:
         error = np.minimum(passes[name].error(), 1.0)
-        running = 1 - np.cumsum(error) / np.arange(1, len(error) + 1)
-        accuracy[name] = running[at].tolist()
-    # repaired: a late row counts from the arrival that closes its batch, here at the latest 5 s of event time later
-    error = np.minimum(passes["hpm"].error(), 1.0)
+        accuracy[name] = (1 - np.cumsum(error) / np.arange(1, len(error) + 1))[at].tolist()
+    # Repair counts a late row from the arrival that ends its micro-batch, here at most 5 s of event time later.
+    error = np.minimum(hpm.error(), 1.0)
     lag = 5_000_000 // GAME_WINDOW.slide_us
-    mended = np.array([error[max(i - lag, 0) : i + 1].sum() / (i + 1) for i in at])
-    mended[-1] = 0.0  # the stream ends: flushed
-    accuracy["hpm, repaired"] = (1 - mended).tolist()
+    error_after_repair = np.array([error[max(i - lag, 0) : i + 1].sum() / (i + 1) for i in at])
+    error_after_repair[-1] = 0.0  # the flush at the end of the stream repairs all rows
+    accuracy["hpm, repaired"] = (1 - error_after_repair).tolist()
     plots.line_figure(
-        out, f"fig5_accuracy_{case}", "stream time, s", "cumulative accuracy", seconds, accuracy, title=f"Figure 5, {case}",
-        reference=[0.95] * len(seconds), legend_beside=True,
+        out, f"fig5_accuracy_{case}", "stream time, s", "cumulative accuracy", seconds, accuracy,
+        title=f"Figure 5, {case}", reference=[0.95] * len(seconds), legend_beside=True,
     )  # fmt: skip
 
 
-def _one_shard(times: NDArray[np.int64], value: NDArray[np.float64]) -> float:
-    """CPU seconds of one shard's pass, the best of three."""
+def _shard_seconds(times: NDArray[np.int64], value: NDArray[np.float64]) -> float:
+    """Return the CPU seconds of one shard's pass, the best of three."""
     spent = []
     for _ in range(3):
         policy, started = policy_of("hpm", GAME_WINDOW), time.process_time()
@@ -235,30 +278,32 @@ def _one_shard(times: NDArray[np.int64], value: NDArray[np.float64]) -> float:
     return min(spent)
 
 
-def _shards(out: Path, progress: Callable[[str], None], quick: bool) -> dict[str, dict[str, float]]:
-    """Throughput by number of shards, by the CPU time of the slowest, and what copies of the whole reach on as many cores.
+def _measure_shards(out: Path, progress: Progress, quick: bool) -> tuple[dict[str, float], dict[str, float]]:
+    """Measure throughput in memory by number of shards (figure 6), by the CPU time of the slowest shard.
 
     Returns
     -------
-    dict
-        ``shards``: rows per second of all shards, by their number; ``ceiling``: rows per second of so many copies of the whole
-        stream over those of one, by their number, up to the cores.
+    shards : dict
+        Rows per second of all shards, by their number.
+    ceiling : dict
+        Rows per second of as many copies of the whole stream over those of one, by their number, up to the cores.
     """
-    shards, ceiling = {}, {}
+    shards: dict[str, float] = {}
+    ceiling: dict[str, float] = {}
     games, rows = (2, 10_000) if quick else (on_spark.GAMES, SHARD_ROWS)
     table = on_spark.events(games, rows)
     times, value, sensor = (table[name].to_numpy() for name in ("event_ts", "value", "sensor"))
     for count in (1, 2) if quick else (1, 2, 4):
-        mine = [sensor % count == shard for shard in range(count)]
-        rate = len(times) / max(run_in_processes(_one_shard, [(times[each], value[each]) for each in mine]))
+        parts = [sensor % count == shard for shard in range(count)]
+        rate = len(times) / max(run_in_processes(_shard_seconds, [(times[part], value[part]) for part in parts]))
         shards[str(count)] = rate
-        said = f"{count} shards in memory, a core each: {rate:,.0f} rows/s"
+        line = f"{count} shards in memory, a core each: {rate:,.0f} rows/s"
         if 1 < count <= on_spark.cores_to_try()[-1]:
-            alone, copies = shards["1"], max(run_in_processes(_one_shard, [(times, value)] * count))
+            alone, copies = shards["1"], max(run_in_processes(_shard_seconds, [(times, value)] * count))
             ceiling[str(count)] = count * len(times) / copies / alone
-            said += f", {rate / alone:.2f} times one; as many copies of the whole {ceiling[str(count)]:.2f} times"
-        progress(said)
+            line += f", {rate / alone:.2f} times one; as many copies of the whole {ceiling[str(count)]:.2f} times"
+        progress(line)
     plots.bar_figure(
         out, "fig6_throughput", "shards", "rows/s", list(shards), {"hpm": list(shards.values())}, title="Figure 6"
     )
-    return {"shards": shards, "ceiling": ceiling}
+    return shards, ceiling
