@@ -1,1 +1,1 @@
-"""Arrays that several kinds share: composite keys, sparse counts, cells of a knob, xxHash."""
+"""Arrays that several query kinds share: composite keys, sparse counts, the cells of a knob, hashes."""

@@ -1,4 +1,8 @@
-"""Sparse counts over cells: values with their weights, added and merged exactly."""
+"""Sparse histograms: buckets with their counts or weights, added and merged exactly.
+
+Ordering: none asked of the input of `add_sparse`, ascending buckets for `merge_counts`. Cost, for n buckets in all:
+O(n log n) to add, O(n) to merge.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 Int64Array = NDArray[np.int64]
-
-
 Float64Array = NDArray[np.float64]
 
-
 SparseCounts = tuple[Int64Array, Int64Array]
-"""Buckets, strictly increasing, and counts, of one length."""
-
-
+"""Buckets, strictly ascending, and their counts, of one length."""
 SparseWeights = tuple[Int64Array, Float64Array]
-"""Buckets and estimated counts, of one length; buckets may repeat."""
+"""Buckets and their estimated counts, of one length; buckets may repeat."""
 
 
 def add_sparse(
@@ -37,7 +36,7 @@ def add_sparse(
     Returns
     -------
     bucket : int64[n]
-        Strictly increasing union.
+        Strictly ascending union.
     weights : tuple of arrays[n]
         Sums per bucket, one array per column, of the column's dtype. Integer sums are exact.
     """
@@ -46,27 +45,27 @@ def add_sparse(
     if not parts:
         none = np.zeros(0, dtype=np.int64)
         return none, tuple(none.copy() for _ in columns)
-    some = [i for i, part in enumerate(parts) if len(part)]
-    if len(some) == 1 and (parts[some[0]][1:] > parts[some[0]][:-1]).all():
-        return parts[some[0]].astype(np.int64), tuple(_exact(column[some[0]]) for column in columns)
+    nonempty = [i for i, part in enumerate(parts) if len(part)]
+    if len(nonempty) == 1 and (parts[nonempty[0]][1:] > parts[nonempty[0]][:-1]).all():
+        return parts[nonempty[0]].astype(np.int64), tuple(_widened(column[nonempty[0]]) for column in columns)
     union, place = np.unique(np.concatenate(parts).astype(np.int64, copy=False), return_inverse=True)
     sums = []
     for column in columns:
-        values = _exact(np.concatenate(column))
+        values = _widened(np.concatenate(column))
         total = np.zeros(union.size, values.dtype)
         np.add.at(total, place, values)
         sums.append(total)
     return union, tuple(sums)
 
 
-def _exact(values: np.ndarray) -> np.ndarray:
-    """A copy as float64 or int64: what sums are made in."""
+def _widened(values: np.ndarray) -> np.ndarray:
+    """Return a copy as float64 or int64, the types in which sums are made."""
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
 @njit(cache=True, nogil=True)
 def merge_counts(bucket: Int64Array, rows: Int64Array, more: Int64Array, more_rows: Int64Array) -> SparseCounts:
-    """Sum of two sparse histograms, int64[n] and int64[m], either's buckets strictly increasing: one pass."""
+    """Add two sparse histograms, int64[n] and int64[m], whose buckets each ascend strictly, in one pass."""
     n, m = len(bucket), len(more)
     union, total = np.empty(n + m, np.int64), np.empty(n + m, np.int64)
     i, j, k = 0, 0, 0
