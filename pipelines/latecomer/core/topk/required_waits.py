@@ -1,9 +1,9 @@
-"""What each member of a final top-k required: the histogram that the waits of top-k learn from.
+"""The wait that each member of a final top-k required: the histogram from which top-k slack policies learn.
 
-A row that belongs to the final top-k and has arrived is in the answer of every wait that saw it arrive: everything that beats
-it is in the final top-k too. So the hit rate of a wait is the share of final members that arrived in time, for all waits at
-once. Ordering: higher score, then earlier event time, then earlier arrival.
-Cost: O(n log n) for n candidates.
+A row of the final top-k is in the answer of every wait within which it arrived, since every row that outranks it is in the
+final top-k too. So the hit rate of a wait is the share of final members that arrived in time, for all waits at once.
+
+Ordering: higher score, then earlier event time, then earlier arrival. Cost: O(n log n) for n candidates.
 """
 
 from __future__ import annotations
@@ -25,9 +25,17 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Candidates:
-    """Rows that may be in a final top-k: arrays of one length, panes ascending.
+    """Rows that may be in a final top-k: arrays of one length `n`, panes ascending.
 
-    `bucket` as in :func:`latecomer.core.windows.observation.looks`; `group` is its `code`.
+    Attributes
+    ----------
+    group, pane : int64[n]
+        Hash of the group, and pane number.
+    bucket : int64[n]
+        Wait beyond the end of the pane's first window, as in :func:`latecomer.core.windows.observation.looks`.
+    score : float64[n]
+    event_time_us, seq : int64[n]
+        Event time in microseconds, and place in the arrival order.
     """
 
     group: Int64
@@ -41,16 +49,27 @@ class Candidates:
 def required_members(
     rows: Candidates, k: int, grid: Grid, spans: Sequence[Span], thinning: Thinning | None = None
 ) -> list[list[Observed]]:
-    """The windows of each span: per window, the slacks that the members of all groups' final top-k required.
+    """Observe the windows of each span: the slacks that the members of all groups' final top-k required.
 
-    `thinning`: panes of which not all groups are among the rows, or to be looked at; those that are stand for all.
+    Parameters
+    ----------
+    rows
+        Candidates of these windows; others are ignored.
+    k
+        Rows per answer.
+    grid
+        The query's windows.
+    spans
+        Windows to observe, and when.
+    thinning
+        Panes with a sample of their groups, each of which stands for several.
 
     Returns
     -------
     list of list of Observed
-        Per span, in the order of windows, those without rows left out.
+        Per span, in the order of windows, without empty windows.
     """
-    found: list[list[Observed]] = [[] for _ in spans]
+    observed: list[list[Observed]] = [[] for _ in spans]
     for seen in looks(grid, rows.pane, rows.bucket, spans, rows.group, thinning):
         at, place = seen.at, seen.place
         order = np.lexsort((rows.seq[at], rows.event_time_us[at], -rows.score[at], rows.group[at], place))
@@ -58,5 +77,5 @@ def required_members(
         rank = np.arange(len(at)) - np.repeat(bounds[:-1], np.diff(bounds))
         best = order[rank < k]
         members = by_window(seen.window, place[best], seen.wait[best], seen.stands_for[best], grid.granularity_us)
-        seen.hand_out(members, found)
-    return found
+        seen.hand_out(members, observed)
+    return observed

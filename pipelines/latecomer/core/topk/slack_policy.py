@@ -11,7 +11,7 @@ from latecomer.core.windows.interfaces import Observed
 
 
 class AdaptiveWaitSlack:
-    """The paper's adaptive wait as a slack policy; contributions are members of final top-k answers."""
+    """A slack policy that follows an adaptive wait; its contributions are the members of final top-k answers."""
 
     needs_observation = True
     provisional = False
@@ -20,26 +20,27 @@ class AdaptiveWaitSlack:
         self.wait = wait
 
     def delays(self, largest_us: int) -> None:
-        """Nothing to learn from delays."""
+        """Ignore delays: the wait depends on hit rates alone."""
 
     def observe(self, seen: Observed, slack_us: int, interval: int) -> None:
-        """One window: a wait `c` keeps a member if it exceeds the member's own wait, so one less than what it requires.
+        """Pass one observed window to the adaptive wait.
 
-        Members that required nothing are hits of every wait; what is shown of a window leaves them out.
+        A wait `c` includes a member if ``member's wait < c``, while `required_us` is the least `c`: hence one less.
+        Members that required no wait are hits of every wait; `seen` holds them only in its total.
         """
-        free = max(int(seen.total - seen.weight.sum()), 0)
-        counts = np.append(seen.weight.astype(np.int64), free)
-        needs = np.append(np.maximum(seen.required_us - 1, 0), 0)
-        self.wait.observe(needs, int(seen.total), counts)
+        without_wait = max(int(seen.total - seen.weight.sum()), 0)
+        members = np.append(seen.weight.astype(np.int64), without_wait)
+        required_wait_us = np.append(np.maximum(seen.required_us - 1, 0), 0)
+        self.wait.observe(required_wait_us, int(seen.total), members)
 
     def choose(self, interval: int) -> int:
-        """The wait in force."""
+        """Return the wait in force, microseconds."""
         return self.wait.wait_us
 
     def to_dict(self) -> dict[str, Any]:
-        """State as JSON-able values."""
+        """Return the state as JSON values."""
         return self.wait.to_dict()
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `to_dict`'s value."""
+        """Continue from the state that `to_dict` returned."""
         self.wait = AdaptiveWait.from_dict(state)
