@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from latecomer.core.time import FOREVER
 
+Int64Array = NDArray[np.int64]
+
 CELLS = 1200
 """Number of cells of a knob: each multiple of the granularity up to 50, then steps of 2%, up to 10^11 granules."""
 
 
 @lru_cache(maxsize=16)
-def cell_edges(granularity_us: int) -> NDArray[np.int64]:
+def cell_edges(granularity_us: int) -> Int64Array:
     """Return the upper edges of the cells above the floor.
 
     Parameters

@@ -4,11 +4,11 @@ Ordering: windows are observed once each, in order of their ends. Cost: O(k m) p
 interval, m sums, and the shortfall of the answers. First published: the top-k method of 2021 (interval, candidates,
 sub-interval). Ours are the widening and the rule that makes up for a shortfall.
 
-A window with end `e` is answered at the first arrival with ``T >= e + wait``, from the rows that have arrived by then. A
-member of its final top-k *requires* the wait ``T(seq) - e``, whichever wait is chosen. It counts for a candidate wait `c`
-if and only if it arrived before that answer, ``T(seq) < e + c``, or needs no wait, ``T(seq) <= e``. Members of the final
-answer that have arrived always rank among the k best rows that have arrived. So the share of members that count is the hit
-rate ``|answer and final answer| / min(k, rows)`` exactly, for every candidate at once.
+A window with end `e` is answered at the first arrival with ``T >= e + wait``, from the rows that have arrived by then.
+A member of its final top-k *requires* the wait ``T(seq) - e``, whichever wait is chosen. It counts for a candidate wait
+`c` if and only if it arrived before that answer, ``T(seq) < e + c``, or needs no wait, ``T(seq) <= e``. Members of the
+final answer that have arrived always rank among the k best rows that have arrived. So the share of members that count
+is the hit rate ``|answer and final answer| / min(k, rows)`` exactly, for every candidate at once.
 
 The rule of `AdaptiveWait`, after every `windows` observed windows
 -----------------------------------------------------------------
@@ -16,9 +16,9 @@ The interval ``(low, high]`` has m candidates, the upper ends of its m equal sub
 
 1. *Some but not all reach the target:* the least candidate that does becomes the wait, its sub-interval the interval.
 2. *None does:* the interval moves up by its own width. The wait is its new upper end.
-3. *All do* (the least candidate does): the interval moves down until its upper end is that least candidate, the only lower
-   one with a known rate, and this is the wait. So the wait is never set to an untried value on the way down. An interval
-   that starts at 0 cannot move down: rule 1 applies.
+3. *All do* (the least candidate does): the interval moves down until its upper end is that least candidate, the only
+   lower one with a known rate, and this is the wait. So the wait is never set to an untried value on the way down. An
+   interval that starts at 0 cannot move down: rule 1 applies.
 4. *Erratum.* Sub-intervals shrink m-fold, so the printed shift may chase a change for ever. From the second shift in a
    row in one direction on, the width doubles before each shift, also beyond the initial width.
 5. *Least step.* Candidates lie no closer than ``min_step_us``. A sub-interval narrower than ``m * min_step_us`` is
@@ -29,41 +29,42 @@ weight one; the rate is compared with a tolerance of 1e-9 (means of fractions).
 
 How soon it follows a change
 ----------------------------
-Let ``w = m * min_step_us`` (0.2 s by default), `g` the distance from the interval to the wait that the new regime needs,
-and `n` = `windows`. Upwards `j` shifts cover ``w (2^j - 1)``, downwards ``(m - 1) / m`` of it. The first decision may see
-both regimes, and narrowing takes ``ceil(log_m 2^(j-1))`` decisions. So an upward change is met after ``n (1 + j)`` windows,
-and a change in either direction is followed to the least step after ``n (2 + j + ceil(log_m 2^(j-1)))`` windows
-(``windows_to_follow``). With the defaults, 1 s to 10 s or back takes at most 300 windows: logarithmic in the change, where
-the printed rule is linear. The observation period of a window, during which its late rows are awaited, comes on top
-(:mod:`latecomer.core.windows.control`).
+Let ``w = m * min_step_us`` (0.2 s by default), `g` the distance from the interval to the wait that the new regime
+needs, and `n` = `windows`. Upwards `j` shifts cover ``w (2^j - 1)``, downwards ``(m - 1) / m`` of it. The first
+decision may see both regimes, and narrowing takes ``ceil(log_m 2^(j-1))`` decisions. So an upward change is met after
+``n (1 + j)`` windows, and a change in either direction is followed to the least step after ``n (2 + j + ceil(log_m
+2^(j-1)))`` windows (``windows_to_follow``). With the defaults, 1 s to 10 s or back takes at most 300 windows:
+logarithmic in the change, where the printed rule is linear. The observation period of a window, during which its late
+rows are awaited, comes on top (:mod:`latecomer.core.windows.control`).
 
 How a shortfall is made up for
 ------------------------------
-*Erratum.* The printed rule takes the least wait with a *measured* mean that reaches the target. Of several noisy means the
-least that passes was often lucky (the winner's curse). And loss is convex in the wait, so a wait that fluctuates loses more
-than a constant one. So the printed rule ends below the target by construction, the more so the longer the tail of the delays.
+*Erratum.* The printed rule takes the least wait with a *measured* mean that reaches the target. Of several noisy means
+the least that passes was often lucky (the winner's curse). And loss is convex in the wait, so a wait that fluctuates
+loses more than a constant one. So the printed rule ends below the target by construction, the more so the longer the
+tail of the delays.
 
-6. Candidates are judged against ``hit_rate + shortfall``. After `n` observed windows, before the decision,
-   ``shortfall += (1 - hit_rate) * (hit_rate - mean hit rate of the wait in force)``, over windows from which that wait was
-   not chosen. It is kept between 0 and ``1 - hit_rate``. This is an integral controller, as in adaptive conformal inference.
-   It can only make the rule stricter, up to every member. The step is no constant of its own: the sum forgets in
-   ``1 / (1 - hit_rate)`` decisions.
-7. *A change is not a bias.* No shortfall counts before rule 1 has applied once, nor from the second shift in a row in one
-   direction on. When such shifts have doubled or halved the wait, the shortfall returns to its value before them. Otherwise
-   a wait that has followed a change would stay far too long until the sum has forgotten.
+6. Candidates are judged against ``hit_rate + shortfall``. After `n` observed windows, before the decision, ``shortfall
+   += (1 - hit_rate) * (hit_rate - mean hit rate of the wait in force)``, over windows from which that wait was not
+   chosen. It is kept between 0 and ``1 - hit_rate``. This is an integral controller, as in adaptive conformal
+   inference. It can only make the rule stricter, up to every member. The step is no constant of its own: the sum
+   forgets in ``1 / (1 - hit_rate)`` decisions.
+7. *A change is not a bias.* No shortfall counts before rule 1 has applied once, nor from the second shift in a row in
+   one direction on. When such shifts have doubled or halved the wait, the shortfall returns to its value before them.
+   Otherwise a wait that has followed a change would stay far too long until the sum has forgotten.
 
 While the shortfall is inside its bounds and every decision counts, ``shortfall / (1 - hit_rate)`` bounds the sum of the
-decisions' misses, whatever the delays, so the mean comes to the target. Rule 7 gives some of this away where shifts are many,
-as with long tails. Measurements and rejected variants: docs/experiments/topk-adaptive-wait.md. A promise for each period is
-the job of :class:`~latecomer.core.windows.calibrated_slack.CalibratedSlack`, which waits longer.
+decisions' misses, whatever the delays, so the mean comes to the target. Rule 7 gives some of this away where shifts are
+many, as with long tails. Measurements and rejected variants: docs/experiments/topk-adaptive-wait.md. A promise for each
+period is the job of :class:`~latecomer.core.windows.calibrated_slack.CalibratedSlack`, which waits longer.
 
-Another departure from the source: rules 2 and 3 shift by the width of the interval and to the least candidate, the source by
-one sub-interval.
+Another departure from the source: rules 2 and 3 shift by the width of the interval and to the least candidate, the
+source by one sub-interval.
 
 References
 ----------
-Wu and Fang, continuous top-k query method over high-speed out-of-order data streams, 2021, section 2.1 (steps 1 to 3 in the
-comments) and Table 1; Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021 (rule 6).
+Wu and Fang, continuous top-k query method over high-speed out-of-order data streams, 2021, section 2.1 (steps 1 to 3 in
+the comments) and Table 1; Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021 (rule 6).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The wait that each member of a final top-k required: the histogram from which top-k slack policies learn.
 
-A row of the final top-k is in the answer of every wait within which it arrived, since every row that outranks it is in the
-final top-k too. So the hit rate of a wait is the share of final members that arrived in time, for all waits at once.
+A row of the final top-k is in the answer of every wait within which it arrived, since every row that outranks it is in
+the final top-k too. So the hit rate of a wait is the share of final members that arrived in time, for all waits at
+once.
 
 Ordering: higher score, then earlier event time, then earlier arrival. Cost: O(n log n) for n candidates.
 """
