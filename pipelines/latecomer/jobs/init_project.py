@@ -1,4 +1,4 @@
-"""`init`: a project skeleton, a landing folder and a commented query file for each kind."""
+"""The command `init`: make a project with landing folders, a stream file and a commented query file for each kind."""
 
 from __future__ import annotations
 
@@ -11,81 +11,83 @@ import pyarrow.csv as pacsv
 from latecomer.lake.errors import InputError
 
 JOIN = """\
-# Pairs of rows of two streams that happened within a window of one another.
+# Pairs of rows of two streams whose event times differ by at most a window.
 name: clicks_after_views
 kind: join
 streams: {view: views, click: clicks}      # alias: stream; the same stream twice is a self join
 keys: [session]                            # columns that must be equal; {view: session, click: sid} if named otherwise
 window: 10 min                             # |view.event_ts - click.event_ts| <= 10 min
-# where: click.event_ts >= view.event_ts   # any condition over both sides; a null never matches
-# select: [view.page, click.target]        # default: every column of both
-quality: {recall: 0.95, period: 1 h}       # in 95% of hours (less what chance takes), 95% of the pairs are published on time
-# strategy: {name: qjoin, estimator: calibrated}
-#   others: exact (keeps every row), k_slack (slack: 5 s), mp_k_slack, aq_k_slack
-#   estimators empirical, delay_aware and paper: to compare with; they miss the target in many periods
+# where: click.event_ts >= view.event_ts   # any condition over both streams; a null never matches
+# select: [view.page, click.target]        # default: every column of both streams
+quality: {recall: 0.95, period: 1 h}       # in 95% of hours, chance aside, 95% of the pairs are published on time
+# strategy: {name: qjoin, estimator: calibrated}   # default
+#   other strategies: exact (keeps every row), k_slack (slack: 5 s), mp_k_slack, aq_k_slack
+#   other estimators, for comparison: empirical, delay_aware and paper miss the target in many periods
 # schedule: {repair: "@hourly", adapt: "@daily", audit: "@weekly"}
 """
 
 AGGREGATE = """\
-# Sums, counts and quantiles over sliding windows: published when they are likely close enough, exact after repair.
+# Sums, counts and quantiles over sliding windows: published once they are probably close enough, exact after repair.
 name: views_per_page
 kind: aggregate
 streams: {v: views}
 group_by: [page]                           # optional
-window: {size: 1 h, slide: 10 min}         # or just a size: windows then do not overlap
+window: {size: 1 h, slide: 10 min}         # or only a size, for windows that do not overlap
 select: {views: count(), seconds: sum(seconds), typical: median(seconds), p90: quantile(seconds, 0.9)}
-#   count() sum avg min max median quantile(x, q); each over any expression
+#   functions: count() sum avg min max median quantile(x, q); their arguments are any expressions
 # where: seconds > 0
-quality: {error: 0.05, probability: 0.95, period: 1 d}   # 95% of a day's answers less than 5% off
+quality: {error: 0.05, probability: 0.95, period: 1 d}   # 95% of a day's answers have an error below 5%
 # strategy: {name: calibrated, gamma: 5 s} # default; others: hpm, mp_k_slack, aq_k_slack, k_slack (slack: 5 s), exact
 """
 
 TOPK = """\
-# The k best rows by a score in every window (and group): published when enough of them are likely known.
+# The k best rows by a score in every window (and group): published once enough of them are probably known.
 name: longest_views
 kind: topk
 streams: {v: views}
 group_by: [page]
-score: seconds                             # any expression; ties: earlier event time, then earlier arrival
+score: seconds                             # any expression; of equal scores the earlier event time, then arrival, wins
 k: 5
 window: {size: 1 h, slide: 10 min}
 select: [session]                          # default: every column
-quality: {hit_rate: 0.95, period: 1 d}     # in 95% of days, 95% of the final k are in the first answers
-# strategy: {name: calibrated}             # default; others: adaptive_wait (candidates, windows, initial_wait), none, ...
+quality: {hit_rate: 0.95, period: 1 d}     # on 95% of days, 95% of the final k are in the first answers
+# strategy: {name: calibrated}             # default; others: adaptive_wait (candidates, windows, initial_wait), none
 """
 
 THETA_JOIN = """\
-# Any conjunction of <, <=, >, >=, = between two or more streams, per window.
+# Rows of two or more streams that meet comparisons by <, <=, >, >=, =, in every window.
 name: longer_views
 kind: theta_join
 streams: {short: views, long: views}
 window: {size: 1 h, slide: 1 h}
 conditions: [short.seconds < long.seconds, short.page = long.page]
-# where: long.seconds > 60                 # which rows of a stream take part; each part between `and` reads one stream
-emit: count                                # rows | count (0 where nothing matches) | ranges (all rows, about the input's size)
-# select: [short.session, long.session]    # with emit: rows
-quality: {recall: 0.95, period: 1 d}       # in 95% of days, 95% of the matches are published on time; not with emit: ranges
-# strategy: {name: fast_theta_join, slack: 10 min}   # slack: a constant wait for late rows, in place of one for the recall
+# where: long.seconds > 60                 # the rows that take part; each part between `and` reads one stream
+emit: count                                # rows | count | ranges (all matches, in about the size of the input)
+# select: [short.session, long.session]    # with emit: rows; default: every column of all streams
+quality: {recall: 0.95, period: 1 d}       # on 95% of days, 95% of the matches are on time; not with emit: ranges
+# strategy: fast_theta_join                # default; others compute the same: cfs, one_bucket, spark_sql, cross_product
+#   slack: 10 min                          # a constant wait for late rows; default: as the recall needs
 # schedule: {interval: "@daily"}           # a DAG that `airflow backfill create` can run for any past range
 """
 
 MEMBERSHIP = """\
-# Elements seen in every stream within a window. Filters save moving most rows; the answer is exact.
+# Elements seen in every stream within a window. Filters keep most rows from being moved; the answer is exact.
 name: viewed_and_clicked
 kind: membership
 streams: {a: views, b: clicks}
 element: session                           # or {a: session, b: sid}
 window: {size: 10 min, slide: 10 min}
-# where: a.seconds > 10 and b.target = 'buy'   # which rows of a stream take part; each part between `and` reads one stream
-quality: {recall: 0.95, period: 1 d}       # in 95% of days, 95% of the elements are published on time
-#   false_positive_rate: 0.001             # of the filters; answers are exact whatever it is
-# strategy: {name: mcf, fingerprint_bits: 12, bucket: 4}   # others: one_filter, bloom, exact; slack: 10 min, a constant wait
+# where: a.seconds > 10 and b.target = 'buy'   # the rows that take part; each part between `and` reads one stream
+quality: {recall: 0.95, period: 1 d}       # on 95% of days, 95% of the elements are published on time
+#   false_positive_rate: 0.001             # of the filters; it changes no answer
+# strategy: {name: mcf, fingerprint_bits: 12, bucket: 4}   # default; others: one_filter, bloom, exact
+#   slack: 10 min                          # a constant wait for late rows; default: as the recall needs
 """
 
-READ_ME = """\
-landing/<stream>/       put files of one stream here (.csv, .parquet, .json lines); every row needs event_ts
-landing/_by_<column>/   or files of many streams, whose <column> names each row's stream: ingest --by <column>
-streams/                how the files of a stream are read, where that is to be said
+README = """\
+landing/<stream>/       files of one stream (.csv, .parquet or .json lines); every row needs event_ts
+landing/_by_<column>/   files of several streams, whose <column> names each row's stream: ingest --by <column>
+streams/                how the files of a stream are read, if not by the defaults
 queries/                one file per query
 
 latecomer ingest --lake lake --streams streams views=landing/views clicks=landing/clicks
@@ -96,15 +98,16 @@ latecomer export queries/join.yaml --lake lake --table results --to results.parq
 """
 
 
-VIEWS = """# How the files of stream `views` are read (of landing/_by_type/: _by_type.yaml). Without these lines as here:
-# event_column: event_ts      # when it happened
-# arrival_column: arrival_ts  # when it arrived; the column may be missing
-# timezone: UTC               # of times that name none
+STREAM = """\
+# How the files of stream `views` are read. The file of those in landing/_by_type/ is _by_type.yaml. The defaults are:
+# event_column: event_ts      # the event time
+# arrival_column: arrival_ts  # the arrival time; the column may be missing
+# timezone: UTC               # of times without a time zone
 # time_unit: us               # of times that are numbers: us, ms or s since 1970
-# format: csv                 # csv, json or parquet; by suffix
-# max_future: 1 d             # what is later than its arrival by more goes to quarantine
-# max_quarantined: 1          # with 0.05, files of which more than 5% of the rows cannot be used are refused
-# recursive: false            # true: also files in folders of the folder
+# format: csv                 # csv, json or parquet; the default follows the file's suffix
+# max_future: 1 d             # rows whose event time is later than their arrival by more go to quarantine
+# max_quarantined: 1          # 0.05 refuses files with more than 5% of rows that cannot be used
+# recursive: false            # true: read files in folders of the folder too
 """
 
 
@@ -114,20 +117,30 @@ _DAY_US = 86_400_000_000
 
 
 def example(rows: int = EXAMPLE_ROWS) -> pa.Table:
-    """A day of views and of the clicks that followed them, as they came in: one in four minutes late, one in twenty hours.
+    """Make a day of views and of the clicks that followed them, in the order of arrival; the same rows at every call.
 
-    Columns: ``stream``, ``event_ts``, ``arrival_ts`` (timestamps, UTC), ``session``, ``page``, ``seconds`` (of views), ``target`` (of
-    clicks). The same at every call.
+    A quarter of the rows is minutes late, and one in twenty is hours late.
+
+    Parameters
+    ----------
+    rows
+        Number of rows of both streams.
+
+    Returns
+    -------
+    pyarrow.Table
+        Columns ``stream``, ``event_ts`` and ``arrival_ts`` (timestamps in UTC), ``session``, ``page``, ``seconds`` (of
+        views alone) and ``target`` (of clicks alone).
     """
     rng = np.random.default_rng(7)
     views = rows * 5 // 8
-    seen = np.sort(rng.integers(0, _DAY_US, views))
-    follows = rng.choice(views, rows - views, replace=False)
-    clicked = seen[follows] + (rng.exponential(90.0, len(follows)) * 1e6).astype(np.int64)
-    event = np.concatenate([seen, clicked]) + 1_704_067_200_000_000  # 2024-01-01
+    view_time_us = np.sort(rng.integers(0, _DAY_US, views))
+    clicked_view = rng.choice(views, rows - views, replace=False)
+    click_time_us = view_time_us[clicked_view] + (rng.exponential(90.0, len(clicked_view)) * 1e6).astype(np.int64)
+    event = np.concatenate([view_time_us, click_time_us]) + 1_704_067_200_000_000  # 2024-01-01
     session = rng.integers(0, views // 4, views)
-    late = rng.choice([2.0, 300.0, 7_200.0], rows, p=[0.70, 0.25, 0.05])
-    arrival = event + (rng.exponential(late) * 1e6).astype(np.int64)
+    mean_delay_s = rng.choice([2.0, 300.0, 7_200.0], rows, p=[0.70, 0.25, 0.05])
+    arrival = event + (rng.exponential(mean_delay_s) * 1e6).astype(np.int64)
     order = np.argsort(arrival, kind="stable")
     is_view = np.arange(rows) < views
     utc = pa.timestamp("us", tz="UTC")
@@ -138,7 +151,7 @@ def example(rows: int = EXAMPLE_ROWS) -> pa.Table:
             "stream": np.where(is_view, "views", "clicks")[order],
             "event_ts": pa.array(event[order], pa.int64()).cast(utc),
             "arrival_ts": pa.array(arrival[order], pa.int64()).cast(utc),
-            "session": [f"s{n}" for n in np.append(session, session[follows])[order]],
+            "session": [f"s{n}" for n in np.append(session, session[clicked_view])[order]],
             "page": pa.array(pages[rng.integers(0, 5, rows)][order], mask=~is_view[order]),
             "seconds": pa.array(seconds[order], mask=~is_view[order]),
             "target": pa.array(pages[rng.integers(0, 5, rows)][order], mask=is_view[order]),
@@ -147,7 +160,19 @@ def example(rows: int = EXAMPLE_ROWS) -> pa.Table:
 
 
 def make(folder: Path, with_example: bool = False) -> list[str]:
-    """Write the skeleton, with the example's file if wanted; one line per thing made.
+    """Make a new project.
+
+    Parameters
+    ----------
+    folder
+        The project's folder, which does not exist or is empty.
+    with_example
+        True to make a landing file of example rows too.
+
+    Returns
+    -------
+    list of str
+        One line for each file or folder that was made.
 
     Raises
     ------
@@ -164,11 +189,11 @@ def make(folder: Path, with_example: bool = False) -> list[str]:
             "theta_join": THETA_JOIN,
             "membership": MEMBERSHIP,
         }
-        said = READ_ME
+        readme = README
         if with_example:
-            said = said.replace("views=landing/views clicks=landing/clicks", "--by stream landing/_by_stream")
+            readme = readme.replace("views=landing/views clicks=landing/clicks", "--by stream landing/_by_stream")
         files = {f"queries/{kind}.yaml": content for kind, content in queries.items()}
-        files |= {"streams/views.yaml": VIEWS, "README.txt": said}
+        files |= {"streams/views.yaml": STREAM, "README.txt": readme}
         for name in ("landing/views", "landing/clicks", "queries", "streams"):
             (folder / name).mkdir(parents=True)
         for name, content in files.items():
@@ -177,8 +202,7 @@ def make(folder: Path, with_example: bool = False) -> list[str]:
             (folder / EXAMPLE).parent.mkdir()
             pacsv.write_csv(example(), folder / EXAMPLE)
     except OSError as error:
-        raise InputError(
-            "init", str(folder), error.strerror or str(error), "choose a folder that can be written"
-        ) from None
-    more = [EXAMPLE] if with_example else []
-    return [f"made {folder}/{name}" for name in ("landing/views/", "landing/clicks/", *files, *more)]
+        problem = error.strerror or str(error)
+        raise InputError("init", str(folder), problem, "choose a folder that can be written") from None
+    examples = [EXAMPLE] if with_example else []
+    return [f"made {folder}/{name}" for name in ("landing/views/", "landing/clicks/", *files, *examples)]

@@ -76,7 +76,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateStrategy(Strategy):
-    """How long windows wait; durations in microseconds.
+    """The strategy of an aggregate: how long windows wait. Durations are in microseconds.
 
     Attributes
     ----------

@@ -55,7 +55,7 @@ _USES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinStrategy(Strategy):
-    """How long rows are retained; durations in microseconds.
+    """The strategy of a join: how long rows are retained. Durations are in microseconds.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""From the bytes of a query file to its spec: YAML 1.2, read safely, bounded in size and depth.
+"""Load the spec of a query file: YAML 1.2, read safely, bounded in size and depth.
 
 Besides what is not YAML these are refused: repeated keys, anchors and aliases (a short file can stand for a huge one),
 merge keys, tags (they construct objects), keys that are not text, other YAML versions and more than one document.

@@ -201,14 +201,14 @@ class Spec:
         try:
             for key, expression, required in self.expressions():
                 check_columns(expression, known, source=self.source, key=key)
-                found = check_types(expression, by_column, source=self.source, key=key)
+                kind = check_types(expression, by_column, source=self.source, key=key)
                 if required == "plain":
-                    if found is not None and "<" in found:
+                    if kind is not None and "<" in kind:
                         remedy = "use a column of single values"
-                        raise self.fail(key, to_text(expression), f"is a {found}, not a single value", remedy)
-                elif required is not None and found not in (required, None):
+                        raise self.fail(key, to_text(expression), f"is a {kind}, not a single value", remedy)
+                elif required is not None and kind not in (required, None):
                     word = "condition" if required == "bool" else required
-                    raise self.fail(key, to_text(expression), f"is a {found}, not a {word}", f"use a {word} here")
+                    raise self.fail(key, to_text(expression), f"is a {kind}, not a {word}", f"use a {word} here")
         except SpecError as error:
             raise error.with_line(self.lines) from None
 

@@ -59,7 +59,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThetaJoinStrategy(Strategy):
-    """How the join is computed; the result is the same for all. `partitions` None: a window's rows decide."""
+    """The algorithm of a theta join, which changes no result. Without `partitions` a window's rows decide the number."""
 
     partitions: int | None
 

@@ -49,7 +49,7 @@ _USES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKStrategy(Strategy):
-    """How long windows wait; durations in microseconds.
+    """The strategy of a top-k query: how long windows wait. Durations are in microseconds.
 
     Attributes
     ----------

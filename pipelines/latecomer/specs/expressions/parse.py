@@ -270,10 +270,10 @@ _NOT_A_NUMBER = re.compile(r"(?<![\w.])(?!\d[\d.]*[eE][+-]?\d+(?!\w))\d[\d.]*[A-
 
 def _number_fault(text: str) -> Fault | None:
     """Return the fault of a refused text that holds digits followed by letters, such as ``1L`` and ``0x10``."""
-    found = _NOT_A_NUMBER.search(" ".join(_QUOTED.split(text)[::2]))
-    if found is None:
+    match = _NOT_A_NUMBER.search(" ".join(_QUOTED.split(text)[::2]))
+    if match is None:
         return None
-    return f"contains {found[0]}, which is not a number", "write it in decimal digits: 42, 0.5 or 1e6"
+    return f"contains {match[0]}, which is not a number", "write it in decimal digits: 42, 0.5 or 1e6"
 
 
 def _bounded(expr: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""The syntax tree of an expression: small frozen nodes, none of which can carry SQL."""
+"""The syntax tree of an expression: small frozen nodes. No node can carry SQL."""
 
 from __future__ import annotations
 
