@@ -65,8 +65,8 @@ conditions: [short.seconds < long.seconds, short.page = long.page]
 emit: count                                # rows | count | ranges (all matches, in about the size of the input)
 # select: [short.session, long.session]    # with emit: rows; default: every column of all streams
 quality: {recall: 0.95, period: 1 d}       # on 95% of days, 95% of the matches are on time; not with emit: ranges
-# strategy: fast_theta_join                # default; others compute the same: cfs, one_bucket, spark_sql, cross_product
-#   slack: 10 min                          # a constant wait for late rows; default: as the recall needs
+# strategy: {slack: 10 min}                # a constant wait for late rows; default: as the recall needs
+#   name: fast_theta_join is the default; cfs, one_bucket, spark_sql and cross_product compute the same
 # schedule: {interval: "@daily"}           # a DAG that `airflow backfill create` can run for any past range
 """
 
@@ -80,8 +80,8 @@ window: {size: 10 min, slide: 10 min}
 # where: a.seconds > 10 and b.target = 'buy'   # the rows that take part; each part between `and` reads one stream
 quality: {recall: 0.95, period: 1 d}       # on 95% of days, 95% of the elements are published on time
 #   false_positive_rate: 0.001             # of the filters; it changes no answer
-# strategy: {name: mcf, fingerprint_bits: 12, bucket: 4}   # default; others: one_filter, bloom, exact
-#   slack: 10 min                          # a constant wait for late rows; default: as the recall needs
+# strategy: {slack: 10 min}                # a constant wait for late rows; default: as the recall needs
+#   name: mcf is the default, with fingerprint_bits: 12 and bucket: 4; others: one_filter, bloom, exact
 """
 
 README = """\
