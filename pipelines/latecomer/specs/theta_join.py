@@ -59,7 +59,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThetaJoinStrategy(Strategy):
-    """The algorithm of a theta join, which changes no result. `partitions` None: a window's rows decide their number."""
+    """The algorithm of a theta join, which changes no result. With `partitions` None a window's rows decide it."""
 
     partitions: int | None
 
