@@ -8,7 +8,7 @@ STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint hooks up down airflow lock clean
+.PHONY: help setup demo test test-long lint docs hooks up down airflow lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -35,6 +35,9 @@ test-long: setup $(TEST_STAMP) ## also every DAG of every kind, a scheduler's ba
 lint: setup ## ruff, codespell and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell && $(BIN)/mypy
 
+docs: setup ## the documentation, in build/docs/index.html; a warning is an error
+	@$(BIN)/sphinx-build -W --keep-going -q -j 2 -d build/doctrees docs build/docs
+
 hooks: setup ## run these checks before each commit (git hooks, by pre-commit, from this project's environment)
 	@$(BIN)/pre-commit install
 
@@ -52,4 +55,4 @@ lock: ## renew requirements.lock from pyproject.toml
 	  --no-header --quiet -o requirements.lock
 
 clean: ## remove what the demo, benchmarks and tests made, but not what was fetched, nor the lake, landing folder and reports of `make up`
-	@rm -rf build/demo build/bench build/logs build/screens build/*.txt .pytest_cache .ruff_cache .mypy_cache
+	@rm -rf build/docs build/doctrees build/demo build/bench build/logs build/screens build/*.txt .pytest_cache .ruff_cache .mypy_cache

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from latecomer import __version__
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -15,9 +16,6 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parent / "pipelines"
 os.environ["NUMBA_DISABLE_JIT"] = "1"  # autodoc sees functions and not Numba's dispatchers, and nothing is compiled
 os.environ.setdefault("MPLBACKEND", "Agg")
-sys.path.insert(0, str(SOURCES))
-
-from latecomer import __version__
 
 project = "Latecomer"
 author = "The Latecomer authors"
@@ -45,6 +43,7 @@ napoleon_use_ivar = True  # the section Attributes of a docstring is the one pla
 default_role = "literal"  # `name` in a docstring is code
 
 nitpicky = True
+suppress_warnings = ["ref.python"]  # words in a section Returns that name several things; one role never does
 nitpick_ignore_regex = [
     (r"py:class|py:obj|py:exc", ".*"),  # types in signatures: those of other packages have no inventory here
 ]

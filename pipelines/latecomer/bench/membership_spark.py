@@ -1,7 +1,7 @@
 """What filters save on Spark: bytes that strategies move, and connections seen in several network logs.
 
 Bytes moved are Spark's own figures: what tasks wrote for a shuffle, and what they sent to the driver, counted twice, as it goes
-out again to one more machine. Whole `run`s of strategies over the same lake, commits included, beside plain semi-joins of the landing
+out again to one more machine. Each strategy's whole `run` over the same lake, commits included, beside plain semi-joins of the landing
 files without and with Spark's Bloom filter join, all by shuffle (no side is small enough to broadcast). Elements of 64 bytes, one
 stream against others that share 1, 10 and 50% of them.
 

@@ -2,7 +2,7 @@
 
 Vectorised: pyarrow reads, in blocks, so that a file may be larger than memory. A file is gone through twice: first for what only
 the whole of it tells (:class:`_Text`), then for its rows. Types are decided over all files of a call from counts of values that
-match a pattern (:func:`guess`), sums that do not depend on the order of files.
+match a pattern (:func:`latecomer.ingest.type_inference.guess`), sums that do not depend on the order of files.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class RetentionPolicy(Protocol):
 
 
 SIDE, REQUIRED, DELAY, CANDIDATES, RESULTS, SAMPLED = range(6)
-"""Columns of :attr:`IntervalSummary.cells`."""
+"""Columns of `IntervalSummary.cells`."""
 
 
 @dataclass(frozen=True)

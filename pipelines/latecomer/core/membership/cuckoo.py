@@ -26,10 +26,12 @@ most ``(2**f - 1) / 2**f`` of its cells, which keeps the same bound. An overflow
 
 Card
 ----
-ordering : none; commutative inserts as far as answers go (one table)
-cost : lookup two buckets per table; insert amortised O(1), a bounded random walk; memory f bits rounded up to 8, 16
-    or 32, divided by the load (0.95 of the cells at bucket 4), and 16 bytes per overflow slot
-first published : Fan, Andersen, Kaminsky, Mitzenmacher, 2014
+Ordering: none; commutative inserts as far as answers go (one table).
+
+Cost: lookup two buckets per table; insert amortised O(1), a bounded random walk; memory f bits rounded up to 8, 16
+or 32, divided by the load (0.95 of the cells at bucket 4), and 16 bytes per overflow slot.
+
+First published: Fan, Andersen, Kaminsky, Mitzenmacher, 2014
 
 References
 ----------

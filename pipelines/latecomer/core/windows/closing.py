@@ -63,7 +63,7 @@ def closings(
     arrivals, arrived
         The micro-batch's, by row and as the control plane counted them.
     reached : int64[n]
-        Number of the last window that is closed after each arrival (:meth:`Arrivals.closed`).
+        Number of the last window that is closed after each arrival (:func:`latecomer.core.windows.arrivals.closed_windows`).
     before : int per shard
         Number of the last window that was closed before the micro-batch.
     panes : int64[k] per shard

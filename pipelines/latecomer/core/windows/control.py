@@ -96,7 +96,7 @@ class WindowControl:
         self.panes, self.pane_rows = merge_counts(self.panes, self.pane_rows, panes, rows)
 
     def step(self, intervals: list[IntervalRows], observed: dict[int, list[Observed]]) -> Placement:
-        """Take in one micro-batch's intervals, in order; `observed` holds what :meth:`schedule` asked for."""
+        """Take in one micro-batch's intervals, in order; `observed` holds what ``schedule`` asked for."""
         table: list[tuple[int, int, int]] = []
         for each in intervals:
             if self.interval is None or each.interval > self.interval:

@@ -81,7 +81,7 @@ class ThetaJoinStage(WindowedStage):
 
     @cached_property
     def outputs(self) -> list[tuple[str, ex.Expr]]:
-        """Result columns of ``emit: rows`` after the ``<alias>_seq``s: public name and expression."""
+        """Result columns of ``emit: rows`` after the columns ``<alias>_seq``: public name and expression."""
         if self.spec.emit != "rows":
             return []
         seqs = {f"{alias}_seq" for alias in self.aliases}

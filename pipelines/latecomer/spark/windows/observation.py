@@ -54,7 +54,7 @@ class WindowHistory(WindowRows):
     """Reads arrivals in order, and observes windows whose rows are in."""
 
     counts_results = False
-    """Is a contribution a result, of rows that may have waited differently long? Then see :meth:`looked_at`."""
+    """Is a contribution a result, of rows that may have waited differently long? Then see ``looked_at``."""
 
     def observed(self, waited: Waited, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
         """Per shard and interval, the windows that were asked for."""
