@@ -11,7 +11,7 @@ from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
 from latecomer.jobs.status import status
 from latecomer.lake.errors import InputError
-from latecomer.lake.forget import forget, held
+from latecomer.lake.forget import forget, stored_rows
 from latecomer.lake.lake import Lake
 from latecomer.quality import duplicates, promise
 from latecomer.quality.checks import check
@@ -136,7 +136,7 @@ def test_a_check_of_a_query_that_is_forgotten_meanwhile_keeps_nothing_of_it(lake
     monkeypatch.setattr(promise, "bounds", meanwhile)
     with contextlib.suppress(InputError):
         check(lake, spec("topk"))
-    assert held(lake, "topk") == {}
+    assert stored_rows(lake, "topk") == {}
 
 
 def test_the_backlog_is_of_the_streams_of_a_query(lake, tmp_path):

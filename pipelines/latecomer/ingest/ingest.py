@@ -43,7 +43,14 @@ from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import Staging
 from latecomer.lake import crash_points
 from latecomer.lake.errors import InputError, LeaseLost
-from latecomer.lake.ingest_log import among_ingested, committed_seq, last_arrivals, last_committed, streams_of, undone
+from latecomer.lake.ingest_log import (
+    among_ingested,
+    committed_seq,
+    last_arrivals,
+    last_committed,
+    streams_of,
+    uncommitted,
+)
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.lake.maintenance import compact_and_vacuum
@@ -327,7 +334,7 @@ class _Ingestion:
         self.lease.confirm()
         for area in ("events", "quarantine"):
             for stream in self.lake.names(area):
-                self.lake.table(area, stream).take_back("ingest", undone(self.lake))
+                self.lake.table(area, stream).take_back("ingest", uncommitted(self.lake))
         return None
 
     def _what(self) -> dict[str, object]:
@@ -416,7 +423,9 @@ class _Ingestion:
                 area, stream = job
                 rows = self._event_rows(ordered, stream) if area == "events" else self._bad_rows(judged, stream, number)
                 self.lease.confirm()
-                tables.append(rows, self.lake.table(area, stream), "ingest", number, undone=undone(self.lake, number))
+                tables.append(
+                    rows, self.lake.table(area, stream), "ingest", number, undone=uncommitted(self.lake, number)
+                )
                 crash_points.point(f"ingest:{area}")
 
             with ThreadPoolExecutor(_WRITERS) as pool:
@@ -484,14 +493,14 @@ class _Ingestion:
             own = events.filter(pc.equal(events["_stream"], stream)).select(list(columns.values())).sort_by("seq")
             own = own.rename_columns(list(columns))
             self.lease.confirm()
-            self.lake.table("events", stream).append(own, "ingest", number, undone(self.lake, number))
+            self.lake.table("events", stream).append(own, "ingest", number, uncommitted(self.lake, number))
             crash_points.point("ingest:events")
         if any(c["quarantined"] for c in counts.values()):
             bad = self._bad_rows(judged, None, number).toArrow()
             for stream in sorted(stream for stream, c in counts.items() if c["quarantined"]):
                 own = bad.filter(pc.equal(bad["_stream"], stream)).drop_columns(["_stream"])
                 self.lease.confirm()
-                self.lake.table("quarantine", stream).append(own, "ingest", number, undone(self.lake, number))
+                self.lake.table("quarantine", stream).append(own, "ingest", number, uncommitted(self.lake, number))
                 crash_points.point("ingest:quarantine")
 
     def _commit(self, counts: dict[str, dict[str, int]], good: int, number: int) -> dict[str, dict[str, int]]:

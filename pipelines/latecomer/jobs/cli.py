@@ -528,7 +528,7 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
 
     lake = Lake(lake_uri)
     name = query if NAME.fullmatch(query) else _load(Path(query)).name
-    found = job.forget(lake, name) if yes else job.held(lake, name)
+    found = job.forget(lake, name) if yes else job.stored_rows(lake, name)
     rows = {area: "damaged" if count is None else f"{count:,} rows" for area, count in found.items()}
     listed = ", ".join(f"{area} ({count})" for area, count in rows.items()) or "no table"
     if not yes and (found or name in job.half_forgotten(lake)):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from latecomer.lake.errors import said
+from latecomer.lake.errors import error_text
 
 _YEAR_US = 365 * 86_400_000_000
 
 
 def one_line(value: object, limit: int = 400) -> str:
     """The value's text without line breaks, cut at `limit` characters."""
-    text = f"{type(value).__name__}: {said(value)}" if isinstance(value, Exception) else str(value)
+    text = f"{type(value).__name__}: {error_text(value)}" if isinstance(value, Exception) else str(value)
     flat = " ".join(text.split())
     return flat if len(flat) <= limit else flat[: limit - 3] + "..."
 

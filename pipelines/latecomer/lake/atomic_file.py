@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whoever looks meanwhile."""
+"""Write a file so that a reader sees it whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write what becomes `path` in the end; nothing is left of it if that fails."""
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Give a path to write to, which becomes `path` at the end of the block; nothing is left where the block fails."""
     part = path.parent / f".{secrets.token_hex(8)}"
     try:
         yield part

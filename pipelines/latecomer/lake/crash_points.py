@@ -1,4 +1,4 @@
-"""Named points between two commits at which a test may kill the process.
+"""Crash points: named points between two commits at which a test may kill the process.
 
 ``LATECOMER_CRASH_AT=NAME`` or ``NAME@3`` kills (SIGKILL, as a power cut would) at the first or third time the point is
 passed. Without the variable a point costs one dictionary look-up.

@@ -1,4 +1,4 @@
-"""What the lake, the input and the other holder of a lease can do wrong, as exceptions that carry their exit code."""
+"""Errors of the input, of the lake and of its leases, as exceptions that carry the exit code of the command."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 
 
 class LatecomerError(Exception):
-    """Base of this module's errors. ``exit_code`` is what the command returns."""
+    """The base of this module's errors. ``exit_code`` is the exit code of the command that it ends."""
 
     exit_code = 2
 
 
-def said(error: BaseException) -> str:
-    """Its text; of an error of a JVM that is gone, which can no longer be asked for it, its kind."""
+def error_text(error: BaseException) -> str:
+    """Return the text of an error, or a substitute where the error comes from a JVM that is gone and cannot give its text."""
     try:
         return str(error)
     except Exception:
@@ -21,12 +21,13 @@ def said(error: BaseException) -> str:
 
 
 def is_full(error: BaseException) -> bool:
-    """Did a write fail because the disk is full? The JVM and delta-rs say so in their texts only."""
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in said(error)
+    """Return whether a write failed because the disk is full. The JVM and delta-rs report that in their texts only."""
+    codes = (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "errno", None) in codes or os.strerror(errno.ENOSPC) in error_text(error)
 
 
 class InputError(LatecomerError):
-    """The input or the state of the lake does not allow what was asked.
+    """The input, or the state of the lake, does not allow the call.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class InputError(LatecomerError):
     value
         The offending value, shown as it was given.
     problem, remedy
-        What is wrong, and what to do about it.
+        The fault, and the way to mend it.
     """
 
     def __init__(self, where: str, value: object, problem: str, remedy: str) -> None:
@@ -48,7 +49,7 @@ class InputError(LatecomerError):
 
 
 class LeaseHeld(LatecomerError):
-    """Another process is at work on the same tables."""
+    """Another process works on the same tables."""
 
     exit_code = 3
 
@@ -64,7 +65,7 @@ class LeaseHeld(LatecomerError):
 
 
 class LeaseLost(LeaseHeld):
-    """Another process took over while this one was not heard from."""
+    """Another process took over the lease while this one did not renew it."""
 
     def __init__(self, name: str, holder: str) -> None:
         super().__init__(name, holder, 0.0)

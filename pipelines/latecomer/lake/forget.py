@@ -1,8 +1,8 @@
-"""Forget a query: delete all that the lake holds of it, so that it can begin again as in a fresh lake. Events and quarantine stay.
+"""Forget a query: delete all that the lake holds of it, so that it can begin again as in a fresh lake.
 
-A marker, ``forgetting/<query>``, is committed first and deleted last. While it is there every command refuses the query
-(:func:`refuse_forgotten`, by way of its state), so whoever is killed in between leaves a query that is whole, one that says that it is
-half forgotten, or none. The leases of all its writers are held meanwhile; they are no answer, and stay.
+Events and quarantine stay. A marker, ``forgetting/<query>``, is committed first and deleted last. While it exists every command
+refuses the query (:func:`refuse_forgotten`). So a process that is killed in between leaves the query whole, marked as half
+forgotten, or gone. The leases of all its writers are held meanwhile; their tables stay.
 """
 
 from __future__ import annotations
@@ -32,60 +32,61 @@ OF_A_QUERY = (
     "journal",
     "state",
 )
-"""Areas with a table for each query."""
+"""Areas that hold a table per query."""
 WRITERS = ("run", "repair", "adapt", "backfill")
-"""What of a query holds a lease of its own."""
+"""Commands that write under a lease of the query."""
 _MARKER = "forgetting"
 
 
-def held(lake: Lake, query: str) -> dict[str, int | None]:
-    """Area -> rows of all that the lake holds of the query; None where they cannot be read.
+def stored_rows(lake: Lake, query: str) -> dict[str, int | None]:
+    """Count the rows that the lake holds of a query, by area; None for a table that cannot be read.
 
     Raises
     ------
     InputError
-        No query of that name was ever at work here.
+        No query of that name ever ran here.
     """
     marked = lake.table(_MARKER, query).exists()
-    found = {area: _rows(lake, area, query) for area in OF_A_QUERY if _is_there(lake, area, query)}
-    if not found and not marked and not any(lake.table("lease", f"{writer}-{query}").exists() for writer in WRITERS):
+    rows = {area: _rows(lake, area, query) for area in OF_A_QUERY if _folder_exists(lake, area, query)}
+    if not rows and not marked and not any(lake.table("lease", f"{writer}-{query}").exists() for writer in WRITERS):
         known = lake.names("state")
         remedy = did_you_mean(query, known) if known else "none was run there"
         raise InputError("forget", query, f"is not a query of {lake.uri}", remedy)
-    return found
+    return rows
 
 
 def forget(lake: Lake, query: str) -> dict[str, int | None]:
-    """Delete all that the lake holds of the query; returns what :func:`held` said of it. Goes on where a killed call stopped.
+    """Delete all that the lake holds of a query, and return its :func:`stored_rows`; goes on where a killed call stopped.
 
     Raises
     ------
     InputError
-        As for `held`.
+        As for `stored_rows`.
     LeaseHeld
-        A command is at work on the query; nothing was deleted.
+        A command works on the query; nothing was deleted.
     """
-    held(lake, query)  # before a lease is written
-    with ExitStack() as leases:
-        own = [leases.enter_context(Lease(lake, f"{writer}-{query}")) for writer in WRITERS]
-        found = held(lake, query)
-        if found or lake.table(_MARKER, query).exists():
-            lake.table(_MARKER, query).append(pa.table({"query": [query]}), "forget", 0)
+    stored_rows(lake, query)  # refuses an unknown query before a lease is written
+    with ExitStack() as stack:
+        leases = [stack.enter_context(Lease(lake, f"{writer}-{query}")) for writer in WRITERS]
+        rows = stored_rows(lake, query)
+        marker = lake.table(_MARKER, query)
+        if rows or marker.exists():
+            marker.append(pa.table({"query": [query]}), "forget", 0)
             crash_points.point("forget:marked")
-            for area in (*found, _MARKER):
-                for lease in own:
+            for area in (*rows, _MARKER):
+                for lease in leases:
                     lease.confirm()
                 lake.table(area, query).drop()
-        return found
+        return rows
 
 
 def refuse_forgotten(lake: Lake, query: str) -> None:
-    """Refuse a query of which a part is gone.
+    """Refuse a query that is half forgotten.
 
     Raises
     ------
     InputError
-        A `forget` was stopped.
+        A `forget` of the query was stopped.
     """
     if lake.table(_MARKER, query).exists():
         raise InputError(
@@ -94,12 +95,12 @@ def refuse_forgotten(lake: Lake, query: str) -> None:
 
 
 def half_forgotten(lake: Lake) -> list[str]:
-    """Queries whose `forget` was stopped."""
+    """Return the queries whose `forget` was stopped."""
     return lake.names(_MARKER)
 
 
-def _is_there(lake: Lake, area: str, query: str) -> bool:
-    """Also true of what is no table any more."""
+def _folder_exists(lake: Lake, area: str, query: str) -> bool:
+    """Return whether a table lies there, or the remains of one."""
     filesystem, root = lake.filesystem()
     kind = filesystem.get_file_info(f"{root}/{area}/{query}").type
     return bool(kind == fs.FileType.Directory)

@@ -1,4 +1,4 @@
-"""What ingestions have committed, read without a JVM."""
+"""Read what ingestions have committed, without a JVM: the arrival order, events, quarantine, counts per stream."""
 
 from __future__ import annotations
 
@@ -13,47 +13,50 @@ from latecomer.lake.lake import Lake
 
 
 def committed_seq(lake: Lake) -> int:
-    """Next place in the arrival order: every arrival below it is complete. 0 for an empty lake."""
+    """Return the next place in the arrival order: every arrival below it is complete. 0 for an empty lake."""
     rows = lake.table("ingest", "committed").read(columns=["seq_to"])
     return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
 
 
 def last_committed(lake: Lake) -> int:
-    """Number of the last ingestion that was committed; -1 where none was."""
+    """Return the number of the last ingestion that was committed; -1 where none was."""
     done = lake.table("ingest", "committed").last_version("ingest")
     return -1 if done is None else done
 
 
 def is_committed(lake: Lake, number: int) -> bool:
-    """Was the ingestion of that number committed? Not where it is under way, or was taken back."""
-    if number not in lake.known_ingestions:  # what was committed once stays so
+    """Return whether the ingestion of that number was committed: not while it is under way, nor once it was taken back."""
+    if number not in lake.known_ingestions:  # a committed ingestion stays committed
         rows = lake.table("ingest", "committed").read(columns=["number"])
         lake.known_ingestions.update([] if rows is None else rows["number"].to_pylist())
     return number in lake.known_ingestions
 
 
-def undone(lake: Lake, but: int | None = None) -> Callable[[int], bool]:
-    """Of numbers of ingestions, those whose commits do not count: they were never committed, nor are they the one that is at work (`but`)."""
-    return lambda number: number != but and not is_committed(lake, number)
+def uncommitted(lake: Lake, current: int | None = None) -> Callable[[int], bool]:
+    """Return a predicate over numbers of ingestions: their commits do not count.
+
+    They were never committed, and they are not the `current` ingestion, which is at work.
+    """
+    return lambda number: number != current and not is_committed(lake, number)
 
 
 def open_ingested(lake: Lake, area: str, stream: str) -> DeltaTable | None:
-    """A stream's table, of ``events`` or ``quarantine``, as ingestions have committed it; None where none has.
+    """Open a stream's table in ``events`` or ``quarantine`` as ingestions have committed it; None where none has.
 
-    By their numbers, not by the order of these: a writer that was asleep may have committed to a table what another has taken back
-    and followed by an ingestion of its own.
+    Commits count by the numbers of their ingestions, not by their order: a writer that slept may have committed an ingestion that
+    another process had taken back and followed by one of its own.
     """
     table = lake.table(area, stream).open()
     if table is None:
         return None
-    return lake.table(area, stream).before(table, "ingest", undone(lake))
+    return lake.table(area, stream).before(table, "ingest", uncommitted(lake))
 
 
 def open_events(lake: Lake, stream: str) -> DeltaTable | None:
-    """The stream's events, as `open_ingested`.
+    """Open a stream's events as ingestions have committed them; None where none has.
 
-    An ingestion that is under way, or was killed, may be taken back: its rows are beyond :func:`committed_seq`, and its columns and their
-    types are not the stream's yet. A lake that is :meth:`~latecomer.lake.lake.Lake.snapshot` it gives the one it opened first.
+    An ingestion that is under way, or was killed, may be taken back: its rows are beyond :func:`committed_seq`, and its columns and
+    their types do not belong to the stream yet. A :meth:`~latecomer.lake.lake.Lake.snapshot` returns the table that it opened first.
     """
     if lake.opened_events is None:
         return open_ingested(lake, "events", stream)
@@ -62,8 +65,8 @@ def open_events(lake: Lake, stream: str) -> DeltaTable | None:
     return lake.opened_events[stream]
 
 
-def kept_out(lake: Lake, stream: str, last: int) -> pa.Table | None:
-    """The stream's rows in quarantine, of committed ingestions up to number `last`; None where none ever was."""
+def read_quarantine(lake: Lake, stream: str, last: int) -> pa.Table | None:
+    """Read the stream's quarantined rows of committed ingestions up to number `last`; None where there never was one."""
     table = open_ingested(lake, "quarantine", stream)
     if table is None:
         return None
@@ -71,8 +74,8 @@ def kept_out(lake: Lake, stream: str, last: int) -> pa.Table | None:
         return table.to_pyarrow_dataset().to_table(filter=pc.field("ingest_id") <= last)
 
 
-def count_kept_out(lake: Lake, stream: str, last: int) -> int:
-    """How many rows `kept_out` has."""
+def count_quarantine(lake: Lake, stream: str, last: int) -> int:
+    """Count the rows that `read_quarantine` returns."""
     table = open_ingested(lake, "quarantine", stream)
     if table is None:
         return 0
@@ -81,13 +84,13 @@ def count_kept_out(lake: Lake, stream: str, last: int) -> int:
 
 
 def columns(lake: Lake, stream: str) -> pa.Schema:
-    """The stream's columns; none where no row of it was ingested."""
+    """Return the stream's columns; none where no row of it was ingested."""
     table = open_events(lake, stream)
     return pa.schema([]) if table is None else table.to_pyarrow_dataset().schema
 
 
 def streams(lake: Lake) -> list[str]:
-    """Streams of which a row was ingested, sorted."""
+    """Return the names of the streams of which a row was ingested, sorted."""
     return [stream for stream in lake.names("events") if open_events(lake, stream) is not None]
 
 
@@ -95,71 +98,80 @@ _SUMS, _LATEST = ("rows", "quarantined"), ("arrived_to", "event_to")
 
 
 def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
-    """What all ingestions, or those up to number `last`, counted of each stream.
+    """Return what ingestions counted of each stream: all of them, or those up to number `last`.
 
-    ``rows`` and ``quarantined``; ``arrived_to``, when the last row arrived, and ``event_to``, the latest event time, us, where rows say so
-    (earlier versions noted no ``event_to``).
+    Returns
+    -------
+    dict of stream to counts
+        ``rows`` and ``quarantined``; ``arrived_to``, the arrival time of the last row, and ``event_to``, the latest event time, both
+        in us. ``arrived_to`` is missing where rows have no arrival time, ``event_to`` where an earlier version ingested them.
     """
     committed = None if last is None else pc.field("number") <= last
     rows = lake.table("ingest", "committed").read(columns=["counts"], filter=committed)
-    found: dict[str, dict[str, int]] = {}
+    totals: dict[str, dict[str, int]] = {}
     for text in [] if rows is None else rows["counts"].to_pylist():
         for stream, counts in json.loads(text).items():
-            all_of_it = found.setdefault(stream, dict.fromkeys(_SUMS, 0))
+            total = totals.setdefault(stream, dict.fromkeys(_SUMS, 0))
             for key in _SUMS:
-                all_of_it[key] += counts.get(key, 0)
+                total[key] += counts.get(key, 0)
             for key in counts.keys() & set(_LATEST):
-                all_of_it[key] = max(counts[key], all_of_it.get(key, counts[key]))
-    return found
+                total[key] = max(counts[key], total.get(key, counts[key]))
+    return totals
 
 
 def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
-    """Rows and quarantined rows per stream, of all ingestions or those up to number `last`."""
-    return {stream: {key: each[key] for key in _SUMS} for stream, each in by_stream(lake, last).items()}
+    """Return ``rows`` and ``quarantined`` per stream, of all ingestions or of those up to number `last`."""
+    return {stream: {key: counts[key] for key in _SUMS} for stream, counts in by_stream(lake, last).items()}
 
 
 def last_arrivals(lake: Lake) -> dict[str, int]:
-    """When the last row of each stream arrived, us; without those whose rows say nothing of it."""
-    return _noted(lake, "arrived_to")
+    """Return the arrival time (us) of each stream's last row; without streams whose rows have none."""
+    return _latest(lake, "arrived_to")
 
 
 def last_events(lake: Lake) -> dict[str, int]:
-    """Latest event time of each stream, us; without those of which an earlier version noted none."""
-    return _noted(lake, "event_to")
+    """Return the latest event time (us) of each stream; without streams that an earlier version alone ingested."""
+    return _latest(lake, "event_to")
 
 
-def _noted(lake: Lake, key: str) -> dict[str, int]:
-    return {stream: each[key] for stream, each in by_stream(lake).items() if key in each}
+def _latest(lake: Lake, key: str) -> dict[str, int]:
+    return {stream: counts[key] for stream, counts in by_stream(lake).items() if key in counts}
 
 
 def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> int:
-    """Rows of these streams that ingestions put into quarantine: all, or those up to number `last`."""
+    """Sum the rows of these streams that ingestions counted as quarantined: all of them, or those up to number `last`."""
     totals = stream_totals(lake, last)
     return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
 
 
-def among_ingested(lake: Lake, what: str, asked: Iterable[str]) -> set[str]:
-    """Which of the ``digests`` of contents, or the ``looks`` of files (which earlier versions did not note), are those of files that were ingested."""
-    sought = pa.array(sorted(set(asked)), pa.string())
-    rows = lake.table("ingest", "committed").read_known((what,)) if len(sought) else None
-    if rows is None or what not in rows.column_names:
+def among_ingested(lake: Lake, column: str, candidates: Iterable[str]) -> set[str]:
+    """Return the candidates that are marks of ingested files.
+
+    Parameters
+    ----------
+    column
+        ``digests``, of the contents of files, or ``looks``, their stat fingerprints (which earlier versions did not keep).
+    """
+    sought = pa.array(sorted(set(candidates)), pa.string())
+    rows = lake.table("ingest", "committed").read_known((column,)) if len(sought) else None
+    if rows is None or column not in rows.column_names:
         return set()
-    noted = pc.list_flatten(rows[what])
-    return set(noted.filter(pc.is_in(noted, sought)).to_pylist())
+    marks = pc.list_flatten(rows[column])
+    return set(marks.filter(pc.is_in(marks, sought)).to_pylist())
 
 
 def streams_of(lake: Lake, places: Iterable[str]) -> dict[str, set[str]]:
-    """Into which streams files went that were ingested from these places."""
+    """Return the streams into which the files at these places were ingested."""
     rows = lake.table("ingest", "committed").read_known(("files", "counts"))
-    found: dict[str, set[str]] = {}
+    streams: dict[str, set[str]] = {}
     if rows is None:
-        return found
+        return streams
     files = rows["files"].combine_chunks()
-    noted, call = pc.list_flatten(files), pc.list_parent_indices(files)
-    mine = pc.is_in(noted, pa.array(sorted(set(places)), pa.string()))
-    noted, call = noted.filter(mine), call.filter(mine)
+    place, call = pc.list_flatten(files), pc.list_parent_indices(files)
+    sought = pc.is_in(place, pa.array(sorted(set(places)), pa.string()))
+    place, call = place.filter(sought), call.filter(sought)
     calls = pc.unique(call)
     counts = dict(zip(calls.to_pylist(), map(json.loads, rows["counts"].take(calls).to_pylist()), strict=True))
-    for place, number in zip(noted.to_pylist(), call.to_pylist(), strict=True):
-        found.setdefault(place, set()).update(counts[number])
-    return found
+    for name, number in zip(place.to_pylist(), call.to_pylist(), strict=True):
+        streams.setdefault(name, set()).update(counts[number])
+    return streams

@@ -68,7 +68,7 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
     if table is None or table.num_rows == 0:
         return None
     where = f"state of {query}"
-    row = state_json.Stored(table.to_pylist()[0], where)
+    row = state_json.StoredObject(table.to_pylist()[0], where)
     _check_format(row.get("format", 1), where)
     # absent where an earlier version wrote it
     signature = json.loads(row.get("asked") or "null")

@@ -1,10 +1,13 @@
 """One writer per table: a lease in the lake refuses a second writer and names the first.
 
-A lease is a Delta table of its own; each change of hands is one commit, and the commit protocol (put if absent of the
-next log entry, on a disk as on an object store) decides a race. The holder renews it from a thread; a holder that is dead
-is replaced: one whose process is gone, where that can be told (same boot of the same machine, same process namespace: names of
-hosts do not say, containers share them), else one that has not renewed it for `EXPIRY_S`, nor, as clocks differ, while it was
-watched. A holder that was only asleep asks before every commit (:meth:`Lease.confirm`) and finds that it is replaced.
+A lease is a Delta table of its own. Each change of the holder is one commit, and the commit protocol (put if absent of the next log
+entry, on a disk as on an object store) decides a race. The holder renews the lease from a thread. A dead holder is replaced:
+
+- on the same boot of the same machine and in the same process namespace, when its process is gone (host names do not tell, since
+  containers share them);
+- elsewhere, when it has not renewed the lease for `EXPIRY_S`, nor, as clocks differ, while it was watched for `WATCH_S`.
+
+A holder that only slept confirms the lease before every commit (:meth:`Lease.confirm`) and finds that it was replaced.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -27,8 +31,11 @@ from latecomer.lake.lake import Lake
 from latecomer.lake.maintenance import compact_and_vacuum
 
 RENEW_S = 15.0
+"""Seconds between two renewals."""
 EXPIRY_S = 60.0
+"""Seconds without a renewal after which a holder on another machine may be dead."""
 WATCH_S = 2 * RENEW_S + 5
+"""Seconds for which such a holder is watched before it is replaced."""
 _FREE = ""
 _SCHEMA = pa.schema(
     [
@@ -43,14 +50,12 @@ _SCHEMA = pa.schema(
 
 
 class Lease:
-    """Context manager: hold the lake for one purpose.
+    """A context manager that holds a lake for one purpose.
 
     Parameters
     ----------
-    lake
-        The lake.
     name
-        The purpose: ``ingest``, or ``run``, ``repair``, ``adapt`` with a query's name.
+        The purpose: ``ingest``, or ``run``, ``repair``, ``adapt`` or ``backfill`` with a query's name (``run-pairs``).
 
     Raises
     ------
@@ -66,10 +71,10 @@ class Lease:
         self._stop = threading.Event()
         self._renewer: threading.Thread | None = None
         self._acquired = 0.0
-        self._heard = (0.0, 0.0)
-        """Clocks when the lease was last known to be ours."""
+        self._confirmed_at = (0.0, 0.0)
+        """Clocks when the lease was last known to belong to this process."""
         self._taken_by: str | None = None
-        self._commits = 1  # the one before, which freed it
+        self._commits = 1  # counts the commit before, which freed the lease
         self._refused: Exception | None = None
 
     def __enter__(self) -> Lease:
@@ -78,8 +83,8 @@ class Lease:
         for _ in range(5):
             table = self._open()
             row = self._row(table)
-            if row is not None and self._is_ours(row):
-                break  # our commit had succeeded, only its answer was lost
+            if row is not None and self._is_own(row):
+                break  # the commit had succeeded, only its answer was lost
             if row is not None and row["holder"] != _FREE and not self._is_dead(row):
                 raise LeaseHeld(self._name, row["holder"], time.time() - row["acquired"])
             self._acquired = time.time()
@@ -92,7 +97,7 @@ class Lease:
                     raise self._refused
                 raise self._unwritable(self._refused)
             raise LeaseHeld(self._name, "another process that has just started", 0.0)
-        self._heard = _clocks()
+        self._confirmed_at = _clocks()
         self._renewer = threading.Thread(target=self._renew, name=f"lease-{self._name}", daemon=True)
         self._renewer.start()
         return self
@@ -103,24 +108,25 @@ class Lease:
         self._stop.set()
         if self._renewer is not None:
             self._renewer.join()
-        # what was to be done is done, or has failed for a reason of its own; a lease that stays ends with its holder
+        # The work is done, or has failed for a reason of its own; a lease that cannot be freed ends with its holder.
         with contextlib.suppress(LatecomerError, DeltaError, OSError):
-            table = self._look()
+            table = self._open_own()
             if table is not None and compact_and_vacuum([self._lake.table("lease", self._name)], self._commits):
-                table = self._look()
+                table = self._open_own()
             if table is not None:
                 self._commit(table, _FREE)
 
     def confirm(self) -> None:
-        """To be asked before a commit: is this process still the holder?
+        """Confirm before a commit that this process is still the holder.
 
         Raises
         ------
         LeaseLost
-            It was not heard from for so long that another process took its place.
+            This process did not renew the lease for so long that another one took it.
         """
-        if self._taken_by is None and max(b - a for a, b in zip(self._heard, _clocks(), strict=True)) > 2 * RENEW_S:
-            self._look()
+        passed_s = max(now - then for then, now in zip(self._confirmed_at, _clocks(), strict=True))
+        if self._taken_by is None and passed_s > 2 * RENEW_S:
+            self._open_own()
         if self._taken_by is not None:
             raise LeaseLost(self._name, self._taken_by)
 
@@ -128,23 +134,23 @@ class Lease:
         remedy = "choose a place that this user may write to"
         return InputError("--lake", self._lake.uri, f"cannot be written to ({reason})", remedy)
 
-    def _look(self) -> DeltaTable | None:
-        """Is the lease still ours? The table then."""
+    def _open_own(self) -> DeltaTable | None:
+        """Open the lease's table; None where the lease belongs to this process no longer, which is noted."""
         table = self._open()
         row = self._row(table)
-        if row is None or not self._is_ours(row):
+        if row is None or not self._is_own(row):
             self._taken_by = "nobody" if row is None else row["holder"] or "a process that has ended"
             return None
-        self._heard = _clocks()
+        self._confirmed_at = _clocks()
         return table
 
-    def _is_ours(self, row: dict) -> bool:
+    def _is_own(self, row: dict[str, Any]) -> bool:
         return bool(row["holder"] == _me() and row["acquired"] == self._acquired)
 
-    def _is_dead(self, row: dict) -> bool:
-        """Is the holder gone for good?"""
+    def _is_dead(self, row: dict[str, Any]) -> bool:
+        """Return whether the holder is gone for good."""
         if row.get("place") == _place():
-            # the same number may have been given to a new process: the start time tells
+            # a new process may have been given the same number: the start time tells
             return not psutil.pid_exists(row["pid"]) or abs(_started(row["pid"]) - row["started"]) >= 2.0
         if abs(time.time() - row["renewed"]) < EXPIRY_S:
             return False
@@ -156,7 +162,7 @@ class Lease:
         return self._table.open()
 
     @staticmethod
-    def _row(table: DeltaTable | None) -> dict | None:
+    def _row(table: DeltaTable | None) -> dict[str, Any] | None:
         if table is None:
             return None
         rows = table.to_pyarrow_table().to_pylist()
@@ -183,9 +189,9 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_S):
             try:
-                table = self._look()
+                table = self._open_own()
                 if table is not None and not self._commit(table, _me()):
-                    table = self._look()  # perhaps another process was first
+                    table = self._open_own()  # another process may have been first
             except (LatecomerError, DeltaError, OSError):
                 continue  # the store does not answer: again at the next turn
             if table is None:
@@ -197,7 +203,7 @@ def _me() -> str:
 
 
 def _place() -> str:
-    """Where process numbers mean the same: a boot of a machine and a process namespace; else the host's name."""
+    """Return the scope of process numbers: a boot of a machine and a process namespace; elsewhere the host's name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -206,9 +212,9 @@ def _place() -> str:
 
 
 def _started(pid: int) -> float:
-    """When the process started: ticks since boot, which no change of the clock moves; else seconds since 1970; 0 where it has ended.
+    """Return when a process started: ticks since boot, which no change of the clock moves, or elsewhere seconds since 1970.
 
-    One that has ended keeps its number until its parent takes notice.
+    0 for a process that has ended, also while it keeps its number because its parent has not collected it.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -222,5 +228,5 @@ def _started(pid: int) -> float:
 
 
 def _clocks() -> tuple[float, float]:
-    """Seconds by two clocks: one goes on while the machine sleeps, the other may be set."""
+    """Return seconds by two clocks: the first goes on while the machine sleeps, the second may be set by hand."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)), time.time()

@@ -20,7 +20,7 @@ import pyarrow.parquet
 
 from latecomer.core.gamma_batches import assign
 from latecomer.lake import delta, ingest_log, journal, row_keys
-from latecomer.lake.atomic_file import whole
+from latecomer.lake.atomic_file import atomic_file
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.specs.clauses import ENVELOPE, STORED
@@ -215,7 +215,7 @@ def quarantine(lake: Lake, streams: Sequence[str]) -> pa.Table:
     parts = []
     last = ingest_log.last_committed(lake)
     for stream in dict.fromkeys(streams):
-        rows = ingest_log.kept_out(lake, stream, last)
+        rows = ingest_log.read_quarantine(lake, stream, last)
         if rows is not None:
             parts.append(rows.add_column(0, "stream", pa.array([stream] * rows.num_rows, pa.string())))
     if not parts:
@@ -246,7 +246,7 @@ def write_file(rows: pa.Table, path: Path) -> None:
     rows = rows.cast(pa.schema([field.with_type(_utc(field.type)) for field in rows.schema]))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as part:
+        with atomic_file(path) as part:
             if path.suffix == ".parquet":
                 pa.parquet.write_table(rows, part)
             else:

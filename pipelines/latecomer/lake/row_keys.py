@@ -1,7 +1,7 @@
-"""Rows of tables told apart by columns of any type: a number per identity, or a hash.
+"""Identify rows of tables by key columns of any type: by a code per identity, or by a hash.
 
-Values are never converted: two 64-bit integers differ whatever stands beside them. A null equals a null and no value, NaN equals NaN
-and no null, as in the groups of Spark and SQL; zero has no sign.
+Values are never converted: two different 64-bit integers stay different. A null equals a null and no value, NaN equals NaN and no
+null, as in the groups of Spark and SQL; zero has no sign.
 """
 
 from __future__ import annotations
@@ -20,49 +20,55 @@ _NULL = np.uint64(0x9AE16A3B2F90404F)
 
 
 def codes(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[NDArray[np.int64]]:
-    """For each table of n rows int64[n]: the same number, of any table, where all `keys` are the same; from 0 without a gap."""
+    """Number the identities of the rows of all tables: equal `keys` have equal codes, from 0 without a gap.
+
+    Returns
+    -------
+    list of int64[n]
+        The codes of the n rows of each table.
+    """
     sizes = [table.num_rows for table in tables]
     rows = pa.concat_tables([table.select(list(keys)) for table in tables], promote_options="default")
-    columns = [_coded(rows[name]) for name in keys]
-    found = np.zeros(rows.num_rows, np.int64)
+    columns = [_column_codes(rows[name]) for name in keys]
+    code = np.zeros(rows.num_rows, np.int64)
     if rows.num_rows:
         order = sort_order(*columns)
         starts = run_bounds(*(column[order] for column in columns))
-        found[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    return list(np.split(found, np.cumsum(sizes)[:-1]))
+        code[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    return list(np.split(code, np.cumsum(sizes)[:-1]))
 
 
 def last_of_each(rows: pa.Table, keys: Sequence[str]) -> NDArray[np.bool_]:
-    """For sorted rows bool[n]: True where the next row is not the same in all `keys`."""
-    found = np.zeros(rows.num_rows, np.bool_)
-    found[run_bounds(*(_coded(rows[name]) for name in keys))[1:] - 1] = True
-    return found
+    """Mark the last row of each identity among sorted rows, bool[n]."""
+    is_last = np.zeros(rows.num_rows, np.bool_)
+    is_last[run_bounds(*(_column_codes(rows[name]) for name in keys))[1:] - 1] = True
+    return is_last
 
 
-def _coded(column: pa.ChunkedArray) -> NDArray[np.int64]:
+def _column_codes(column: pa.ChunkedArray) -> NDArray[np.int64]:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     if pa.types.is_integer(column.type) and not column.null_count:
         return column.to_numpy().astype(np.int64)
-    coded = _unsigned_zero(column).dictionary_encode().unify_dictionaries()
-    places = [chunk.indices.fill_null(-1).to_numpy().astype(np.int64) for chunk in coded.chunks]
-    return np.concatenate([np.empty(0, np.int64), *places])
+    encoded = _unsigned_zero(column).dictionary_encode().unify_dictionaries()
+    indices = [chunk.indices.fill_null(-1).to_numpy().astype(np.int64) for chunk in encoded.chunks]
+    return np.concatenate([np.empty(0, np.int64), *indices])
 
 
 def hashes(batch: pa.RecordBatch, keys: Sequence[str]) -> NDArray[np.uint64]:
-    """A 64-bit hash of all `keys` of each row, uint64[n]: the same in any batch of any table where the values are the same."""
-    found = np.zeros(batch.num_rows, np.uint64)
+    """Hash all `keys` of each row to 64 bits, uint64[n]; equal values have equal hashes in any batch of any table."""
+    row_hash = np.zeros(batch.num_rows, np.uint64)
     for name in keys:
         column = batch.column(name)
-        own = hash_values(_hashable(column))
-        if column.null_count:  # a null is none of the values that happen to hash to what it is given
-            own[~validity(column)] = _NULL
-        found = hash_longs((found * GOLDEN_RATIO + own).view(np.int64))
-    return found
+        column_hash = hash_values(_hashable(column))
+        if column.null_count:  # a null must not hash as the value that fills its place
+            column_hash[~validity(column)] = _NULL
+        row_hash = hash_longs((row_hash * GOLDEN_RATIO + column_hash).view(np.int64))
+    return row_hash
 
 
 def _hashable(column: pa.Array) -> pa.Array:
-    """The column as one of integers, times or text; equal where values are."""
+    """Convert a column to integers, times or text that are equal where its values are."""
     kind = column.type
     if pa.types.is_floating(kind):
         values = np.array(_unsigned_zero(column).cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False))

@@ -1,4 +1,7 @@
-"""JSON documents of the lake (a query's state, its plans, what `adapt` learnt): a key that is not there says who wrote them."""
+"""Read the JSON documents of the lake: a query's state, its plans, the parameters of `adapt`.
+
+A key that is missing means that another version of the program wrote the document.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from typing import Any
 from latecomer.core.state import OtherVersion
 
 
-class Stored(dict[str, Any]):
-    """An object of a stored document, which `where` names in messages; a key that is asked for and not there raises `OtherVersion`."""
+class StoredObject(dict[str, Any]):
+    """A JSON object of a stored document; reading a key that it lacks raises `OtherVersion`.
+
+    `where` names the document in messages.
+    """
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
         super().__init__(values)
@@ -20,5 +26,5 @@ class Stored(dict[str, Any]):
 
 
 def loads(text: str, where: str) -> Any:
-    """A document, every object of which is a `Stored`."""
-    return json.loads(text, object_hook=lambda values: Stored(values, where))
+    """Parse a document; each of its objects is a `StoredObject`."""
+    return json.loads(text, object_hook=lambda values: StoredObject(values, where))

@@ -1,4 +1,4 @@
-"""The columns of a lake's streams, by kind, without a JVM: so that a query's mistakes are found before one is started."""
+"""Check a query against the columns of a lake's streams without a JVM, so that a mistake is found before one is started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check(lake: Lake, spec: Spec) -> None:
     Raises
     ------
     SpecError
-        A stream or column that is not there, or unlike things that are compared or computed with.
+        A stream or column does not exist, or values of unlike types are compared or computed with.
     """
     kinds = {}
     for _, stream in spec.streams:
@@ -28,8 +28,8 @@ def check(lake: Lake, spec: Spec) -> None:
 
 
 def unknown(lake: Lake, spec: Spec, stream: str) -> SpecError:
-    """The error of a stream that is not in the lake."""
-    alias = next(alias for alias, each in spec.streams if each == stream)
+    """Return the error of a stream that is not in the lake."""
+    alias = next(alias for alias, name in spec.streams if name == stream)
     known = ingest_log.streams(lake)
     remedy = f"ingest some first; {did_you_mean(stream, known)}" if known else "ingest some first"
     return spec.fail(
@@ -38,7 +38,7 @@ def unknown(lake: Lake, spec: Spec, stream: str) -> SpecError:
 
 
 def _kind(column: pa.DataType) -> str:
-    """As :func:`latecomer.spark.engine.query_columns.kind_of` has it for Spark's type of the same column."""
+    """Return the kind of a column's type, as :func:`latecomer.spark.engine.query_columns.kind_of` does for Spark's types."""
     types = pa.types
     if types.is_integer(column) or types.is_floating(column) or types.is_decimal(column):
         return "number"

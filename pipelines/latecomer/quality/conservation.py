@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import journal, result_views
-from latecomer.lake.ingest_log import count_kept_out, last_committed, quarantined
+from latecomer.lake.ingest_log import count_quarantine, last_committed, quarantined
 from latecomer.lake.lake import Lake
 from latecomer.ledger.open_periods import open_ledger
 from latecomer.specs.join import JoinSpec
@@ -104,7 +104,7 @@ def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
 def _kept_out(lake: Lake, streams: set[str]) -> dict[str, int]:
     """Rows that ingestions counted as quarantined, and those that are; an ingestion at work does not count."""
     last = last_committed(lake)
-    kept = sum(count_kept_out(lake, stream, last) for stream in streams)
+    kept = sum(count_quarantine(lake, stream, last) for stream in streams)
     return {"left": quarantined(lake, streams, last), "right": kept}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from latecomer.core.time import FOREVER
-from latecomer.lake.atomic_file import whole
+from latecomer.lake.atomic_file import atomic_file
 from latecomer.quality import messages, promise
 from latecomer.specs.spec import Spec
 
@@ -113,7 +113,7 @@ def _index(folder: Path) -> None:
 
 def _write(page: Path, text: str) -> None:
     """Somebody may be reading it, and another check may list it."""
-    with whole(page) as part:
+    with atomic_file(page) as part:
         part.write_text(text, encoding="utf-8")
 
 
