@@ -74,9 +74,9 @@ def test_every_micro_batch_is_looked_at_once_and_all_but_the_first_beside_others
 def test_no_more_than_two_are_looked_at_before_their_turn(filled, looks, monkeypatch):
     decided, process = [], WindowedStage.process
 
-    def processing(stage, batch, state, looked):
+    def processing(stage, batch, *given):
         decided.append((batch.number, max(seq for what, _, seq in looks if what == "scan") // 30))
-        return process(stage, batch, state, looked)
+        return process(stage, batch, *given)
 
     monkeypatch.setattr(WindowedStage, "process", processing)
     run(filled("lake"), parse_query(QUERY), rows_per_batch=30, flush=True)
@@ -147,14 +147,14 @@ def test_what_was_not_begun_is_not_begun_after_an_error(filled, looks, monkeypat
             assert noticed.wait(60)
         return begun(stage, batch, state)
 
-    def fails(stage, batch, state, looked):
+    def fails(stage, batch, *given):
         assert going_on.wait(60)
         raise OSError("the store was away")
 
     close = Prefetcher.close
 
     def closing(ahead):
-        if ahead._waiting:
+        if ahead._pending:
             threading.Timer(1, noticed.set).start()  # once it waits
         close(ahead)
 
@@ -207,7 +207,7 @@ def test_an_error_is_the_one_of_its_turn_and_what_came_before_counts(filled, mon
 
 
 def test_nothing_is_looked_at_ahead_that_spark_plans_otherwise(lake, monkeypatch):
-    monkeypatch.setattr(runs, "effective", lambda *_: None)
+    monkeypatch.setattr(runs.adapted_parameters, "effective", lambda *_: None)
     many = 10 * 50_000
     plans = runs._Plans(lake, parse_query(QUERY), 2 * many + 100, many, True)
     assert plans.after(Batch(0, 0, many)) == Batch(1, many, 2 * many, False, None)
