@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from latecomer.core.join.retention_policies import CalibratedRetention, QJoinRetention, RetentionParameters
+from latecomer.core.join.retention_policies import CalibratedRetention, QJoinRetention
 from latecomer.specs import aggregate as aggregates
 from latecomer.specs import join as joins
 from latecomer.specs import topk as topks
 from latecomer.specs.loading import parse_query
-from latecomer.strategies.join import retention_policy
+from latecomer.strategies.join import retention_parameters, retention_policy
 from latecomer.strategies.windows import slack_policies
 
 WINDOWED = {
@@ -38,5 +38,5 @@ def test_windowed_strategies_adapt_that_observe(kind: str, name: str) -> None:
 def test_joins_adapt_whose_policy_can_be_learnt(name: str, recall: float) -> None:
     text = f"name: q\nkind: join\nstreams: {{l: a, r: b}}\nwindow: 1 s\nquality: {{recall: {recall}, period: 1 s}}"
     spec = parse_query(f"{text}\nstrategy: {strategy_of(name)}\n")
-    policy = retention_policy(RetentionParameters.of(spec), None, None)
+    policy = retention_policy(retention_parameters(spec), None, None)
     assert isinstance(policy, (CalibratedRetention, QJoinRetention)) == spec.adapts

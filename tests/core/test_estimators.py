@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from latecomer.core.join.k_slack import least_slack
 from latecomer.core.join.recall_estimators import (
     ESTIMATORS,
     FINE_STEPS,
     PaperRecall,
     SeparableRecall,
-    aq_k_slack,
     choose_retention,
     delay_aware,
-    interval_loss,
     interval_target,
     knob_steps,
     paper,
 )
-from latecomer.core.join.retention_policies import QJoinRetention
+from latecomer.core.join.retention_policies import QJoinRetention, interval_loss
 from latecomer.core.join.statistics import (
     UNCENSORED,
     IntervalStats,
@@ -185,10 +184,10 @@ def unseen_of_late(results: int, periods: int, delay: int = 400) -> tuple[float,
     A hundred punctual tuples have a result per 100 buckets; ten late ones `results` in the 100 buckets below bucket 300.
     """
     found = []
-    for believed in (False, True):
+    for model_alone in (False, True):
         tail = TailEstimator(100 * G, G, SECOND, SECOND, 0.0)
-        if believed:
-            tail._error = lambda x, near: 1.0  # type: ignore[method-assign]
+        if model_alone:
+            tail._density_ratio = lambda x, near: 1.0  # type: ignore[method-assign]
         late = side({0: (100, 0, 0), 400: (9, 0, 0), delay: (9 if delay == 400 else 1, 0, 0)}, {})
         held = side({}, {-50: (100, 0), 250: (results, 0)}, censored_from=300)
         for interval in range(periods):
@@ -419,15 +418,15 @@ def test_no_evidence_is_said() -> None:
     assert paper(nothing, SECOND, G, SECOND, G) is None
     assert delay_aware(nothing, SECOND, G, SECOND) is None
     assert empirical([nothing], SECOND, G, 0.01) is None
-    assert aq_k_slack([nothing], G, 0.9) is None
+    assert least_slack([nothing], G, 0.9) is None
 
 
-def test_aq_k_slack_is_least() -> None:
+def test_the_adaptive_slack_is_the_least_that_reaches_the_target() -> None:
     s = IntervalStats(0, side({0: (80, 0, 0), 9: (10, 0, 0)}, {}), side({0: (5, 0, 0), 50: (5, 0, 0)}, {}))
-    assert aq_k_slack([s], G, 0.85) == G
-    assert aq_k_slack([s], G, 0.86) == 10 * G
-    assert aq_k_slack([s], G, 0.96) == 51 * G
-    assert aq_k_slack([s], G, 1.0) == 51 * G
+    assert least_slack([s], G, 0.85) == G
+    assert least_slack([s], G, 0.86) == 10 * G
+    assert least_slack([s], G, 0.96) == 51 * G
+    assert least_slack([s], G, 1.0) == 51 * G
 
 
 @pytest.mark.parametrize("interval_s", [1, 4, 7, 11, 25, 31, 60])

@@ -16,11 +16,9 @@ from latecomer.core.join.statistics import (
     delay_bucket,
     empty_side,
     exact_below,
-    from_dict,
     merge,
     recall_curve,
     required_bucket,
-    to_dict,
 )
 from latecomer.core.join.tail_estimator import _exposure
 
@@ -55,7 +53,7 @@ def nothing(interval: int) -> IntervalStats:
 
 
 def same(a: IntervalStats, b: IntervalStats) -> bool:
-    return to_dict(a) == to_dict(b)
+    return a.to_dict() == b.to_dict()
 
 
 @settings(max_examples=60, deadline=None)
@@ -69,7 +67,7 @@ def test_merge_is_a_commutative_monoid(a: IntervalStats, b: IntervalStats, c: In
 @settings(max_examples=60, deadline=None)
 @given(intervals)
 def test_json_round_trip_is_exact(a: IntervalStats) -> None:
-    back = from_dict(json.loads(json.dumps(to_dict(a))))
+    back = IntervalStats.from_dict(json.loads(json.dumps(a.to_dict())))
     assert same(back, a)
     assert all(v.dtype == np.int64 for v in vars(back.left).values() if isinstance(v, np.ndarray))
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from latecomer.bench.join_simulator import Input, band_pairs, qjoin, reordered, stream_times, waits
 from latecomer.core.gamma_batches import assign, gamma_batches
-from latecomer.core.join import statistics
-from latecomer.core.join.control import Held, IntervalSummary, JoinControl, held_bucket_us
+from latecomer.core.join.control import HeldRows, IntervalSummary, JoinControl, held_bucket_us
 from latecomer.core.join.k_slack import ArrivalClock, slack_watermark
 from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.join.statistics import SAMPLE_FRACTION
@@ -69,11 +68,11 @@ def test_state_survives_json():
     data = as_input(table)
     whole = control("calibrated")
     qjoin(data, whole)
-    again = JoinControl(
-        retention_policy(settings("calibrated"), json.loads(json.dumps(whole.to_dict()))["policy"], None),
+    state = json.loads(json.dumps(whole.to_dict()))
+    again = JoinControl.from_dict(
+        state, retention_policy(settings("calibrated"), state["policy"], None),
         window_us=W, interval_us=L, granularity_us=G, period_us=P,
     )  # fmt: skip
-    again.restore(json.loads(json.dumps(whole.to_dict())))
     assert json.dumps(again.to_dict(), sort_keys=True) == json.dumps(whole.to_dict(), sort_keys=True)
 
 
@@ -85,8 +84,8 @@ def test_rows_held_are_never_more_than_came():
     most = max(account.held_max for account in whole.accounts.values())
     assert 0 < most <= sum(whole.arrivals) and whole._sample_rows() > 0
     whole.retention, whole.base = [FOREVER, FOREVER], [NEVER, NEVER]
-    whole.held = [Held(10, np.array([0]), np.array([rows])) for rows in whole.arrivals]
-    now = whole.account(whole._period(whole.interval), now=True)
+    whole.held = [HeldRows(10, np.array([0]), np.array([rows])) for rows in whole.arrivals]
+    now = whole.account(whole._period_of(whole.interval), as_of_now=True)
     assert now.held_max == sum(whole.arrivals)
 
 
@@ -114,13 +113,13 @@ def test_the_sample_is_held_for_the_delay_range_and_no_longer():
     held = [own.account(period).held_area / P for period in own.closed_periods()]
     sampled = SAMPLE_FRACTION * 1_000 * late_us / length
     assert held[-1] == pytest.approx(held[len(held) // 2], rel=0.01), "held for ever"
-    buffers = sum(each.total() for each in own.held)
+    buffers = sum(held_rows.count for held_rows in own.held)
     assert sampled * 0.9 <= held[-1] - buffers <= sampled * 1.1
 
 
 def test_rows_held_are_counted_as_they_come_and_go():
     rng = np.random.default_rng(4)
-    held, left = Held(10), {}
+    held, left = HeldRows(10), {}
     for _ in range(200):
         buckets = np.unique(rng.integers(-30, 60, rng.integers(0, 6)))
         rows = rng.integers(1, 9, len(buckets))
@@ -131,7 +130,7 @@ def test_rows_held_are_counted_as_they_come_and_go():
         held.expire(horizon)
         left = {bucket: count for bucket, count in left.items() if bucket * 10 + 9 > horizon}
         assert dict(zip(held.buckets.tolist(), held.rows.tolist(), strict=True)) == left
-        assert held.total() == sum(left.values())
+        assert held.count == sum(left.values())
 
 
 @pytest.mark.parametrize("delays", [False, True])
@@ -148,7 +147,7 @@ def test_statistics_are_sums_over_cells_in_any_order(delays):
         again = IntervalSummary(7, 0, tuple(arrived), tuple(arrived), cells[rng.permutation(len(cells))]).stats(
             censored
         )
-        assert statistics.to_dict(seen) == statistics.to_dict(again)
+        assert seen.to_dict() == again.to_dict()
         for side, own in enumerate((seen.left, seen.right)):
             pairs, sampled, met = (
                 {},

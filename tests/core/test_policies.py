@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from latecomer.core.join.control import IntervalSummary, JoinControl
+from latecomer.core.join.k_slack import KSlackRetention
 from latecomer.core.join.recall_estimators import SeparableRecall
 from latecomer.core.join.retention_policies import (
     CalibratedRetention,
     ConstantRetention,
-    KSlackRetention,
     QJoinRetention,
     RetentionParameters,
     UnlimitedRetention,
 )
-from latecomer.core.join.statistics import SAMPLE_FRACTION, IntervalStats, from_dict, to_dict
+from latecomer.core.join.statistics import SAMPLE_FRACTION, IntervalStats
 from latecomer.core.time import FOREVER
-from latecomer.strategies.join import adapted_parameters, retention_policy
+from latecomer.strategies.join import adapted_parameters, retention_parameters, retention_policy
 
 from tests.support.evidence import empirical
 from tests.support.join_sim import make_case, simulate
@@ -87,14 +87,13 @@ def test_parameters_of_a_spec() -> None:
     strategy = SimpleNamespace(
         name="qjoin",
         estimator="paper",
-        confidence=0.9,
         adapt_every_us=1,
         granularity_us=2,
         basic_window_us=3,
         slack_us=4,
     )
-    spec = SimpleNamespace(strategy=strategy, target=0.8, window_us=5, period_us=6)
-    assert RetentionParameters.of(spec) == RetentionParameters("qjoin", "paper", 0.8, 0.9, 5, 6, 1, 2, 3, 4)
+    spec = SimpleNamespace(strategy=strategy, target=0.8, confidence=0.9, window_us=5, period_us=6)
+    assert retention_parameters(spec) == RetentionParameters("qjoin", "paper", 0.8, 0.9, 5, 6, 1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ def test_state_through_json_after_every_interval_changes_nothing(settings: Reten
         killed = retention_policy(settings, through_json(killed.to_dict()), None)
         assert killed.choose(stats.interval) == straight.choose(stats.interval)
         straight.observe(stats)
-        killed.observe(from_dict(through_json(to_dict(stats))))
+        killed.observe(IntervalStats.from_dict(through_json(stats.to_dict())))
     assert through_json(killed.to_dict()) == through_json(straight.to_dict())
 
 
@@ -281,13 +280,15 @@ def test_a_recall_of_one_keeps_everything_where_a_recall_is_what_decides():
 
 
 def test_what_is_held_for_good_is_one_count():
-    control = JoinControl(UnlimitedRetention(), window_us=SECOND, interval_us=SECOND, granularity_us=G, period_us=P)
+    spans = {"window_us": SECOND, "interval_us": SECOND, "granularity_us": G, "period_us": P}
+    control = JoinControl(UnlimitedRetention(), **spans)
     for j in range(2_000):
         if j % 500 == 250:
-            control.restore(json.loads(json.dumps(control.to_dict())))
+            state = json.loads(json.dumps(control.to_dict()))
+            control = JoinControl.from_dict(state, UnlimitedRetention.from_dict(state["policy"]), **spans)
         rows = np.array([j * 10]), np.array([3])
         delays = np.array([0]), np.array([3])
         control.step([IntervalSummary(j, j * SECOND, (rows, rows), (delays, delays), np.empty((0, 6), np.int64))])
-    assert [each.total() for each in control.held] == [6_000, 6_000]
+    assert [held.count for held in control.held] == [6_000, 6_000]
     assert control.account(control.closed_periods()[-1]).held_max == 2 * 3 * 1_990
     assert len(json.dumps(control.to_dict()["held"])) < 100

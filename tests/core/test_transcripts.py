@@ -25,7 +25,6 @@ from latecomer.core.arrays.xxhash import hash_values
 from latecomer.core.gamma_batches import assign, gamma_batches
 from latecomer.core.join import k_slack
 from latecomer.core.join.control import JoinControl
-from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.theta_join.edges import Comparison
 from latecomer.core.theta_join.window_task import Operand, WindowJoin
 from latecomer.core.time import FOREVER, NEVER, running_max
@@ -41,7 +40,7 @@ from latecomer.reference import windows as reference_windows
 from latecomer.reference.expressions import evaluate
 from latecomer.specs import expressions as ex
 from latecomer.specs.loading import parse_query
-from latecomer.strategies.join import retention_policy
+from latecomer.strategies.join import retention_parameters, retention_policy
 
 from tests.support import transcripts
 from tests.support.transcripts import SECOND, Event, Played, Row
@@ -92,7 +91,7 @@ def join_by_reference(spec: Any, events: list[Event]) -> Played:
     sides = {left: 2} if left == right else {left: 0, right: 1}
     arrivals = [reference_join.Arrival(e.seq, sides[e.stream], e.ts, e.payload) for e in events if e.stream in sides]
     agree = lambda x, y: match(x.row, y.row)  # noqa: E731
-    settings = RetentionParameters.of(spec)
+    settings = retention_parameters(spec)
     if spec.strategy.name.endswith("slack"):
         slack = spec.strategy.slack_us
         on_time = reference_join.k_slack(arrivals, spec.window_us, slack, agree)
@@ -131,7 +130,7 @@ def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
     if spec.strategy.name.endswith("slack"):
         produced, late = slack_by_core(spec, data, len(events), ends, named)
     else:
-        settings = RetentionParameters.of(spec)
+        settings = retention_parameters(spec)
         control = JoinControl(
             retention_policy(settings, None, None), window_us=window, interval_us=settings.interval_us,
             granularity_us=settings.granularity_us, period_us=spec.period_us,

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.jobs.status import render, status
 from latecomer.lake import journal, result_views
 from latecomer.lake.errors import InputError
@@ -20,7 +19,7 @@ from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import parse_query
-from latecomer.strategies.join import retention_policy
+from latecomer.strategies.join import retention_parameters, retention_policy
 
 from tests.support import events
 from tests.support.lakes import exported, load, whole_and_cut
@@ -49,7 +48,7 @@ def matches(left, right):
 
 def expected(table, spec):
     arrivals = events.arrivals(table, *(stream for _, stream in spec.streams))
-    settings = RetentionParameters.of(spec)
+    settings = retention_parameters(spec)
     answer = qjoin(
         arrivals,
         window=spec.window_us,

@@ -37,8 +37,9 @@ from latecomer.bench import join_simulator, plots
 from latecomer.bench.goals import Goal, Goals
 from latecomer.bench.join_simulator import band_pairs, waits
 from latecomer.core.arrays.composite_keys import pack_columns, unpack_columns
+from latecomer.core.arrays.sparse_counts import SparseCounts
 from latecomer.core.join import k_slack
-from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
+from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl, held_bucket_us
 from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.join.statistics import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.time import NEVER, running_max, stream_time
@@ -208,7 +209,7 @@ def _count(number: Int64, bucket: Int64) -> Int64:
     return np.stack([*unpack_columns(code, least, widths), counts], axis=1)
 
 
-def _part(counted: Int64, number: int) -> Sparse:
+def _part(counted: Int64, number: int) -> SparseCounts:
     low, high = np.searchsorted(counted[:, 0], [number, number + 1])
     return counted[low:high, 1], counted[low:high, 2]
 

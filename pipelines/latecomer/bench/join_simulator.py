@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts
 from latecomer.core.join.control import (
     CANDIDATES,
     DELAY,
@@ -26,10 +27,8 @@ from latecomer.core.join.control import (
     Horizons,
     IntervalSummary,
     JoinControl,
-    Sparse,
     held_bucket_us,
 )
-from latecomer.core.join.k_slack import Int64
 from latecomer.core.join.statistics import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.time import NEVER, running_max, stream_time
 
@@ -47,9 +46,9 @@ class Input:
         arrays, and no row is paired with itself.
     """
 
-    seq: tuple[Int64, Int64]
-    ts: tuple[Int64, Int64]
-    pairs: Int64
+    seq: tuple[Int64Array, Int64Array]
+    ts: tuple[Int64Array, Int64Array]
+    pairs: Int64Array
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,16 @@ class Output:
     """
 
     produced: NDArray[np.bool_]
-    stream_time: Int64
-    required: Int64
+    stream_time: Int64Array
+    required: Int64Array
     earlier_side: NDArray[np.int8]
     late: tuple[NDArray[np.bool_], NDArray[np.bool_]]
     horizons: Horizons
 
 
-def band_pairs(left_ts: Int64, right_ts: Int64, window_us: int, left_key: Int64, right_key: Int64) -> Int64:
+def band_pairs(
+    left_ts: Int64Array, right_ts: Int64Array, window_us: int, left_key: Int64Array, right_key: Int64Array
+) -> Int64Array:
     """Find all pairs with equal keys and event times at most `window_us` apart.
 
     Parameters
@@ -118,7 +119,7 @@ def band_pairs(left_ts: Int64, right_ts: Int64, window_us: int, left_key: Int64,
     return np.stack([left, order[np.repeat(first, count) + offset]], axis=1)
 
 
-def stream_times(data: Input) -> tuple[tuple[Int64, Int64], tuple[Int64, Int64]]:
+def stream_times(data: Input) -> tuple[tuple[Int64Array, Int64Array], tuple[Int64Array, Int64Array]]:
     """Return, per side, stream time at each arrival and its delay on its own stream.
 
     Both are int64[n] us; stream time is ``NEVER`` until every stream has been seen.
@@ -189,13 +190,13 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
 def summaries(
     data: Input,
     control: JoinControl,
-    now: tuple[Int64, Int64],
-    delay: tuple[Int64, Int64],
+    now: tuple[Int64Array, Int64Array],
+    delay: tuple[Int64Array, Int64Array],
     rows: list[NDArray[np.bool_]],
     pairs: NDArray[np.bool_],
-    later_t: Int64,
+    later_t: Int64Array,
     side: NDArray[np.int8],
-    required: Int64,
+    required: Int64Array,
 ) -> list[IntervalSummary]:
     """Summarise the rows and pairs of a micro-batch per adaptation interval, as the Spark stage does with group-bys.
 
@@ -239,7 +240,9 @@ def summaries(
     return intervals
 
 
-def reordered(ts: Int64, watermark_us: Int64, early: Int64, late: Int64) -> tuple[NDArray[np.bool_], Int64]:
+def reordered(
+    ts: Int64Array, watermark_us: Int64Array, early: Int64Array, late: Int64Array
+) -> tuple[NDArray[np.bool_], Int64Array]:
     """Compute which pairs a reorder buffer followed by an ordered join produces, and when (the K-slack family).
 
     Parameters
@@ -269,7 +272,7 @@ def reordered(ts: Int64, watermark_us: Int64, early: Int64, late: Int64) -> tupl
     return np.where(one_behind, seen, ~behind[early]), output
 
 
-def waits(now: Int64, output: Int64, late: Int64) -> Int64:
+def waits(now: Int64Array, output: Int64Array, late: Int64Array) -> Int64Array:
     """Return the latency of each pair: stream time at its output minus at the arrival of its later tuple.
 
     Parameters
@@ -292,7 +295,7 @@ def waits(now: Int64, output: Int64, late: Int64) -> Int64:
     return np.append(clock, clock[-1])[output] - clock[late]
 
 
-def _count(buckets: Int64) -> Sparse:
+def _count(buckets: Int64Array) -> SparseCounts:
     values, counts = np.unique(buckets, return_counts=True)
     return values.astype(np.int64), counts.astype(np.int64)
 

@@ -1,11 +1,13 @@
-"""When registered late rows become a repair batch: the Gamma rule of HPM, for every query kind.
+"""The Gamma rule of HPM for every query kind: when registered late rows become a repair batch.
 
-Late rows are taken in arrival order; the batch that is being gathered closes at the first row that makes the span of
-its event times exceed Gamma, that row included. So the batches are a function of the
-arrival order alone, however often repair is called. What is still open at the end is closed by a flush, at its last row.
+Late rows are taken in arrival order. The gathered batch closes at the first row that makes the span of its event times
+exceed Gamma, and contains that row. So the batches are a function of the arrival order alone, however often `repair`
+runs. A flush closes the last batch at its last row.
 
-Yang, Xu, Lv and Li, "distributed aggregate queries over out-of-order streams based on a hybrid processing
-model", Guangxi Sciences 26(4), 2019.
+References
+----------
+Yang, Xu, Lv and Li, "distributed aggregate queries over out-of-order streams based on a hybrid processing model",
+Guangxi Sciences 26(4), 2019.
 """
 
 from __future__ import annotations
@@ -15,24 +17,24 @@ from numba import njit
 from numpy.typing import NDArray
 
 MOST_SPANS = 32
-"""Ranges of event time that are read apart: each is a condition on files and rows."""
+"""The most ranges of event time that are read apart: each is one condition on files and rows."""
 
 
 @njit(cache=True)
 def gamma_batches(event_time_us: NDArray[np.int64], gamma_us: int) -> NDArray[np.int64]:
-    """Places (indices into the input, in arrival order) at which a batch closes.
+    """Find the rows at which a batch closes.
 
     Parameters
     ----------
     event_time_us
         int64[n], event times of pending late rows in arrival order, from the first row after the last closed batch.
     gamma_us
-        Gamma; a batch closes when ``max - min > gamma_us``.
+        Gamma in microseconds; a batch closes where ``max - min > gamma_us``.
 
     Returns
     -------
     int64[m]
-        Increasing; rows after the last are pending.
+        Increasing indices into the input; rows after the last are pending.
     """
     closes = np.empty(len(event_time_us), np.int64)
     count = 0
@@ -55,12 +57,14 @@ def gamma_batches(event_time_us: NDArray[np.int64], gamma_us: int) -> NDArray[np
 
 
 def spans(low: NDArray[np.int64], high: NDArray[np.int64], most: int = MOST_SPANS) -> list[tuple[int, int]]:
-    """What closed ranges cover together: disjoint ranges, ascending; at most so many, the closest of them made one.
+    """Cover closed ranges with at most `most` disjoint ones, ascending; the narrowest gaps are covered too.
 
     Parameters
     ----------
     low, high
         int64[n], ``low <= high``, in any order.
+    most
+        The greatest number of ranges returned, at least 1.
     """
     if not len(low):
         return []
@@ -75,7 +79,15 @@ def spans(low: NDArray[np.int64], high: NDArray[np.int64], most: int = MOST_SPAN
 
 
 def assign(seq: NDArray[np.int64], closes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Closing arrival of the batch each late row belongs to, -1 while it is pending. int64[n]."""
+    """Assign each late row to a batch, named by the arrival that closes it: int64[n], -1 while the batch is open.
+
+    Parameters
+    ----------
+    seq
+        int64[n], arrival numbers of late rows.
+    closes
+        int64[m], increasing arrival numbers at which batches closed.
+    """
     if len(closes) == 0:
         return np.full(len(seq), -1, np.int64)
     place = np.searchsorted(closes, seq)

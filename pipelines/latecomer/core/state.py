@@ -1,22 +1,30 @@
-"""Stored state that another version of the program wrote, and this one does not read."""
+"""The protocol of stored state, and the error for a state that another version of the program wrote.
+
+Every object with state has ``to_dict()``, which returns a JSON document, and a class method ``from_dict(document,
+...)``, which continues from it exactly. A class names the keys of its document in a ``TypedDict``; where the class of
+a document is not known, it is a `StateDocument`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
+
+StateDocument: TypeAlias = Mapping[str, object]
+"""A stored state as JSON has it: keys with numbers, texts, nulls, lists and further documents."""
 
 REMEDY = "run the query again from the start under another name, or use the version that wrote it"
 
 
 class OtherVersion(ValueError):
-    """What was stored cannot be read by this version. ``str`` is one line; the command returns `exit_code`.
+    """A stored document that this version cannot read. ``str`` is one line; the command returns `exit_code`.
 
     Parameters
     ----------
     where
-        What was stored.
+        The name of the document.
     problem
-        How it differs from what this version writes.
+        The difference from what this version writes.
     """
 
     exit_code = 2
@@ -29,13 +37,13 @@ class OtherVersion(ValueError):
         return f"{self.where}: {self.problem}, so another version of the program wrote it; {REMEDY}"
 
 
-def check_version(where: str, state: Mapping[str, Any], *known: int) -> None:
+def check_version(where: str, state: StateDocument, *known: int) -> None:
     """Refuse a state whose ``version`` is none of the `known` ones.
 
     Raises
     ------
     OtherVersion
-        With both versions.
+        With the version of the state and the `known` ones.
     """
     if state["version"] not in known:
         raise OtherVersion(

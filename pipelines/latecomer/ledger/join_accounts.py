@@ -90,7 +90,7 @@ class JoinBooks:
         return self._table([self._row(start, control, now=True) for start in sorted(self.periods)])
 
     def _row(self, start: int, control: JoinControl, *, now: bool) -> dict[str, Any]:
-        counts, account = self.periods.get(start, Counts()), control.account(start, now=now)
+        counts, account = self.periods.get(start, Counts()), control.account(start, as_of_now=now)
         span = account.retention_weight_us
         return {
             "period_start": start,

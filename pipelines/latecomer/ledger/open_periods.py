@@ -10,14 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from latecomer.core.join.control import JoinControl
-from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.time import FOREVER
 from latecomer.ledger.join_accounts import JoinBooks
 from latecomer.ledger.window_accounts import WindowBooks
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
-from latecomer.strategies.join import retention_policy
+from latecomer.strategies.join import retention_parameters, retention_policy
 from latecomer.strategies.windows import window_controls
 
 
@@ -33,17 +32,20 @@ def restore_join(
     parameters
         What `adapt` wrote since, which replaces the policy of the state; None: nothing.
     """
-    settings = RetentionParameters.of(spec)
-    control = JoinControl(
-        retention_policy(settings, None if state is None else state["control"]["policy"], parameters),
-        window_us=spec.window_us,
-        interval_us=settings.interval_us,
-        granularity_us=settings.granularity_us,
-        period_us=spec.period_us,
-    )
+    settings = retention_parameters(spec)
+    policy = retention_policy(settings, None if state is None else state["control"]["policy"], parameters)
+    spans = {
+        "window_us": settings.window_us,
+        "interval_us": settings.interval_us,
+        "granularity_us": settings.granularity_us,
+        "period_us": settings.period_us,
+    }
+    if state is None:
+        control = JoinControl(policy, **spans)
+    else:
+        control = JoinControl.from_dict(state["control"], policy, **spans)
     books = JoinBooks(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
     if state is not None:
-        control.restore(state["control"])
         books.restore(state["books"])
     return control, books
 

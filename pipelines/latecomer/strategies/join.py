@@ -1,23 +1,44 @@
-"""The join's retention policies behind one interface, chosen by a query's strategy."""
+"""Build the retention policy of a join, which its strategy names, and restore it from a micro-batch's state."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
-from latecomer.core.join.control import IntervalSummary
+from latecomer.core.join.control import IntervalSummary, RetentionPolicy
+from latecomer.core.join.k_slack import KSlackRetention, KSlackState
 from latecomer.core.join.retention_policies import (
     CalibratedRetention,
+    CalibratedRetentionState,
     ConstantRetention,
-    KSlackRetention,
     QJoinRetention,
+    QJoinState,
     RetentionParameters,
     UnlimitedRetention,
 )
 from latecomer.core.join.statistics import UNCENSORED
+from latecomer.core.state import StateDocument
+from latecomer.specs.join import JoinSpec
 
 
-def adapted_parameters(settings: RetentionParameters, summaries: list[IntervalSummary]) -> dict[str, Any]:
-    """What `adapt` writes: the policy as it would stand now had it seen every pair, missed or not."""
+def retention_parameters(spec: JoinSpec) -> RetentionParameters:
+    """Return the parameters of the query that its retention policy depends on."""
+    strategy = spec.strategy
+    return RetentionParameters(
+        strategy.name,
+        strategy.estimator,
+        spec.target,
+        spec.confidence,
+        spec.window_us,
+        spec.period_us,
+        strategy.adapt_every_us,
+        strategy.granularity_us,
+        strategy.basic_window_us,
+        strategy.slack_us,
+    )
+
+
+def adapted_parameters(settings: RetentionParameters, summaries: list[IntervalSummary]) -> dict[str, StateDocument]:
+    """Return the document of `adapt`: under ``policy`` the policy that has observed every pair, produced or missed."""
     policy = retention_policy(settings, None, None)
     for summary in summaries:
         policy.observe(summary.stats([UNCENSORED, UNCENSORED]))
@@ -25,21 +46,33 @@ def adapted_parameters(settings: RetentionParameters, summaries: list[IntervalSu
 
 
 def retention_policy(
-    settings: RetentionParameters, state: dict[str, Any] | None, parameters: dict[str, Any] | None
-) -> Any:
-    """The policy of a query: from parameters that `adapt` wrote, else as its state left it, else at the start."""
+    settings: RetentionParameters, state: StateDocument | None, parameters: StateDocument | None
+) -> RetentionPolicy:
+    """Build the policy that the strategy names.
+
+    Parameters
+    ----------
+    settings
+        The parameters of the query.
+    state
+        The policy's state after a micro-batch; None: before the first.
+    parameters
+        The result of `adapt` since then, which replaces `state` in strategies that adapt; None: none.
+    """
     if settings.strategy == "exact" or (
         settings.strategy == "qjoin" and settings.estimator == "calibrated" and settings.target >= 1
     ):
-        return UnlimitedRetention()  # every pair on time leaves nothing to choose
+        return UnlimitedRetention()  # a target of every pair leaves nothing to choose
     if settings.strategy == "k_slack":
         return ConstantRetention(settings.slack_us or 0, settings.slack_us or 0)
     if settings.strategy in ("mp_k_slack", "aq_k_slack"):
-        return KSlackRetention(settings, state)
-    kept = parameters["policy"] if parameters else state
+        if state is None:
+            return KSlackRetention(settings)
+        return KSlackRetention.from_dict(cast(KSlackState, state), settings)
+    start = parameters["policy"] if parameters else state
     if settings.estimator == "calibrated":
-        if kept is not None:
-            return CalibratedRetention.from_dict(kept)
+        if start is not None:
+            return CalibratedRetention.from_dict(cast(CalibratedRetentionState, start))
         return CalibratedRetention.build(
             settings.target,
             window_us=settings.window_us,
@@ -48,8 +81,8 @@ def retention_policy(
             granularity_us=settings.granularity_us,
             share=settings.confidence,
         )
-    if kept is not None:
-        return QJoinRetention.from_dict(kept)
+    if start is not None:
+        return QJoinRetention.from_dict(cast(QJoinState, start))
     return QJoinRetention(
         settings.estimator,
         settings.target,

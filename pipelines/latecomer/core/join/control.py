@@ -1,126 +1,147 @@
-"""Join, control plane: QJoin's retention, decided interval by interval of stream time.
+"""The join's control plane (QJoin): how far back each buffer of a join reaches, decided per interval of stream time.
 
-What is computed (Wei, Li, Xu, Lv and Yang, "QJoin", Guangxi Sciences 27(3), 2020).
-Buffer X keeps a tuple until its event time falls behind the horizon ``H_X(a) = running max of (T(a) - w - d_X(a))``.
-For a pair whose later arrival is `y` and whose earlier arrival is `x`, on stream X::
+The horizon
+-----------
+A join pairs rows of two streams with ``|r.ts - s.ts| <= w``. Each stream has a buffer. An arriving row is joined at
+once with the opposite buffer, and is stored in its own. Stream time ``T(a)`` after arrival `a` is the lesser of the
+streams' largest event times so far. Buffer X holds the rows of stream X whose event time is above the *horizon*::
+
+    H_X(a) = running max of (T(a) - w - d_X(a))
+
+A row that is not behind stream time, ``ts >= T``, has no partner below ``T - w``. The *extra retention* ``d_X`` of
+buffer X keeps the partners of rows of the other stream that arrive less than ``d_X`` behind. The running maximum says
+that a row which left its buffer does not come back. With `y` the later arrival of a pair and `x`, on stream X, the
+earlier one::
 
     produced(x, y)  <=>  |x.ts - y.ts| <= w  and  predicate(x, y)  and  x.ts > H_X(seq_y)
 
-The controller may change ``d_X`` only where stream time enters a new adaptation interval ``[j L, (j+1) L)``. So inside
-interval `j` the horizon has a closed form that needs no row but `y`'s own stream time::
+This is the whole join, as a set. While ``d_X`` is constant a pair is produced if and only if ``d_X`` exceeds its
+*required retention* ``T(seq_y) - w - x.ts``, which does not depend on ``d_X``: one pass over the data gives the recall
+of every retention.
+
+Example: with ``w = 2 s``, ``d_X = 1 s`` and ``T = 20 s`` the horizon is 17 s. A row with event time 18.5 s arrives,
+1.5 s behind stream time. Its window is [16.5 s, 20.5 s], and it is joined with the rows above 17 s. Its pair with a row
+at 16.5 s has a required retention of 1.5 s and is missed; `repair` finds it.
+
+Decisions
+---------
+A :class:`RetentionPolicy` may change ``d_X`` only where stream time enters a new adaptation interval
+``[j L, (j + 1) L)``. So inside interval `j` the horizon is a function of the stream time at the arrival of `y`::
 
     H_X(seq_y) = max(base_X[j], T(seq_y) - w - d_X[j]),   base_X[j] = max over i < j of (T_last[i] - w - d_X[i])
 
-with ``T_last[i]`` the largest stream time that an arrival of interval `i` saw. That is what makes the data plane
-parallel: it is handed one short table, ``(j, base, d)`` per stream, and nothing else.
+with ``T_last[i]`` the largest stream time at an arrival of interval `i`. Therefore the data plane is parallel: it
+needs one short table, :class:`Horizons`, with ``(j, base, d)`` per stream.
 
-Algebra this rests on: every statistic is a sum over (pair or tuple), keyed by the interval of the later arrival, so
-two micro-batches that share an interval add up to what one would have counted; decisions are taken when an interval is
-complete, that is when the first arrival of a later one is seen. Hence any cut into micro-batches gives the same
-decisions. A pair whose partner was gone is not counted, even where a large micro-batch happened to meet it: counts at or
-above ``censored_from`` are thrown away before the controller sees them.
+A decision for interval `j` depends on complete intervals before `j` alone, and an interval is complete when the first
+arrival of a later one is seen. The statistics of an interval are sums over rows and pairs, keyed by the interval of
+the later arrival, so the parts of an interval that a micro-batch cut add up. Hence any cut into micro-batches gives
+the same decisions. One count needs care: the data plane joins a micro-batch before the horizons inside it are decided,
+and so may meet pairs whose earlier row has left its buffer. Pairs with a required retention of ``censored_from`` or
+more, for which this is possible, are not counted.
 
 Choices where the paper is silent
-    Before the first full period has passed every adaptive policy retains everything. Intervals without arrivals decide nothing. Rows
-    held are counted at the end of each interval, in event-time buckets of ``held_bucket_us``, and averaged over stream
-    time. An arrival belongs to the period of its stream time; arrivals before every stream has spoken belong to none.
+    Before the first full period every adaptive policy retains everything. Intervals without arrivals decide nothing.
+    Rows held are counted at the end of each interval, in event-time buckets of `held_bucket_us`, and averaged over
+    stream time. An arrival belongs to the period of its stream time; arrivals before all streams are seen belong to
+    none.
+
+References
+----------
+Wei, Li, Xu, Lv and Yang, "QJoin", Guangxi Sciences 27(3), 2020: section 1.2 for the buffers, section 1.4.1 for the
+adaptation. The paper's buffer X spans ``d_x + w`` of event time, as ours does. A negative ``d_X``, down to ``-w``, is
+ours.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias, TypedDict
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from latecomer.core.arrays.sparse_counts import add_sparse, merge_counts
+from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts, add_sparse, merge_counts
 from latecomer.core.join.statistics import (
     SAMPLE_FRACTION,
     IntervalStats,
+    IntervalStatsState,
     SideStats,
     exact_below,
-    from_dict,
     merge,
-    to_dict,
 )
+from latecomer.core.state import StateDocument
 from latecomer.core.time import FOREVER, NEVER
 
-Int64 = NDArray[np.int64]
-Sparse = tuple[Int64, Int64]
-"""Buckets and rows, two int64 arrays of one length."""
+SIDE, REQUIRED, DELAY, CANDIDATES, RESULTS, SAMPLED = range(6)
+"""The columns of `IntervalSummary.cells`."""
 
 
 class RetentionPolicy(Protocol):
-    """Chooses the extra retention of both buffers from what earlier intervals showed.
+    """A rule that chooses the extra retention of both buffers from the statistics of earlier intervals."""
 
-    Attributes
-    ----------
-    needs_pairs
-        Does it look at pairs at all? If not, the data plane does not count them.
-    needs_candidates
-        Does it look at candidates and results by the delay of the arriving tuple?
-    needs_lateness
-        Are tuples counted by their delay against stream time, and not on their own stream?
-    expires
-        Does any tuple ever leave its buffer?
-    """
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether it reads results; if not, the data plane counts no pairs."""
 
-    needs_pairs: bool
-    needs_candidates: bool
-    needs_lateness: bool
-    expires: bool
+    @property
+    def needs_candidates(self) -> bool:
+        """Whether it reads candidates and results by the delay of the arriving row."""
+
+    @property
+    def needs_lateness(self) -> bool:
+        """Whether rows are counted by lateness against stream time, in place of the delay on their own stream."""
+
+    @property
+    def expires(self) -> bool:
+        """Whether any row ever leaves its buffer."""
 
     def observe(self, stats: IntervalStats) -> None:
-        """Take in one complete interval. Called once per interval that saw an arrival, in order."""
+        """Learn from one complete interval: called in order, once per interval that has an arrival."""
 
     def choose(self, interval: int) -> tuple[int, int]:
-        """``(d_left, d_right)`` in microseconds for `interval`; `FOREVER` keeps everything."""
+        """Return ``(d_left, d_right)`` in microseconds for `interval`; `FOREVER` retains everything."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """State as JSON-able values; `from_dict` of the same class restores it exactly."""
-
-
-SIDE, REQUIRED, DELAY, CANDIDATES, RESULTS, SAMPLED = range(6)
-"""Columns of `IntervalSummary.cells`."""
+    def to_dict(self) -> StateDocument:
+        """Return the state as JSON; ``from_dict`` of the same class continues from it exactly."""
 
 
 @dataclass(frozen=True)
 class IntervalSummary:
-    """What the data plane counted in one adaptation interval of one micro-batch.
+    """The data plane's counts of one adaptation interval in one micro-batch.
 
     Attributes
     ----------
     interval
-        Number `j`: stream time in ``[j L, (j + 1) L)``.
+        The number `j`: stream time in ``[j L, (j + 1) L)``.
     t_last_us
-        Largest stream time among the interval's arrivals in this micro-batch.
+        The largest stream time at the interval's arrivals in this micro-batch.
     arrived
-        Per stream: (int64 buckets ``floor(event_ts / held_bucket_us)``, int64 rows) of the interval's arrivals.
+        Per stream: event-time buckets ``floor(event_ts / held_bucket_us)`` of the interval's arrivals and rows in each.
     delays
-        Per stream: (int64 buckets of delay or, as the policy asks, of lateness, int64 rows) of the same arrivals.
+        Per stream: buckets of delay or, where the policy needs that, of lateness, and the rows in each.
     cells
         int64[n, 6], one row per non-empty cell of (side of x, required bucket, delay bucket of y): those three, then
-        candidates, results and sampled results (columns `SIDE` to `SAMPLED`). The delay bucket is -1 where the policy does not ask for it.
+        candidates, results and sampled results (columns `SIDE` to `SAMPLED`). The delay bucket is -1 where the policy
+        does not need it.
     """
 
     interval: int
     t_last_us: int
-    arrived: tuple[Sparse, Sparse]
-    delays: tuple[Sparse, Sparse]
-    cells: Int64
+    arrived: tuple[SparseCounts, SparseCounts]
+    delays: tuple[SparseCounts, SparseCounts]
+    cells: Int64Array
 
     def stats(self, censored: list[int]) -> IntervalStats:
-        """Statistics as the controller may see them, `censored` (per side) and above forgotten.
+        """Return the counts below `censored` (a required bucket per side) as statistics for the policy.
 
-        A pair at or above was produced or not, depending on where the micro-batch was cut; what the deterministic
-        sample saw of it does not depend on that and stays.
+        Whether a pair at or above it was counted depends on the cut into micro-batches. The deterministic sample does
+        not depend on that, so sampled results are returned from every bucket.
         """
         sides = []
         cells = np.array(self.cells, np.int64, order="C")
-        rising, delays_known = _shape(cells)
-        if not rising:
+        ordered, delays_known = _shape(cells)
+        if not ordered:
             cells = cells[np.argsort(cells[:, REQUIRED])]
         for side in (0, 1):
             bucket, rows = self.delays[side]
@@ -136,24 +157,83 @@ class IntervalSummary:
                     [results, met[:, RESULTS]],
                 )
             bucket, rows = np.array(bucket, np.int64), np.array(rows, np.int64)
-            needs = _results(cells, side, censored[side])
-            sides.append(SideStats(int(rows.sum()), bucket, rows, candidates, results, *needs, censored[side]))
+            by_required = _results(cells, side, censored[side])
+            sides.append(SideStats(int(rows.sum()), bucket, rows, candidates, results, *by_required, censored[side]))
         return IntervalStats(self.interval, sides[0], sides[1])
+
+
+@njit(cache=True)
+def _shape(cells: Int64Array) -> tuple[bool, bool]:
+    """Return whether the cells are in order of side and required bucket, and whether any delay bucket is known."""
+    ordered, known = True, False
+    for i in range(len(cells)):
+        known |= cells[i, DELAY] >= 0
+        if i and (
+            cells[i, SIDE] < cells[i - 1, SIDE]
+            or (cells[i, SIDE] == cells[i - 1, SIDE] and cells[i, REQUIRED] < cells[i - 1, REQUIRED])
+        ):
+            ordered = False
+    return ordered, known
+
+
+@njit(cache=True)
+def _results(cells: Int64Array, side: int, censored: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return required buckets of one side's ordered cells, results below `censored` and sampled results in each."""
+    bucket, pairs, sampled = (
+        np.empty(len(cells), np.int64),
+        np.empty(len(cells), np.int64),
+        np.empty(len(cells), np.int64),
+    )
+    n = 0
+    for i in range(len(cells)):
+        if cells[i, SIDE] != side:
+            continue
+        counted = cells[i, RESULTS] if cells[i, REQUIRED] < censored else 0
+        if n and bucket[n - 1] == cells[i, REQUIRED]:
+            pairs[n - 1] += counted
+            sampled[n - 1] += cells[i, SAMPLED]
+        elif counted > 0 or cells[i, SAMPLED] > 0:
+            bucket[n], pairs[n], sampled[n] = cells[i, REQUIRED], counted, cells[i, SAMPLED]
+            n += 1
+    return bucket[:n], pairs[:n], sampled[:n]
 
 
 @dataclass(frozen=True)
 class Horizons:
-    """The control plane's decisions for one micro-batch: arrays of equal length, one entry per interval, int64 us."""
+    """The decisions for one micro-batch: arrays of equal length, one entry per interval.
 
-    interval: Int64
-    base: tuple[Int64, Int64]
-    retention: tuple[Int64, Int64]
+    Attributes
+    ----------
+    interval
+        int64[n], increasing interval numbers.
+    base, retention
+        Per stream: int64[n] us, ``base_X`` and ``d_X`` of the module docstring.
+    """
 
-    def at(self, side: int, stream_time_us: Int64, length_us: int, window_us: int) -> Int64:
-        """`H` of stream `side` at arrivals of the given stream times (int64 us, same shape); before T: `NEVER`."""
+    interval: Int64Array
+    base: tuple[Int64Array, Int64Array]
+    retention: tuple[Int64Array, Int64Array]
+
+    def at(self, side: int, stream_time_us: Int64Array, interval_us: int, window_us: int) -> Int64Array:
+        """Return the horizon ``H_X`` of stream `side` at arrivals with the given stream times.
+
+        Parameters
+        ----------
+        side
+            0 (left) or 1 (right).
+        stream_time_us
+            int64[m] us; `NEVER` before all streams are seen.
+        interval_us, window_us
+            `L` and `w`.
+
+        Returns
+        -------
+        int64[m]
+            Microseconds; `NEVER` where there is no horizon yet.
+        """
         if not len(self.interval):
             return np.full(len(stream_time_us), NEVER, np.int64)
-        place = np.searchsorted(self.interval, np.floor_divide(stream_time_us, length_us))
+        place = np.searchsorted(self.interval, np.floor_divide(stream_time_us, interval_us))
         place = np.minimum(place, len(self.interval) - 1)
         known = stream_time_us > NEVER
         horizon = np.full(len(stream_time_us), NEVER, np.int64)
@@ -164,38 +244,47 @@ class Horizons:
 
 
 @dataclass
-class Held:
-    """Rows of one buffer by event-time bucket; they leave from the low end as the horizon passes their bucket.
+class HeldRows:
+    """The rows of one buffer by event-time bucket; rows leave from the low end as the horizon passes their bucket.
 
-    Where `expires` is false none ever leaves, and they are counted without their buckets, which would grow for ever.
+    Where `expires` is false no row leaves, and all are counted in one bucket: their buckets would grow for ever.
+
+    Attributes
+    ----------
+    bucket_us
+        The width of a bucket.
+    buckets, rows
+        int64[n], buckets in increasing order and the rows in each.
+    count
+        All rows held.
     """
 
     bucket_us: int
-    buckets: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    buckets: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    rows: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     expires: bool = True
 
     def __post_init__(self) -> None:
         self.count = int(self.rows.sum())
         if not self.expires:
-            self._in_one()
+            self._collapse()
 
-    def add(self, buckets: Int64, rows: Int64) -> int:
-        """Rows arrive, in buckets that strictly increase; returns how many."""
+    def add(self, buckets: Int64Array, rows: Int64Array) -> int:
+        """Add arrivals, whose buckets strictly increase, and return how many there are."""
         arrived = int(rows.sum())
         if arrived:
             self.count += arrived
             if self.expires:
                 self.buckets, self.rows = merge_counts(self.buckets, self.rows, np.array(buckets), np.array(rows))
             else:
-                self._in_one()
+                self._collapse()
         return arrived
 
-    def _in_one(self) -> None:
+    def _collapse(self) -> None:
         self.buckets, self.rows = np.zeros(1, np.int64), np.array([self.count], np.int64)
 
     def expire(self, horizon_us: int) -> None:
-        """Rows of buckets that lie wholly at or behind the horizon leave."""
+        """Remove the buckets that lie wholly at or behind the horizon."""
         if horizon_us <= NEVER:
             return
         first = (horizon_us + 1) // self.bucket_us
@@ -204,50 +293,29 @@ class Held:
             self.count -= int(self.rows[:keep].sum())
             self.buckets, self.rows = self.buckets[keep:], self.rows[keep:]
 
-    def total(self) -> int:
-        """Rows held now."""
-        return self.count
 
-
-@njit(cache=True)
-def _shape(cells: Int64) -> tuple[bool, bool]:
-    """Are the cells in order of side and required bucket, and is any delay bucket known?"""
-    rising, known = True, False
-    for i in range(len(cells)):
-        known |= cells[i, DELAY] >= 0
-        if i and (
-            cells[i, SIDE] < cells[i - 1, SIDE]
-            or (cells[i, SIDE] == cells[i - 1, SIDE] and cells[i, REQUIRED] < cells[i - 1, REQUIRED])
-        ):
-            rising = False
-    return rising, known
-
-
-@njit(cache=True)
-def _results(cells: Int64, side: int, censored: int) -> tuple[Int64, Int64, Int64]:
-    """Required buckets, results below `censored` and sampled results of one side's cells, in order of required buckets."""
-    bucket, pairs, sampled = (
-        np.empty(len(cells), np.int64),
-        np.empty(len(cells), np.int64),
-        np.empty(len(cells), np.int64),
-    )
-    n = 0
-    for i in range(len(cells)):
-        if cells[i, SIDE] != side:
-            continue
-        seen = cells[i, RESULTS] if cells[i, REQUIRED] < censored else 0
-        if n and bucket[n - 1] == cells[i, REQUIRED]:
-            pairs[n - 1] += seen
-            sampled[n - 1] += cells[i, SAMPLED]
-        elif seen > 0 or cells[i, SAMPLED] > 0:
-            bucket[n], pairs[n], sampled[n] = cells[i, REQUIRED], seen, cells[i, SAMPLED]
-            n += 1
-    return bucket[:n], pairs[:n], sampled[:n]
+def held_bucket_us(interval_us: int, granularity_us: int) -> int:
+    """Return the width of the buckets in which rows held are counted: a tenth of an interval, but no finer than `g`."""
+    return max(granularity_us, interval_us // 10, 1)
 
 
 @dataclass
 class PeriodAccount:
-    """Rows held and retention over one period, while it is open. Integrals over stream time, in row-us and us."""
+    """Rows held and retention of one open period, as integrals over stream time: means are area over weight.
+
+    Attributes
+    ----------
+    held_area
+        Rows held times us.
+    weight_us
+        The stream time covered so far.
+    held_max
+        The most rows held at the end of an interval.
+    retention_area
+        Per stream: retention times us, where both are finite.
+    retention_weight_us
+        The stream time during which both are finite.
+    """
 
     held_area: int = 0
     weight_us: int = 0
@@ -256,15 +324,52 @@ class PeriodAccount:
     retention_weight_us: int = 0
 
 
+AccountState: TypeAlias = tuple[int, int, int, list[int], int]
+"""The attributes of a `PeriodAccount` in order."""
+
+
+class JoinControlState(TypedDict):
+    """The state of a `JoinControl` as JSON."""
+
+    interval: int | None
+    t_last_us: int
+    base: list[int]
+    retention: list[int]
+    censored: list[int]
+    partial: IntervalStatsState | None
+    held: list[list[list[int]]]
+    accounts: dict[str, AccountState]
+    arrivals: list[int]
+    first_t_us: int | None
+    largest_us: list[int]
+    policy: StateDocument
+
+
 class JoinControl:
-    """QJoin's control plane as a state machine over interval summaries.
+    """The control plane of one join: a state machine over interval summaries.
 
     Parameters
     ----------
     policy
-        Chooses the retention.
+        The rule that chooses the retention.
     window_us, interval_us, granularity_us, period_us
-        `w`, `L`, `g`, `P` in microseconds.
+        `w`, `L`, `g` and `P` in microseconds.
+
+    Attributes
+    ----------
+    interval, t_last_us
+        The interval that stream time is in, None before all streams are seen, and the last stream time.
+    base, retention, censored
+        Per stream: ``base_X`` and ``d_X`` in us and ``censored_from`` of the current interval.
+    partial
+        The statistics of the current interval so far.
+    held
+        Per stream: the rows held.
+    accounts
+        The accounts of periods that are not yet in the ledger, by the start of the period in us.
+    arrivals, first_t_us, largest_us
+        Rows per stream, the start of the first interval, and per stream the largest delay (or lateness) so far, rounded
+        up to whole granules.
     """
 
     def __init__(
@@ -279,113 +384,53 @@ class JoinControl:
         self.retention = [FOREVER, FOREVER]
         self.censored = [FOREVER, FOREVER]
         self.partial: IntervalStats | None = None
-        bucket = held_bucket_us(interval_us, granularity_us)
-        self.held = [Held(bucket, expires=policy.expires) for _ in (0, 1)]
+        bucket_us = held_bucket_us(interval_us, granularity_us)
+        self.held = [HeldRows(bucket_us, expires=policy.expires) for _ in (0, 1)]
         self.accounts: dict[int, PeriodAccount] = {}
         self.arrivals = [0, 0]
         self.first_t_us: int | None = None
         self.largest_us = [0, 0]
-        """Largest delay (or lateness) so far per stream, rounded up to whole granules."""
 
     def horizon(self, side: int) -> int:
-        """`H` of stream `side` now, after the last arrival taken in."""
+        """Return ``H_X`` of stream `side` in us after the last arrival."""
         keep = self.retention[side]
         moving = NEVER if keep >= FOREVER or self.interval is None else self.t_last_us - self.window_us - keep
         return max(self.base[side], moving)
 
-    def hold_until_all_streams_seen(self, arrived: tuple[Sparse, Sparse]) -> None:
+    def hold_until_all_streams_seen(self, arrived: tuple[SparseCounts, SparseCounts]) -> None:
         """Hold arrivals from before every stream had been seen: without a stream time they decide nothing."""
         for held, (buckets, rows) in zip(self.held, arrived, strict=True):
             held.add(buckets, rows)
 
     def step(self, summaries: list[IntervalSummary]) -> Horizons:
-        """Take in one micro-batch's intervals, in order; returns what the data plane needs to join them."""
+        """Count the intervals of one micro-batch, in order, and return the decisions for them."""
         rows: list[tuple[int, ...]] = []
         for summary in summaries:
-            number = summary.interval
-            if self.interval is None or number > self.interval:
-                self._enter(number)
-            self._take(summary)
-            rows.append((number, *self.base, *self.retention))
+            if self.interval is None or summary.interval > self.interval:
+                self._enter(summary.interval)
+            self._count(summary)
+            rows.append((summary.interval, *self.base, *self.retention))
         table = np.array(rows, np.int64).reshape(len(rows), 5)
         return Horizons(table[:, 0], (table[:, 1], table[:, 2]), (table[:, 3], table[:, 4]))
 
-    def closed_periods(self) -> list[int]:
-        """Starts of periods that stream time has left, so that no arrival can belong to them any more."""
-        if self.interval is None:
-            return []
-        now = self._period(self.interval)
-        return sorted(start for start in self.accounts if start < now)
-
-    def account(self, period_start: int, *, now: bool = False) -> PeriodAccount:
-        """Account of one period; `now` closes the current interval's books as if stream time stopped here."""
-        found = self.accounts.get(period_start) or PeriodAccount()
-        if not now or self.interval is None or self._period(self.interval) != period_start:
-            return found
-        copy = PeriodAccount(
-            found.held_area, found.weight_us, found.held_max, list(found.retention_area), found.retention_weight_us
-        )
-        self._book(copy, max(1, self.t_last_us - self.interval * self.interval_us))
-        return copy
-
-    def _enter(self, number: int) -> None:
+    def _enter(self, interval: int) -> None:
         if self.interval is not None:
-            self._leave(number)
-        self.interval = number
+            self._complete(interval)
+        self.interval = interval
         self.partial = None
-        self.retention = list(self.policy.choose(number))
-        start = number * self.interval_us
+        self.retention = list(self.policy.choose(interval))
+        start = interval * self.interval_us
         for side in (0, 1):
-            # every pair that needs less than this was produced, whatever the cut: see the module docstring
+            # Stream time is at least `start`, so a pair that requires less than this is above the base and is produced.
             keep = min(self.retention[side], start - self.window_us - self.base[side])
             self.censored[side] = exact_below(keep, self.granularity_us)
         self.t_last_us = NEVER
 
-    def _leave(self, number: int) -> None:
-        assert self.interval is not None and self.partial is not None
-        self.policy.observe(self.partial)
-        for side in (0, 1):
-            self.base[side] = self.horizon(side)
-        period, end = self._period(self.interval), number * self.interval_us
-        start = self.interval * self.interval_us
-        self._book(self._open(period), min(end, period + self.period_us) - start)
-        following = self._period(number)
-        if following > period and end > following:
-            self._book(self._open(following), end - following, retention=False)
-
-    def _open(self, period: int) -> PeriodAccount:
-        return self.accounts.setdefault(period, PeriodAccount())
-
-    def _book(self, account: PeriodAccount, weight_us: int, *, retention: bool = True) -> None:
-        held = sum(each.total() for each in self.held) + self._sample_rows()
-        account.held_area += held * weight_us
-        account.weight_us += weight_us
-        account.held_max = max(account.held_max, held)
-        if retention and max(self.retention) < FOREVER:
-            account.retention_weight_us += weight_us
-            for side in (0, 1):
-                account.retention_area[side] += self.retention[side] * weight_us
-
-    def _sample_rows(self) -> int:
-        """Rows that the deterministic sample holds beside the buffers, by expectation.
-
-        A row of the sample is of use until stream time has passed it by ``w`` and the largest lateness of the opposite stream. So many
-        rows as come in that span at the mean rate since the start, less those that the buffer holds anyway, times `SAMPLE_FRACTION`.
-        """
-        if not self.policy.needs_pairs or self.first_t_us is None:
-            return 0
-        passed_us = max(self.t_last_us - self.first_t_us, self.interval_us)
-        beyond = 0
-        for side in (0, 1):
-            span_us = min(self.window_us + self.largest_us[1 - side], passed_us)
-            beyond += max(self.arrivals[side] * span_us // passed_us - self.held[side].total(), 0)
-        return round(SAMPLE_FRACTION * beyond)
-
-    def _take(self, summary: IntervalSummary) -> None:
-        seen = summary.stats(self.censored)
-        self.partial = seen if self.partial is None else merge(self.partial, seen)
+    def _count(self, summary: IntervalSummary) -> None:
+        stats = summary.stats(self.censored)
+        self.partial = stats if self.partial is None else merge(self.partial, stats)
         self.t_last_us = max(self.t_last_us, summary.t_last_us)
-        self._open(self._period(summary.interval))
+        self._account_of(self._period_of(summary.interval))
         if self.first_t_us is None:
             self.first_t_us = summary.interval * self.interval_us
         for side in (0, 1):
@@ -395,21 +440,79 @@ class JoinControl:
             self.arrivals[side] += self.held[side].add(*summary.arrived[side])
             self.held[side].expire(self.horizon(side))
 
-    def _period(self, interval: int) -> int:
+    def _complete(self, following: int) -> None:
+        """Complete the current interval, as stream time enters the interval `following`."""
+        assert self.interval is not None and self.partial is not None
+        self.policy.observe(self.partial)
+        for side in (0, 1):
+            self.base[side] = self.horizon(side)
+        start, end = self.interval * self.interval_us, following * self.interval_us
+        period, next_period = self._period_of(self.interval), self._period_of(following)
+        self._add_area(self._account_of(period), min(end, period + self.period_us) - start)
+        if next_period > period and end > next_period:
+            # No interval of the new period decided these retentions, but the rows were held in it.
+            self._add_area(self._account_of(next_period), end - next_period, retention=False)
+
+    def closed_periods(self) -> list[int]:
+        """Return the starts (us) of unwritten periods that no further arrival can belong to, in order."""
+        if self.interval is None:
+            return []
+        current = self._period_of(self.interval)
+        return sorted(start for start in self.accounts if start < current)
+
+    def account(self, period_start: int, *, as_of_now: bool = False) -> PeriodAccount:
+        """Return the account of a period; `as_of_now` includes the current interval up to the last arrival."""
+        account = self.accounts.get(period_start) or PeriodAccount()
+        if not as_of_now or self.interval is None or self._period_of(self.interval) != period_start:
+            return account
+        account = replace(account, retention_area=list(account.retention_area))
+        self._add_area(account, max(1, self.t_last_us - self.interval * self.interval_us))
+        return account
+
+    def _period_of(self, interval: int) -> int:
         return interval * self.interval_us // self.period_us * self.period_us
 
-    def to_dict(self) -> dict[str, Any]:
-        """State as JSON-able values (the policy's under ``policy``)."""
+    def _account_of(self, period_start: int) -> PeriodAccount:
+        return self.accounts.setdefault(period_start, PeriodAccount())
+
+    def _add_area(self, account: PeriodAccount, weight_us: int, *, retention: bool = True) -> None:
+        held = sum(buffer.count for buffer in self.held) + self._sample_rows()
+        account.held_area += held * weight_us
+        account.weight_us += weight_us
+        account.held_max = max(account.held_max, held)
+        if retention and max(self.retention) < FOREVER:
+            account.retention_weight_us += weight_us
+            for side in (0, 1):
+                account.retention_area[side] += self.retention[side] * weight_us
+
+    def _sample_rows(self) -> int:
+        """Return the expected number of rows that the deterministic sample holds beside the buffers.
+
+        A sampled row is of use until stream time has passed it by ``w`` and the largest lateness of the opposite
+        stream. The estimate is the number of rows that arrive in that span at the mean rate since the start, less the
+        rows that the buffer holds anyway, times `SAMPLE_FRACTION`.
+        """
+        if not self.policy.needs_pairs or self.first_t_us is None:
+            return 0
+        passed_us = max(self.t_last_us - self.first_t_us, self.interval_us)
+        beyond = 0
+        for side in (0, 1):
+            span_us = min(self.window_us + self.largest_us[1 - side], passed_us)
+            beyond += max(self.arrivals[side] * span_us // passed_us - self.held[side].count, 0)
+        return round(SAMPLE_FRACTION * beyond)
+
+    def to_dict(self) -> JoinControlState:
+        """Return the state as JSON, the policy's under ``policy``."""
         return {
             "interval": self.interval,
             "t_last_us": self.t_last_us,
             "base": list(self.base),
             "retention": list(self.retention),
             "censored": list(self.censored),
-            "partial": None if self.partial is None else to_dict(self.partial),
-            "held": [[each.buckets.tolist(), each.rows.tolist()] for each in self.held],
+            "partial": None if self.partial is None else self.partial.to_dict(),
+            "held": [[held.buckets.tolist(), held.rows.tolist()] for held in self.held],
             "accounts": {
-                str(start): [a.held_area, a.weight_us, a.held_max, a.retention_area, a.retention_weight_us]
+                str(start): (a.held_area, a.weight_us, a.held_max, a.retention_area, a.retention_weight_us)
                 for start, a in self.accounts.items()
             },
             "arrivals": list(self.arrivals),
@@ -418,25 +521,39 @@ class JoinControl:
             "policy": self.policy.to_dict(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `to_dict`'s value; the policy was restored by its own ``from_dict``."""
-        self.interval, self.t_last_us = state["interval"], state["t_last_us"]
-        self.base, self.retention, self.censored = (
-            list(state["base"]),
-            list(state["retention"]),
-            list(state["censored"]),
+    @classmethod
+    def from_dict(
+        cls,
+        state: JoinControlState,
+        policy: RetentionPolicy,
+        *,
+        window_us: int,
+        interval_us: int,
+        granularity_us: int,
+        period_us: int,
+    ) -> JoinControl:
+        """Continue from the state that `to_dict` wrote, with a `policy` restored by its own ``from_dict``."""
+        control = cls(
+            policy,
+            window_us=window_us,
+            interval_us=interval_us,
+            granularity_us=granularity_us,
+            period_us=period_us,
         )
-        self.partial = None if state["partial"] is None else from_dict(state["partial"])
-        arrays = [[np.array(column, np.int64) for column in each] for each in state["held"]]
-        self.held = [replace(held, buckets=own[0], rows=own[1]) for held, own in zip(self.held, arrays, strict=True)]
-        self.arrivals, self.largest_us = list(state["arrivals"]), list(state["largest_us"])
-        self.first_t_us = state["first_t_us"]
-        self.accounts = {
-            int(start): PeriodAccount(area, weight, most, list(retention), span)
-            for start, (area, weight, most, retention, span) in state["accounts"].items()
+        control.interval, control.t_last_us = state["interval"], state["t_last_us"]
+        control.base, control.retention = list(state["base"]), list(state["retention"])
+        control.censored = list(state["censored"])
+        control.partial = None if state["partial"] is None else IntervalStats.from_dict(state["partial"])
+        control.held = [
+            replace(held, buckets=np.array(buckets, np.int64), rows=np.array(rows, np.int64))
+            for held, (buckets, rows) in zip(control.held, state["held"], strict=True)
+        ]
+        control.arrivals, control.largest_us = list(state["arrivals"]), list(state["largest_us"])
+        control.first_t_us = state["first_t_us"]
+        control.accounts = {
+            int(start): PeriodAccount(held_area, weight_us, held_max, list(retention_area), retention_weight_us)
+            for start, (held_area, weight_us, held_max, retention_area, retention_weight_us) in state[
+                "accounts"
+            ].items()
         }
-
-
-def held_bucket_us(interval_us: int, granularity_us: int) -> int:
-    """Width of the event-time buckets in which rows held are counted: a tenth of an interval, no finer than `g`."""
-    return max(granularity_us, interval_us // 10, 1)
+        return control

@@ -32,7 +32,7 @@ def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> E
 
     stage = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
     history = stage.history(state.seq_to)
-    settings = RetentionParameters.of(spec)
+    settings = stage.settings
     confidence = settings.confidence
     points = [evaluate(history, settings, retention) for retention in candidates(history.intervals, settings)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)

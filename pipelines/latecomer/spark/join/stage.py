@@ -26,8 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.core.arrays.composite_keys import distinct_rows, run_bounds, sort_order
+from latecomer.core.arrays.sparse_counts import SparseCounts
 from latecomer.core.arrivals import Arrivals
-from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl, Sparse, held_bucket_us
+from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl, held_bucket_us
 from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.join.statistics import delay_bucket, required_bucket
 from latecomer.core.time import FOREVER, NEVER
@@ -41,6 +42,7 @@ from latecomer.spark.join.repair import JoinRepair
 from latecomer.spark.join.rows import LETTERS, JoinRows, in_sample
 from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome
 from latecomer.specs.join import JoinSpec
+from latecomer.strategies.join import retention_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +60,7 @@ _RESULTS = _CELL.index("results")
 class History(NamedTuple):
     """The counted arrivals of a join: rows per side from before every stream had been seen, and the intervals after."""
 
-    before_all_streams_seen: tuple[Sparse, Sparse]
+    before_all_streams_seen: tuple[SparseCounts, SparseCounts]
     intervals: list[IntervalSummary]
 
 
@@ -69,7 +71,7 @@ class JoinStage(JoinRepair):
         super().__init__(spark, lake)
         self.spec = spec
         self.rows = JoinRows(spec, spark, lake)
-        self.settings = RetentionParameters.of(spec)
+        self.settings = retention_parameters(spec)
 
     # -- run -----------------------------------------------------------------------------------------------------
 
@@ -292,10 +294,10 @@ class Counted:
         self.rows = 0
         self.low, self.high = 0, 0
         self.longest_delay_us = NEVER
-        self.before_all_streams_seen: tuple[Sparse, Sparse] = (_NONE, _NONE)
+        self.before_all_streams_seen: tuple[SparseCounts, SparseCounts] = (_NONE, _NONE)
         self.unplaced = 0
         self._placed: list[tuple[int, int]] = []
-        self.intervals: list[tuple[int, int, tuple[Sparse, Sparse], tuple[Sparse, Sparse]]] = []
+        self.intervals: list[tuple[int, int, tuple[SparseCounts, SparseCounts], tuple[SparseCounts, SparseCounts]]] = []
         self.left_is_smaller = False
 
     @staticmethod
@@ -336,16 +338,16 @@ class Counted:
         return found
 
 
-_NONE: Sparse = (np.empty(0, np.int64), np.empty(0, np.int64))
+_NONE: SparseCounts = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def _by_interval(
     side: np.ndarray, number: np.ndarray, bucket: np.ndarray, is_self: bool
-) -> dict[int, tuple[Sparse, Sparse]]:
+) -> dict[int, tuple[SparseCounts, SparseCounts]]:
     """Per interval, one sparse histogram per role; a self join's rows play both."""
     (number, side, bucket), count = distinct_rows(number, side, bucket)
     numbers, starts = np.unique(number, return_index=True)
-    found: dict[int, tuple[Sparse, Sparse]] = {}
+    found: dict[int, tuple[SparseCounts, SparseCounts]] = {}
     for each, first, end in zip(numbers.tolist(), starts, [*starts[1:], len(number)], strict=True):
         middle = first + np.searchsorted(side[first:end], 1)
         left, right = (bucket[first:middle], count[first:middle]), (bucket[middle:end], count[middle:end])
