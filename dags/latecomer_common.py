@@ -1,22 +1,29 @@
-"""What the DAG files share: where things are, which query files are usable, how a task calls the ``latecomer`` command.
+"""What the DAG files share: settings and paths, query files that can have DAGs, tasks that call ``latecomer``.
 
-Nothing heavy is imported here or by what imports it: these files are parsed again and again.
+Airflow parses the DAG files every half minute, so neither this module nor its importers import anything heavy.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
 
-from airflow.sdk import Asset, BaseOperator, RetryDecision, RetryPolicy
+from airflow.sdk import Asset, AssetAlias, BaseOperator, Context, RetryDecision, RetryPolicy
 from croniter import CroniterBadDateError, croniter
 from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import load_query
+from latecomer.specs.spec import Spec
 from latecomer.specs.streams import load_stream, stream_file, stream_files
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 ROOT = Path(__file__).resolve().parents[1]
 QUERIES = Path(os.environ.get("LATECOMER_QUERIES") or ROOT / "include" / "queries")
@@ -27,48 +34,108 @@ REPORTS = os.environ.get("LATECOMER_REPORTS") or str(ROOT / "build" / "reports")
 SUBMIT = str(ROOT / "pipelines" / "latecomer" / "jobs" / "submit.py")
 CONNECTION = "latecomer_spark"
 INGEST = "latecomer_ingest"
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, object] = {
     "owner": "latecomer",
     "retries": int(os.environ.get("LATECOMER_RETRIES") or "2"),
     "retry_delay": timedelta(seconds=30),
-    # what hangs would stop its DAG for good, since it has one run at a time; what is killed so goes on where it was
+    # a DAG has one run at a time, so a task that hangs would block it for good; the next run resumes a killed one
     "execution_timeout": timedelta(hours=float(os.environ.get("LATECOMER_TASK_HOURS") or "24")),
     "pool": os.environ.get("LATECOMER_POOL") or "default_pool",
-    # a backfill has a run limit of its own: this is what keeps one writer per table
+    # a backfill has a limit of runs of its own: this limit keeps one writer per table
     "max_active_tis_per_dag": 1,
 }
-SETTINGS: dict[str, Any] = {"catchup": False, "max_active_runs": 1, "default_args": DEFAULTS}
+
+
+class DagSettings(TypedDict):
+    """The arguments that every DAG has in common."""
+
+    catchup: bool
+    max_active_runs: int
+    default_args: dict[str, object]
+
+
+def dag_settings(retry_policy: RetryPolicy) -> DagSettings:
+    """Return the common arguments of a DAG whose tasks have this retry policy."""
+    return {"catchup": False, "max_active_runs": 1, "default_args": DEFAULTS | {"retry_policy": retry_policy}}
+
+
+class TaskHooks(TypedDict, total=False):
+    """The functions that Airflow calls in a task's process, before and after its operator."""
+
+    pre_execute: Callable[[Context], None]
+    post_execute: Callable[[Context, object], None]
+
+
+class TaskOptions(TaskHooks, total=False):
+    """The arguments of Airflow's in which our Spark tasks differ."""
+
+    outlets: list[Asset | AssetAlias]
+    retries: int
+    trigger_rule: str
+
+
+class StreamStatus(TypedDict):
+    """A stream in the output of ``latecomer status --json``, as far as the DAGs read it."""
+
+    rows: int
+
+
+class QueryStatus(TypedDict, total=False):
+    """A query in the output of ``latecomer status --json``, as far as the DAGs read it."""
+
+    backlog: int | None
+    late_pending: int | None
+    last_run: str | None
+    last_check: str | None
+
+
+class LakeStatus(TypedDict):
+    """The output of ``latecomer status --json``, as far as the DAGs read it."""
+
+    streams: dict[str, StreamStatus]
+    queries: list[QueryStatus]
 
 
 def stream_asset(stream: str) -> Asset:
-    """The asset that an ingestion of the stream updates and that schedules the queries over it."""
+    """Return the asset that an ingestion of the stream updates and that schedules the queries over it."""
     return Asset(name=f"latecomer_{stream}", uri=f"latecomer://events/{stream}")
 
 
 def answers_asset(query: str) -> Asset:
-    """The asset that a run of the query updates and that starts its repair. The dot keeps it apart from streams."""
+    """Return the asset that a run of the query updates and that starts its repair.
+
+    The dot in its name keeps it apart from the assets of streams.
+    """
     return Asset(name=f"latecomer.{query}", uri=f"latecomer://on_time/{query}")
 
 
-class UnlessWrong(RetryPolicy):
-    """No second try for what is wrong: exit code 2 with a line that begins with one of `about` is what the next try would end with.
+class RetryTransientErrors(RetryPolicy):
+    """A policy that retries a task unless its command refused its input, which the next try would refuse again.
 
-    That is a line about a query's file or its name, or of a stream with too many rows that cannot be used. A store that does not answer is exit
-    code 2 as well, with a line about the lake, and may answer in a while; a landing file that is broken may still be being written.
+    A command refuses its input by exit code 2 and a line about the query's file or name, or about a stream with too
+    many unusable rows. An unreachable store is exit code 2 as well, but its line is about the lake, and it may answer
+    later. A broken landing file is tried again too, because its writer may not have finished.
+
+    Parameters
+    ----------
+    permanent
+        Beginnings of lines that no retry can change.
     """
 
-    def __init__(self, *about: str) -> None:
-        self.about = about
+    def __init__(self, *permanent: str) -> None:
+        self.permanent = permanent
 
-    def evaluate(self, exception: BaseException, *args: Any, **more: Any) -> RetryDecision:
-        """By what the operator's message has: the exit code, then the last lines of the command; of any other code none is looked at."""
-        _, _, last = str(exception).partition("Error code is: 2.")
-        wrong = next((line for line in last.splitlines() if line.startswith(self.about)), None)
-        return RetryDecision.fail(f"no other try, it would end alike: {wrong}") if wrong else RetryDecision.default()
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """Decide by the operator's message, which holds the exit code and the last lines of the command."""
+        _, _, output = str(exception).partition("Error code is: 2.")
+        line = next((line for line in output.splitlines() if line.startswith(self.permanent)), None)
+        return RetryDecision.fail(f"no other try, it would end alike: {line}") if line else RetryDecision.default()
 
 
-def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
-    """A task that runs ``latecomer ARGUMENTS`` by spark-submit on the one connection."""
+def spark_task(task_id: str, *arguments: str, **options: Unpack[TaskOptions]) -> SparkSubmitOperator:
+    """Return a task that runs ``latecomer ARGUMENTS`` by spark-submit, on the one connection."""
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
     return SparkSubmitOperator(
@@ -80,20 +147,24 @@ def spark_task(task_id: str, *arguments: str, **more: Any) -> Any:
         driver_memory=os.environ.get("LATECOMER_DRIVER_MEMORY"),
         properties_file=os.environ.get("LATECOMER_SPARK_PROPERTIES"),
         verbose=False,
-        **more,
+        **options,
     )
 
 
 class CheckOperator(BaseOperator):
-    """``latecomer check``: it reads small tables only and starts no Spark, so it is a plain process. What failed is the error's message."""
+    """``latecomer check`` as a plain process: it reads small tables only and starts no Spark.
 
-    def __init__(self, *, query: str, path: Path, **more: Any) -> None:
-        super().__init__(**more)
+    A check that fails raises the broken promises as the error's message.
+    """
+
+    def __init__(self, *, query: str, path: Path, **arguments: Any) -> None:  # Airflow's own arguments are its own
+        super().__init__(**arguments)
         self.query = query
         self.path = str(path)
+        self.process: subprocess.Popen[str] | None = None
 
-    def execute(self, context: Any) -> None:
-        """Log what the command says, broken promises as errors."""
+    def execute(self, context: Context) -> None:
+        """Run the command; log its lines, and those about broken promises as errors."""
         import fcntl
         import subprocess
 
@@ -101,106 +172,126 @@ class CheckOperator(BaseOperator):
 
         Path(REPORTS).mkdir(parents=True, exist_ok=True)
         command = ["latecomer", "check", self.path, "--lake", LAKE, "--report", REPORTS]
-        said: list[str] = []
-        broken: list[str] = []
+        lines: list[str] = []
+        failures: list[str] = []
         with open(Path(REPORTS) / ".lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one writes the report at a time
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            with self.process as process:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one task writes the report at a time
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+                self.process = process
                 for line in map(str.rstrip, process.stdout or ()):
                     failed = line.startswith(f"{self.query}: FAILED ")
                     (self.log.error if failed else self.log.info)("%s", line)
-                    (broken if failed else said).append(line)
-        if self.process.returncode:
-            raise AirflowFailException("\n".join(broken or said[-1:]) or f"exit code {self.process.returncode}")
+                    (failures if failed else lines).append(line)
+        if process.returncode:
+            raise AirflowFailException("\n".join(failures or lines[-1:]) or f"exit code {process.returncode}")
 
     def on_kill(self) -> None:
         """Stop the command with the task."""
-        if (process := getattr(self, "process", None)) is not None:
-            process.terminate()
+        if self.process is not None:
+            self.process.terminate()
 
 
-def status(*queries: str) -> dict[str, Any]:
-    """What the lake holds, from ``latecomer status``: of all its queries, or of these; called by tasks, never while parsing."""
+def lake_status(*queries: str) -> LakeStatus:
+    """Return what ``latecomer status`` says of all queries of the lake, or of those named.
+
+    Tasks call it; nothing calls it while Airflow parses a file.
+
+    Raises
+    ------
+    RuntimeError
+        The command failed; the message is the end of its standard error.
+    """
     import json
     import subprocess
 
-    only = [f"--query={name}" for name in queries]
-    done = subprocess.run(["latecomer", "status", "--lake", LAKE, *only, "--json"], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-1000:])
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    options = [f"--query={name}" for name in queries]
+    command = ["latecomer", "status", "--lake", LAKE, *options, "--json"]
+    completed = subprocess.run(command, capture_output=True, text=True)
+    if completed.returncode:
+        raise RuntimeError(completed.stderr.strip()[-1000:])
+    status: LakeStatus = json.loads(completed.stdout.strip().splitlines()[-1])
+    return status
 
 
 def skip(reason: str) -> NoReturn:
-    """End the task as skipped, and say why in its log: of a reason that is only raised, the UI shows "Skipping task."."""
+    """End the task as skipped, and write the reason to its log.
+
+    Of an exception alone, the UI would show nothing but "Skipping task.".
+    """
     from airflow.sdk.exceptions import AirflowSkipException
 
     log = logging.getLogger(__name__)
-    log.info("::endgroup::")  # Airflow's "Pre Execute", which the UI folds away
+    log.info("::endgroup::")  # ends Airflow's "Pre Execute", which the UI folds away
     log.info("Skipped: %s", reason)
     raise AirflowSkipException(reason)
 
 
-def awaited(spec: Any, streams: dict[str, Any]) -> str | None:
-    """Why a query cannot be run yet in a lake of these `streams`, as `status` has them: some have no row. None if it can."""
-    without = [s for s in dict.fromkeys(s for _, s in spec.streams) if not streams.get(s, {}).get("rows")]
-    if len(without) < 2:
-        return f"stream {without[0]} has no row yet" if without else None
-    return f"streams {', '.join(without)} have no row yet"
+def streams_without_rows(spec: Spec, streams: Mapping[str, StreamStatus]) -> str | None:
+    """Return a sentence that names the query's streams without a row in this lake, or None if each has one."""
+    names = dict.fromkeys(stream for _, stream in spec.streams)
+    empty = [name for name in names if name not in streams or not streams[name]["rows"]]
+    if len(empty) < 2:
+        return f"stream {empty[0]} has no row yet" if empty else None
+    return f"streams {', '.join(empty)} have no row yet"
 
 
 @dataclass(frozen=True)
-class Usable:
-    """Query files by what can be made of them; `problems` has one line per file that gets no DAGs."""
+class QueryFiles:
+    """The query files of this deployment.
 
-    queries: list[tuple[Path, Any]] = field(default_factory=list)
+    Attributes
+    ----------
+    queries
+        Path and spec of each file that can have DAGs.
+    problems
+        One line per query file that gets no DAGs, and per stream file that cannot be used.
+    """
+
+    queries: list[tuple[Path, Spec]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def usable() -> Usable:
-    """All query files, in name order, and what is wrong with these or with stream files.
+def read_query_files() -> QueryFiles:
+    """Read all query files, in the order of their names, and check the stream files.
 
-    Never raises for what a file holds: one bad file must not cost another its DAGs.
-
-    Besides what no command accepts, Airflow refuses names that would clash among DAG ids (``__``, ``latecomer_ingest``),
-    a name that two files share, and cron expressions that are not valid or never fire.
+    It never raises for the contents of a file, because one bad file must not cost another its DAGs. Besides the files
+    that every command refuses, a file gets no DAGs if its query's name would clash with a DAG id (``__``,
+    ``latecomer_ingest``) or with another file's, or if a cron expression is invalid or never fires.
     """
-    found = Usable()
-    owners: dict[str, Path] = {}
+    files = QueryFiles()
+    paths_by_name: dict[str, Path] = {}
     for path in sorted([*QUERIES.glob("*.yaml"), *QUERIES.glob("*.yml")]):
         try:
             spec = load_query(path)
         except SpecError as error:
-            found.problems.append(str(error))
+            files.problems.append(str(error))
             continue
         except Exception as error:
-            found.problems.append(f"{path}: cannot be read ({type(error).__name__}: {error})")
+            files.problems.append(f"{path}: cannot be read ({type(error).__name__}: {error})")
             continue
-        problem = _problem(spec, owners)
+        problem = _name_problem(spec, paths_by_name) or _schedule_problem(spec)
         if problem is not None:
-            found.problems.append(f"{path}: {problem}")
+            files.problems.append(f"{path}: {problem}")
             continue
-        owners[spec.name] = path
-        found.queries.append((path, spec))
+        paths_by_name[spec.name] = path
+        files.queries.append((path, spec))
     try:
-        streams = stream_files(STREAMS)
+        paths = stream_files(STREAMS)
     except OSError as error:
-        streams = []
-        found.problems.append(f"{STREAMS}: cannot be read ({error.strerror or error})")
-    found.problems.extend(problem for _, problem in map(_loaded, streams) if problem)
-    return found
+        paths = []
+        files.problems.append(f"{STREAMS}: cannot be read ({error.strerror or error})")
+    files.problems.extend(problem for _, problem in map(_read_stream_file, paths) if problem)
+    return files
 
 
-def stream_options(name: str) -> dict[str, Any]:
-    """What the file of a stream, or of ``_by_<column>``, says of its landing files; nothing where it cannot be used."""
+def stream_options(name: str) -> Mapping[str, object]:
+    """Return the options in the file of a stream, or of ``_by_<column>``; none if there is no usable file."""
     path = stream_file(STREAMS, name)
-    return {} if path is None else _loaded(path)[0]
+    return {} if path is None else _read_stream_file(path)[0]
 
 
-def _loaded(path: Path) -> tuple[dict[str, Any], str]:
-    """What a stream file says, and what is wrong with it."""
+def _read_stream_file(path: Path) -> tuple[Mapping[str, object], str]:
+    """Return the options that a stream file states and a line about its problem, one of them empty."""
     try:
         return load_stream(path), ""
     except SpecError as error:
@@ -209,19 +300,24 @@ def _loaded(path: Path) -> tuple[dict[str, Any], str]:
         return {}, f"{path}: cannot be read ({type(error).__name__}: {error})"
 
 
-def _problem(spec: Any, owners: dict[str, Path]) -> str | None:
-    """Why a valid query cannot have DAGs."""
+def _name_problem(spec: Spec, paths_by_name: Mapping[str, Path]) -> str | None:
+    """Return the reason why the name of a valid query cannot be a DAG id."""
     if "__" in spec.name or spec.name == INGEST:
         return f"name {spec.name!r} is reserved for DAG ids; choose another name, without __"
-    if spec.name in owners:
-        return f"name {spec.name!r} is taken by {owners[spec.name].name}; give each query a name of its own"
-    schedule = spec.schedule
+    if spec.name in paths_by_name:
+        return f"name {spec.name!r} is taken by {paths_by_name[spec.name].name}; give each query a name of its own"
+    return None
+
+
+def _schedule_problem(spec: Spec) -> str | None:
+    """Return the reason why Airflow cannot follow the schedule of a valid query."""
     for key in ("run", "repair", "adapt", "audit", "interval"):
-        value = getattr(schedule, key)
+        value = getattr(spec.schedule, key)
         if value is None or value == "@once":
             continue
         if not croniter.is_valid(value):
-            return f"schedule.{key} {value!r} is not a valid cron expression; write five fields, or @hourly, @daily, @weekly"
+            remedy = "write five fields, or @hourly, @daily, @weekly"
+            return f"schedule.{key} {value!r} is not a valid cron expression; {remedy}"
         try:
             croniter(value).get_next()
         except CroniterBadDateError:

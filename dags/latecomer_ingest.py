@@ -1,17 +1,23 @@
-"""``latecomer_ingest``: whatever is new in the landing folder.
+"""``latecomer_ingest``: ingest the files of the landing folder that are new or changed.
 
-``landing/<stream>/*`` holds one stream; ``landing/_by_<column>/*`` holds many, the column names each row's. Files stay where
-they are: ingestion knows content it has seen. Where several ``<stream>`` folders have news, `together` takes them in one call, so that
-their rows follow each other as they arrived; it takes all or none, without those that their own tasks failed to take and that are as they
-were then. Then each folder has a task, in name order, for what is new in it still: all of it where `together` failed. A folder that cannot be
-ingested holds up no other; the run then fails. A folder in which nothing changed since its last ingestion is skipped, and no query is started
-for it. How files are read that are not as `ingest` expects them (names of the time columns, time zone, unit, format, folders in folders) stands
-in ``include/streams/<stream>.yaml`` or ``_by_<column>.yaml``.
+``landing/<stream>/*`` holds one stream; ``landing/_by_<column>/*`` holds many, and the column names each row's stream.
+Files stay where they are, because ingestion recognises content that it has seen. Each folder has a task of its own, in
+the order of names. A folder that cannot be ingested holds up no other, but the run fails. A folder in which nothing
+changed since its last ingestion is skipped, and starts no query.
 
-Each stream that a query file names is an asset, updated when its folder was ingested; a ``_by_`` folder updates them all.
+If several ``<stream>`` folders have new files, the task `together` goes first and ingests them in one call, so that
+their rows follow each other as they arrived. That call takes all folders or none. It leaves out a folder that has not
+changed since its own task failed on it. What `together` could not ingest is left to the folders' own tasks.
 
-The landing folder may be in a bucket (``s3://BUCKET/PREFIX``). That is not looked into while this file is parsed, so its folders are those of
-the streams that query files name, and one ``_by_<column>`` for each column of ``LATECOMER_LANDING_BY`` (with commas between).
+``include/streams/<stream>.yaml`` or ``_by_<column>.yaml`` says how to read files that `ingest` cannot read by default:
+names of the time columns, time zone, unit, format, nested folders.
+
+Each stream that a query file names is an asset, which an ingestion of its folder updates; a ``_by_`` folder updates
+the assets of all streams.
+
+The landing folder may be in a bucket (``s3://BUCKET/PREFIX``). Airflow does not list a bucket while it parses this
+file, so its folders are those of the streams that query files name, and one ``_by_<column>`` for each column in
+``LATECOMER_LANDING_BY`` (separated by commas).
 """
 
 from __future__ import annotations
@@ -20,36 +26,48 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset, AssetAlias
+from airflow.sdk import DAG, AssetAlias, Context
 from latecomer.specs.names import STREAM
 from latecomer_common import (
-    DEFAULTS,
     INGEST,
     LAKE,
     LANDING,
-    SETTINGS,
     STREAMS,
-    UnlessWrong,
+    LakeStatus,
+    RetryTransientErrors,
+    TaskHooks,
+    dag_settings,
+    lake_status,
+    read_query_files,
     skip,
     spark_task,
-    status,
     stream_asset,
     stream_options,
-    usable,
 )
 
-BY = re.compile(r"_by_([A-Za-z0-9_.-]{1,96})")
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+BY_COLUMN = re.compile(r"_by_([A-Za-z0-9_.-]{1,96})")
 TOGETHER = "together"
-CALL = ["ingest", "--lake", LAKE, *(["--streams", str(STREAMS)] if STREAMS.is_dir() else [])]
-NEWS = AssetAlias("latecomer_news")
-"""What `together` updates: the assets of the streams that it took."""
+COMMAND = ["ingest", "--lake", LAKE, *(["--streams", str(STREAMS)] if STREAMS.is_dir() else [])]
+INGESTED = AssetAlias("latecomer_news")
+"""The alias through which `together` updates the assets of the streams that it ingested."""
+
+
+class Marker(TypedDict):
+    """The state of a folder for one lake: equal markers mean that there is nothing to ingest."""
+
+    lake: str
+    files: int
+    names: str
 
 
 @dataclass(frozen=True, order=True)
@@ -62,131 +80,156 @@ class Folder:
         return f"{LANDING.rstrip('/')}/{self.name}"
 
 
-def folders(named: list[str]) -> list[Folder]:
-    """Folders in the landing folder whose names say what they hold; others (``.git``, ``_tmp``) are left alone. In a bucket those of the streams `named`."""
+def landing_folders(streams: list[str]) -> list[Folder]:
+    """Return the folders whose names say which streams they hold; others (``.git``, ``_tmp``) are left alone.
+
+    In a bucket these are the folders of `streams` and of the columns in ``LATECOMER_LANDING_BY``.
+
+    Raises
+    ------
+    ValueError
+        ``LATECOMER_LANDING_BY`` holds a word that cannot be the name of a column.
+    """
     if "://" in LANDING:
         columns = re.findall(r"[^,\s]+", os.environ.get("LATECOMER_LANDING_BY", ""))
-        by = {f"_by_{column}" for column in columns}
-        if wrong := sorted(name for name in by if not BY.fullmatch(name)):
-            raise ValueError(f"LATECOMER_LANDING_BY: {wrong[0][4:]!r} is no name of a column; write COLUMN,COLUMN")
-        return sorted(map(Folder, {*named, *by}))
-    there = Path(LANDING)
-    inside = [each.name for each in there.iterdir() if each.is_dir()] if there.is_dir() else []
-    return sorted(Folder(name) for name in inside if STREAM.fullmatch(name) or BY.fullmatch(name))
+        if wrong := sorted(column for column in columns if not BY_COLUMN.fullmatch(f"_by_{column}")):
+            raise ValueError(f"LATECOMER_LANDING_BY: {wrong[0]!r} is no name of a column; write COLUMN,COLUMN")
+        return sorted(map(Folder, {*streams, *(f"_by_{column}" for column in columns)}))
+    landing = Path(LANDING)
+    names = [path.name for path in landing.iterdir() if path.is_dir()] if landing.is_dir() else []
+    return sorted(Folder(name) for name in names if STREAM.fullmatch(name) or BY_COLUMN.fullmatch(name))
 
 
-def marker(folder: Folder) -> dict[str, Any]:
-    """What a folder holds (in few words, however many files), and for which lake: equal markers mean that there is nothing to ingest."""
-    how = stream_options(folder.name)  # read in another way, its files are news
-    files = _files(str(folder), bool(how.get("recursive")))
-    names = json.dumps([files, how])
+def current_marker(folder: Folder) -> Marker:
+    """Return the folder's present marker; it is small, however many files there are."""
+    options = stream_options(folder.name)  # files that are to be read in another way are new
+    files = _fingerprints(str(folder), bool(options.get("recursive")))
+    names = json.dumps([files, options])
     return {"lake": LAKE, "files": len(files), "names": hashlib.sha256(names.encode()).hexdigest()}
 
 
-def _files(folder: str, recursive: bool) -> list[list[Any]]:
-    """Name, size and times of each file that is not hidden; a folder is one too, as the command says that it reads none."""
+def _fingerprints(folder: str, recursive: bool) -> list[list[str | int]]:
+    """Return name, size and times of each file that is not hidden, and the name of each folder.
+
+    Folders are listed because the command reports those that it does not read.
+    """
     if "://" not in folder and not recursive:
-        inside = sorted(each for each in Path(folder).iterdir() if each.name[0] != ".")
-        files = [(each.name, each.stat()) for each in inside if each.is_file()]
-        folders = [each.name for each in inside if each.name[0] != "_" and each.is_dir()]
-        marks = [[name, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in files]
-        return marks + [[each] for each in folders]
-    from latecomer.ingest.source_file import look_into  # not while parsing
+        paths = sorted(path for path in Path(folder).iterdir() if path.name[0] != ".")
+        stats = [(path.name, path.stat()) for path in paths if path.is_file()]
+        files: list[list[str | int]] = [
+            [name, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in stats
+        ]
+        return files + [[path.name] for path in paths if path.name[0] != "_" and path.is_dir()]
+    from latecomer.ingest.source_file import look_into  # it imports pyarrow, which parsing must not
 
-    there = look_into(folder, recursive)
-    return [[str(file), *file.marks()] for file in there.files] + [[each] for each in there.folders]
+    listing = look_into(folder, recursive)
+    files = [[str(file), *file.marks()] for file in listing.files]
+    return files + [[name] for name in listing.folders]
 
 
-def news(folder: Folder, context: Any, ask: Callable[[], dict[str, Any]] = status) -> dict[str, Any] | None:
-    """The folder's marker if something is new in it, else None; the lake's status is what `ask` says."""
-    found = marker(folder)
-    if not found["files"]:
+def changed_marker(
+    folder: Folder, context: Context, read_status: Callable[[], LakeStatus] = lake_status
+) -> Marker | None:
+    """Return the folder's marker if something in it is new to the lake, else None."""
+    marker = current_marker(folder)
+    if not marker["files"]:
         return None
     tasks = [(f"ingest_{folder.name}", "marker"), (TOGETHER, folder.name)]
-    if found not in [_newest(context, task, key) for task, key in tasks]:
-        return found
+    if marker not in [_last_pushed(context, task, key) for task, key in tasks]:
+        return marker
     # a lake that was removed since then does not know the stream, or is empty, and everything is new to it
-    known = ask()["streams"]
-    return None if (folder.name in known if STREAM.fullmatch(folder.name) else known) else found
+    streams = read_status()["streams"]
+    known = folder.name in streams if STREAM.fullmatch(folder.name) else bool(streams)
+    return None if known else marker
 
 
-def _newest(context: Any, task: str, key: str) -> Any:
-    """What a task has last left under a key, in any run; None: nothing."""
-    # of a task that is not mapped (-1); without the index it would be a list of all
+def _last_pushed(context: Context, task: str, key: str) -> object:
+    """Return the last value that a task has pushed under a key, in any run; None if there is none."""
+    # -1 is a task that is not mapped; without the index the result would be a list of all values
     return context["ti"].xcom_pull(task_ids=task, key=key, include_prior_dates=True, map_indexes=-1)
 
 
-def sound(new: dict[Folder, dict[str, Any]], context: Any) -> dict[Folder, dict[str, Any]]:
-    """Folders with news, by marker, less those that their own tasks failed to take as they are; where none is left all, for it was no fault of theirs."""
+def without_known_failures(markers: Mapping[Folder, Marker], context: Context) -> dict[Folder, Marker]:
+    """Return the folders that have changed since their own tasks last failed on them.
+
+    If none is left, return all: then it was not the folders' fault that their tasks failed.
+    """
 
     def failed(folder: Folder) -> bool:
-        tried, taken = (_newest(context, f"ingest_{folder.name}", key) for key in ("tried", "marker"))
-        return bool(tried == new[folder] != taken)
+        tried, taken = (_last_pushed(context, f"ingest_{folder.name}", key) for key in ("tried", "marker"))
+        return bool(tried == markers[folder] != taken)
 
-    return {folder: found for folder, found in new.items() if not failed(folder)} or new
+    return {folder: marker for folder, marker in markers.items() if not failed(folder)} or dict(markers)
 
 
-def hooks(folder: Folder) -> dict[str, Callable[..., None]]:
-    """Skip before a folder's task where nothing is new; after it remember what was there before it."""
-    seen: dict[str, Any] = {}
+def folder_hooks(folder: Folder) -> TaskHooks:
+    """Return hooks that skip a folder's task if nothing is new, and remember afterwards what it ingested."""
+    tried: list[Marker] = []
 
-    def before(context: Any) -> None:
-        found = news(folder, context)
-        if found is None:
+    def before(context: Context) -> None:
+        marker = changed_marker(folder, context)
+        if marker is None:
             skip(f"nothing new in {folder}")
-        seen.update(found)
-        context["ti"].xcom_push(key="tried", value=found)
+        tried[:] = [marker]
+        context["ti"].xcom_push(key="tried", value=marker)
 
-    def after(context: Any, result: Any) -> None:
-        context["ti"].xcom_push(key="marker", value=seen)
+    def after(context: Context, result: object) -> None:
+        context["ti"].xcom_push(key="marker", value=tried[0])
 
     return {"pre_execute": before, "post_execute": after}
 
 
-def hooks_together(streams: list[Folder]) -> dict[str, Callable[..., None]]:
-    """Skip before `together` unless there is something to bring in order; after it remember what it took, and update its assets."""
-    taken: dict[Folder, dict[str, Any]] = {}
+def together_hooks(streams: list[Folder]) -> TaskHooks:
+    """Return hooks that skip `together` unless two streams have new files, and update the assets it ingested."""
+    taken: dict[Folder, Marker] = {}
 
-    def before(context: Any) -> None:
+    def before(context: Context) -> None:
         taken.clear()
-        ask = cache(status)
-        new = {folder: found for folder in streams if (found := news(folder, context, ask)) is not None}
-        taken.update(sound(new, context))
+        read_status = cache(lake_status)
+        changes = ((folder, changed_marker(folder, context, read_status)) for folder in streams)
+        changed = {folder: marker for folder, marker in changes if marker is not None}
+        taken.update(without_known_failures(changed, context))
         if len(taken) < 2:
-            skip("fewer than two streams have news, so there is nothing to bring in order")
+            skip("fewer than two streams have new files, so there is nothing to bring in order")
         paths = [f"{folder.name}={folder}" for folder in taken]
-        context["ti"].task.application_args = [*CALL, *paths]
+        task: SparkSubmitOperator = context["ti"].task  # type: ignore[assignment]
+        task.application_args = [*COMMAND, *paths]
 
-    def after(context: Any, result: Any) -> None:
-        for folder, found in taken.items():
-            context["ti"].xcom_push(key=folder.name, value=found)
-            context["outlet_events"][NEWS].add(stream_asset(folder.name))
+    def after(context: Context, result: object) -> None:
+        for folder, marker in taken.items():
+            context["ti"].xcom_push(key=folder.name, value=marker)
+            context["outlet_events"][INGESTED].add(stream_asset(folder.name))
 
     return {"pre_execute": before, "post_execute": after}
 
 
-_named = list(dict.fromkeys(stream for _, spec in usable().queries for _, stream in spec.streams))
+_streams = list(dict.fromkeys(stream for _, spec in read_query_files().queries for _, stream in spec.streams))
 with DAG(
     dag_id=INGEST,
     schedule=os.environ.get("LATECOMER_INGEST_SCHEDULE", "*/5 * * * *"),
     tags=["latecomer"],
     doc_md=__doc__,
-    **SETTINGS | {"default_args": DEFAULTS | {"retry_policy": UnlessWrong("stream ")}},
+    **dag_settings(RetryTransientErrors("stream ")),
 ) as dag:
-    _before = None
-    _found = folders(_named)
-    _streams = [folder for folder in _found if not BY.fullmatch(folder.name)]
-    if len(_streams) > 1:
-        _before = spark_task(TOGETHER, outlets=[NEWS], retries=0, **hooks_together(_streams))
+    _previous = None
+    _folders = landing_folders(_streams)
+    _of_streams = [folder for folder in _folders if not BY_COLUMN.fullmatch(folder.name)]
+    if len(_of_streams) > 1:
+        _previous = spark_task(TOGETHER, outlets=[INGESTED], retries=0, **together_hooks(_of_streams))
     _tasks = []
-    for _folder in _found:
-        _by = BY.fullmatch(_folder.name)
-        _how = ["--by", _by[1]] if _by else ["--stream", _folder.name]
-        _assets: list[Asset] = [stream_asset(s) for s in (_named if _by else [_folder.name])]
-        _more: dict[str, Any] = {"outlets": _assets, "trigger_rule": "all_done", **hooks(_folder)}
-        _task = spark_task(f"ingest_{_folder.name}", *CALL, *_how, str(_folder), **_more)
-        if _before is not None:
-            _before >> _task  # one arrival order, one writer; a folder that fails or is skipped holds up no other
-        _tasks.append(_before := _task)
-    if _tasks:  # else the last folder alone would say how the run went; what `together` could not do they have done
+    for _folder in _folders:
+        _by = BY_COLUMN.fullmatch(_folder.name)
+        _task = spark_task(
+            f"ingest_{_folder.name}",
+            *COMMAND,
+            *(["--by", _by[1]] if _by else ["--stream", _folder.name]),
+            str(_folder),
+            outlets=[stream_asset(stream) for stream in (_streams if _by else [_folder.name])],
+            trigger_rule="all_done",
+            **folder_hooks(_folder),
+        )
+        if _previous is not None:
+            _previous >> _task  # one arrival order, one writer; a folder that fails or is skipped holds up no other
+        _tasks.append(_previous := _task)
+    if _tasks:  # without it the last folder alone would decide the run's state; `together` is not decisive
         _tasks >> EmptyOperator(task_id="every_folder", trigger_rule="none_failed")

@@ -1,14 +1,21 @@
 """The DAGs of each query file.
 
-``<query>``: run, check; scheduled by the assets of its streams, whichever of them has news, once when it is new (its streams
-may have had their rows before), and on the query's own schedule, for what a run that failed has left. Skipped where no row waits.
-``<query>__repair``: repair, check; one DAG with one run at a time, so that repair never meets itself. Started by each run
-of ``<query>`` it applies the Gamma rule, which is cheap where nothing is due; on the query's own schedule, or by hand, it
-flushes what stays below Gamma (``{"flush": false}`` as the run's configuration keeps it from that). Where no late row waits it is skipped.
-``<query>__adapt``: recomputes adaptation statistics; joins, aggregates and top-k whose strategy has any.
-``<query>__audit``: checks, and answers some past periods anew by plain SQL; queries with a ``schedule.audit``.
-``<query>__backfill``: theta joins only. Its data interval is the range of windows to answer again, so the stock
-``airflow backfill create --dag-id <query>__backfill --from-date ... --to-date ...`` and the UI re-run the past.
+``<query>``
+    Tasks `run` and `check`. It starts whenever one of the query's streams has new rows, once when the query file is new
+    (its streams may have had rows before), and on ``schedule.run`` for rows that a failed run has left. It is skipped
+    if no row waits.
+``<query>__repair``
+    Tasks `repair` and `check`, in a DAG with one run at a time, so that repairs never overlap. Each run of ``<query>``
+    starts it; then only batches that span `gamma` are repaired, which is cheap if none is due. On ``schedule.repair``
+    or by hand it repairs all late rows (``{"flush": false}`` as the run's configuration prevents that). It is skipped
+    if no late row waits.
+``<query>__adapt``
+    Recompute what the strategy learns; for joins, aggregates and top-k whose strategy learns at all.
+``<query>__audit``
+    Check, and answer some past periods again by plain SQL; for queries with a ``schedule.audit``.
+``<query>__backfill``
+    For theta joins. Its data interval is the range of windows to answer again, so Airflow's own
+    ``airflow backfill create --dag-id <query>__backfill --from-date ... --to-date ...`` and the UI re-run the past.
 
 A broken query file costs its own DAGs only; ``latecomer_query_errors.py`` shows it as an import error.
 """
@@ -18,25 +25,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable, Param
+from airflow.sdk import (
+    DAG,
+    AssetAny,
+    AssetOrTimeSchedule,
+    Context,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    Param,
+)
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
+from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.durations import format_duration
+from latecomer.specs.join import JoinSpec
+from latecomer.specs.spec import Spec
+from latecomer.specs.topk import TopKSpec
 from latecomer_common import (
-    DEFAULTS,
     LAKE,
-    SETTINGS,
     CheckOperator,
-    UnlessWrong,
+    QueryStatus,
+    RetryTransientErrors,
     answers_asset,
-    awaited,
+    dag_settings,
+    lake_status,
+    read_query_files,
     skip,
     spark_task,
-    status,
     stream_asset,
-    usable,
+    streams_without_rows,
 )
 
 FLUSH = Param(
@@ -46,115 +65,135 @@ FLUSH = Param(
     description="Repair everything that is pending. Not set: yes, unless a run of the query started this repair",
 )
 PERIODS = Param(3, type="integer", minimum=1, title="Periods", description="How many to answer anew; others every time")
-# an argument cannot be templated away, and to name the lake again changes nothing
+# a template cannot remove an argument, and to name the lake again changes nothing
 FLUSH_OR_NOT = (
     "{{ '--flush' if (dag_run.run_type != 'asset_triggered' if params.flush is none else params.flush) "
     f"else {f'--lake={LAKE}'!r} }}}}"
 )
+Hook = Callable[[Context], None]
 
 
-def once_ingested(spec: Any) -> Callable[[Any], None]:
-    """What `run` does first: skip while a stream has no row, and, unless started by hand, where the query has read every row and was checked.
+def skip_without_new_rows(spec: Spec) -> Hook:
+    """Return the hook of `run`: skip if a stream has no row at all, or if no row is new to the query.
 
-    Any of the query's streams starts it, also the first of two, and its schedule whether something is new or not. A run whose process died
-    when all was committed has its check still to come.
+    Any of the query's streams starts a run, also the first of two, and the schedule starts one whether rows are new or
+    not. A run by hand, and one whose query was not checked since its last run, is not skipped for want of new rows: the
+    process of that last run may have died between its commit and the check.
     """
 
-    def before(context: Any) -> None:
-        found = status(spec.name)
-        if (reason := awaited(spec, found["streams"])) is not None:
+    def before(context: Context) -> None:
+        status = lake_status(spec.name)
+        if (reason := streams_without_rows(spec, status["streams"])) is not None:
             skip(reason)
-        if context["dag_run"].run_type != "manual" and any(map(_settled, found["queries"])):
+        if context["dag_run"].run_type != "manual" and any(map(_is_up_to_date, status["queries"])):
             skip(f"{spec.name} has read every row of its streams")
 
     return before
 
 
-def _settled(query: dict[str, Any]) -> bool:
-    """Has a query, as `status` shows it, read every row, and was it checked since? Times are written so that they sort."""
+def _is_up_to_date(query: QueryStatus) -> bool:
+    """Return whether a query has read every row and was checked since; its times sort as text."""
     ran, checked = query.get("last_run"), query.get("last_check")
     return query.get("backlog") == 0 and ran is not None and checked is not None and checked[: len(ran)] >= ran
 
 
-def once_run(spec: Any, *, by_hand: bool = False, late: bool = False) -> Callable[[Any], None]:
-    """What all other tasks do first: skip where the query has not been run yet.
+def skip_until_run(spec: Spec, *, only_by_hand: bool = False, only_late_rows: bool = False) -> Hook:
+    """Return the hook of all other tasks: skip if the query has not been run yet.
 
-    Also on a schedule, if they are for runs `by_hand`; and where no late row waits, if they have nothing else to do (`late`): that
-    takes a second, and to start Spark and check for nothing eight, of every query on the hour.
+    Parameters
+    ----------
+    spec
+        The query.
+    only_by_hand
+        Skip runs that a schedule starts.
+    only_late_rows
+        Skip if no late row waits for repair. To find that out takes a second, to start Spark and to check takes eight,
+        for every query at each full hour.
     """
 
-    def before(context: Any) -> None:
-        if by_hand and context["dag_run"].run_type == "scheduled":
+    def before(context: Context) -> None:
+        if only_by_hand and context["dag_run"].run_type == "scheduled":
             skip(f"{spec.name} states no schedule.interval: its backfills are those that are asked for")
-        found = status(spec.name)
-        mine = next(iter(found["queries"]), None)
-        if mine is None:
-            reason = awaited(spec, found["streams"])
+        status = lake_status(spec.name)
+        query = next(iter(status["queries"]), None)
+        if query is None:
+            reason = streams_without_rows(spec, status["streams"])
             skip(f"{spec.name} has not been run in {LAKE} yet" + (f": {reason}" if reason else ""))
-        if late and mine.get("late_pending") == 0:
+        if only_late_rows and query.get("late_pending") == 0:
             skip(f"no late row of {spec.name} waits for repair")
 
     return before
 
 
-def promise(spec: Any) -> str:
-    """What the query promises: exact answers in the end, and on time what its file states."""
+def promise(spec: Spec) -> str:
+    """Return the query's promise in words: exact answers after repair, and the target that its file states."""
     if not spec.promises:
         return "Exact after repair."
-    kinds = {
-        "join": lambda: f"{100 * spec.target:g}% of the pairs",
-        "aggregate": lambda: f"less than {100 * spec.error:g}% off with probability {spec.target:g}",
-        "topk": lambda: f"{100 * spec.target:g}% of the {spec.k} best rows",
-    }
-    what = kinds.get(spec.kind, lambda: f"{100 * spec.target:g}% of the results")()
-    return f"Promised on time, per {format_duration(spec.period_us)}: {what}. Exact after repair."
+    match spec:
+        case AggregateSpec():
+            share = f"less than {100 * spec.error:g}% off with probability {spec.target:g}"
+        case TopKSpec():
+            share = f"{100 * spec.target:g}% of the {spec.k} best rows"
+        case JoinSpec():
+            share = f"{100 * spec.target:g}% of the pairs"
+        case _:
+            share = f"{100 * spec.target:g}% of the results"
+    return f"Promised on time, per {format_duration(spec.period_us)}: {share}. Exact after repair."
 
 
-def build(path: Path, spec: Any) -> list[DAG]:
-    """The DAGs of one query."""
-    tries = DEFAULTS | {"retry_policy": UnlessWrong(f"{path}:", f"query {spec.name}:")}
+class Page(TypedDict):
+    """The arguments of a DAG that its page in the UI shows."""
+
+    tags: list[str]
+    doc_md: str
+
+
+def build(path: Path, spec: Spec) -> list[DAG]:
+    """Return the DAGs of one query."""
+    settings = dag_settings(RetryTransientErrors(f"{path}:", f"query {spec.name}:"))
     about = [spec.description, promise(spec), f"```yaml\n{path.read_text(encoding='utf-8')}\n```"]
 
-    def common(does: str) -> dict[str, Any]:
-        """Settings of a DAG; its page in the UI opens with what it does and when."""
-        page = "\n\n".join(filter(None, [does, *about]))
-        return SETTINGS | {"default_args": tries, "tags": ["latecomer", spec.kind], "doc_md": page}
+    def page(purpose: str) -> Page:
+        """Return a page that opens with what its DAG does and when."""
+        return {"tags": ["latecomer", spec.kind], "doc_md": "\n\n".join(filter(None, [purpose, *about]))}
 
-    schedule, ready = spec.schedule, once_run(spec)
+    schedule = spec.schedule
     query = (str(path), "--lake", LAKE)
-    news = AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)))
+    new_rows = AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)))
     with DAG(
         dag_id=spec.name,
-        schedule=AssetOrTimeSchedule(timetable=_tick(schedule.run, at_once=True), assets=news),
-        **common(
+        schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.run, at_once=True), assets=new_rows),
+        **settings,
+        **page(
             "Answers what is new and checks what was promised: whenever one of its streams has new rows, once when "
             f"its query file is new, and on its schedule (`{schedule.run}`) what a run that failed has left. Skipped "
             "while a stream has no row, and where none waits."
         ),
     ) as main:
         spark_task(
-            "run", "run", *query, outlets=[answers_asset(spec.name)], pre_execute=once_ingested(spec)
+            "run", "run", *query, pre_execute=skip_without_new_rows(spec), outlets=[answers_asset(spec.name)]
         ) >> CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
     with DAG(
         dag_id=f"{spec.name}__repair",
-        schedule=AssetOrTimeSchedule(timetable=_tick(schedule.repair), assets=[answers_asset(spec.name)]),
+        schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.repair), assets=[answers_asset(spec.name)]),
         params={"flush": FLUSH},
-        **common(
+        **settings,
+        **page(
             f"Corrects answers for rows that came too late, until they are exact, and checks: after each run of "
             f"`{spec.name}` late rows whose event times span more than {format_duration(spec.gamma_us)} (`gamma`), "
             f"on its schedule (`{schedule.repair}`) or by hand all that are pending. Skipped where none is."
         ),
     ) as repair:
-        spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=once_run(spec, late=True)) >> CheckOperator(
-            task_id="check", query=spec.name, path=path, retries=0
-        )
+        spark_task(
+            "repair", "repair", *query, FLUSH_OR_NOT, pre_execute=skip_until_run(spec, only_late_rows=True)
+        ) >> CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
     dags = [main, repair]
     if spec.adapts:
         learns = "Learns from all stored history how long to wait, which the next runs do; on its schedule"
         with DAG(
-            dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **common(f"{learns} (`{schedule.adapt}`).")
+            dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **settings, **page(f"{learns} (`{schedule.adapt}`).")
         ) as adapt:
-            spark_task("adapt", "adapt", *query, pre_execute=ready)
+            spark_task("adapt", "adapt", *query, pre_execute=skip_until_run(spec))
         dags.append(adapt)
     if schedule.audit is not None:
         compares = "Answers some past periods anew by plain Spark SQL and compares every result; on its schedule"
@@ -162,9 +201,18 @@ def build(path: Path, spec: Any) -> list[DAG]:
             dag_id=f"{spec.name}__audit",
             schedule=schedule.audit,
             params={"periods": PERIODS},
-            **common(f"{compares} (`{schedule.audit}`)."),
+            **settings,
+            **page(f"{compares} (`{schedule.audit}`)."),
         ) as audit:
-            spark_task("audit", "check", *query, "--audit", "{{ params.periods }}", pre_execute=ready, retries=0)
+            spark_task(
+                "audit",
+                "check",
+                *query,
+                "--audit",
+                "{{ params.periods }}",
+                pre_execute=skip_until_run(spec),
+                retries=0,
+            )
         dags.append(audit)
     if spec.kind == "theta_join":
         interval = schedule.interval or "@daily"
@@ -172,33 +220,35 @@ def build(path: Path, spec: Any) -> list[DAG]:
         with DAG(
             dag_id=f"{spec.name}__backfill",
             schedule=CronDataIntervalTimetable(interval, timezone="UTC"),
-            start_date=_first_day(schedule.start),
-            **common(
+            start_date=_start_date(schedule.start),
+            **settings,
+            **page(
                 f"Answers the windows of past intervals again, where it is asked for{regular}. One run per interval of "
-                f"`{interval}`, for the windows that start in it; Airflow's From and To (`--from-date`, `--to-date`) name "
-                "the first and the last interval, both included, unlike `latecomer backfill --to`, which excludes its end."
+                f"`{interval}`, for the windows that start in it; Airflow's From and To (`--from-date`, `--to-date`) "
+                "name the first and the last interval, both included, unlike `latecomer backfill --to`, which excludes "
+                "its end."
             ),
         ) as backfill:
             range_ = ("--from", "{{ data_interval_start.isoformat() }}", "--to", "{{ data_interval_end.isoformat() }}")
-            asked = once_run(spec, by_hand=schedule.interval is None)
-            spark_task("backfill", "backfill", *query, *range_, pre_execute=asked)
+            before = skip_until_run(spec, only_by_hand=schedule.interval is None)
+            spark_task("backfill", "backfill", *query, *range_, pre_execute=before)
         dags.append(backfill)
     return dags
 
 
-def _tick(cron: str, *, at_once: bool = False) -> BaseTimetable:
-    """When a schedule fires; with `at_once` also as soon as the DAG is new."""
+def _timetable(cron: str, *, at_once: bool = False) -> BaseTimetable:
+    """Return the timetable of a schedule; with `at_once` it fires also as soon as the DAG is new."""
     return OnceTimetable() if cron == "@once" else CronTriggerTimetable(cron, timezone="UTC", run_immediately=at_once)
 
 
-def _first_day(start: str | None) -> datetime | None:
-    """``schedule.start``; UTC where it names no zone."""
+def _start_date(start: str | None) -> datetime | None:
+    """Return ``schedule.start`` as a time, in UTC if it names no zone."""
     if start is None:
         return None
     day = datetime.fromisoformat(start)
     return day if day.tzinfo else day.replace(tzinfo=UTC)
 
 
-for _path, _spec in usable().queries:
+for _path, _spec in read_query_files().queries:
     for _dag in build(_path, _spec):
         globals()[_dag.dag_id] = _dag

@@ -1,11 +1,12 @@
-"""Shows what cannot become a DAG in Airflow, as an import error that names file, key and remedy; defines no DAG.
+"""Shows query files and stream files that are wrong as an import error in Airflow, with file, key and remedy.
 
-Airflow parses only files that speak of it and of DAGs: this sentence is why it parses this one.
+It defines no DAG. Airflow parses only files that contain the words "airflow" and "DAG": these two are why it parses
+this one.
 """
 
 from __future__ import annotations
 
-from latecomer_common import usable
+from latecomer_common import read_query_files
 
-if _lines := usable().problems:
-    raise ImportError("\n".join(_lines))
+if _problems := read_query_files().problems:
+    raise ImportError("\n".join(_problems))

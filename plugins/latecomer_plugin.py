@@ -1,4 +1,4 @@
-"""Registers the data-quality pages with Airflow's UI; the pages themselves are :mod:`latecomer.quality.web`."""
+"""The plugin that adds the data-quality pages of :mod:`latecomer.quality.web` to Airflow's UI."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from latecomer.quality.web import application
 
 
 class LatecomerPlugin(AirflowPlugin):
-    """A page per query behind Airflow's own login: shown inside the UI, and linked from its menu (Browse)."""
+    """Register a page per query behind Airflow's login, shown inside the UI and linked from its menu (Browse)."""
 
     name = "latecomer"
     fastapi_apps = [{"app": application(), "url_prefix": "/latecomer", "name": "Latecomer quality"}]

@@ -129,8 +129,8 @@ def test_repair_flushes_unless_a_run_started_it(project):
 TRIES = """
 import json, os, sys
 sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
-from latecomer_common import UnlessWrong
-policy = UnlessWrong("/q/near.yaml:", "query near:", "stream ")
+from latecomer_common import RetryTransientErrors
+policy = RetryTransientErrors("/q/near.yaml:", "query near:", "stream ")
 print(json.dumps([policy.evaluate(RuntimeError(each), 1, 2).action.value for each in sys.argv[1:]]))
 """
 
