@@ -1,4 +1,4 @@
-"""What the DAG files share: settings and paths, query files that can have DAGs, tasks that call ``latecomer``.
+"""The common parts of the DAG files: settings and paths, query files that can have DAGs, tasks that call ``latecomer``.
 
 Airflow parses the DAG files every half minute, so neither this module nor its importers import anything heavy.
 """

@@ -111,7 +111,7 @@ def current_marker(folder: Folder) -> Marker:
 def _fingerprints(folder: str, recursive: bool) -> list[list[str | int]]:
     """Return name, size and times of each file that is not hidden, and the name of each folder.
 
-    Folders are listed because the command reports those that it does not read.
+    Folders are listed because the command reports the ones that it does not read.
     """
     if "://" not in folder and not recursive:
         paths = sorted(path for path in Path(folder).iterdir() if path.name[0] != ".")

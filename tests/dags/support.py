@@ -1,4 +1,4 @@
-"""A project of its own for Airflow: one small query per kind, landing files, an Airflow home."""
+"""A test project for Airflow: one small query per kind, landing files, an Airflow home."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = bool(os.environ.get("LATECOMER_LONG_TESTS"))
-"""Run every DAG of every kind, a scheduler and a browser (`make test-long`); else the DAGs of two kinds."""
+"""Whether every DAG of every kind runs, a scheduler and a browser (`make test-long`), or the DAGs of two kinds only."""
 ALL_QUERIES = {
     "near": """
 kind: join
@@ -83,14 +83,17 @@ for call in sys.argv[1:]:
     done.append([call, str(getattr(run.state, "value", run.state)), states])
 print("DAGS " + json.dumps(done))
 """
-"""Runs DAGs by ``dag.test()``; ``NAME=JSON`` is a run with a configuration, ``touch=FILE`` makes a file news, ``move=FROM>TO`` lands one."""
+"""A program that runs DAGs by ``dag.test()``.
+
+``NAME=JSON`` is a run with a configuration, ``touch=FILE`` makes a file look new, ``move=FROM>TO`` lands a file.
+"""
 
 
 _MIGRATED: list[bytes] = []
 
 
 def free_port() -> int:
-    """A port that nothing listens on."""
+    """Return a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -98,13 +101,13 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Project:
-    """Folders of one test project, and the environment that points Airflow and the command at them."""
+    """The folders of one test project, and the environment that points Airflow and the command at them."""
 
     folder: Path
     watched: str | None = None
-    """The landing folder, where it is not the project's own."""
+    """The landing folder, if it is outside the project."""
     retries: int = 0
-    """How often a task that failed is tried again, half a minute later."""
+    """The number of times that a failed task is tried again, half a minute later each time."""
 
     @property
     def lake(self) -> Path:
@@ -120,7 +123,7 @@ class Project:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What differs from ``infra/airflow.env``."""
+        """The settings that differ from ``infra/airflow.env``."""
         home = self.folder / "airflow"
         return {
             "AIRFLOW_HOME": str(home),
@@ -137,16 +140,16 @@ class Project:
 
     @property
     def environment(self) -> dict[str, str]:
-        """This process's environment, then ``infra/airflow.env``, then `settings`."""
-        found = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        """The environment of this process, updated by ``infra/airflow.env``, updated by `settings`."""
+        environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         for line in (ROOT / "infra" / "airflow.env").read_text(encoding="utf-8").splitlines():
             if line.strip() and not line.startswith("#"):
                 key, _, value = line.partition("=")
-                found[key] = value.replace("$ROOT", str(ROOT))
-        return found | self.settings
+                environment[key] = value.replace("$ROOT", str(ROOT))
+        return environment | self.settings
 
     def write(self, kinds: tuple[str, ...] = tuple(QUERIES)) -> Project:
-        """Make the folders and the query files."""
+        """Write the folders and the query files, and return the project."""
         self.queries.mkdir(parents=True)
         self.landing.mkdir()
         (self.folder / "airflow").mkdir()
@@ -155,7 +158,10 @@ class Project:
         return self
 
     def migrate(self) -> Project:
-        """Make Airflow's metadata database: a copy of one that ``airflow db migrate`` made for the first project of this process."""
+        """Write Airflow's metadata database, and return the project.
+
+        ``airflow db migrate`` takes half a minute, so it runs once per process; later projects get a copy.
+        """
         made = self.folder / "airflow" / "airflow.db"
         if _MIGRATED:
             made.write_bytes(_MIGRATED[0])
@@ -165,23 +171,32 @@ class Project:
         return self
 
     def call(self, *command: str, codes: tuple[int, ...] = (0,), timeout: float = 300, both: bool = False) -> str:
-        """A command's standard output; with `both` also its standard error."""
+        """Run a command and return its standard output; with `both`, its standard error follows."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
         assert done.returncode in codes, f"{command}: {done.returncode}\n{done.stdout[-1500:]}\n{done.stderr[-2500:]}"
         return done.stdout + done.stderr if both else done.stdout
 
     def python(self, code: str, *arguments: str) -> Any:
-        """The JSON that a program prints last; it runs in a process of its own, as Airflow's state is per process."""
+        """Run a program and return the JSON of its last line.
+
+        It runs in a new process, because Airflow's state is per process.
+        """
         return json.loads(self.call(sys.executable, "-c", code, *arguments, timeout=850).strip().splitlines()[-1])
 
-    def run_dags(self, *wanted: str) -> tuple[list[Any], str]:
-        """Of each DAG that was run: what was asked for, its state, its tasks' states. Then what their logs say."""
-        said = self.call(sys.executable, "-c", RUNS, *wanted, timeout=850, both=True)
-        (done,) = [line for line in said.splitlines() if line.startswith(DONE)]
-        return json.loads(done.removeprefix(DONE)), said
+    def run_dags(self, *calls: str) -> tuple[list[Any], str]:
+        """Run DAGs, as `RUNS` reads `calls`.
+
+        Returns
+        -------
+        runs : list of [call, state of the run, {task: state}]
+        logs : str
+        """
+        logs = self.call(sys.executable, "-c", RUNS, *calls, timeout=850, both=True)
+        (done,) = [line for line in logs.splitlines() if line.startswith(DONE)]
+        return json.loads(done.removeprefix(DONE)), logs
 
     def table(self, query: str, name: str) -> Any:
-        """One of the query's tables, as rows."""
+        """Export one of the query's tables and read it."""
         import pyarrow.parquet as pq
 
         target = self.folder / f"{query}.{name}.parquet"
@@ -190,7 +205,7 @@ class Project:
         return pq.read_table(target)
 
     def stored(self, area: str, query: str) -> list[dict[str, Any]]:
-        """Rows of a lake table as they stand, sorted."""
+        """Return the rows of a lake table without any view over them, sorted."""
         from deltalake import DeltaTable
 
         rows = DeltaTable(str(self.lake / area / query)).to_pyarrow_table().to_pylist()

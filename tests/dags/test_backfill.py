@@ -1,4 +1,4 @@
-"""The stock ``airflow backfill create`` against a real scheduler: answers as the live ones, and twice is once."""
+"""``airflow backfill create`` with a real scheduler: its answers equal the live ones, and twice is once."""
 
 import time
 
@@ -21,14 +21,16 @@ with create_session() as session:
     backfills = session.query(Backfill).all()
     print(json.dumps({
         "done": len(backfills) >= int(sys.argv[2]) and all(b.completed_at for b in backfills),
-        "runs": sorted([r.logical_date.isoformat(), str(getattr(r.state, "value", r.state)), r.clear_number] for r in runs),
+        "runs": sorted(
+            [r.logical_date.isoformat(), str(getattr(r.state, "value", r.state)), r.clear_number] for r in runs
+        ),
     }))
 """
 
 
 @pytest.fixture(scope="module")
 def scheduler(filled):
-    """`airflow.sh up` on the filled lake, every DAG paused but the backfill's."""
+    """A project with `airflow.sh up` on the filled lake and every DAG paused but the backfill's."""
     project, _ = filled
     settings = project.folder / "settings.env"
     changed = project.settings | {
@@ -46,22 +48,22 @@ def scheduler(filled):
 
 
 def backfill(project, number, *more):
-    """Create a backfill and wait until Airflow says that it is complete; its runs."""
+    """Create a backfill, wait until Airflow says that it is complete, and return its runs."""
     deadline = time.monotonic() + 600
     command = ("airflow", "backfill", "create", "--dag-id", DAG, *RANGE, *more)
-    # SQLite has one writer: where the scheduler writes just then, Airflow undoes the backfill, says so, and is to be asked again
+    # SQLite has one writer: if the scheduler writes just then, Airflow undoes the backfill and says so
     while "database is locked" in (said := project.call(*command, codes=(0, 1), both=True)):
         assert time.monotonic() < deadline, said
         time.sleep(2)
     while time.monotonic() < deadline:
-        found = project.python(STATES, DAG, str(number))
-        if found["done"]:
-            return found["runs"]
+        state = project.python(STATES, DAG, str(number))
+        if state["done"]:
+            return state["runs"]
         time.sleep(3)
-    raise AssertionError(f"backfill {number} did not end (scheduler's log in {project.folder}): {found}")
+    raise AssertionError(f"backfill {number} did not end (scheduler's log in {project.folder}): {state}")
 
 
-def test_stock_backfill_equals_the_live_answers_and_twice_is_once(scheduler):
+def test_airflows_backfill_equals_the_live_answers_and_twice_is_once(scheduler):
     live = scheduler.table("pairs", "results")
     assert live.num_rows > 0
     runs = backfill(scheduler, 1)

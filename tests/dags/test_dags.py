@@ -1,4 +1,4 @@
-"""The DAG folder as Airflow reads it: what DAGs each query file gives, what a bad one costs, how long it takes."""
+"""The DAG folder as Airflow parses it: the DAGs of each query file, the cost of a bad file, the time of parsing."""
 
 import os
 import subprocess
@@ -47,7 +47,9 @@ print(json.dumps({
         f"{kind}/{flush}": jinja2.Template(bag.dags["near__repair"].task_dict["repair"].application_args[-1]).render(
             dag_run={"run_type": kind}, params={"flush": flush}
         )
-        for kind in ("asset_triggered", "scheduled", "manual") for flush in (None, True, False) if "near__repair" in bag.dags
+        for kind in ("asset_triggered", "scheduled", "manual")
+        for flush in (None, True, False)
+        if "near__repair" in bag.dags
     },
     "seconds": seconds,
 }))
@@ -67,16 +69,16 @@ def test_a_backfill_without_an_interval_is_for_runs_by_hand(tmp_path):
     (query,) = project.queries.glob("pairs*")
     lines = query.read_text().splitlines(keepends=True)
     query.write_text("".join(line for line in lines if not line.startswith("schedule")))
-    found = project.python(PARSE)
-    assert "schedule.interval" in found["by_hand"]["scheduled"]
-    assert "streams a, b have no row yet" in found["by_hand"]["backfill"]
+    parsed = project.python(PARSE)
+    assert "schedule.interval" in parsed["by_hand"]["scheduled"]
+    assert "streams a, b have no row yet" in parsed["by_hand"]["backfill"]
 
 
 def test_every_kind_has_its_dags(project):
     for name in ("clicks", "_by_kind", ".git", "lost+found", "not a stream", "_tmp", "_archive", "_by_", "_unknown"):
         (project.landing / name).mkdir()
-    found = project.python(PARSE)
-    assert found["errors"] == {}
+    parsed = project.python(PARSE)
+    assert parsed["errors"] == {}
     expected = dict.fromkeys(QUERIES, RUN) | {f"{name}__repair": REPAIR for name in QUERIES}
     expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best", "both")}
     expected |= {"pairs__backfill": {"backfill": []}, "pairs__audit": {"audit": []}}
@@ -87,31 +89,33 @@ def test_every_kind_has_its_dags(project):
             "every_folder": [],
         }
     }
-    assert found["dags"] == expected
-    assert found["connections"] == ["latecomer_spark"]
-    assert {found["schedules"][f"{name}{of}"] for name in QUERIES for of in ("", "__repair")} == {"AssetOrTimeSchedule"}
-    assert found["by"]["near"] == "AssetAny"
-    assert found["times"]["near"] == found["times"]["near__repair"] == "CronTriggerTimetable"
-    assert found["times"]["pairs"] == "OnceTimetable"
-    assert found["schedules"]["pairs__backfill"] == "CronDataIntervalTimetable"
-    assert found["active"] == [1] and found["each"] == [1] and found["catchup"] == [False]
-    assert found["outlets"]["near.run"] == ["latecomer://on_time/near"]
-    assert found["outlets"]["latecomer_ingest.ingest__by_kind"] == ["latecomer://events/a", "latecomer://events/b"]
-    assert found["arguments"]["pairs__backfill.backfill"][-4::2] == ["--from", "--to"]
+    assert parsed["dags"] == expected
+    assert parsed["connections"] == ["latecomer_spark"]
+    assert {parsed["schedules"][f"{name}{of}"] for name in QUERIES for of in ("", "__repair")} == {
+        "AssetOrTimeSchedule"
+    }
+    assert parsed["by"]["near"] == "AssetAny"
+    assert parsed["times"]["near"] == parsed["times"]["near__repair"] == "CronTriggerTimetable"
+    assert parsed["times"]["pairs"] == "OnceTimetable"
+    assert parsed["schedules"]["pairs__backfill"] == "CronDataIntervalTimetable"
+    assert parsed["active"] == [1] and parsed["each"] == [1] and parsed["catchup"] == [False]
+    assert parsed["outlets"]["near.run"] == ["latecomer://on_time/near"]
+    assert parsed["outlets"]["latecomer_ingest.ingest__by_kind"] == ["latecomer://events/a", "latecomer://events/b"]
+    assert parsed["arguments"]["pairs__backfill.backfill"][-4::2] == ["--from", "--to"]
 
 
-def test_a_dags_page_opens_with_what_it_does(project):
+def test_a_dags_page_opens_with_its_purpose(project):
     docs = project.python(PARSE)["docs"]
     opens = {name: text.split("\n\n")[0] for name, text in docs.items()}
     assert len(set(opens.values())) >= 5 and all(len(first) < 400 for first in opens.values())
-    for name, said in {
+    for name, message in {
         "near": "on its schedule (`@hourly`) what a run that failed has left",
         "near__repair": "more than 5 s (`gamma`), on its schedule (`@hourly`)",
         "near__adapt": "how long to wait",
         "pairs__audit": "(`@weekly`)",
         "pairs__backfill": "both included, unlike `latecomer backfill --to`",
     }.items():
-        assert said in opens[name], opens[name]
+        assert message in opens[name], opens[name]
     assert "per 20 s: 50% of the pairs." in docs["near__adapt"]
     assert "per 20 s: less than 30% off with probability 0.5." in docs["sums"]
     assert "per 20 s: 50% of the 3 best rows." in docs["best"]
@@ -135,24 +139,25 @@ print(json.dumps([policy.evaluate(RuntimeError(each), 1, 2).action.value for eac
 """
 
 
-def test_what_may_end_well_is_tried_again(project):
-    said = "Cannot execute: spark-submit submit.py run /q/near.yaml --lake s3://b/l. Error code is: {}.\nLast spark-submit output:\n{}".format
+def test_transient_errors_are_tried_again(project):
+    command = "spark-submit submit.py run /q/near.yaml --lake s3://b/l"
+    message = f"Cannot execute: {command}. Error code is: {{}}.\nLast spark-submit output:\n{{}}".format
     ends = {
-        said(2, "WARN of Java\n/q/near.yaml:4: keys: 'v': its stream has no such column"): "fail",
-        said(2, "query near: has changed since it ran"): "fail",
-        said(2, "stream views: 60 of 100 rows cannot be used, and max_quarantined allows 5"): "fail",
-        said(2, "/landing/views/a.csv: column v: holds text, and was a number before"): "default",
-        said(2, "lake s3://b/l: the object store cannot be used"): "default",
-        said(3, "lease 'run near': held by 12@host for 7 s"): "default",
-        said(1, "/q/near.yaml: Java said this, and ended"): "default",
+        message(2, "WARN of Java\n/q/near.yaml:4: keys: 'v': its stream has no such column"): "fail",
+        message(2, "query near: has changed since it ran"): "fail",
+        message(2, "stream views: 60 of 100 rows cannot be used, and max_quarantined allows 5"): "fail",
+        message(2, "/landing/views/a.csv: column v: holds text, and was a number before"): "default",
+        message(2, "lake s3://b/l: the object store cannot be used"): "default",
+        message(3, "lease 'run near': held by 12@host for 7 s"): "default",
+        message(1, "/q/near.yaml: Java said this, and ended"): "default",
         "the worker has lost its process": "default",
     }
     assert project.python(TRIES, *ends) == list(ends.values())
 
 
 def test_parsing_is_light(project):
-    found = project.python(PARSE)
-    assert found["heavy"] == [] and found["seconds"] < 2.0
+    parsed = project.python(PARSE)
+    assert parsed["heavy"] == [] and parsed["seconds"] < 2.0
 
 
 def test_the_queries_of_this_checkout_parse(project):
@@ -161,8 +166,8 @@ def test_the_queries_of_this_checkout_parse(project):
     shipped = sorted((ROOT / "include" / "queries").glob("*.yaml"))
     for path in shipped:
         (project.queries / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-    found = project.python(PARSE)
-    assert found["errors"] == {} and sum("__" not in name for name in found["dags"]) == len(shipped) + 1
+    parsed = project.python(PARSE)
+    assert parsed["errors"] == {} and sum("__" not in name for name in parsed["dags"]) == len(shipped) + 1
 
 
 BROKEN = {
@@ -202,14 +207,14 @@ def test_a_broken_query_file_costs_its_own_dags_only(project):
     leap = QUERIES["near"].replace("quality:", 'schedule: {repair: "0 0 29 2 *"}\nquality:')
     (project.queries / "leap.yaml").write_text(f"name: leap{leap}")
     (project.queries / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    found = project.python(PARSE)
-    assert list(found["errors"]) == ["latecomer_query_errors.py"]
-    lines = [line for line in found["errors"]["latecomer_query_errors.py"].splitlines() if ".yaml" in line]
-    for name, (_, _, said) in BROKEN.items():
-        assert any(f"{name}.yaml" in line and said in line for line in lines), (name, lines)
+    parsed = project.python(PARSE)
+    assert list(parsed["errors"]) == ["latecomer_query_errors.py"]
+    lines = [line for line in parsed["errors"]["latecomer_query_errors.py"].splitlines() if ".yaml" in line]
+    for name, (_, _, message) in BROKEN.items():
+        assert any(f"{name}.yaml" in line and message in line for line in lines), (name, lines)
     assert any("bytes.yaml" in line for line in lines)
-    mains = {name for name in found["dags"] if "__" not in name}
-    assert mains == {*QUERIES, "leap", "latecomer_ingest"} and len(found["dags"]) == 2 * len(QUERIES) + 10
+    mains = {name for name in parsed["dags"] if "__" not in name}
+    assert mains == {*QUERIES, "leap", "latecomer_ingest"} and len(parsed["dags"]) == 2 * len(QUERIES) + 10
 
 
 def test_a_broken_stream_file_is_an_import_error_and_costs_no_dag(project):
@@ -220,14 +225,14 @@ def test_a_broken_stream_file_is_an_import_error_and_costs_no_dag(project):
     (streams / "a.yaml").write_text("event_column: ts\ntime_units: ms\n")
     (streams / "_by_kind.yml").write_text("timezone: Mars/Base\n")
     (streams / "b.yaml").write_text("# nothing yet\n")
-    found = project.python(PARSE)
-    lines = found["errors"].pop("latecomer_query_errors.py").splitlines()
+    parsed = project.python(PARSE)
+    lines = parsed["errors"].pop("latecomer_query_errors.py").splitlines()
     assert [
         line for line in lines if "a.yaml:2: time_units: 'ms': is not a key here; did you mean 'time_unit'?" in line
     ]
     assert [line for line in lines if "_by_kind.yml:1: timezone: 'Mars/Base': is not a time zone" in line]
-    assert not found["errors"] and {*QUERIES} < {*found["dags"]}
-    call = found["arguments"]["latecomer_ingest.ingest_a"]
+    assert not parsed["errors"] and {*QUERIES} < {*parsed["dags"]}
+    call = parsed["arguments"]["latecomer_ingest.ingest_a"]
     assert call[call.index("--streams") + 1] == str(streams)
 
 

@@ -1,4 +1,4 @@
-"""What fails says why: a check which promise was broken, as an error in its log and as what the task raises; a query that is wrong is not tried again."""
+"""Failures give their reason: a broken promise is an error in log and task; a wrong query is not tried again."""
 
 from tests.dags.support import Project
 from tests.support import events

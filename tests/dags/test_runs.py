@@ -1,4 +1,4 @@
-"""Every DAG of every kind, run for real by ``dag.test()``: spark-submit, a small lake, a report."""
+"""Every DAG of every kind, run by ``dag.test()`` with spark-submit, a small lake and a report."""
 
 from tests.dags.support import QUERIES
 from tests.support import events

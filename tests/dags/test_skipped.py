@@ -1,4 +1,4 @@
-"""What a DAG does while a stream of its query has no row: nothing, and its log says why. Real Airflow, a lake of one stream."""
+"""The DAGs of a query while one of its streams has no row: they are skipped, and their logs say why."""
 
 import pytest
 
@@ -10,7 +10,7 @@ NEVER = "near has not been run in {lake} yet: stream b has no row yet"
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
-    """A project whose queries are over two streams, `a` and `b`, of which `a` has come; what each DAG gave, and the log."""
+    """A project whose queries read `a` and `b` while only `a` has rows; the outcome of each DAG, and the logs."""
     project = Project(tmp_path_factory.mktemp("half") / "project").write(("near", "pairs"))
     assert all("b" in ALL_QUERIES[name] for name in ("near", "pairs"))
     table = events.disordered(5, rows=60)
@@ -18,8 +18,8 @@ def half(tmp_path_factory):
     ours = table.filter([name == "a" for name in table["stream"].to_pylist()])
     events.write(ours.drop_columns(["seq", "stream"]), project.landing / "a" / "rows.parquet")
     project.migrate()
-    wanted = ["latecomer_ingest", "latecomer_ingest", "near", "near__repair", "near__adapt"]
-    return project, *project.run_dags(*wanted, "pairs__audit", "pairs__backfill")
+    calls = ["latecomer_ingest", "latecomer_ingest", "near", "near__repair", "near__adapt"]
+    return project, *project.run_dags(*calls, "pairs__audit", "pairs__backfill")
 
 
 def test_a_query_waits_for_its_second_stream(half):

@@ -1,4 +1,4 @@
-"""Several streams that have news are ingested in one call; where that fails each folder has its turn, as if there were no such call."""
+"""Streams with new files are ingested in one call; if that fails, each folder has its turn, as without such a call."""
 
 import json
 import shutil
@@ -13,25 +13,26 @@ import json
 from airflow.models.asset import AssetEvent
 from airflow.utils.session import create_session
 with create_session() as session:
-    found = session.query(AssetEvent).order_by(AssetEvent.id)
-    print(json.dumps([[e.source_run_id, e.source_task_id, e.asset.uri.rsplit("/", 1)[-1]] for e in found]))
+    events = session.query(AssetEvent).order_by(AssetEvent.id)
+    print(json.dumps([[e.source_run_id, e.source_task_id, e.asset.uri.rsplit("/", 1)[-1]] for e in events]))
 """
 
 
-def told(project):
-    """Per run of the ingestion that updated anything: tasks and streams."""
-    found = {}
+def updates_by_run(project):
+    """Return the tasks and streams of each run of the ingestion that updated an asset."""
+    updates = {}
     for run, task, stream in project.python(EVENTS):
-        found.setdefault(run, set()).add((task, stream))
-    return list(found.values())
+        updates.setdefault(run, set()).add((task, stream))
+    return list(updates.values())
 
 
 @pytest.fixture(scope="module")
 def landed(tmp_path_factory):
-    """A project with a folder of each stream, the states of five runs of the ingestion and of their tasks, and what these told.
+    """The states of five runs of the ingestion and of their tasks, and the assets that they updated.
 
-    In the first one stream's file is broken; it still is when the two others have news; then it is whole; then there are none; then the lake
-    is gone, but for one stream that was ingested by hand since.
+    In the first run one stream's file is broken. It still is in the second, when the two others have new files. In the
+    third it is whole. In the fourth nothing is new. Before the fifth the lake was removed, and one stream was ingested
+    by hand.
     """
     project = Project(tmp_path_factory.mktemp("together") / "project").write(("near",))
 
@@ -51,15 +52,15 @@ def landed(tmp_path_factory):
     ingest = "latecomer_ingest"
     runs, _ = project.run_dags(ingest, *more, ingest, mended, ingest, ingest)
     streams = json.loads(project.call("latecomer", "status", "--lake", str(project.lake), "--json"))["streams"]
-    assert {stream: each["rows"] for stream, each in streams.items()} == {"a": 80, "b": 40, "c": 80}
+    assert {stream: totals["rows"] for stream, totals in streams.items()} == {"a": 80, "b": 40, "c": 80}
     shutil.rmtree(project.lake)
     project.call("latecomer", "ingest", "--lake", str(project.lake), f"c={c}")
     runs += project.run_dags(ingest)[0]
-    return [(state, tasks) for _, state, tasks in runs], told(project)
+    return [(state, tasks) for _, state, tasks in runs], updates_by_run(project)
 
 
 def succeeded(together, **ingested):
-    """The state of a run that did not fail, and of its tasks."""
+    """Return the state of a run that did not fail, and of its tasks."""
     tasks = {f"ingest_{stream}": ingested.get(stream, "skipped") for stream in "abc"}
     return "success", {"together": together, **tasks, "every_folder": "success"}
 
@@ -71,26 +72,26 @@ def test_a_folder_that_cannot_be_ingested_holds_up_no_other(landed):
     assert updates[0] == {("ingest_a", "a"), ("ingest_c", "c")}
 
 
-def test_a_stream_that_alone_has_news_is_ingested_by_its_own_task(landed):
-    (_, _, one, *_), updates = landed
-    assert one == succeeded("skipped", b="success")
+def test_a_stream_that_alone_has_new_files_is_ingested_by_its_own_task(landed):
+    (_, _, third, *_), updates = landed
+    assert third == succeeded("skipped", b="success")
     assert updates[2] == {("ingest_b", "b")}
 
 
-def test_streams_with_news_come_together_without_one_that_is_still_broken(landed):
+def test_streams_with_new_files_come_together_without_one_that_is_still_broken(landed):
     (_, (state, tasks), *_), updates = landed
     assert state == "failed" and tasks["together"] == "success"
     assert [tasks[f"ingest_{stream}"] for stream in "abc"] == ["skipped", "failed", "skipped"]
     assert updates[1] == {("together", "a"), ("together", "c")}
 
 
-def test_where_nothing_is_new_nothing_is_told(landed):
+def test_if_nothing_is_new_no_asset_is_updated(landed):
     (*_, none, _), updates = landed
     assert none == succeeded("skipped")
     assert len(updates) == 4
 
 
-def test_folders_of_a_lake_that_was_removed_are_news_where_their_stream_is_not_there_again(landed):
+def test_folders_of_a_removed_lake_are_new_unless_their_stream_is_back(landed):
     (*_, (_, tasks)), updates = landed
     assert tasks["together"] == "success"
     assert updates[3] == {("together", "a"), ("together", "b")}

@@ -1,4 +1,4 @@
-"""`make up` seen from outside: a query file that is new is run once, also over a restart and by its schedule; nothing listens but on this machine."""
+"""`make up` seen from outside: a new query runs once, also over a restart; every port listens on this machine only."""
 
 import os
 import time
@@ -19,7 +19,11 @@ from airflow.utils.session import create_session
 with create_session() as session:
     print(json.dumps({
         "runs": [
-            [r.run_type, str(getattr(r.state, "value", r.state)), sorted([t.task_id, t.state] for t in r.task_instances)]
+            [
+                r.run_type,
+                str(getattr(r.state, "value", r.state)),
+                sorted([t.task_id, t.state] for t in r.task_instances),
+            ]
             for r in session.query(DagRun).filter(DagRun.dag_id == "near").order_by(DagRun.id)
         ],
         "parsed": session.get(DagModel, "near").last_parsed_time.timestamp() if session.get(DagModel, "near") else 0,
@@ -28,31 +32,31 @@ with create_session() as session:
 
 
 def until(project, done, seconds=300):
-    """What the database says of the query's DAG, as soon as it is as wanted."""
+    """Wait until `done` holds for the runs of the query's DAG in Airflow's database, and return them."""
     deadline = time.monotonic() + seconds
-    while not done(found := project.python(RUNS)):
-        assert time.monotonic() < deadline, found
+    while not done(runs := project.python(RUNS)):
+        assert time.monotonic() < deadline, runs
         time.sleep(3)
-    return found
+    return runs
 
 
 def listening(home):
-    """Addresses and ports, as the kernel writes them, that Airflow's processes listen on."""
+    """Return the addresses and ports that Airflow's processes listen on, as the kernel writes them."""
     groups = {int(line) for line in (home / "pids").read_text().split()}
     sockets = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if os.getpgid(int(process.name)) in groups:
-                sockets |= {os.readlink(each) for each in (process / "fd").iterdir()}
+                sockets |= {os.readlink(file) for file in (process / "fd").iterdir()}
         except OSError:
             continue  # it has ended
-    found = set()
+    addresses = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
             _, local, _, state, *more = line.split()
             if state == "0A" and f"socket:[{more[5]}]" in sockets:
-                found.add(tuple(local.split(":")))
-    return found
+                addresses.add(tuple(local.split(":")))
+    return addresses
 
 
 def test_a_new_query_runs_once_and_nothing_listens_outside(tmp_path):
@@ -66,13 +70,13 @@ def test_a_new_query_runs_once_and_nothing_listens_outside(tmp_path):
     once = ["scheduled", "success", [["check", "success"], ["run", "success"]]]
     try:
         project.call("bash", "infra/airflow.sh", "up", str(settings), timeout=400)
-        until(project, lambda found: found["runs"] == [once])
-        heard = listening(project.folder / "airflow")
-        assert heard == {("0100007F", f"{port:04X}")}  # 127.0.0.1
+        until(project, lambda answer: answer["runs"] == [once])
+        addresses = listening(project.folder / "airflow")
+        assert addresses == {("0100007F", f"{port:04X}")}  # 127.0.0.1
         project.call("bash", "infra/airflow.sh", "down", str(settings))
         stopped = time.time()
         project.call("bash", "infra/airflow.sh", "up", str(settings), timeout=400)
-        until(project, lambda found: found["parsed"] > stopped)
+        until(project, lambda answer: answer["parsed"] > stopped)
         time.sleep(30)  # some turns of the scheduler, about a second each
         first, *others = project.python(RUNS)["runs"]
         # its schedule, should the hour be over meanwhile, finds nothing to do

@@ -43,9 +43,9 @@ def test_one_month_through_airflow(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"), [(["--out", "{}"], "letter.txt"), (["--only", "flights"], "flights_with_weather")]
 )
-def test_what_is_no_demo_is_not_replaced(tmp_path, arguments, says):
+def test_a_folder_that_is_no_demo_is_not_replaced(tmp_path, arguments, says):
     (tmp_path / "letter.txt").write_text("dear")
-    command = [sys.executable, "-m", "latecomer.jobs.demo", *(each.format(tmp_path) for each in arguments)]
+    command = [sys.executable, "-m", "latecomer.jobs.demo", *(argument.format(tmp_path) for argument in arguments)]
     if "--out" not in command:
         command += ["--out", str(tmp_path / "new")]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -54,14 +54,14 @@ def test_what_is_no_demo_is_not_replaced(tmp_path, arguments, says):
 
 
 @pytest.mark.parametrize(
-    ("there", "more"),
+    ("folders", "more"),
     [(["lake", "landing"], []), (["made_by_the_demo", "lake", "summary.json"], ["--only", "nothing"])],
 )
-def test_what_is_there_stays_where_the_call_is_refused(tmp_path, there, more):
-    """A lake with its landing files is no demo, and a call with a mistake replaces nothing."""
-    for name in there:
+def test_a_refused_call_replaces_nothing(tmp_path, folders, more):
+    """A lake with its landing files is no demo, and a call with a mistake is refused."""
+    for name in folders:
         (tmp_path / name).mkdir()
     command = [sys.executable, "-m", "latecomer.jobs.demo", "--out", str(tmp_path), *more]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and ("--only" if more else "lake") in done.stderr.splitlines()[-1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(there)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(folders)

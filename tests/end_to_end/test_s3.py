@@ -1,4 +1,4 @@
-"""A lake in a bucket of a real S3-compatible server: the command, Spark and delta-rs give what a local lake gives.
+"""A lake in a bucket of a real S3-compatible server: command, Spark and delta-rs answer as over a local lake.
 
 The server runs on a free port of this machine and keeps its objects in a temporary folder; a put with If-None-Match
 is atomic there. ``make setup`` fetches it (infra/test_jars.txt).
@@ -25,7 +25,7 @@ from latecomer.lake import result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.ledger import ledger as books
+from latecomer.ledger import ledger
 from latecomer.specs.loading import load_query
 from minio import Minio
 
@@ -45,12 +45,12 @@ where: left.v <= right.v + 6
 quality: {recall: 0.9, period: 10 s}
 strategy: {name: qjoin, gamma: 3 s}
 """
-# many commands, one JVM: each is the command's own function, with a command line's arguments
+# many commands, one JVM: each call is the command's function with the arguments of a command line
 COMMANDS = """
 import json, os, sys
 from latecomer.jobs.cli import main
-from latecomer.spark import session
-session.SMALL_ROWS = 150  # micro-batches of more are planned for many rows
+from latecomer.spark.engine import tuning
+tuning.SMALL_ROWS = 150  # larger micro-batches are planned for many rows
 for arguments in json.load(sys.stdin):
     code = main(arguments, prog_name="latecomer", standalone_mode=False)
     if code:
@@ -60,12 +60,12 @@ SparkSession.getActiveSession().stop()
 sys.stdout.flush()
 os._exit(code or 0)
 """
-# takes the lease named on a line, says what came of it, gives it back at the next line
+# takes the lease named on a line, prints who holds it, gives it back at the next line
 RACER = """
 import sys
 from latecomer.lake.errors import LeaseHeld
 from latecomer.lake.lease import Lease
-from latecomer.lake.location import Lake
+from latecomer.lake.lake import Lake
 lake = Lake(sys.argv[1])
 print("ready", flush=True)
 while name := sys.stdin.readline().strip():
@@ -98,7 +98,7 @@ def answers(port: int, process: subprocess.Popen, seconds: float = 30.0) -> bool
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A client of a running server; the environment names the server as a deployment's would."""
+    """A client of a running server; the environment names the server as that of a deployment does."""
     assert list(JARS.glob("*.jar")), "the tests' object store is missing: run `make setup`"
     folder = tmp_path_factory.mktemp("s3")
     (folder / "objects").mkdir()
@@ -136,8 +136,8 @@ def store(tmp_path_factory):
     server.wait()
 
 
-def carried_out(calls: list[list[str]]) -> list[dict]:
-    """What each command says, with ``--json``."""
+def run_commands(calls: list[list[str]]) -> list[dict]:
+    """Run commands with ``--json`` in one process, and return the output of each."""
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS],
         input=json.dumps(calls),
@@ -147,13 +147,21 @@ def carried_out(calls: list[list[str]]) -> list[dict]:
         timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(said) == len(calls)
-    return said
+    outputs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(outputs) == len(calls)
+    return outputs
 
 
 def land(store, folder):
-    """Some rows in three formats as objects of one folder, with what is no data beside them; all of them in one table."""
+    """Write rows in three formats as objects of one folder, among objects that are no data.
+
+    Returns
+    -------
+    table : pa.Table
+        All rows.
+    data : dict
+        Contents of the objects that hold them, by name.
+    """
     table = events.disordered(7)
     plain, packed = io.BytesIO(), io.BytesIO()
     pq.write_table(table.slice(0, 150), plain)
@@ -181,7 +189,7 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
     query = tmp_path / "pairs.yaml"
     query.write_text(QUERY)
     local = str(tmp_path / "lake")
-    commands = [
+    calls = [
         ["ingest", "--lake", LAKE, *landing, f"s3a{place[2:]}/"],
         ["run", str(query), "--lake", LAKE, "--until-seq", "99", "--json"],  # and on from the state in the bucket
         ["run", str(query), "--lake", LAKE, "--flush", "--json"],
@@ -193,23 +201,23 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
         ["export", str(query), "--lake", LAKE, "--table", "results", "--to", str(tmp_path / "out.parquet"), "--json"],
         ["status", "--lake", LAKE, "--json"],
     ]
-    said = carried_out(commands)
-    assert [each["seq_to"] for each in said if "seq_to" in each] == [300, 100, 300, 300, 300]
-    assert said[0]["streams"] == said[4]["streams"] and said[0]["quarantined"] == 0
-    assert said[0]["left_out_files"] == [f"{place}/notes.txt", f"{place}/old"]
+    outputs = run_commands(calls)
+    assert [output["seq_to"] for output in outputs if "seq_to" in output] == [300, 100, 300, 300, 300]
+    assert outputs[0]["streams"] == outputs[4]["streams"] and outputs[0]["quarantined"] == 0
+    assert outputs[0]["left_out_files"] == [f"{place}/notes.txt", f"{place}/old"]
 
     spec = load_query(query)
     for name in ("results", "on_time", "corrections", "late", "ledger"):
-        found = [
-            books.ledger(lake, spec) if name == "ledger" else result_views.view(lake, spec, name)
+        tables = [
+            ledger.ledger(lake, spec) if name == "ledger" else result_views.view(lake, spec, name)
             for lake in (Lake(LAKE), Lake(local))
         ]
-        assert found[0].num_rows > 0 and found[0].equals(found[1]), name
+        assert tables[0].num_rows > 0 and tables[0].equals(tables[1]), name
     assert Lake(LAKE).names("events") == ["a", "b"] and Lake(LAKE).names("state") == ["pairs"]
     left = [item.object_name for item in store.list_objects(BUCKET, "some/lake/_staging/", recursive=True)]
-    assert [name for name in left if not name.endswith("/")] == [], "what was staged is still there"
+    assert [name for name in left if not name.endswith("/")] == [], "staged files are still there"
 
-    checked, exported, status = said[-3:]
+    checked, exported, status = outputs[-3:]
     assert checked["success"]
     assert (
         pq.read_table(tmp_path / "out.parquet").num_rows
@@ -245,7 +253,7 @@ def test_an_object_is_read_again_only_if_it_was_written_to(store, monkeypatch):
         ("gs://bucket/a.csv", "the scheme 'gs' is not supported"),
     ],
 )
-def test_what_is_not_there_is_one_line(store, tmp_path, place, said):
+def test_a_missing_place_is_one_line(store, tmp_path, place, said):
     done = commands.call("ingest", "--lake", str(tmp_path / "lake"), "--stream", "a", place, timeout=100)
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
@@ -330,14 +338,14 @@ def test_a_query_is_forgotten(store):
     for query in ("q", "other"):
         for area in ("on_time", "late", "journal", "state", "events"):
             lake.table(area, query).append(rows, "run", 0)
-    asked = commands.call("forget", "q", "--lake", lake.uri, timeout=100)
-    assert asked.returncode == 2 and "on_time (2 rows)" in asked.stderr, asked.stderr
+    refused = commands.call("forget", "q", "--lake", lake.uri, timeout=100)
+    assert refused.returncode == 2 and "on_time (2 rows)" in refused.stderr, refused.stderr
     killed = commands.call("forget", "q", "--lake", lake.uri, "--yes", crash_at="drop:log@2", timeout=100)
     assert killed.returncode < 0 and lake.names("forgetting") == ["q"], killed.stderr
     done = commands.call("forget", "q", "--lake", lake.uri, "--yes", timeout=100)
     assert done.returncode == 0, done.stderr
-    found = [item.object_name for item in store.list_objects(BUCKET, "forgotten/", recursive=True)]
-    assert not [name for name in found if "/q/" in name and "/events/" not in name], found
+    names = [item.object_name for item in store.list_objects(BUCKET, "forgotten/", recursive=True)]
+    assert not [name for name in names if "/q/" in name and "/events/" not in name], names
     for area in ("on_time", "late", "journal", "state"):
         assert lake.names(area) == ["other"]
     assert lake.names("events") == ["other", "q"]

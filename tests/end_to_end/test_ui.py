@@ -56,17 +56,17 @@ class Page:
                 return answer["result"]
 
     def run(self, script):
-        """A script's value."""
-        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        return found["result"].get("value")
+        """Return a script's value."""
+        answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        return answer["result"].get("value")
 
     def until(self, script, seconds=90):
-        """Wait until a script's value is true; that value."""
+        """Wait until a script's value is true, and return it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            found = self.run(f"(() => {{ try {{ return {script} }} catch (e) {{ return null }} }})()")
-            if found:
-                return found
+            value = self.run(f"(() => {{ try {{ return {script} }} catch (e) {{ return null }} }})()")
+            if value:
+                return value
             time.sleep(0.5)
         self.picture("failed")
         raise AssertionError(f"never true: {script}\n{self.run('location.href')}\n{self.text()[:2000]}")
@@ -78,15 +78,15 @@ class Page:
         self.call("Page.navigate", url=address)
 
     def type(self, selector, words):
-        """What a person's keys do: focus, then text."""
+        """Focus an element and type into it, as a person does."""
         self.until(f"document.querySelector({selector!r}) !== null")
         self.run(f"document.querySelector({selector!r}).focus()")
         self.call("Input.insertText", text=words)
 
     def cookie(self):
-        """What the browser sends to prove who is logged in."""
+        """Return the header by which the browser proves who is logged in."""
         return "; ".join(
-            f"{each['name']}={each['value']}" for each in self.call("Network.getCookies", urls=[URL])["cookies"]
+            f"{cookie['name']}={cookie['value']}" for cookie in self.call("Network.getCookies", urls=[URL])["cookies"]
         )
 
     def picture(self, name):
@@ -97,11 +97,11 @@ class Page:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    found = subprocess.run(["bash", "infra/browser.sh"], capture_output=True, text=True, cwd=ROOT, timeout=600)
-    if found.returncode:
-        pytest.skip(found.stderr.strip() or "no browser")
+    setup = subprocess.run(["bash", "infra/browser.sh"], capture_output=True, text=True, cwd=ROOT, timeout=600)
+    if setup.returncode:
+        pytest.skip(setup.stderr.strip() or "no browser")
     folder = tmp_path_factory.mktemp("browser")
-    command = [found.stdout.strip().splitlines()[-1], *FLAGS, f"--user-data-dir={folder}", "about:blank"]
+    command = [setup.stdout.strip().splitlines()[-1], *FLAGS, f"--user-data-dir={folder}", "about:blank"]
     with open(folder / "log", "w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -113,7 +113,7 @@ def browser(tmp_path_factory):
             time.sleep(0.25)
         number = port.read_text().split()[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{number}/json", timeout=30) as answer:
-            tab = next(each for each in json.loads(answer.read()) if each["type"] == "page")
+            tab = next(target for target in json.loads(answer.read()) if target["type"] == "page")
         page = Page(tab["webSocketDebuggerUrl"])
         page.call("Page.enable")
         yield page
@@ -124,7 +124,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
-    """`airflow.sh up` on a project of its own, whose landing folder holds a file."""
+    """A project with `airflow.sh up` whose landing folder holds a file."""
     project = Project(tmp_path_factory.mktemp("ui") / "project").write(("near",))
     table = events.disordered(3, rows=120).drop_columns(["seq"])
     (project.landing / "_by_stream").mkdir()
@@ -143,7 +143,7 @@ def airflow(tmp_path_factory):
 
 
 def status(path, cookie=""):
-    """Of a path as it is written: a browser would resolve `%2e%2e` itself."""
+    """Return the HTTP status of a path without resolving it: a browser would replace `%2e%2e` itself."""
     try:
         with urllib.request.urlopen(
             urllib.request.Request(URL + path, headers={"Cookie": cookie}), timeout=30
