@@ -1,4 +1,4 @@
-"""What a query file says of its strategy is what the controllers are: `adapt` and the DAGs ask the file. Starts no Spark."""
+"""A spec adapts exactly if its strategy's policies learn: `adapt` and the DAGs rely on the spec. Starts no Spark."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from latecomer.strategies.join import retention_parameters, retention_policy
 from latecomer.strategies.windows import slack_policies
 
 WINDOWED = {
-    "aggregate": ("streams: {s: a}\nwindow: 1 s\nselect: {n: count()}\nquality: {error: 0.1, probability: 0.9, period: 1 s}", aggregates),
+    "aggregate": ("streams: {s: a}\nwindow: 1 s\nselect: {n: count()}\n"
+                  "quality: {error: 0.1, probability: 0.9, period: 1 s}", aggregates),
     "topk": ("streams: {s: a}\nwindow: 1 s\nscore: v\nk: 2\nquality: {hit_rate: 0.9, period: 1 s}", topks),
 }  # fmt: skip
 
 
-def strategy_of(name: str) -> str:
+def strategy_yaml(name: str) -> str:
     return f"{{name: {name}, slack: 1 s}}" if name == "k_slack" else name
 
 
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind, (_, specs) in WINDOWED.items() for name in specs.STRATEGIES]
 )
-def test_windowed_strategies_adapt_that_observe(kind: str, name: str) -> None:
+def test_a_windowed_strategy_adapts_if_its_policies_need_observations(kind: str, name: str) -> None:
     text, _ = WINDOWED[kind]
-    spec = parse_query(f"name: q\nkind: {kind}\n{text}\nstrategy: {strategy_of(name)}\n")
+    spec = parse_query(f"name: q\nkind: {kind}\n{text}\nstrategy: {strategy_yaml(name)}\n")
     policies = slack_policies(spec)
     assert {policy.needs_observation for policy in policies} == {spec.adapts}
 
 
 @pytest.mark.parametrize("recall", [0.9, 1])
 @pytest.mark.parametrize(
-    "name", [*joins.STRATEGIES, *(f"{{name: qjoin, estimator: {each}}}" for each in joins.ESTIMATORS)]
+    "name", [*joins.STRATEGIES, *(f"{{name: qjoin, estimator: {estimator}}}" for estimator in joins.ESTIMATORS)]
 )
-def test_joins_adapt_whose_policy_can_be_learnt(name: str, recall: float) -> None:
+def test_a_join_adapts_if_its_policy_learns(name: str, recall: float) -> None:
     text = f"name: q\nkind: join\nstreams: {{l: a, r: b}}\nwindow: 1 s\nquality: {{recall: {recall}, period: 1 s}}"
-    spec = parse_query(f"{text}\nstrategy: {strategy_of(name)}\n")
+    spec = parse_query(f"{text}\nstrategy: {strategy_yaml(name)}\n")
     policy = retention_policy(retention_parameters(spec), None, None)
     assert isinstance(policy, (CalibratedRetention, QJoinRetention)) == spec.adapts

@@ -1,4 +1,4 @@
-"""The pages about algorithms and architecture say what is true: their examples run, and the files they name are there."""
+"""The pages about algorithms and architecture are true: their examples run, and the files that they name exist."""
 
 import doctest
 import re

@@ -1,4 +1,4 @@
-"""The command where it needs no Spark: help, exit codes, one line per error."""
+"""The commands that need no Spark: help, exit codes, and errors of one line."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.support.commands import call
 GOOD = "name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n"
 
 
-def test_help_teaches():
+def test_the_help_names_every_command():
     done = call("--help")
     assert done.returncode == 0
     names = "ingest run repair backfill adapt check export explain validate status forget init bench"
@@ -24,7 +24,7 @@ def test_help_teaches():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["run", "none.yaml", "--lake", "lake"], "cannot be read"),
         (["export", "q.yaml", "--lake", "lake", "--table", "results", "--to", "x.parquet"], "has not been run"),
@@ -62,12 +62,12 @@ def test_help_teaches():
         (["run"], "QUERY"),
     ],
 )
-def test_errors_are_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, says):
+def test_errors_are_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "q.yaml").write_text(GOOD)
     done = call(*arguments)
     assert done.returncode == 2, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_errors_are_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, s
     ],
 )
 def test_adapt_refuses_a_strategy_that_learns_nothing(tmp_path, query):
-    """Before anything is read or started, whether the query has been run or not."""
+    """The refusal comes before anything is read or started, whether the query has been run or not."""
     (tmp_path / "q.yaml").write_text(f"name: q\n{query}\n")
     done = call("adapt", tmp_path / "q.yaml", "--lake", tmp_path / "lake")
     assert done.returncode == 2 and "takes nothing from adapt" in done.stderr, done.stderr
@@ -112,7 +112,7 @@ def test_init_makes_queries_that_load(tmp_path):
     assert kinds == {"join", "aggregate", "topk", "theta_join", "membership"}
 
 
-def test_init_makes_an_example_that_every_query_can_read(tmp_path):
+def test_init_makes_example_rows_in_the_order_of_arrival(tmp_path):
     import json
 
     import pyarrow.csv as pacsv
@@ -131,8 +131,8 @@ def test_status_of_an_empty_lake(tmp_path):
     assert "is this the right place?" in done.stdout and not (tmp_path / "lake").exists()
 
 
-def test_a_reader_that_stops_reading_is_no_internal_error(tmp_path):
-    """As `latecomer status | head -1` ends."""
+def test_a_closed_output_is_not_an_internal_error(tmp_path):
+    """The command ``latecomer status | head -1`` closes its output early."""
     (tmp_path / "lake").mkdir()
     reading, writing = os.pipe()
     os.close(reading)
@@ -142,8 +142,8 @@ def test_a_reader_that_stops_reading_is_no_internal_error(tmp_path):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_an_error_that_cannot_be_asked_for_its_text_is_said_all_the_same():
-    """One of a JVM that is gone asks it for its text."""
+def test_an_error_without_a_text_is_reported():
+    """An error of a JVM that is gone has no text: it asks the JVM for it."""
 
     class Dead(Exception):
         def __str__(self):
@@ -156,11 +156,12 @@ def test_decimals_without_a_common_type_are_named():
     wide = ValueError(
         "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION]  9e37 cannot be represented as Decimal(38, 2). If necessary"
     )
-    said = exit_codes._fault(wide)
-    assert "two decimals" in said and "(9e37 cannot be represented as Decimal(38, 2))" in said and "ansi" not in said
+    message = exit_codes._fault(wide)
+    assert "two decimals" in message and "(9e37 cannot be represented as Decimal(38, 2))" in message
+    assert "ansi" not in message
 
 
-def test_validate_tells_the_mistakes_of_all_files(tmp_path, monkeypatch):
+def test_validate_reports_the_errors_of_all_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.yaml").write_text(GOOD)
     (tmp_path / "bad.yaml").write_text(GOOD.replace("join", "joint"))
@@ -172,7 +173,5 @@ def test_validate_tells_the_mistakes_of_all_files(tmp_path, monkeypatch):
     bad, worse = done.stderr.splitlines()
     assert "bad.yaml:2: kind: 'joint'" in bad and "worse.yaml:4: window: '1 parsec'" in worse
     done = call("validate", "good.yaml", "--lake", "lake", "--json")
-    assert (
-        done.returncode == 2
-        and "streams.l: 'a': is not a stream of" in json.loads(done.stdout)["problems"]["good.yaml"]
-    )
+    assert done.returncode == 2
+    assert "streams.l: 'a': is not a stream of" in json.loads(done.stdout)["problems"]["good.yaml"]

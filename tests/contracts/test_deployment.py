@@ -1,4 +1,4 @@
-"""`infra/compose.yaml` and `infra/Dockerfile` against the files that they name; no container engine is needed, none is run."""
+"""The files `infra/compose.yaml` and `infra/Dockerfile` agree with the files that they name. No container is run."""
 
 import re
 from pathlib import Path
@@ -12,9 +12,9 @@ SERVICES = YAML(typ="safe").load(COMPOSE)["services"]
 
 
 def test_one_service_builds_the_image_of_all():
-    own = {name: each for name, each in SERVICES.items() if each["image"] == "latecomer"}
-    assert [name for name, each in own.items() if "build" in each] == ["prepare"]
-    assert {each["pull_policy"] for name, each in own.items() if name != "prepare"} == {"never"}
+    services = {name: service for name, service in SERVICES.items() if service["image"] == "latecomer"}
+    assert [name for name, service in services.items() if "build" in service] == ["prepare"]
+    assert {service["pull_policy"] for name, service in services.items() if name != "prepare"} == {"never"}
     build = SERVICES["prepare"]["build"]
     assert (INFRA / build["context"] / build["dockerfile"]).is_file()
 
@@ -25,40 +25,39 @@ def test_every_variable_is_in_the_example():
     assert set(re.findall(r"\$\{(\w+)", COMPOSE)) == given
 
 
-def test_no_folder_is_left_to_the_engine_to_make():
-    binds = [volume for each in SERVICES.values() for volume in each.get("volumes", ())]
-    for volume in binds:
+def test_every_bound_folder_exists_before_the_engine_starts():
+    volumes = [volume for service in SERVICES.values() for volume in service.get("volumes", ())]
+    for volume in volumes:
         if isinstance(volume, dict):
             assert volume["bind"] == {"create_host_path": False} and f"mkdir -p {volume['source'][3:]}" in COMPOSE
         elif volume.startswith("."):
             assert (INFRA / volume.partition(":")[0]).is_dir(), volume
 
 
-def test_what_a_service_waits_for_can_come():
-    for name, each in SERVICES.items():
-        for other, wanted in each.get("depends_on", {}).items():
-            awaited, condition = SERVICES[other], wanted["condition"]
+def test_every_condition_of_a_dependency_can_be_met():
+    for name, service in SERVICES.items():
+        for other, dependency in service.get("depends_on", {}).items():
+            condition = dependency["condition"]
             if condition == "service_healthy":
-                assert "healthcheck" in awaited, (name, other)
-            else:  # one that is started again when it is done never is
+                assert "healthcheck" in SERVICES[other], (name, other)
+            else:  # a service that is always restarted never completes
                 assert condition == "service_completed_successfully", (name, other)
-                assert awaited["restart"] == "on-failure", (name, other)
+                assert SERVICES[other]["restart"] == "on-failure", (name, other)
 
 
-def test_ports_are_the_machines_own():
-    ports = [port for each in SERVICES.values() for port in each.get("ports", ())]
+def test_ports_are_open_to_the_machine_alone():
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert ports and all(port.startswith("127.0.0.1:") for port in ports)
 
 
 def test_programs_of_the_services_come_with_the_project():
-    started = {
-        each["command"][0] for each in SERVICES.values() if each["image"] == "latecomer" and "entrypoint" not in each
-    }
+    services = [service for service in SERVICES.values() if service["image"] == "latecomer"]
+    started = {service["command"][0] for service in services if "entrypoint" not in service}
     assert started == {"airflow", "spark-class"}
     assert all((ROOT / ".venv" / "bin" / name).is_file() for name in started)
 
 
-def test_what_the_image_copies_and_runs_is_there():
+def test_the_files_that_the_image_copies_and_runs_exist():
     lines = (INFRA / "Dockerfile").read_text(encoding="utf-8").splitlines()
     copied = [name for line in lines if line.startswith("COPY") for name in line.split()[2:-1]]
     assert {"pyproject.toml", "requirements.lock", "infra/", "pipelines/"} <= set(copied)

@@ -1,4 +1,4 @@
-"""States and plans of another version of the program: told from ours in one line, never misread and never a fault of the program."""
+"""States and plans of another version are refused in one line: never misread, and never an internal error."""
 
 import json
 from dataclasses import replace
@@ -31,26 +31,26 @@ QUERIES = {
 
 
 def state_of(spec):
-    """What a query's first micro-batch leaves to the ledger."""
+    """Return the part of a query's state after its first micro-batch that the ledger reads."""
     if spec.kind == "join":
-        control, books = restore_join(spec, None)
-        return {"control": control.to_dict(), "books": books.to_dict()}
-    controls = window_controls(spec, None)
-    return {"controls": [each.to_dict() for each in controls], "books": restore_window_accounts(spec, None).to_dict()}
+        control, accounts = restore_join(spec, None)
+        return {"control": control.to_dict(), "books": accounts.to_dict()}
+    controls = [control.to_dict() for control in window_controls(spec, None)]
+    return {"controls": controls, "books": restore_window_accounts(spec, None).to_dict()}
 
 
-def places(document, at=()):
-    """Every key of every object in a document."""
-    inside = document.items() if isinstance(document, dict) else enumerate(document)
-    for key, value in inside:
+def places(document, parent=()):
+    """Yield the path of every key of every object in a document."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
         if isinstance(document, dict):
-            yield (*at, key)
+            yield (*parent, key)
         if isinstance(value, (dict, list)):
-            yield from places(value, (*at, key))
+            yield from places(value, (*parent, key))
 
 
 def changed(document, place, **more):
-    """The document without the key at a place, or with `more` keys beside it; as the lake gives it back."""
+    """Return the document, as the lake has it, without the key at a place, or with `more` keys next to it."""
     copy = json.loads(json.dumps(document))
     inner = copy
     for key in place[:-1]:
@@ -63,31 +63,32 @@ def changed(document, place, **more):
 
 
 @pytest.mark.parametrize("kind", QUERIES)
-def test_a_state_that_lacks_a_key_is_another_versions(kind):
+def test_a_state_without_a_key_is_of_another_version(kind):
     spec = parse_query("name: q\n" + QUERIES[kind])
     state = state_of(spec)
-    told = 0
+    refused = 0
     for place in places(state):
         try:
             open_ledger(spec, changed(state, place))
         except OtherVersion as error:
-            told += 1
+            refused += 1
             assert repr(place[-1]) in str(error) and REMEDY in str(error) and "\n" not in str(error)
         open_ledger(spec, changed(state, place, of_a_later_version=1))
-    assert told > 5
+    assert refused > 5
 
 
-def test_a_version_that_is_not_read_says_what_to_do():
-    for kind, at in (("aggregate", ("controls", 0)), ("topk", ("controls", 0)), ("join", ("control",))):
+def test_an_unknown_version_has_a_remedy():
+    for kind, parent in (("aggregate", ("controls", 0)), ("topk", ("controls", 0)), ("join", ("control",))):
         spec = parse_query("name: q\n" + QUERIES[kind])
-        place = (*at, "policy", "controller", "version") if kind == "join" else (*at, "policy", "version")
+        controller = ("policy", "controller") if kind == "join" else ("policy",)
+        place = (*parent, *controller, "version")
         with pytest.raises(OtherVersion, match="version 99") as caught:
             open_ledger(spec, changed(state_of(spec), place, version=99))
         assert caught.value.exit_code == 2 and REMEDY in str(caught.value)
 
 
 def saved(tmp_path, **columns):
-    """A lake with the state of a join's first micro-batch, in which columns were changed; None: it has no such column."""
+    """Make a lake with the state of a join's first micro-batch and changed `columns`; a None removes the column."""
     lake, path = Lake(tmp_path / "lake"), tmp_path / "q.yaml"
     path.write_text("name: q\n" + QUERIES["join"])
     spec = load_query(path)
@@ -100,13 +101,13 @@ def saved(tmp_path, **columns):
     return lake, path, state
 
 
-def test_a_state_without_a_format_is_of_the_first(tmp_path):
+def test_a_state_without_a_format_has_the_first_format(tmp_path):
     lake, _, state = saved(tmp_path, format=None)
     assert journal.STATE_FORMAT == 1 and journal.load_state(lake, "q") == state
 
 
 @pytest.mark.parametrize(
-    ("columns", "says"),
+    ("columns", "message"),
     [
         ({"format": 2}, "has format 2"),
         ({"fingerprint": None}, "'fingerprint'"),
@@ -114,11 +115,11 @@ def test_a_state_without_a_format_is_of_the_first(tmp_path):
         ({"counts": "{}", "stage": '{"kontrol": {}}'}, "'control'"),
     ],
 )
-def test_the_command_says_so_in_one_line(tmp_path, columns, says):
+def test_the_error_of_the_command_is_one_line(tmp_path, columns, message):
     lake, path, _ = saved(tmp_path, **columns)
     done = call("check", path, "--lake", lake.uri)
     assert done.returncode == 2, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1 and says in done.stderr and REMEDY in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and message in done.stderr and REMEDY in done.stderr
 
 
 def test_status_shows_the_other_queries(tmp_path):
@@ -135,7 +136,7 @@ def test_status_shows_the_other_queries(tmp_path):
     assert done.returncode == 2 and "'../q'" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_a_changed_query_is_refused_by_key_or_where_an_earlier_version_wrote_its_state_as_a_whole(tmp_path):
+def test_the_error_of_a_changed_query_names_the_keys_if_the_state_has_its_signature(tmp_path):
     lake, path, state = saved(tmp_path)
     changed = load_query(path)
     path.write_text(path.read_text().replace("window: 1 s", "window: 2 s"))
@@ -151,7 +152,7 @@ def test_a_changed_query_is_refused_by_key_or_where_an_earlier_version_wrote_its
     assert journal.load_state(lake, "q", changed) == replace(state, number=2, signature=changed.signature())
 
 
-def test_a_plan_of_another_format_is_not_carried_out(tmp_path, monkeypatch):
+def test_a_plan_of_another_format_is_refused(tmp_path, monkeypatch):
     lake = Lake(tmp_path / "lake")
     journal.plan(lake, "q", "run", 0, {"seq_to": 7})
     assert journal.planned(lake, "q", "run", 0) == {"seq_to": 7}
@@ -162,7 +163,7 @@ def test_a_plan_of_another_format_is_not_carried_out(tmp_path, monkeypatch):
         journal.planned(lake, "q", "run", 0)
 
 
-def test_plans_without_a_format_are_of_the_first(tmp_path):
+def test_plans_without_a_format_have_the_first_format(tmp_path):
     lake = Lake(tmp_path / "lake")
     lake.table("journal", "q").append(pa.table({"number": [0], "plan": ['{"seq_to": 7}']}), "run", 0)
     assert journal.planned(lake, "q", "run", 0) == {"seq_to": 7}

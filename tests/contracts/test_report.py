@@ -1,4 +1,4 @@
-"""The quality report's pages: what is there for reading, from a ledger. Starts no Spark."""
+"""The pages of the quality report, made from a ledger. Starts no Spark."""
 
 import re
 
@@ -30,26 +30,26 @@ def text(page):
     return re.sub(r"<[^>]+>", "|", page.read_text(encoding="utf-8"))
 
 
-def test_a_page_says_durations_and_what_is_not_known_yet(tmp_path):
+def test_a_page_has_durations_and_marks_unknown_values(tmp_path):
     spec, pending = parse_query(JOIN.format("near")), messages.unjudged(1, 3, 7)
     page = report.write(tmp_path, spec, COUNTS, ledger(), [FINDING | {"success": True}], pending)
-    found = text(page)
-    assert "1 of 3 periods not judged yet, 7 late rows await repair." in found
-    assert "Periods of 1 h, by their start (UTC)." in found
-    assert "|retention_l|" in found and "|3 h 27 min|" in found and "|everything|" in found
-    assert "2026-11-01 22:00:00" in found and "2026-11-02 00:00:00" in found and "|–|" in found
-    assert "nan" not in found and "NaN" not in found
+    page_text = text(page)
+    assert "1 of 3 periods not judged yet, 7 late rows await repair." in page_text
+    assert "Periods of 1 h, by their start (UTC)." in page_text
+    assert "|retention_l|" in page_text and "|3 h 27 min|" in page_text and "|everything|" in page_text
+    assert "2026-11-01 22:00:00" in page_text and "2026-11-02 00:00:00" in page_text and "|–|" in page_text
+    assert "nan" not in page_text and "NaN" not in page_text
     (red,) = re.findall("<tr class=bad>.*?</tr>", page.read_text())
     assert "2026-11-01 22:00:00" in red and "0.9<" in red
 
 
-def test_a_long_ledger_is_cut_and_says_so(tmp_path):
+def test_a_long_ledger_is_cut_with_a_note(tmp_path):
     page = report.write(tmp_path, parse_query(JOIN.format("near")), COUNTS, ledger(100), [FINDING | {"success": True}])
     assert "The last 60 of 100 periods of 1 h" in text(page)
     assert page.read_text().count("<tr><td>2026") + page.read_text().count("<tr class=bad><td>2026") == 60
 
 
-def test_a_share_that_is_not_whole_never_reads_1(tmp_path):
+def test_a_share_below_1_is_never_rounded_to_1(tmp_path):
     rows = ledger()
     rows.loc[0, "achieved_on_time"] = 0.999_99
     assert "|0.99999|recall, before repair|" in re.sub(

@@ -1,20 +1,20 @@
-"""Stream files: what they may say, and what each mistake in one is answered with."""
+"""Stream files: the options that they state, and the error of each mistake."""
 
 import pytest
 from latecomer.specs.errors import SpecError
 from latecomer.specs.streams import load_stream, stream_file, stream_files
 
 
-def said(tmp_path, text):
+def loaded(tmp_path, text):
     (tmp_path / "s.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     return load_stream(tmp_path / "s.yaml")
 
 
-def test_what_a_file_states_and_no_more(tmp_path):
-    assert said(tmp_path, "# nothing\n") == said(tmp_path, "") == said(tmp_path, "event_column:\n") == {}
-    text = "event_column: ts\narrival_column: got\ntimezone: Europe/Berlin\ntime_unit: ms\nformat: json\nmax_future: 2 d\nrecursive: false\n"
-    text += "max_quarantined: 0.05\n"
-    assert said(tmp_path, text) == {
+def test_options_are_those_that_the_file_states(tmp_path):
+    assert loaded(tmp_path, "# nothing\n") == loaded(tmp_path, "") == loaded(tmp_path, "event_column:\n") == {}
+    text = "event_column: ts\narrival_column: got\ntimezone: Europe/Berlin\ntime_unit: ms\nformat: json\n"
+    text += "max_future: 2 d\nrecursive: false\nmax_quarantined: 0.05\n"
+    assert loaded(tmp_path, text) == {
         "event_column": "ts",
         "arrival_column": "got",
         "timezone": "Europe/Berlin",
@@ -48,21 +48,19 @@ def test_what_a_file_states_and_no_more(tmp_path):
         ("x" * 70_000, "is larger than"),
     ],
 )
-def test_a_mistake_is_one_line(tmp_path, text, problem):
-    with pytest.raises(SpecError) as found:
-        said(tmp_path, text)
-    line = str(found.value)
+def test_the_error_of_a_mistake_is_one_line(tmp_path, text, problem):
+    with pytest.raises(SpecError) as caught:
+        loaded(tmp_path, text)
+    line = str(caught.value)
     assert problem in line and "\n" not in line and str(tmp_path / "s.yaml") in line
 
 
-def test_files_by_stream(tmp_path):
+def test_stream_files_are_found_by_name(tmp_path):
     for name in ("views.yaml", "_by_type.yml", "notes.txt"):
         (tmp_path / name).touch()
     (tmp_path / "folder.yaml").mkdir()
-    assert (
-        stream_files(tmp_path) == [tmp_path / "_by_type.yml", tmp_path / "views.yaml"]
-        and stream_files(tmp_path / "none") == []
-    )
+    assert stream_files(tmp_path) == [tmp_path / "_by_type.yml", tmp_path / "views.yaml"]
+    assert stream_files(tmp_path / "none") == []
     (tmp_path / "views.yml").touch()
     for name, problem in (("views.yml", "is of the same stream as"), ("my views.yaml", "is no name of a stream")):
         with pytest.raises(SpecError, match=problem):

@@ -1,6 +1,6 @@
 """The vocabulary of the project: names and phrases that neither code nor documentation may use.
 
-A name is checked where it is defined: functions, classes, parameters, variables, attributes, import aliases and modules.
+A name is checked where it is defined: functions, classes, parameters, variables, attributes, import aliases, modules.
 Prose is checked in docstrings, comments and Markdown pages, without their code spans. ``docs/glossary.md`` has the
 terms that are used instead.
 """

@@ -1,4 +1,4 @@
-"""A changed query is told all that has changed, in the words of its file."""
+"""The differences of two queries are named in the words of their files."""
 
 import json
 
@@ -12,17 +12,20 @@ FILES = {
     "join": "streams: {f: flights, g: weather}\nkeys: {f: a, g: b}\nwindow: 10 min\nselect: [f.a, g.b + 1 as z]\n"
     "quality: {recall: 0.9, period: 1 h}\n",
     "theta_join": "streams: {f: flights, g: flights}\nwindow: 10 min\nconditions: [f.a < g.b]\nemit: count\n",
-    "membership": "streams: {f: flights, g: weather}\nelement: a\nwindow: 1 h\nquality: {false_positive_rate: 0.01, period: 1 d}\n",
+    "membership": "streams: {f: flights, g: weather}\nelement: a\nwindow: 1 h\n"
+    "quality: {false_positive_rate: 0.01, period: 1 d}\n",
 }
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "says"),
+    ("kind", "changes", "texts"),
     [
-        ("aggregate", {"0.02": "0.03", "7 min": "10 min"}, ["window.slide was 7 min, is 10 min", "quality.error was 0.02, is 0.03"]),
+        ("aggregate", {"0.02": "0.03", "7 min": "10 min"}, ["window.slide was 7 min, is 10 min",
+                "quality.error was 0.02, is 0.03"]),
         ("aggregate", {"[origin]": "[origin, dest]"}, ["group_by was [origin], is [origin, dest]"]),
         ("aggregate", {"* 2, 0.9": "* 3, 0.5"},
-         ["select was [n: count(), p: quantile(f.dep_delay * 2, 0.9)], is [n: count(), p: quantile(f.dep_delay * 3, 0.5)]"]),
+         ["select was [n: count(), p: quantile(f.dep_delay * 2, 0.9)], "
+          "is [n: count(), p: quantile(f.dep_delay * 3, 0.5)]"]),
         ("aggregate", {"window": "where: dep_delay > 3\nwindow"}, ["where was not stated, is f.dep_delay > 3"]),
         ("join", {"g: weather}": "g: winds}", "b}": "a}"},
          ["streams was {f: flights, g: weather}, is {f: flights, g: winds}", "keys was [a = b], is [a]"]),
@@ -33,12 +36,12 @@ FILES = {
           "is [{size: 2 h, slide: 2 h}, {size: 2 h, slide: 2 h}]"]),
     ],
 )  # fmt: skip
-def test_all_that_differs_is_said_as_the_file_has_it(kind, changes, says):
+def test_every_difference_is_named_as_the_file_has_it(kind, changes, texts):
     text = f"name: q\nkind: {kind}\n{FILES[kind]}"
     before = json.loads(json.dumps(parse_query(text).signature()))
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    now = json.loads(json.dumps(parse_query(text).signature()))
-    assert [each for each in differences(before, now) if not each.startswith("strategy.")] == says
-    assert differences(now, now) == []
+    after = json.loads(json.dumps(parse_query(text).signature()))
+    assert [line for line in differences(before, after) if not line.startswith("strategy.")] == texts
+    assert differences(after, after) == []

@@ -1,7 +1,8 @@
-"""What a query computes has the same identity in every version: a lake knows a query that has run by it, and `run` refuses another.
+"""The fingerprint of a query is the same in every version, because a lake recognises by it a query that has run before.
 
-A fingerprint that changes here makes every lake's queries of that kind and strategy begin again. So a key that is added leaves it as it
-was where the file does not say it (:meth:`latecomer.specs.spec.Spec.question`), and a default that is changed is a new key.
+`run` refuses a query whose fingerprint differs. So a fingerprint that changes here makes every lake's queries of that
+kind and strategy begin again. A new key leaves the signature of a file without it as it was
+(:meth:`latecomer.specs.spec.Spec.signature`), and a changed default is a new key.
 """
 
 import pytest
@@ -9,7 +10,8 @@ from latecomer.specs.loading import parse_query
 
 QUERIES = {
     "join": "streams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 1 h}\n",
-    "aggregate": "streams: {s: a}\nwindow: 1 h\nselect: {n: count()}\nquality: {error: 0.1, probability: 0.9, period: 1 d}\n",
+    "aggregate": "streams: {s: a}\nwindow: 1 h\nselect: {n: count()}\n"
+    "quality: {error: 0.1, probability: 0.9, period: 1 d}\n",
     "topk": "streams: {s: a}\nwindow: 1 h\nscore: v\nk: 2\nquality: {hit_rate: 0.9, period: 1 d}\n",
     "theta_join": "streams: {l: a, r: b}\nwindow: 1 h\nconditions: [l.x < r.x]\n",
     "membership": "streams: {l: a, r: b}\nwindow: 1 h\nelement: x\n",
@@ -51,13 +53,12 @@ FINGERPRINTS = {
 }
 
 
-def fingerprint(what: str) -> str:
-    kind, strategy, *more = what.split("; ")
-    return parse_query(
-        f"name: q\nkind: {kind}\n{QUERIES[kind]}strategy: {{{strategy}}}\n" + "\n".join(more)
-    ).fingerprint()
+def fingerprint(query: str) -> str:
+    kind, strategy, *keys = query.split("; ")
+    text = f"name: q\nkind: {kind}\n{QUERIES[kind]}strategy: {{{strategy}}}\n" + "\n".join(keys)
+    return parse_query(text).fingerprint()
 
 
-@pytest.mark.parametrize("what", FINGERPRINTS)
-def test_a_query_is_known_again(what: str) -> None:
-    assert fingerprint(what)[:16] == FINGERPRINTS[what]
+@pytest.mark.parametrize("query", FINGERPRINTS)
+def test_fingerprints_never_change(query: str) -> None:
+    assert fingerprint(query)[:16] == FINGERPRINTS[query]

@@ -1,4 +1,4 @@
-"""Query files: the contract's examples give exactly these specs; whatever is wrong is one line that says where."""
+"""Query files: the examples give exactly these specs, and every fault is one line with its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from latecomer.core.membership.cuckoo import size_for
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec, AggregateStrategy
-from latecomer.specs.durations import parse_duration
+from latecomer.specs.durations import format_duration, parse_duration
 from latecomer.specs.errors import SpecError
 from latecomer.specs.expressions.yaml_calls import quote_calls
 from latecomer.specs.join import JoinSpec, JoinStrategy
@@ -178,7 +178,7 @@ EXPECTED = {
     ),
 }
 
-# (dotted key to set, bad value, key the message names). "/" in the kind means every kind listed.
+# BAD has (kind, dotted key, bad value)
 REMOVE = object()
 NOT_A_DURATION = [
     5,
@@ -204,10 +204,14 @@ NOT_A_DURATION = [
 ]
 NOT_A_SHARE = [0, -0.1, 1.1, 95, "0.95", True, [], {}, float("nan"), float("inf"), "high"]
 NOT_AN_EXPRESSION = [
-    "nope.x = 1", "1 +", "select 1", "left.x = (select 1)", "left.x; drop table t", "left.x = 1 -- c", "left.x /* c */ = 1",
-    "cast(left.x as int) = 1", "sum(left.x) over () > 1", "*", "left.*", "left.x = `a`", "x = 1", 7, [], {}, "exec('x')", "left.a.b = 1",
-    "left.x", "left.x + 1" + " + 1" * 50, "(" * 60 + "1" + ")" * 60, "x" * 5000, "left.x like left.y", "left.x in (left.y)",
-    "within_distance(left.x, left.y, right.x, right.y, 0) = true", "case when left.x = 1 then true end", "left.x = 1e999",
+    "nope.x = 1", "1 +", "select 1", "left.x = (select 1)", "left.x; drop table t", "left.x = 1 -- c",
+    "left.x /* c */ = 1",
+    "cast(left.x as int) = 1", "sum(left.x) over () > 1", "*", "left.*", "left.x = `a`", "x = 1", 7, [], {},
+    "exec('x')", "left.a.b = 1",
+    "left.x", "left.x + 1" + " + 1" * 50, "(" * 60 + "1" + ")" * 60, "x" * 5000, "left.x like left.y",
+    "left.x in (left.y)",
+    "within_distance(left.x, left.y, right.x, right.y, 0) = true", "case when left.x = 1 then true end",
+    "left.x = 1e999",
     "left.x = 99999999999999999999", "\ud800", "left.x is true",
 ][:-3]  # fmt: skip
 BAD = [
@@ -223,18 +227,25 @@ BAD = [
     *(("join", "where", v) for v in NOT_AN_EXPRESSION if v != "left.x"),
     *((kind, "name", v) for kind in KINDS for v in ["", "A", "1a", "a-b", "a b", "a" * 64, "é", 5, [], "a\n"]),
     *((kind, "kind", v) for kind in KINDS for v in ["", "jion", None, 5, ["join"], {"a": 1}]),
-    *((kind, "streams", v) for kind in KINDS for v in [[], {}, "dns", None, {"a": ".x", "b": "y"}, {"a": "x/y"}, {"a": "_tmp", "b": "y"}, {1: "x"}, {"a-b": "x"}]),
+    *((kind, "streams", v) for kind in KINDS for v in [[], {}, "dns", None, {"a": ".x", "b": "y"}, {"a": "x/y"},
+            {"a": "_tmp", "b": "y"}, {1: "x"}, {"a-b": "x"}]),
     *((kind, "surprise", v) for kind in KINDS for v in [1, None, {"a": 1}]),
     *((kind, "strategy.surprise", 1) for kind in KINDS),
     *((kind, "strategy", v) for kind in KINDS for v in ["best", 5, [], {"name": "best"}, {"name": 5}]),
-    *((kind, "schedule", v) for kind in KINDS for v in ["daily", {"interval": "often"}, {"start": "soon"}, {"at": 1}, {"audit": "often"}]),
+    *((kind, "schedule", v) for kind in KINDS for v in ["daily", {"interval": "often"}, {"start": "soon"}, {"at": 1},
+            {"audit": "often"}]),
     *((kind, "description", v) for kind in KINDS for v in [5, [], " "]),
     *((kind, key, REMOVE) for kind in KINDS for key in ("name", "kind", "streams", "window")),
-    *(("aggregate", "window", v) for v in ["1", {"size": "1 h", "slide": "2 h"}, {"slide": "1 h"}, {"size": "10 d", "slide": "1 us"}, [], {}]),
-    *(("aggregate", "select", v) for v in [None, {}, [], "count()", {"a": 5}, {"rows": "count()"}, {"origin": "count()"}, {"a b": "count()"}, {"wait_us": "count()"}, {"_first_0": "count()"}, {"_Error_12": "count()"}]),
+    *(("aggregate", "window", v) for v in ["1", {"size": "1 h", "slide": "2 h"}, {"slide": "1 h"}, {"size": "10 d",
+                "slide": "1 us"}, [], {}]),
+    *(("aggregate", "select", v) for v in [None, {}, [], "count()", {"a": 5}, {"rows": "count()"},
+            {"origin": "count()"}, {"a b": "count()"}, {"wait_us": "count()"}, {"_first_0": "count()"},
+            {"_Error_12": "count()"}]),
     *(("aggregate", "select.flights", v) for v in [
-        "count", "avg()", "avg(a, b)", "nope(a)", "sum(a) + 1", "quantile(a)", "quantile(a, 2)", "quantile(a, b)", "count(distinct a)",
-        "sum(a) over ()", "sum(a) filter (where a > 1)", "sum(x.a)", "count(); drop", "max(a, 2)", "a > 1 and b", "sum(avg(a))",
+        "count", "avg()", "avg(a, b)", "nope(a)", "sum(a) + 1", "quantile(a)", "quantile(a, 2)", "quantile(a, b)",
+        "count(distinct a)",
+        "sum(a) over ()", "sum(a) filter (where a > 1)", "sum(x.a)", "count(); drop", "max(a, 2)", "a > 1 and b",
+        "sum(avg(a))",
     ]),
     *(("aggregate", "group_by", v) for v in ["origin", [], [5], ["a", "a"], ["rows"], ["a + 1"], ["x.y"], ["_value"]]),
     *(("aggregate", "strategy.kp", v) for v in [-1, "x", 1e9]),
@@ -244,15 +255,20 @@ BAD = [
     *(("topk", "score", v) for v in ["", 5, "1", "g.x", "x desc", REMOVE]),
     *(("topk", "select", v) for v in [[], ["a", "a"], ["rank"], ["a + 1"], "a", ["f.*"], ["a b"], ["period_start"]]),
     *(("theta_join", "conditions", v) for v in [
-        [], "r.x < s.x", ["r.x != s.x"], ["r.x < r.y"], ["r.x < 1"], ["r.x + s.x < s.y"], ["x < s.x"], ["r.x < s.x or r.y < s.y"], [5], None, REMOVE,
+        [], "r.x < s.x", ["r.x != s.x"], ["r.x < r.y"], ["r.x < 1"], ["r.x + s.x < s.y"], ["x < s.x"],
+        ["r.x < s.x or r.y < s.y"], [5], None, REMOVE,
     ]),
     *(("theta_join", "emit", v) for v in ["row", 5, [], "count", "ranges"]),
     *(("theta_join", "strategy.partitions", v) for v in [0, 1.5, "10", 257]),
-    *(("membership", "element", v) for v in [5, [], {}, {"a": "x"}, "a + b", REMOVE, {"a": "x", "b": "y", "c": "z", "d": "w"}]),
-    *(("membership", "window", v) for v in [{"a": {"size": "1 s"}}, {"size": "1 s", "slide": "2 s"}, {"d": {"size": "1 s"}}]),
+    *(("membership", "element", v) for v in [5, [], {}, {"a": "x"}, "a + b", REMOVE, {"a": "x", "b": "y", "c": "z",
+                "d": "w"}]),
+    *(("membership", "window", v) for v in [{"a": {"size": "1 s"}}, {"size": "1 s", "slide": "2 s"},
+            {"d": {"size": "1 s"}}]),
     *(("membership", "strategy.fingerprint_bits", v) for v in [3, 33, 12.5]),
-    *(("join", "keys", v) for v in ["orig_h", [], [5], {"left": "a"}, {"left": ["a", "b"], "right": "c"}, {"left": "a", "rihgt": "b"}]),
-    *(("join", "select", v) for v in [[], ["left.a", "left.a"], ["left.a + 1"], ["uid"], [["left.a"]], "left.a", ["left.a as error"], ["left.a as left_seq"], ["left.seq as LEFT_seq"]]),
+    *(("join", "keys", v) for v in ["orig_h", [], [5], {"left": "a"}, {"left": ["a", "b"], "right": "c"}, {"left": "a",
+                "rihgt": "b"}]),
+    *(("join", "select", v) for v in [[], ["left.a", "left.a"], ["left.a + 1"], ["uid"], [["left.a"]], "left.a",
+            ["left.a as error"], ["left.a as left_seq"], ["left.seq as LEFT_seq"]]),
     *((kind, "streams", {"published": "x", "other": "y"}) for kind in ("join", "theta_join")),
     ("theta_join", "streams", {"closed": "x", "other": "y"}),
     ("join", "strategy.slack", "5 s"), ("join", "strategy.estimator", "best"), ("join", "strategy.adapt_every", "61 s"),
@@ -261,6 +277,7 @@ BAD = [
 
 
 def changed(kind, key, value):
+    """Return the example of a kind, parsed, with the value of one key changed or the key removed."""
     data = copy.deepcopy(dict(YAML(typ="safe").load(quoted(EXAMPLES[kind]))))
     *path, last = key.split(".")
     inner = data
@@ -286,7 +303,7 @@ def dumped(data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_contracts_examples(kind):
+def test_examples(kind):
     spec = parse_query(EXAMPLES[kind], "q.yaml")
     assert spec == EXPECTED[kind]
     assert (spec.kind, spec.source, spec.description) == (kind, "q.yaml", "")
@@ -306,12 +323,12 @@ def test_the_contracts_examples(kind):
         spec.name = "x"
 
 
-def test_there_are_enough_bad_files():
+def test_bad_files_are_many():
     assert len(BAD) >= 200
 
 
 @pytest.mark.parametrize(("kind", "key", "value"), BAD)
-def test_a_bad_file_is_one_line_with_file_and_key(kind, key, value):
+def test_the_error_of_a_bad_file_is_one_line_with_file_and_key(kind, key, value):
     data = changed(kind, key, value)
     with pytest.raises(SpecError) as caught:
         parse_query(dumped(data), "folder/q.yaml")
@@ -319,10 +336,10 @@ def test_a_bad_file_is_one_line_with_file_and_key(kind, key, value):
     assert message == message.splitlines()[0] and message.isprintable()
     assert re.match(r"folder/q\.yaml(:\d+)?: ", message) and "; " in message
     named = caught.value.key
-    related = key.split(".")[0]
-    acceptable = {related, "strategy", "select", "streams", "quality", "conditions", "keys", "emit", "window"}
+    first_key = key.split(".")[0]
+    acceptable = {first_key, "strategy", "select", "streams", "quality", "conditions", "keys", "emit", "window"}
     assert named.split(".")[0].split("[")[0] in acceptable
-    if related not in ("strategy", "emit", "kind", "streams"):
+    if first_key not in ("strategy", "emit", "kind", "streams"):
         assert named.startswith(key) or key.startswith(named)
     assert caught.value.exit_code == 2 and len(message) < 600
 
@@ -330,14 +347,19 @@ def test_a_bad_file_is_one_line_with_file_and_key(kind, key, value):
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b"\n", b"# only a comment\n", b"[]", b"- a\n", b"word", b"5", b"\x00", b"name: \x00", b"\xff\xfe", b"\xc3(", b"a: b: c", b"{", b"]",
-        b"a: 1\na: 2\n", b"a: &x 1\nb: *x\n", b"a: &x [1]\n", b"a: !!python/object:os.system x", b"a: !!binary '!'", b"%YAML 1.1\n---\na: 1\n",
-        b"a: !!int x", b"a: !!timestamp x", b"a: !!set x", b"--- a\n--- b\n", b"? [a]\n: 1\n", b"[" * 5000, b"{a: " * 500, b"- " * 3000,
-        b"a: 1" + b" " * LARGEST_BYTES, b"\t- a", b"a: '\\ud800'", b'a: "\\ud800"', b"<<: {a: 1}\n", b"a: " + b"9" * 9000, b"kind: [join]\n",
-        b"a: [" + b"1," * 20000 + b"]", b"!!omap [a]", b"a: 2013-13-45\n", b"kind: join\nname: !!null x\n", b"a: \x1b[31m", b"\xef\xbb\xbf",
+        b"", b"\n", b"# only a comment\n", b"[]", b"- a\n", b"word", b"5", b"\x00", b"name: \x00", b"\xff\xfe",
+        b"\xc3(", b"a: b: c", b"{", b"]",
+        b"a: 1\na: 2\n", b"a: &x 1\nb: *x\n", b"a: &x [1]\n", b"a: !!python/object:os.system x", b"a: !!binary '!'",
+        b"%YAML 1.1\n---\na: 1\n",
+        b"a: !!int x", b"a: !!timestamp x", b"a: !!set x", b"--- a\n--- b\n", b"? [a]\n: 1\n", b"[" * 5000,
+        b"{a: " * 500, b"- " * 3000,
+        b"a: 1" + b" " * LARGEST_BYTES, b"\t- a", b"a: '\\ud800'", b'a: "\\ud800"', b"<<: {a: 1}\n",
+        b"a: " + b"9" * 9000, b"kind: [join]\n",
+        b"a: [" + b"1," * 20000 + b"]", b"!!omap [a]", b"a: 2013-13-45\n", b"kind: join\nname: !!null x\n",
+        b"a: \x1b[31m", b"\xef\xbb\xbf",
     ],
 )  # fmt: skip
-def test_no_bytes_give_anything_but_a_spec_error(raw, tmp_path):
+def test_any_bytes_raise_a_spec_error(raw, tmp_path):
     path = tmp_path / "q.yaml"
     path.write_bytes(raw)
     with pytest.raises(SpecError) as caught:
@@ -345,7 +367,7 @@ def test_no_bytes_give_anything_but_a_spec_error(raw, tmp_path):
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
-def test_paths_that_are_no_files(tmp_path):
+def test_paths_that_are_not_files(tmp_path):
     for path in (tmp_path, tmp_path / "missing.yaml", str(tmp_path / "a\x00b"), "x" * 5000):
         with pytest.raises(SpecError, match="cannot be read"):
             load_query(path)
@@ -353,17 +375,17 @@ def test_paths_that_are_no_files(tmp_path):
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(KINDS), st.data())
-def test_mutilated_files_parse_or_are_refused(kind, data):
+def test_damaged_files_parse_or_are_refused(kind, data):
     raw = bytearray(EXAMPLES[kind].encode())
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(raw) - 1))
-        piece = data.draw(
+        replacement = data.draw(
             st.one_of(
                 st.binary(max_size=3),
                 st.sampled_from([b"{", b"]", b"'", b'"', b"(", b":", b"\n", b"&", b"!", b"*", b", "]),
             )
         )
-        raw[place : place + data.draw(st.integers(0, 6))] = piece
+        raw[place : place + data.draw(st.integers(0, 6))] = replacement
     try:
         spec = parse_query(raw.decode("utf-8", "replace"), "q.yaml")
     except SpecError as error:
@@ -372,7 +394,7 @@ def test_mutilated_files_parse_or_are_refused(kind, data):
         assert spec.fingerprint()
 
 
-def test_messages_say_line_and_remedy():
+def test_messages_have_line_and_remedy():
     text = EXAMPLES["aggregate"].replace("slide: 10 min", "slid: 10 min")
     with pytest.raises(SpecError) as caught:
         parse_query(text, "q.yaml")
@@ -381,7 +403,7 @@ def test_messages_say_line_and_remedy():
         SpecError, match=r"^q.yaml:9: strategy.slack: '5 s': is not used by hpm; remove it, or choose k_slack$"
     ):
         parse_query(EXAMPLES["aggregate"].replace("gamma: 5 s", "slack: 5 s"), "q.yaml")
-    for old, new, says in (
+    for old, new, fault in (
         (
             "name: qjoin, adapt",
             "name: exact, adapt",
@@ -394,25 +416,26 @@ def test_messages_say_line_and_remedy():
         ),
     ):
         assert old in EXAMPLES["join"]
-        with pytest.raises(SpecError, match=rf"^q.yaml:\d+: {says}$"):
+        with pytest.raises(SpecError, match=rf"^q.yaml:\d+: {fault}$"):
             parse_query(EXAMPLES["join"].replace(old, new), "q.yaml")
 
 
-def test_an_aggregate_with_too_few_or_too_many_arguments():
-    for text, says in (
+def test_aggregates_with_a_wrong_number_of_arguments():
+    for text, fault in (
         ("sum()", "sum() takes 1 argument, not 0; write, for example, sum(x)"),
         ("median(x, 1)", "median() takes 1 argument, not 2; write, for example, median(x)"),
         ("avg(x, y)", "avg() takes 1 argument, not 2; write, for example, avg(x)"),
         ("count(x, y)", "count() takes 0 or 1 argument, not 2; write, for example, count()"),
         ("quantile(x, 0.9, 0.5)", "quantile() takes 2 arguments, not 3; write, for example, quantile(x, 0.9)"),
-        ("quantile_cont(x, 0.9, 1)", "quantile_cont() takes 2 arguments, not 3; write, for example, quantile_cont(x, 0.9)"),
+        ("quantile_cont(x, 0.9, 1)",
+            "quantile_cont() takes 2 arguments, not 3; write, for example, quantile_cont(x, 0.9)"),
         ("quantile(x)", "quantile() takes 2 arguments, not 1; write, for example, quantile(x, 0.9)"),
         ("sum(mod(x, 2, 3))", "mod() takes 2 arguments, not 3; write, for example, mod(x, y)"),
         ("sum(x", "is not a function call; write, for example, avg(column)"),
     ):  # fmt: skip
         with pytest.raises(SpecError) as caught:
             parse_query(dumped(changed("aggregate", "select", {"a": text})), "q.yaml")
-        assert (caught.value.key, str(caught.value).split(f"{text!r}: ")[1]) == ("select.a", says)
+        assert (caught.value.key, str(caught.value).split(f"{text!r}: ")[1]) == ("select.a", fault)
 
 
 def test_a_file_without_a_quality_states_no_target():
@@ -430,8 +453,8 @@ def test_a_file_without_a_quality_states_no_target():
 
 
 @pytest.mark.parametrize("kind", ["theta_join", "membership"])
-def test_a_recall_chooses_the_wait_unless_it_is_stated(kind):
-    def waits(quality, strategy):
+def test_the_slack_is_chosen_for_a_recall_unless_it_is_constant(kind):
+    def parsed(quality, strategy):
         data = changed(
             kind, "strategy", {"name": {"theta_join": "fast_theta_join", "membership": "mcf"}[kind], **strategy}
         )
@@ -439,49 +462,60 @@ def test_a_recall_chooses_the_wait_unless_it_is_stated(kind):
         spec = parse_query(dumped(data), "q.yaml")
         return spec.promises, spec.adapts, spec.target, spec.slack_us, spec.confidence
 
-    assert waits({}, {}) == (False, False, 1.0, 0, 0.95)
-    assert waits({}, {"slack": "2 s"}) == (False, False, 1.0, 2 * S, 0.95)
-    assert waits({"recall": 0.9}, {"confidence": 0.8}) == (True, True, 0.9, None, 0.8)
-    assert waits({"recall": 0.9}, {"slack": "2 s"}) == (True, False, 0.9, 2 * S, 0.95)
-    for quality, strategy, says in (
+    assert parsed({}, {}) == (False, False, 1.0, 0, 0.95)
+    assert parsed({}, {"slack": "2 s"}) == (False, False, 1.0, 2 * S, 0.95)
+    assert parsed({"recall": 0.9}, {"confidence": 0.8}) == (True, True, 0.9, None, 0.8)
+    assert parsed({"recall": 0.9}, {"slack": "2 s"}) == (True, False, 0.9, 2 * S, 0.95)
+    for quality, strategy, fault in (
         ({"recall": 0}, {}, "quality.recall: 0: must be above 0, at most 1"),
         ({}, {"confidence": 0.9}, "strategy.confidence: 0.9: is of a recall that the query does not state"),
     ):
-        with pytest.raises(SpecError, match=says):
-            waits(quality, strategy)
+        with pytest.raises(SpecError, match=fault):
+            parsed(quality, strategy)
 
 
 @pytest.mark.parametrize(
-    ("kind", "old", "new", "says"),
+    ("kind", "old", "new", "fault"),
     [
         ("topk", "k: 5", "limit: 5", "k: is missing; is 'limit' meant for it?"),
         ("topk", "score: dep_delay", "order_by: dep_delay", "score: is missing; is 'order_by' meant for it?"),
-        ("topk", "streams: {f: flights}", "streams: [flights]", "streams: .*; write {alias: stream}, for example {f: flights}"),
+        ("topk", "streams: {f: flights}", "streams: [flights]",
+            "streams: .*; write {alias: stream}, for example {f: flights}"),
         ("topk", "group_by: [origin]", "group_by: origin", r"group_by: 'origin': .*; write \[origin\]"),
         ("join", "where: left.resp_p = 53", "where: left.resp_p = 53 && left.x = 1", "contains &&; write `and` if"),
         ("join", "window: 10 s", "window 10 s", "^q.yaml:6: .*; write `key: value`, with a colon and a space"),
         ("join", "window: 10 s", "schedule: {repair: @hourly}", "any token; put the value in quotes"),
-        ("join", "select: [left.uid, right.uid]", "select: [coalesce(left.a, 'b') as d]", "put an expression that holds quotes"),
+        ("join", "select: [left.uid, right.uid]", "select: [coalesce(left.a, 'b') as d]",
+            "put an expression that holds quotes"),
         ("join", "window: 10 s", "window: *w", "write the value itself, in quotes if"),
-        ("theta_join", "emit: rows", "where: r.dep_delay > 3 and r.a < s.b", r"where: '\(r.a < s.b\)': reads 2 streams, .*`conditions`"),
-        ("theta_join", "emit: rows", "where: r.dep_delay > 3 and 1 = 2", r"where: '\(1 = 2\)': reads no streams, .*; compare a column"),
-        ("theta_join", "r.event_ts < s.event_ts", "r.event_ts is null", r"conditions\[0\]: .*: reads no stream but r; .*`where`"),
-        ("theta_join", "r.event_ts < s.event_ts", "r.dep_delay > 60", r"conditions\[0\]: .*: reads no stream but r; .*`where`"),
-        ("theta_join", "r.event_ts < s.event_ts", "r.dep_delay < r.arr_delay", "reads no stream but r; compare it with another"),
-        ("topk", "hit_rate: 0.95", "hit_rate: 0.95, silence: 1 h", "quality.silence: '1 h': is of one stream beside others, but the query reads one"),
+        ("theta_join", "emit: rows", "where: r.dep_delay > 3 and r.a < s.b",
+            r"where: '\(r.a < s.b\)': reads 2 streams, .*`conditions`"),
+        ("theta_join", "emit: rows", "where: r.dep_delay > 3 and 1 = 2",
+            r"where: '\(1 = 2\)': reads no streams, .*; compare a column"),
+        ("theta_join", "r.event_ts < s.event_ts", "r.event_ts is null",
+            r"conditions\[0\]: .*: reads no stream but r; .*`where`"),
+        ("theta_join", "r.event_ts < s.event_ts", "r.dep_delay > 60",
+            r"conditions\[0\]: .*: reads no stream but r; .*`where`"),
+        ("theta_join", "r.event_ts < s.event_ts", "r.dep_delay < r.arr_delay",
+            "reads no stream but r; compare it with another"),
+        ("topk", "hit_rate: 0.95", "hit_rate: 0.95, silence: 1 h",
+            "quality.silence: '1 h': is of one stream beside others, but the query reads one"),
         ("join", "recall: 0.95", "recall: 0.95, silence: 0 s", "quality.silence: '0 s': "),
-        ("membership", "element: orig_h", "element: orig_h\nwhere: a.x = b.x", r"where: '\(a.x = b.x\)': reads 2 streams, .*; let each part"),
-        ("membership", "element: orig_h", "element: orig_h\nwhere: a.x + 1", r"where: 'a.x \+ 1': is a value, not a condition"),
-        ("theta_join", "emit: rows", 'schedule: {interval: "@once"}', "interval: '@once': is not a cron expression; .*@daily"),
+        ("membership", "element: orig_h", "element: orig_h\nwhere: a.x = b.x",
+            r"where: '\(a.x = b.x\)': reads 2 streams, .*; let each part"),
+        ("membership", "element: orig_h", "element: orig_h\nwhere: a.x + 1",
+            r"where: 'a.x \+ 1': is a value, not a condition"),
+        ("theta_join", "emit: rows", 'schedule: {interval: "@once"}',
+            "interval: '@once': is not a cron expression; .*@daily"),
     ],
 )  # fmt: skip
-def test_what_other_languages_write_is_told_from_what_is_meant(kind, old, new, says):
+def test_habits_of_other_languages_have_a_remedy(kind, old, new, fault):
     assert old in EXAMPLES[kind]
-    with pytest.raises(SpecError, match=says):
+    with pytest.raises(SpecError, match=fault):
         parse_query(EXAMPLES[kind].replace(old, new), "q.yaml")
 
 
-def test_ranges_have_no_recall():
+def test_ranges_take_no_recall():
     data = changed("theta_join", "emit", "ranges") | {"quality": {"recall": 0.9}}
     data.pop("select", None)
     with pytest.raises(
@@ -491,10 +525,10 @@ def test_ranges_have_no_recall():
 
 
 def test_names_are_compared_as_the_jvm_does():
-    for one, other in (("Temp", "tEMP"), ("ς", "Σ"), ("ſeq", "SEQ"), ("İd", "id"), ("ß", "ẞ")):
-        assert fold_case(one) == fold_case(other) and duplicates([one, "x", other]) == sorted([one, other])
-    for one, other in (("ß", "ss"), ("é", "e\u0301"), ("ﬁ", "fi")):
-        assert fold_case(one) != fold_case(other) and duplicates([one, other]) == []
+    for name, other in (("Temp", "tEMP"), ("ς", "Σ"), ("ſeq", "SEQ"), ("İd", "id"), ("ß", "ẞ")):
+        assert fold_case(name) == fold_case(other) and duplicates([name, "x", other]) == sorted([name, other])
+    for name, other in (("ß", "ss"), ("é", "e\u0301"), ("ﬁ", "fi")):
+        assert fold_case(name) != fold_case(other) and duplicates([name, other]) == []
 
 
 def test_durations():
@@ -509,8 +543,9 @@ def test_durations():
         "1.5h": 5_400 * S,
         "3650 d": 3650 * D,
     }
-    for text, wanted in known.items():
-        assert parse_duration(text, source="f", key="k") == wanted
+    for text, duration_us in known.items():
+        assert parse_duration(text, source="f", key="k") == duration_us
+        assert parse_duration(format_duration(duration_us), source="f", key="k") == duration_us
 
 
 def test_units_of_durations():
@@ -533,18 +568,23 @@ def test_units_of_durations():
         parse_duration("0.5 us", source="f", key="k")
 
 
-def test_an_alias_in_front_of_a_column_says_of_which_stream_it_is():
-    for kind, key, value, named, says in (
-        ("membership", "element", "a.orig_h", "element", "is a column of a alone, but is taken of every stream; write orig_h, or {a: orig_h, b: orig_h, ...}"),
-        ("membership", "element", "c.orig_h", "element", "is a column of c alone, but is taken of every stream; write orig_h, or {a: orig_h, b: orig_h, ...}"),
-        ("membership", "element", {"a": "x", "b": "a.x", "c": "x"}, "element.b", "is a column of a, not of b; write a column of b, with or without its alias in front"),
+def test_an_alias_in_front_of_a_column_names_its_stream():
+    for kind, key, value, named, fault in (
+        ("membership", "element", "a.orig_h", "element",
+            "is a column of a alone, but is taken of every stream; write orig_h, or {a: orig_h, b: orig_h, ...}"),
+        ("membership", "element", "c.orig_h", "element",
+            "is a column of c alone, but is taken of every stream; write orig_h, or {a: orig_h, b: orig_h, ...}"),
+        ("membership", "element", {"a": "x", "b": "a.x", "c": "x"}, "element.b",
+            "is a column of a, not of b; write a column of b, with or without its alias in front"),
         ("membership", "element", "d.x", "element", "'d' is not an alias of the query's streams; use one of a, b, c"),
-        ("join", "keys", ["k", "right.orig_h"], "keys[1]", "is a column of right alone, but is taken of both streams; write orig_h, or {left: orig_h, right: orig_h}"),
-        ("join", "keys", {"left": "right.a", "right": "b"}, "keys.left", "is a column of right, not of left; write a column of left, with or without its alias in front"),
+        ("join", "keys", ["k", "right.orig_h"], "keys[1]",
+            "is a column of right alone, but is taken of both streams; write orig_h, or {left: orig_h, right: orig_h}"),
+        ("join", "keys", {"left": "right.a", "right": "b"}, "keys.left",
+            "is a column of right, not of left; write a column of left, with or without its alias in front"),
     ):  # fmt: skip
         with pytest.raises(SpecError) as caught:
             parse_query(dumped(changed(kind, key, value)), "q.yaml")
-        assert (caught.value.key, f"{caught.value.problem}; {caught.value.remedy}") == (named, says)
+        assert (caught.value.key, f"{caught.value.problem}; {caught.value.remedy}") == (named, fault)
     plain, aliased = (
         {"left": ["a", f"{left}b"], "right": [f"{right}c", "d"]} for left, right in (("", ""), ("left.", "right."))
     )
@@ -554,7 +594,7 @@ def test_an_alias_in_front_of_a_column_says_of_which_stream_it_is():
     assert parse_query(dumped(changed("membership", "element", '"a.x"'))).elements[1] == column("b", "a.x")
 
 
-def test_a_column_whose_name_has_spaces_is_written_as_the_lake_has_it():
+def test_a_column_name_with_spaces_is_written_with_underscores():
     for kind, key in (("aggregate", "group_by"), ("topk", "group_by"), ("membership", "element")):
         for text in ("tail number", "the tail number "):
             with pytest.raises(
@@ -566,7 +606,7 @@ def test_a_column_whose_name_has_spaces_is_written_as_the_lake_has_it():
     assert parse_query(dumped(changed("topk", "group_by", ['"tail number"']))).group_by == ("tail_number",)
 
 
-def test_a_score_with_an_order():
+def test_the_remedy_of_a_score_with_an_order():
     for text, remedy in (
         ("dep_delay desc", "write dep_delay, or -dep_delay for the lowest"),
         ("f.dep_delay  ASC ", "write f.dep_delay, or -f.dep_delay for the lowest"),
@@ -579,14 +619,14 @@ def test_a_score_with_an_order():
     assert parse_query(dumped(changed("topk", "score", 'f."desc"'))).score == column("f", "desc")
 
 
-def test_commas_of_calls_inside_brackets():
+def test_calls_with_commas_inside_brackets():
     spec = parse_query(
         EXAMPLES["aggregate"].replace(
             "{flights: count()",
             "{low: 'sum(least(a, 0))', b: sum(greatest(a, 0)), c: sum(greatest(b, 0)), d: max(coalesce(a, 1, 2))",
         )
     )
-    assert [each.name for each in spec.aggregates] == ["low", "b", "c", "d", "mean_delay", "typical", "p90"]
+    assert [aggregate.name for aggregate in spec.aggregates] == ["low", "b", "c", "d", "mean_delay", "typical", "p90"]
     join = parse_query(EXAMPLES["join"].replace("[left.uid,", "[concat(left.a, ', ', right.b) as both, left.uid,"))
     assert join.select[0] == ex.SelectItem(
         "both", ex.Call("concat", (column("left", "a"), ex.Literal(", "), column("right", "b")))
@@ -603,18 +643,18 @@ def test_a_comment_ends_a_call_inside_brackets():
 }
 """
     spec = parse_query(text[:start] + select + text[end:])
-    assert [(each.name, each.function, each.q) for each in spec.aggregates] == [
+    assert [(aggregate.name, aggregate.function, aggregate.q) for aggregate in spec.aggregates] == [
         ("n", "count", None),
         ("low", "min", None),
         ("p", "quantile", 0.9),
     ]
     topk = EXAMPLES["topk"].replace("[carrier, flight, tailnum]", "[\n  carrier,\n  least(a, 0) as low # (lowest]\n]")
-    assert [each.name for each in parse_query(topk).select] == ["carrier", "low"]
+    assert [item.name for item in parse_query(topk).select] == ["carrier", "low"]
     with pytest.raises(SpecError, match="'quantile\\(x': quantile"):
         parse_query(text[:start] + "select: {\n  p: quantile(x, # inside\n    0.9)\n}\n" + text[end:])
 
 
-def test_a_date_that_does_not_exist_is_named_with_its_key():
+def test_the_error_of_a_date_that_does_not_exist_has_its_key():
     base = EXAMPLES["join"]
     for schedule, value, why in (
         ("schedule: {start: 2013-13-01}", "2013-13-01", "month must be in 1..12"),
@@ -640,7 +680,7 @@ def test_a_date_that_does_not_exist_is_named_with_its_key():
             parse_query(f"{base}schedule: {{start: {text}}}")
 
 
-def test_choices_and_defaults():
+def test_alternatives_and_defaults():
     def spec(kind, **keys):
         data = changed(kind, "name", "q")
         for key, value in keys.items():
@@ -649,9 +689,9 @@ def test_choices_and_defaults():
                 data[key] = value
         return parse_query(dumped(data))
 
-    paper = spec("join", window="2 s", strategy=REMOVE).strategy
-    assert (paper.name, paper.estimator) == ("qjoin", "calibrated")
-    assert (paper.adapt_every_us, paper.granularity_us, paper.basic_window_us, paper.gamma_us) == (
+    default = spec("join", window="2 s", strategy=REMOVE).strategy
+    assert (default.name, default.estimator) == ("qjoin", "calibrated")
+    assert (default.adapt_every_us, default.granularity_us, default.basic_window_us, default.gamma_us) == (
         S,
         10_000,
         10_000,
@@ -665,13 +705,13 @@ def test_choices_and_defaults():
     windows = spec("membership", window={"a": "1 s", "b": {"size": "2 s", "slide": "1 s"}, "c": "4 s"}).windows
     assert windows == (Window(S, S), Window(2 * S, S), Window(4 * S, 4 * S))
     assert spec("membership", element={"a": "x", "b": "y", "c": "c.z"}).elements[2] == column("c", "z")
-    counted = spec("theta_join", emit="count", select=REMOVE, strategy="cross_product")
-    assert (counted.emit, counted.select, counted.target) == ("count", (), 1.0)
+    count = spec("theta_join", emit="count", select=REMOVE, strategy="cross_product")
+    assert (count.emit, count.select, count.target) == ("count", (), 1.0)
     with pytest.raises(SpecError, match="not connected"):
         spec("theta_join", streams={"r": "a", "s": "b", "t": "c"})
 
 
-def test_a_rate_that_no_filter_meets_is_refused():
+def test_a_rate_for_which_no_filter_can_be_sized_is_refused():
     def text(rate, strategy, streams="{a: x, b: y}"):
         return (
             f"name: q\nkind: membership\nstreams: {streams}\nelement: k\nwindow: 1 s\n"
@@ -690,16 +730,16 @@ def test_a_rate_that_no_filter_meets_is_refused():
             parse_query(text(rate, strategy, several), "q.yaml")
         assert str(caught.value).startswith(f"q.yaml:6: quality.false_positive_rate: {rate!r}: needs fingerprints")
         enough = float(re.search(r"; write (\S+) or more", str(caught.value))[1])
-        found = parse_query(text(enough, strategy, several))
+        spec = parse_query(text(enough, strategy, several))
         share = enough / (streams - 1)
-        size_for(0, share, found.strategy.fingerprint_bits, found.strategy.bucket)
+        size_for(0, share, spec.strategy.fingerprint_bits, spec.strategy.bucket)
         with pytest.raises(ValueError, match="more than 32 bits"):
-            size_for(0, share / 1.1, found.strategy.fingerprint_bits, found.strategy.bucket)
+            size_for(0, share / 1.1, spec.strategy.fingerprint_bits, spec.strategy.bucket)
     for rate, strategy in ((1e-30, "exact"), (1e-9, "bloom"), (2e-9, "mcf"), (1e-9, "{name: mcf, bucket: 2}")):
         assert parse_query(text(rate, strategy)).false_positive_rate == rate
 
 
-def test_every_kind_says_what_its_result_rows_are():
+def test_answers_and_result_keys_of_every_kind():
     window = ("window_start", "window_end")
     shapes = {
         "join": (Answers.ADDED, ("left_seq", "right_seq")),
@@ -714,15 +754,15 @@ def test_every_kind_says_what_its_result_rows_are():
     count, ranges = (replace(EXPECTED["theta_join"], emit=emit, select=()) for emit in ("count", "ranges"))
     assert (count.answers, count.result_keys, count.selects_all) == (Answers.REVISED, window, False)
     assert ranges.answers is Answers.REPLACED and ranges.result_keys[:2] == window
-    everything = replace(EXPECTED["join"], select=None)
-    assert everything.selects_all and everything.default_columns({"dns": ["port"], "ssl": ["seq"]})[2] == (
+    all_columns = replace(EXPECTED["join"], select=None)
+    assert all_columns.selects_all and all_columns.default_columns({"dns": ["port"], "ssl": ["seq"]})[2] == (
         "left_port",
         "left",
         "port",
     )
 
 
-def test_fingerprints_follow_what_changes_results():
+def test_fingerprints_change_with_the_results_alone():
     base = parse_query(EXAMPLES["topk"]).fingerprint()
     for a, b in (
         ("k: 5", "k: 6"),
@@ -742,12 +782,12 @@ def test_fingerprints_follow_what_changes_results():
     assert parse_query(EXAMPLES["theta_join"].replace("r.dest = s.dest", "r.dest <= s.dest")).fingerprint() != theta
 
 
-def test_importing_is_light():
+def test_importing_specs_imports_no_heavy_package():
     code = (
         "import sys, importlib\n"
         f"for kind in {KINDS!r}: importlib.import_module('latecomer.specs.' + kind)\n"
         "import latecomer.specs.loading\n"
         "print([m for m in ('pyspark','pandas','numpy','pyarrow','deltalake','sqlglot','numba') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

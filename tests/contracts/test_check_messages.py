@@ -1,4 +1,4 @@
-"""What `check` says: plain words first, the expectation, the observed value and the period in every failure. Starts no Spark."""
+"""The messages of `check`: plain words first, and expectation, observed value and period in each. Starts no Spark."""
 
 import pandas as pd
 import pyarrow as pa
@@ -34,7 +34,7 @@ def frames(recall, final, held, left=5, twice=(), other=0, behind=HOUR):
 
 
 def audited(other, day):
-    """A period's row of an audit."""
+    """Return the row of an audited period with `other` differences."""
     some = pa.table({"l_seq": [7], "r_seq": [9], "is": ["has l_v 3, should be 4"]}) if other else pa.table({})
     counts = {
         "results": 1_000,
@@ -47,12 +47,12 @@ def audited(other, day):
     return {"period_start": day, **counts, "some": messages.differing(some)}
 
 
-def found(*given):
+def validated(*given):
     return checks._validate(parse_query(JOIN), frames(*given), None, 5)
 
 
-def test_a_failure_says_what_where_and_what_was_expected():
-    outcome = found(
+def test_a_failure_has_the_observed_value_its_place_and_the_expectation():
+    outcome = validated(
         [0.5, 0.94999, 1.0, 0.9, 0.9, 1.0], [1.0, 0.99999, *[1.0] * 4], [11, *[3] * 5], 4, [1], 1, 29 * HOUR
     )
     assert not outcome.success and outcome.failures == [
@@ -68,17 +68,17 @@ def test_a_failure_says_what_where_and_what_was_expected():
         "expected: both sides of every count are equal [expect_conservation]",
         "no result twice: 1 of 4 rows are there again (l_seq 1, r_seq 1); "
         "expected: every l_seq, r_seq once [expect_no_duplicate_result]",
-        "results as recomputed: 1 of 2 audited periods differ (2013-02-04: 2 missing, 1 other (l_seq 7, r_seq 9 has l_v 3, should be 4), as of 2026-01-01 00:00 UTC); "
+        "results as recomputed: 1 of 2 audited periods differ (2013-02-04: 2 missing, 1 other (l_seq 7, r_seq 9 "
+        "has l_v 3, should be 4), as of 2026-01-01 00:00 UTC); "
         "they count as wrong until `check --audit` finds them right; "
         "expected: what plain SQL over all stored rows answers [expect_results_as_recomputed]",
     ]
 
 
-def test_what_is_kept_is_said_in_the_same_words():
-    outcome = found([1.0, 0.9, *[1.0] * 4], [1.0] * 6, [3, 3, 4, 3, 4, 3])
+def test_successes_and_failures_have_the_same_words():
+    outcome = validated([1.0, 0.9, *[1.0] * 4], [1.0] * 6, [3, 3, 4, 3, 4, 3])
     assert outcome.success and outcome.failures == []
-    said = {each["says"]: each["observed"] for each in outcome.results}
-    assert said == {
+    assert {result["says"]: result["observed"] for result in outcome.results} == {
         "recall on time": "1 of 6 periods below 0.95 (2013-02-02: 0.9)",
         "complete after repair": "everything in all 6 periods",
         "rows held": "most 4 (2013-02-03), of 6 periods",
@@ -89,28 +89,27 @@ def test_what_is_kept_is_said_in_the_same_words():
     }
 
 
-def said(outcome, subject):
-    """Per name: observed, expected."""
-    return {
-        each["says"]: (each["observed"], each["expected"]) for each in outcome.results if each["subject"] == subject
-    }
+def messages_about(outcome, subject):
+    """Return the observed and the expected values of one subject's expectations, by their names."""
+    results = [result for result in outcome.results if result["subject"] == subject]
+    return {result["says"]: (result["observed"], result["expected"]) for result in results}
 
 
-def test_the_observed_value_stands_beside_the_bound_and_never_repeats_it():
-    outcome = found([1.0, 0.9501, *[1.0] * 4], [1.0] * 6, [3] * 6)
-    (recall,) = said(outcome, "promises").values()
+def test_an_observed_value_is_never_rounded_to_the_bound():
+    outcome = validated([1.0, 0.9501, *[1.0] * 4], [1.0] * 6, [3] * 6)
+    (recall,) = messages_about(outcome, "promises").values()
     assert recall == ("lowest 0.9501 (2013-02-02), of 6 periods", "at least 0.95 in 5 of 6 periods")
-    assert said(outcome, "ledger")["rows held"] == ("3 in all 6 periods", "at most 10 (quality.rows_held)")
+    assert messages_about(outcome, "ledger")["rows held"] == ("3 in all 6 periods", "at most 10 (quality.rows_held)")
     unbounded = parse_query(JOIN.replace(", rows_held: 10, silence: 1 h", ""))
     outcome = checks._validate(unbounded, frames([1.0] * 6, [1.0] * 6, [1, 1093, *[3] * 4]), None, 4_000)
-    assert said(outcome, "promises")["recall on time"][0] == "1 in all 6 periods"
-    assert said(outcome, "ledger")["rows held"] == (
+    assert messages_about(outcome, "promises")["recall on time"][0] == "1 in all 6 periods"
+    assert messages_about(outcome, "ledger")["rows held"] == (
         "most 1,093 (2013-02-02), of 6 periods",
         "no bound stated (quality.rows_held), so only 8,000, twice the rows read",
     )
 
 
-def test_an_aggregate_counts_answers_where_chance_is_allowed_for():
+def test_an_aggregate_counts_the_answers_that_chance_allows():
     spec = parse_query(
         "name: q\nkind: aggregate\nstreams: {f: a}\nwindow: 1 h\nselect: {n: count()}\n"
         "quality: {error: 0.05, probability: 0.95, period: 1 d}\n"
@@ -119,23 +118,26 @@ def test_an_aggregate_counts_answers_where_chance_is_allowed_for():
     ledger["achieved_on_time"] = 1 - ledger["windows_off"] / ledger["windows"]
     ledger = ledger.assign(expected=5, target=0.95)
     given = frames([1.0] * 6, [1.0] * 6, [3] * 6) | {"promises": promise.bounds(spec, ledger)}
-    assert said(checks._validate(spec, given, None, 5), "promises") == {
+    assert messages_about(checks._validate(spec, given, None, 5), "promises") == {
         "answers within the error": (
-            "1 of 6 periods with too few answers within the error (2013-02-01: 0 of 1, needed 1); 5 of 6 periods reach 0.95 itself",
-            "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-01: needed 1 of 1), in 5 of 6 periods",
+            "1 of 6 periods with too few answers within the error (2013-02-01: 0 of 1, needed 1); "
+            "5 of 6 periods reach 0.95 itself",
+            "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-01: needed 1 of 1), "
+            "in 5 of 6 periods",
         )
     }
     given["promises"] = promise.bounds(spec, ledger[1:])
-    assert said(checks._validate(spec, given, None, 5), "promises") == {
+    assert messages_about(checks._validate(spec, given, None, 5), "promises") == {
         "answers within the error": (
             "0.9792 in all 5 periods",
-            "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-02: needed 132 of 144), in 4 of 5 periods",
+            "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-02: needed 132 of 144), "
+            "in 4 of 5 periods",
         )
     }
     ledger["windows_off"] = [0, *[9.0] * 5]
     ledger["achieved_on_time"] = 1 - ledger["windows_off"] / ledger["windows"]
     given["promises"] = promise.bounds(spec, ledger)
-    ((observed, _),) = said(checks._validate(spec, given, None, 5), "promises").values()
+    ((observed, _),) = messages_about(checks._validate(spec, given, None, 5), "promises").values()
     assert observed == "lowest 0.9375 (2013-02-02), of 6 periods; 1 of 6 periods reach 0.95 itself"
 
 
@@ -153,5 +155,5 @@ def test_an_aggregate_counts_answers_where_chance_is_allowed_for():
         (40 * 86_400_000_000 + 3_600_000_000, "40 d 1 h"),
     ],
 )
-def test_durations_for_reading(time_us, text):
+def test_durations_are_formatted_in_two_units_at_most(time_us, text):
     assert messages.duration(time_us) == text
