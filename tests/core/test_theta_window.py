@@ -98,7 +98,7 @@ def seqs_of(join, tables):
 
 def cut_at(join, rows, value):
     """The join's pieces for partitions below and from `value` on: the planned condition holds between upper and lower part."""
-    left, op, right = join.conditions[join.planned]
+    left, op, right = join.conditions[join.planned_condition]
 
     def part(alias, column, upper):
         own = [r for r in rows.to_pylist() if r["side"] == join.sides[alias]]
@@ -112,28 +112,30 @@ def cut_at(join, rows, value):
             continue
         chosen = {left.alias: (left.column, upper), right.alias: (right.column, lower)}
         given = [r for alias in range(len(join.aliases)) for r in part(alias, *chosen.get(alias, (None, None)))]
-        yield join.piece(whole), pa.Table.from_pylist(given, rows.schema)
+        yield join.for_piece(whole), pa.Table.from_pylist(given, rows.schema)
 
 
 @pytest.mark.parametrize("join", JOINS)
 @pytest.mark.parametrize(("seed", "value"), [(0, 5), (1, 1), (2, 8), (3, 100)])
 def test_pieces_unite_to_the_whole_without_duplicates(join, seed, value):
     rows = table(seed, max(join.sides) + 1)
-    pieces = list(cut_at(join, rows, value if join.conditions[join.planned][0].column != "s" else "b" * value))
+    pieces = list(
+        cut_at(join, rows, value if join.conditions[join.planned_condition][0].column != "s" else "b" * value)
+    )
     whole, fresh = seqs_of(join, join.rows(rows)), seqs_of(join, join.rows(rows, "new"))
     assert seqs_of(join, (found for part, own in pieces for found in part.rows(own))) == whole
     assert seqs_of(join, (found for part, own in pieces for found in part.rows(own, "new"))) == fresh
     assert sum(part.count(own) for part, own in pieces) == join.count(rows) == len(whole)
-    if join.united:
+    if join.ranges_can_unite:
         one = expand(pa.concat_tables([part.ranges(own, i) for i, (part, own) in enumerate(pieces)]), join.aliases)
         assert sorted(zip(*(one[a].tolist() for a in join.aliases), strict=True)) == whole
-    assert join.united == (join in JOINS[:3])
+    assert join.ranges_can_unite == (join in JOINS[:3])
     assert sum((Counter(grew(part, own)) for part, own in pieces), Counter()) == grew(join, rows)
 
 
 def test_the_planned_condition_is_an_equality_of_the_first_two_streams_compared():
-    assert [join.planned for join in JOINS] == [0, 0, 1, 0, 0, 0]
-    assert [len(join.piece(True).conditions) - len(join.conditions) for join in JOINS] == [-1] * 6
+    assert [join.planned_condition for join in JOINS] == [0, 0, 1, 0, 0, 0]
+    assert [len(join.for_piece(True).conditions) - len(join.conditions) for join in JOINS] == [-1] * 6
 
 
 VALUES = {
@@ -193,8 +195,8 @@ def test_windows_joined_together_are_those_joined_alone(join):
     windows = np.repeat(np.arange(5), [part.num_rows for part in parts])
     order = np.random.default_rng(1).permutation(len(windows))
     rows = pa.concat_tables(parts).append_column("_at", pa.array(windows)).take(pa.array(order))
-    both = join.together("_at")
-    assert both.counts(rows, "_at", 6).tolist() == [*(join.count(part) for part in parts), 0]
+    both = join.for_many_windows("_at")
+    assert both.counts_by_window(rows, "_at", 6).tolist() == [*(join.count(part) for part in parts), 0]
     alone = {(w, new): count for w, part in enumerate(parts) for (_, new), count in grew(join, part).items()}
     assert grew(both, rows, "_at") == alone and any(new >= 0 for _, new in alone)
     for new in (None, "new"):

@@ -66,7 +66,7 @@ def test_streams_that_are_linked_from_afar_are_where_they_match(op, drawn, seed)
     )
     join = WindowJoin(("r", "s", "l", "t"), (0, 1, 2, 3), triples, ((),) * 4)
     layout = skew_partitions.Layout.of(join, {f"a{a}{c}": "bigint" for a in range(4) for c in "vw"})
-    place, cut = join.planned, join.conditions[join.planned]
+    place, cut = join.planned_condition, join.conditions[join.planned_condition]
     values = np.random.default_rng(seed).integers(0, 12, (4, 6, 2))
     cuts = [3, 6, 9]
     parts = {}  # alias -> partition per row, of the operand that it is shipped by

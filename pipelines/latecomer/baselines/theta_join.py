@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from latecomer.core.theta_join.edges import Comparison, Query, Step, Streams
 from latecomer.core.theta_join.kernels import stable_order
-from latecomer.core.theta_join.plan import PARTITIONS, check, rounds_of
+from latecomer.core.theta_join.plan import PARTITIONS, check_partitions, rounds_of
 from latecomer.core.theta_join.ranks import Side, Stats
 
 Int64 = NDArray[np.int64]
@@ -152,7 +152,7 @@ def _joined(
     ordered: bool = True,
 ) -> list[Int64]:
     """Join relations round by round with `method` and put the results in lexicographic order."""
-    check(partitions)
+    check_partitions(partitions)
     query = Query(streams, conditions)
     stats = stats if stats is not None else Stats()
     relations: dict[tuple[int, ...], dict[int, Int64]] = {(i,): {i: kept} for i, kept in enumerate(query.kept)}

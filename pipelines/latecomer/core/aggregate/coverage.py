@@ -1,38 +1,44 @@
-"""Aggregates with a bound on their error: how much of a window must be there, and what each answer would have required.
+"""Aggregates with a bound on their error: the coverage that a window needs, and the slack that each answer required.
+
+Ordering: cells by (pane, group, bucket). Cost: O(n log n) for n cells in the observed windows.
 
 Required coverage
 -----------------
-A window has `n` rows, of which a share ``lambda`` has arrived when it closes. If the missing ones are a random sample (the
-paper's assumption; measured, not believed: see below), the least lambda that keeps ``P(error >= eps) <= delta`` is:
+A window has `n` rows; a share ``lambda`` of them has arrived when it closes. If the missing rows are a random sample
+(the paper's assumption, which `required_answers` does without), the least lambda that keeps ``P(error >= eps) <=
+delta`` is:
 
 - COUNT: the relative error is ``1 - lambda`` itself, so ``lambda = 1 - eps``.
-- SUM, what arrived taken as the answer: the received sum has mean ``lambda S`` and, for independent arrivals of rows of
-  mean mu and coefficient of variation cv, variance ``n lambda (1 - lambda) mu^2 (1 + cv^2)``. With ``S = n mu`` the relative
-  error is at most ``(1 - lambda) + z sqrt(lambda (1 - lambda)(1 + cv^2) / n)`` with probability ``1 - delta``, one-sided
-  (``z = z_{1-delta}``) since what is missing is missing on one side. Few rows are missing, so their sum is skewed and the normal
-  quantile is too small (measured: 0.07 off for 0.05 at n = 400). The first Cornish-Fisher term, ``(z^2 - 1) / 6`` times the
-  skewness, and half a row for a count of whole rows mend that: with the third moment of a gamma distribution of this cv they add
-  ``((z^2 - 1)(1 + 2 cv^2) / 6 + 1/2) / n``. Least lambda by bisection: for lambda >= 1/2 the bound falls.
+- SUM, where the sum of the received rows is the answer: it has mean ``lambda S`` and, for independent arrivals of rows
+  of mean mu and coefficient of variation cv, variance ``n lambda (1 - lambda) mu^2 (1 + cv^2)``. With ``S = n mu`` the
+  relative error is at most ``(1 - lambda) + z sqrt(lambda (1 - lambda)(1 + cv^2) / n)`` with probability ``1 - delta``,
+  one-sided (``z = z_{1-delta}``) since rows can only be missing. Few rows are missing, so their sum is skewed and the
+  normal quantile is too small (with n = 400, 0.07 of the windows were off where 0.05 may be). The first Cornish-Fisher
+  term, ``(z^2 - 1) / 6`` times the skewness, and half a row for a count of whole rows correct that: with the third
+  moment of a gamma distribution of this cv they add ``((z^2 - 1)(1 + 2 cv^2) / 6 + 1/2) / n``. The least lambda is
+  found by bisection, as the bound falls for lambda >= 1/2.
 - AVG: the mean of ``m`` of `n` rows without replacement has variance ``cv^2 mu^2 / m * (1 - m/n)`` (finite population
   correction), two-sided: ``z cv sqrt((1/lambda - 1)/n) <= eps``, so ``lambda = 1 / (1 + n eps^2 / (z cv)^2)``.
-- MEDIAN, QUANTILE: error is the error in rank. Hoeffding's inequality, sharpened by Serfling for sampling without replacement:
-  ``P <= 2 exp(-2 m eps^2 / (1 - (m-1)/n))``; with ``m0 = ln(2/delta) / (2 eps^2)``, ``m = m0 (1 + 1/n) / (1 + m0/n)``.
+- MEDIAN, QUANTILE: the error is that in rank. Hoeffding's inequality, sharpened by Serfling for sampling without
+  replacement: ``P <= 2 exp(-2 m eps^2 / (1 - (m-1)/n))``; with ``m0 = ln(2/delta) / (2 eps^2)``, ``m = m0 (1 + 1/n) /
+  (1 + m0/n)``.
 - MIN, MAX: the extreme row has arrived with probability lambda: ``lambda = 1 - delta``.
 
 Required slack
 --------------
-What is missing is not a random sample: a host, a carrier, a region is late together. :func:`required_answers` makes no
-assumption: for an observed window it finds, per group, the least slack whose answer would have been within `eps` of what is
-known now. It is what ``calibrated`` learns from, and what `explain` draws.
+Real late rows are no random sample: a host, a carrier, a region is late together. :func:`required_answers` makes no
+assumption: for an observed window it finds, per group, the least slack with an answer within `eps` of the answer that
+is known now. ``calibrated`` learns from it, and `explain` draws it.
 
-Errors: relative for COUNT, SUM, AVG, MIN, MAX (``|answer - truth| / |truth|``, 0 where they are equal); in rank, as a share of
-the values, for MEDIAN and QUANTILE (0 where they are equal: between two values there is no rank); an answer that is missing
-altogether has error infinity.
+Errors: relative for COUNT, SUM, AVG, MIN, MAX (``|answer - truth| / |truth|``, 0 where they are equal); in rank, as a
+share of the values, for MEDIAN and QUANTILE (0 where they are equal: between two values there is no rank). A missing
+answer has error infinity.
 
 References
 ----------
-Yang, Xu, Lv and Li, HPM, Guangxi Sciences 26(4), 2019. Cochran, "Sampling Techniques", 1977. Hoeffding, JASA 58, 1963. Serfling,
-Annals of Statistics 2(1), 1974. Cornish and Fisher, Revue de l'Institut International de Statistique 5, 1938. Ji et al., "Quality-driven continuous query execution over out-of-order data streams", 2015.
+Yang, Xu, Lv and Li, HPM, Guangxi Sciences 26(4), 2019. Cochran, "Sampling Techniques", 1977. Hoeffding, JASA 58, 1963.
+Serfling, Annals of Statistics 2(1), 1974. Cornish and Fisher, Revue de l'Institut International de Statistique 5, 1938.
+Ji et al., "Quality-driven continuous query execution over out-of-order data streams", 2015.
 """
 
 from __future__ import annotations
@@ -41,6 +47,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numba import njit
@@ -56,10 +63,13 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 RANKED = ("median", "quantile")
+"""Functions with an error in rank."""
 
 
 def needed_coverage(function: str, n: float, cv: float, error: float, delta: float) -> float:
-    """``lambda_thr``: least share of a window's rows that keeps ``P(error >= eps) <= delta``; see the module docstring.
+    """Return ``lambda_thr``, the least share of a window's rows that keeps ``P(error >= eps) <= delta``.
+
+    The module's docstring derives it.
 
     Parameters
     ----------
@@ -75,7 +85,7 @@ def needed_coverage(function: str, n: float, cv: float, error: float, delta: flo
     Raises
     ------
     ValueError
-        An unknown function.
+        If the function is unknown.
     """
     n = max(n, 1.0)
     if function == "count":
@@ -96,6 +106,7 @@ def needed_coverage(function: str, n: float, cv: float, error: float, delta: flo
 
 
 def _sum_coverage(n: float, cv: float, error: float, delta: float) -> float:
+    """Return the least share for SUM."""
     z = _normal_quantile(1.0 - delta)
     spread = z * math.sqrt((1.0 + cv * cv) / n)
     if not math.isfinite(spread):
@@ -106,7 +117,7 @@ def _sum_coverage(n: float, cv: float, error: float, delta: float) -> float:
 
 @njit(cache=True)
 def _least_share(spread: float, skew: float, error: float) -> float:
-    """Least share in [0.5, 1] whose bound on the error is at most `error`, by bisection to the last bit."""
+    """Return the least share in [0.5, 1] with a bound of at most `error`, by bisection to the last bit."""
     low, high = 0.5, 1.0
     for _ in range(60):
         middle = (low + high) / 2.0
@@ -119,26 +130,27 @@ def _least_share(spread: float, skew: float, error: float) -> float:
 
 @lru_cache(maxsize=64)
 def _normal_quantile(probability: float) -> float:
-    from statistics import NormalDist
-
+    """Return the quantile of the standard normal distribution."""
     return NormalDist().inv_cdf(min(max(probability, 1e-12), 1.0 - 1e-12))
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Rows of windows to be observed, grouped; arrays of one length `n`.
+    """Rows of windows to be observed, grouped into cells; arrays of one length `n`.
 
     Attributes
     ----------
     group, pane : int64[n]
-        Group (any number that tells groups apart) and pane number.
+        Number or hash of the group, and pane number.
     bucket : int64[n]
         Wait beyond the end of the pane's first window, in granules; -1 for rows that came before it.
     rows : int64[n]
+        Rows of the cell.
     counted, total, squares, least, most : float64[columns, n]
-        Per value column: values that are not null, their sum, sum of squares, least and greatest (NaN where none).
+        Per value column: number of values that are not null, their sum, sum of squares, least and greatest (NaN if
+        none).
     code : int64[n], optional
-        Hash of the group; needed where groups are thinned.
+        Hash of the group; needed where groups are sampled.
     """
 
     group: Int64
@@ -153,21 +165,21 @@ class Cells:
     code: Int64 | None = None
 
     def ordered(self) -> Cells:
-        """The same cells by (pane, group, bucket), so that sums of floats do not depend on how they were gathered; groups by their rank.
+        """Return the cells by (pane, group, bucket), so that sums of floats do not depend on how they were gathered.
 
-        What `group` was is in `code`.
+        `group` becomes the rank of the group, and `code` its former value.
         """
         group = np.unique(self.group, return_inverse=True)[1]
         order = sort_order(self.pane, group, self.bucket)
-        deep = (self.counted, self.total, self.squares, self.least, self.most)
-        counted, total, squares, least, most = (each[:, order] for each in deep)
-        flat = (group[order], self.pane[order], self.bucket[order], self.rows[order])
-        return Cells(*flat, counted, total, squares, least, most, self.group[order])
+        value_columns = (self.counted, self.total, self.squares, self.least, self.most)
+        counted, total, squares, least, most = (columns[:, order] for columns in value_columns)
+        keys = (group[order], self.pane[order], self.bucket[order], self.rows[order])
+        return Cells(*keys, counted, total, squares, least, most, self.group[order])
 
 
 @dataclass(frozen=True)
 class Function:
-    """An aggregate: its function, and the value column it reads (None for ``count()``)."""
+    """An aggregate of a query: the name of its function and the number of its value column (None for ``count()``)."""
 
     name: str
     column: int | None
@@ -182,53 +194,64 @@ def required_coverage(
     delta: float,
     thinning: Thinning | None = None,
 ) -> list[list[Observed]]:
-    """The windows of each span as HPM sees them: contributions are rows, and a share of them is needed.
+    """Observe the windows of each span as HPM does: contributions are rows, and a share of them is needed.
 
     Parameters
     ----------
     cells
         Rows of these windows (others are ignored), in order.
+    grid
+        The query's windows.
+    spans
+        Windows to observe, and when.
     functions
         The query's aggregates; the one that needs most decides.
+    error, delta
+        `eps` and `delta`, in (0, 1].
     thinning
-        Panes of which not all groups are in the cells, or to be looked at; those that are stand for all.
+        Panes with a sample of their groups, each of which stands for several.
 
     Returns
     -------
     list of list of Observed
-        Per span, in the order of windows, those without rows left out. The size of a window is its rows per group, of which an aggregate
-        of a column reads those that are not null; `cv` is pooled over groups, so it is not underestimated where groups differ.
+        Per span, in the order of windows, without empty windows. The size of a window is its rows per group; an
+        aggregate of a column counts values that are not null. `cv` is pooled over groups, so it is not underestimated
+        where groups differ.
     """
-    found: list[list[Observed]] = [[] for _ in spans]
+    observed: list[list[Observed]] = [[] for _ in spans]
     for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
         place = seen.place
         rows, group = cells.rows[seen.at], cells.group[seen.at]
-        by = sort_order(place, group)
-        groups = np.bincount(place[by][run_bounds(place[by], group[by])[:-1]])
+        order = sort_order(place, group)
+        groups = np.bincount(place[order][run_bounds(place[order], group[order])[:-1]])
         needed = np.zeros(len(groups))
-        for each in functions:
-            if each.column is None:
+        for function in functions:
+            if function.column is None:
                 values, cv = np.bincount(place, rows), np.zeros(len(groups))
             else:
-                values = np.bincount(place, cells.counted[each.column, seen.at])
-                cv = _variations(cells, each.column, seen.at, place)
+                values = np.bincount(place, cells.counted[function.column, seen.at])
+                cv = _variations(cells, function.column, seen.at, place)
             sizes = (values / groups).tolist()
-            least = [needed_coverage(each.name, n, v, error, delta) for n, v in zip(sizes, cv.tolist(), strict=True)]
-            needed = np.maximum(needed, np.where(values > 0, least, 0.0))  # without a value there is nothing to be off
+            least = [
+                needed_coverage(function.name, n, variation, error, delta)
+                for n, variation in zip(sizes, cv.tolist(), strict=True)
+            ]
+            needed = np.maximum(needed, np.where(values > 0, least, 0.0))  # an answer without a value cannot be off
         weight = rows * seen.stands_for
         seen.hand_out(
-            by_window(seen.window, place, seen.wait, weight, grid.granularity_us, np.minimum(needed, 1.0)), found
+            by_window(seen.window, place, seen.wait, weight, grid.granularity_us, np.minimum(needed, 1.0)), observed
         )
-    return found
+    return observed
 
 
 def _variations(cells: Cells, column: int, at: Int64, place: Int64) -> Float64:
-    """Coefficient of variation of a value column in each window, over all groups."""
-    moments = (np.bincount(place, each[column, at]) for each in (cells.counted, cells.total, cells.squares))
-    return np.array([_variation(*each) for each in zip(*(m.tolist() for m in moments), strict=True)])
+    """Return the coefficient of variation of a value column in each window, over all groups, float64[windows]."""
+    moments = (np.bincount(place, sums[column, at]) for sums in (cells.counted, cells.total, cells.squares))
+    return np.array([_variation(*window) for window in zip(*(m.tolist() for m in moments), strict=True)])
 
 
 def _variation(count: float, total: float, squares: float) -> float:
+    """Return the coefficient of variation of values from their number, sum and sum of squares."""
     if count <= 0:
         return 0.0
     mean = total / count
@@ -246,79 +269,92 @@ def required_answers(
     error: float,
     thinning: Thinning | None = None,
 ) -> list[list[Observed]]:
-    """The same windows, contributions being answers: per group, the least slack whose answer is within `error` of the truth.
+    """Observe the windows of each span with answers as contributions: per group, the least slack within `error`.
 
-    Per (window, group) the cells are sorted by wait, longest first; after each, everything so far is what a slack up to that
-    wait would have lost. The longest wait at which some aggregate is off by `error` or more must be waited for. For MEDIAN and
-    QUANTILE the share of values lost bounds the error in rank.
+    Per (window, group) the cells are sorted by wait, longest first. The cells up to one are the rows that a slack of
+    its wait would have lost. The longest wait at which some aggregate is off by `error` or more must be waited for. For
+    MEDIAN and QUANTILE the share of lost values bounds the error in rank.
+
+    Parameters and result are those of :func:`required_coverage`.
     """
-    found: list[list[Observed]] = [[] for _ in spans]
+    observed: list[list[Observed]] = [[] for _ in spans]
     for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
         group = cells.group[seen.at]
         order = sort_order(seen.place, group, -seen.wait)
         at, place, wait, group = seen.at[order], seen.place[order], seen.wait[order], group[order]
         stands_for = seen.stands_for[order]
-        fresh = np.ones(len(at), bool)
-        fresh[1:] = (place[1:] != place[:-1]) | (group[1:] != group[:-1])
-        answer = np.cumsum(fresh) - 1
-        starts = np.flatnonzero(fresh)
-        # cells of one wait are lost together: only the last of them is a possible cut
-        whole = np.ones(len(at), bool)
-        whole[:-1] = fresh[1:] | (wait[1:] != wait[:-1])
-        broken = np.zeros(len(at), bool)
+        begins = np.ones(len(at), bool)
+        begins[1:] = (place[1:] != place[:-1]) | (group[1:] != group[:-1])
+        answer = np.cumsum(begins) - 1
+        starts = np.flatnonzero(begins)
+        # Cells of one wait are lost together: only the last of them is a possible cut.
+        possible_cut = np.ones(len(at), bool)
+        possible_cut[:-1] = begins[1:] | (wait[1:] != wait[:-1])
+        off = np.zeros(len(at), bool)
         for function in functions:
-            broken |= _off(cells, at, starts, answer, function, error)
-        broken &= whole & (wait >= 0)
+            off |= _off(cells, at, starts, answer, function, error)
+        off &= possible_cut & (wait >= 0)
         longest = np.full(len(starts), -1)
-        np.maximum.at(longest, answer[broken], wait[broken])
-        seen.hand_out(by_window(seen.window, place[starts], longest, stands_for[starts], grid.granularity_us), found)
-    return found
+        np.maximum.at(longest, answer[off], wait[off])
+        members = by_window(seen.window, place[starts], longest, stands_for[starts], grid.granularity_us)
+        seen.hand_out(members, observed)
+    return observed
 
 
 def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Function, error: float) -> NDArray[np.bool_]:
-    """Is the answer off by `error` or more once all cells up to here (longest wait first) are lost? bool[n]."""
+    """Return after which cells, longest wait first, an answer that lost them is off by `error` or more, bool[n].
+
+    Parameters
+    ----------
+    at
+        int64[n], places of the cells, by answer and wait.
+    starts
+        First cell of each answer.
+    answer
+        int64[n], number of the answer of each cell.
+    """
     rows = cells.rows[at].astype(np.float64)
     total = np.add.reduceat(rows, starts)[answer]
-    lost = _running(rows, starts)
-    gone = lost >= total
+    lost = _running_sums(rows, starts)
+    missing = lost >= total
     if function.column is None:
-        return gone | (lost / total >= error)
+        return np.asarray(missing | (lost / total >= error), np.bool_)
     column = function.column
     count = cells.counted[column, at]
     count_all = np.add.reduceat(count, starts)[answer]
-    count_lost = _running(count, starts)
+    count_lost = _running_sums(count, starts)
     if function.name == "count":
-        return gone | (_relative(count_all - count_lost, count_all) >= error)
-    gone |= (count_all > 0) & (count_lost >= count_all)
+        return np.asarray(missing | (_relative(count_all - count_lost, count_all) >= error), np.bool_)
+    missing |= (count_all > 0) & (count_lost >= count_all)
     if function.name in RANKED:
-        return gone | (count_lost / np.maximum(count_all, 1.0) >= error)
+        return np.asarray(missing | (count_lost / np.maximum(count_all, 1.0) >= error), np.bool_)
     if function.name in ("min", "max"):
         value = cells.least[column, at] if function.name == "min" else cells.most[column, at]
         value = value if function.name == "min" else -value
         value = np.where(np.isnan(value), np.inf, value)
         truth = np.minimum.reduceat(value, starts)[answer]
-        # what is left after the loss: the least of all later cells of this answer
+        # After the loss, the least of all later cells of this answer is left.
         left = _later_minimum(value, starts)
-        return gone | ((left != truth) & (_relative(left, truth) >= error))
+        return np.asarray(missing | ((left != truth) & (_relative(left, truth) >= error)), np.bool_)
     sums = cells.total[column, at]
     sum_all = np.add.reduceat(sums, starts)[answer]
-    sum_left = sum_all - _running(sums, starts)
+    sum_left = sum_all - _running_sums(sums, starts)
     if function.name == "sum":
-        return gone | (_relative(sum_left, sum_all) >= error)
+        return np.asarray(missing | (_relative(sum_left, sum_all) >= error), np.bool_)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean_left = sum_left / (count_all - count_lost)
         mean_all = sum_all / count_all
-    return gone | ((count_all > 0) & (_relative(mean_left, mean_all) >= error))
+    return np.asarray(missing | ((count_all > 0) & (_relative(mean_left, mean_all) >= error)), np.bool_)
 
 
 @njit(cache=True)
-def _running(values: Float64, starts: Int64) -> Float64:
-    """Prefix sums inside each answer; those of one answer do not depend on the others."""
+def _running_sums(values: Float64, starts: Int64) -> Float64:
+    """Return the prefix sums inside each answer; those of one answer do not depend on the others."""
     out = np.empty(len(values))
-    for each in range(len(starts)):
-        end = starts[each + 1] if each + 1 < len(starts) else len(values)
+    for answer in range(len(starts)):
+        end = starts[answer + 1] if answer + 1 < len(starts) else len(values)
         total = 0.0
-        for place in range(starts[each], end):
+        for place in range(starts[answer], end):
             total += values[place]
             out[place] = total
     return out
@@ -326,18 +362,19 @@ def _running(values: Float64, starts: Int64) -> Float64:
 
 @njit(cache=True)
 def _later_minimum(values: Float64, starts: Int64) -> Float64:
-    """Per cell, the least value of the cells after it in the same answer; infinity after the last."""
+    """Return per cell the least value of the cells after it in the same answer; infinity after the last."""
     out = np.full(len(values), np.inf)
-    for each in range(len(starts)):
-        end = starts[each + 1] if each + 1 < len(starts) else len(values)
+    for answer in range(len(starts)):
+        end = starts[answer + 1] if answer + 1 < len(starts) else len(values)
         least = np.inf
-        for place in range(end - 1, starts[each] - 1, -1):
+        for place in range(end - 1, starts[answer] - 1, -1):
             out[place] = least
             least = min(least, values[place])
     return out
 
 
 def _relative(answer: Float64, truth: Float64) -> Float64:
+    """Return the relative error of answers, 0 where both are equal or NaN, infinity where one is NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.abs(answer - truth) / np.abs(truth)
     off = np.where(answer == truth, 0.0, off)

@@ -1,7 +1,7 @@
 """Rows keyed by several integer columns: packed into one number each, sorted, counted, and cut into runs of equal rows.
 
-Ordering: by the first column, then by the second, and so on; equal rows keep their order. Cost: O(n log n) comparisons of
-one number where the columns' ranges fit into 63 bits together, else one stable sort per column.
+Ordering: by the first column, then by the second, and so on; equal rows keep their order. Cost: O(n log n) comparisons
+of one number where the columns' ranges fit into 63 bits together, else one stable sort per column.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Ordering: `pack` asks for ascending hashes. Cost: O(n) to pack, to unpack and to
 
 References
 ----------
-P. Elias, Efficient storage and retrieval by content and address of static files, Journal of the ACM 21, 1974. R. M. Fano,
-On the number of bits required to implement an associative memory, 1971. (The code of `pack`.)
+P. Elias, Efficient storage and retrieval by content and address of static files, Journal of the ACM 21, 1974. R. M.
+Fano, On the number of bits required to implement an associative memory, 1971. (The code of `pack`.)
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def shard_of(
 def bits_needed(rows: int, error: float) -> int:
     """Return how many leading bits of a hash a filter of `rows` and of false-positive rate `error` needs, 40 to 64.
 
-    Elements that share these bits add less than ``error / 64`` to the rate. Among 2**18 elements, 0.03 pairs share 40 bits
-    on average.
+    Elements that share these bits add less than ``error / 64`` to the rate. Among 2**18 elements, 0.03 pairs share 40
+    bits on average.
     """
     return min(64, max(HASH_BITS, math.ceil(math.log2(max(1, rows) / error)) + 6))
 
@@ -62,7 +62,7 @@ def _low_bits(count: int, bits: int) -> int:
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Return the bytes that `pack` writes for `count` hashes of `bits` bits, about ``(bits - log2(count) + 2) / 8`` each."""
+    """Return the bytes that `pack` writes for `count` hashes: about ``(bits - log2(count) + 2) / 8`` each."""
     low = _low_bits(count, bits)
     return _HEAD.size + -(-count * low // 8) + -(-(count + (1 << bits - low)) // 8)
 

@@ -1,1 +1,1 @@
-"""Memberships: the cuckoo filter."""
+"""Memberships: the cuckoo filter that answers whether an element may occur in a window."""

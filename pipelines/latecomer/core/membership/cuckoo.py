@@ -1,32 +1,38 @@
-"""Cuckoo filter: a multiset of 64-bit hashes, approximately, with deletes; nothing inserted is ever lost.
+"""A cuckoo filter: an approximate multiset of 64-bit hashes with deletes, which never loses an inserted element.
 
-What a membership query needs: ``contains`` of an inserted element is always true. A false negative drops a result
-before anything could confirm it, so a filter that cannot place a fingerprint chains a further table, and never drops.
+For a membership query ``contains`` of an inserted element must be true: a false negative drops a result before anything
+could confirm it. So a filter that cannot place a fingerprint chains a further table, and never drops.
 
 *Classes.* A hash is reduced to its class: a fingerprint of ``f`` bits and the unordered pair of buckets ``i1``,
-``i2 = i1 xor hash(fingerprint)``. Elements of one class cannot be told apart; the answer of one table depends on the
+``i2 = i1 xor hash(fingerprint)``. Elements of one class cannot be told apart. The answer of one table depends on the
 multiset of classes alone, not on the order of inserts, on the kicks, or on how calls were cut into batches.
-*Delete* removes one copy of the class. What is certainly absent is refused. An element that only appears to be there
-(a false positive) is removed in place of its class mate: no cuckoo filter can know better, so delete only what was
-inserted. Under that rule no element is lost.
-*Copies.* A table holds up to ``bucket // 2`` (at least one) copies of a class; further ones are counted in an exact
-overflow. Copies beyond two buckets could not be placed at all, and below that they crowd out others. Deletes take
-from the overflow first; hence a class in the overflow is also in the table, and ``contains`` never looks there.
-*Table size.* Any number of buckets: the xor acts within aligned chunks of a power of two. It sets a chunk's top bit,
-so the two buckets differ. A chunk (32,768 buckets at most) stays within the second-level cache.
-*Blocks.* A call's hashes are worked on a block at a time, whose buckets are all asked of the memory before the first
-is looked at. At 10 M rows, 12 bits, beside one hash after the other: a lookup 46 -> 15 ns, a delete 90 -> 30, an insert
-201 -> 95, for which its choice of the emptier bucket counts too.
+
+*Delete* removes one copy of the class. A certainly absent element is refused. An element that only appears to be
+present (a false positive) is removed in place of its class mate: no cuckoo filter can know better, so delete only
+elements that were inserted. Under that rule no element is lost.
+
+*Copies.* A table holds up to ``bucket // 2`` (at least one) copies of a class; further copies are counted in an exact
+overflow. Copies beyond two buckets could not be placed at all, and below that they crowd out other classes. Deletes
+take from the overflow first. Hence a class in the overflow is also in the table, and ``contains`` does not read the
+overflow.
+
+*Table size.* Any number of buckets: the xor acts within aligned chunks of a power of two. It sets a chunk's top bit, so
+the two buckets differ. A chunk (32,768 buckets at most) stays within the second-level cache.
+
+*Blocks.* The hashes of a call are processed in blocks: all buckets of a block are requested from memory before the
+first is compared. The effect is measured in docs/experiments/variants.md.
+
 *Chain.* Tables have m, m, 2m, 4m, ... buckets; bucket numbers and offsets of a larger table extend those of a smaller
-by low bits. So a class of a larger table lies inside one of each smaller table, and a delete that tries the
-largest first takes either the element's own copy or one whose owner is still answered by the element's copy.
-*False positives.* An absent element meets on average ``2 n / m`` entries, each equal with probability ``1 / 2**f``:
-at most ``2b / 2**f`` per table. Where ``f`` fills a cell (8, 16, 32) one value means empty; the table then takes at
-most ``(2**f - 1) / 2**f`` of its cells, which keeps the same bound. An overflow adds nothing.
+table by low bits. So a class of a larger table lies inside one class of each smaller table, and a delete that tries the
+largest table first takes either the element's own copy or one whose owner is still answered by the element's copy.
+
+*False positives.* An absent element meets on average ``2 n / m`` entries, each equal with probability ``1 / 2**f``: at
+most ``2b / 2**f`` per table. Where ``f`` fills a cell (8, 16, 32) one value means empty; the table then takes at most
+``(2**f - 1) / 2**f`` of its cells, which keeps the same bound. An overflow adds nothing.
 
 Card
 ----
-Ordering: none; commutative inserts as far as answers go (one table).
+Ordering: none; inserts commute as far as answers go (one table).
 
 Cost: lookup two buckets per table; insert amortised O(1), a bounded random walk; memory f bits rounded up to 8, 16
 or 32, divided by the load (0.95 of the cells at bucket 4), and 16 bytes per overflow slot.
@@ -35,8 +41,9 @@ First published: Fan, Andersen, Kaminsky, Mitzenmacher, 2014
 
 References
 ----------
-B. Fan, D. Andersen, M. Kaminsky, M. Mitzenmacher, Cuckoo filter: practically better than Bloom, CoNEXT 2014.
-H. Chen et al., The dynamic cuckoo filter, ICNP 2017 (chaining). M. Wang et al., Vacuum filters, VLDB 2020 (chunks).
+B. Fan, D. Andersen, M. Kaminsky, M. Mitzenmacher, Cuckoo filter: practically better than Bloom, CoNEXT 2014 (algorithms
+1 to 3 in the comments). H. Chen et al., The dynamic cuckoo filter, ICNP 2017 (chaining). M. Wang et al., Vacuum
+filters, VLDB 2020 (chunks).
 """
 
 from __future__ import annotations
@@ -55,16 +62,17 @@ UInt64Array = NDArray[np.uint64]
 BoolArray = NDArray[np.bool_]
 
 MAX_KICKS = 500
-"""Length of the random walk after which a table counts as full (the paper's)."""
+"""Length of the random walk after which a table counts as full, as in the paper."""
 
 _MAGIC, _VERSION = b"LCCF", 1
 _HEADER = struct.Struct("<4sHBBQQH")
 _TABLE = struct.Struct("<QQQQQQ")
 _BLOCK = 64
-"""Hashes whose buckets are asked of the memory together."""
+"""Hashes whose buckets are requested from memory together."""
 _SMALL, _LARGE = 1 << 12, 1 << 15
+"""Buckets of a chunk: of few rows up to the first, of many up to the second."""
 _PEAK = {1: 0.41, 2: 0.85, 3: 0.92}
-"""Load that tables of a bucket size surely reach before an insert fails (measured; 0.955 from bucket 4 on)."""
+"""Load that tables reach before an insert fails, by bucket size; 0.955 from 4 on (docs/experiments/variants.md)."""
 
 _LOW = np.uint64(0xFFFFFFFF)
 _S32 = np.uint64(32)
@@ -75,22 +83,22 @@ _TOPS = np.uint64(0x8000800080008000)
 
 @njit(cache=True)
 def _spot(hashed, seed, buckets, values):  # type: ignore[no-untyped-def]
-    """First bucket and fingerprint (1..values) of a hash."""
+    """Return the first bucket and the fingerprint (1 to `values`) of a hash."""
     x = mix(hashed ^ seed)
     return ((x >> _S32) * buckets) >> _S32, (((x & _LOW) * values) >> _S32) + _ONE
 
 
 @njit(cache=True)
 def _other(bucket, fingerprint, half, shift):  # type: ignore[no-untyped-def]
-    """The other bucket of a fingerprint: an involution inside one chunk of ``2 * half`` buckets."""
+    """Return the other bucket of a fingerprint: an involution inside one chunk of ``2 * half`` buckets."""
     return bucket ^ (((fingerprint * GOLDEN_RATIO) >> shift) | half)
 
 
 @njit(cache=True)
 def _spots(cells, hashes, start, seed, values, half, shift, at):  # type: ignore[no-untyped-def]
-    """Both buckets and the fingerprint of the hashes from `start` on, a block of them, into the first rows of `at`; returns how many.
+    """Write both buckets and the fingerprint of a block of hashes, from `start` on, to `at`; return the block's size.
 
-    Their buckets are read into the cache on the way, in a loop without a branch, so that the memory answers many at a time.
+    The buckets are read into the cache, in a loop without a branch, so that the memory answers many requests at a time.
     """
     buckets = np.uint64(cells.shape[0])
     size = min(at.shape[1], hashes.size - start)
@@ -104,7 +112,7 @@ def _spots(cells, hashes, start, seed, values, half, shift, at):  # type: ignore
 
 @njit(cache=True)
 def _contains(cells, hashes, seed, values, half, shift, out):  # type: ignore[no-untyped-def]
-    """``out |=`` whether each hash's fingerprint is in one of its buckets."""
+    """Set `out` where a hash's fingerprint is in one of its buckets (Algorithm 2, Lookup)."""
     b = cells.shape[1]
     at = np.empty((4, _BLOCK), np.uint64)
     for start in range(0, hashes.size, _BLOCK):
@@ -118,7 +126,7 @@ def _contains(cells, hashes, seed, values, half, shift, out):  # type: ignore[no
 
 @njit(cache=True)
 def _contains_4x16(words, hashes, seed, values, half, shift, out):  # type: ignore[no-untyped-def]
-    """As `_contains`, a bucket of four 16-bit cells read as one word."""
+    """Do as `_contains`, and read a bucket of four 16-bit cells as one word."""
     at = np.empty((4, _BLOCK), np.uint64)
     for start in range(0, hashes.size, _BLOCK):
         for k in range(_spots(words, hashes, start, seed, values, half, shift, at)):
@@ -129,7 +137,7 @@ def _contains_4x16(words, hashes, seed, values, half, shift, out):  # type: igno
 
 @njit(cache=True)
 def _slot(keys, key):  # type: ignore[no-untyped-def]
-    """Where `key` is, or would be put, in an open-addressing table whose size is a power of two."""
+    """Return the place of `key`, or the free place for it, in an open-addressing table of a power of two."""
     mask = np.uint64(keys.size - 1)
     at = ((key * MURMUR_1) >> _S32) & mask
     while keys[at] != key and keys[at] != np.uint64(0):
@@ -139,7 +147,10 @@ def _slot(keys, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _walk(cells, bucket, fp, half, shift, rng, path):  # type: ignore[no-untyped-def]
-    """Place `fp` by kicking others on; on failure every kick is taken back. Returns whether it was placed."""
+    """Place `fp` by relocating other fingerprints (Algorithm 1, lines 6 to 13); return whether it was placed.
+
+    A failure takes every relocation back.
+    """
     b = np.uint64(cells.shape[1])
     steps = path.shape[0]
     for k in range(steps):
@@ -164,10 +175,14 @@ def _walk(cells, bucket, fp, half, shift, rng, path):  # type: ignore[no-untyped
 
 
 @njit(cache=True)
-def _insert(cells, hashes, start, seed, values, half, shift, copies, limit, count, rng, path, keys, extra):  # type: ignore[no-untyped-def]
-    """Insert from `start` on; returns the first hash not inserted and why: 0 done, 1 table full, 2 overflow full.
+def _insert(  # type: ignore[no-untyped-def]
+    cells, hashes, start, seed, values, half, shift, copies, limit, count, rng, path, keys, extra
+):
+    """Insert hashes from `start` on (Algorithm 1, Insert); return the first hash not inserted, and a reason.
 
-    `count` holds cells used, copies in the overflow, keys in the overflow. The emptier bucket takes a fingerprint: 0.6 times the kicks.
+    The reason is 0: all inserted, 1: the table is full, 2: the overflow is full. `count` holds the used cells, the
+    copies in the overflow and the keys in the overflow. The emptier bucket takes a fingerprint, which needs fewer
+    relocations.
     """
     b = cells.shape[1]
     at = np.empty((4, _BLOCK), np.uint64)
@@ -206,7 +221,7 @@ def _insert(cells, hashes, start, seed, values, half, shift, copies, limit, coun
 
 @njit(cache=True)
 def _delete(cells, hashes, seed, values, half, shift, count, keys, extra, done):  # type: ignore[no-untyped-def]
-    """Remove one copy for each hash not yet `done`, and mark it."""
+    """Remove one copy for each hash not yet `done`, and mark it (Algorithm 3, Delete)."""
     b = cells.shape[1]
     at = np.empty((4, _BLOCK), np.uint64)
     for first in range(0, hashes.size, _BLOCK):
@@ -232,7 +247,7 @@ def _delete(cells, hashes, seed, values, half, shift, count, keys, extra, done):
 
 @njit(cache=True)
 def _rehash(keys, extra, new_keys, new_extra):  # type: ignore[no-untyped-def]
-    """Copy the overflow's live entries; returns how many."""
+    """Copy the live entries of an overflow; return their number."""
     live = 0
     for i in range(keys.size):
         if extra[i] > 0:
@@ -244,7 +259,17 @@ def _rehash(keys, extra, new_keys, new_extra):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What `size_for` chose: cells of `fingerprint_bits`, `buckets` of `bucket` cells, table `bytes`, and the bound."""
+    """The geometry of a filter.
+
+    Attributes
+    ----------
+    fingerprint_bits, bucket, buckets
+        Bits of a fingerprint, cells of a bucket, and buckets of the table.
+    bytes
+        Size of the table.
+    false_positive_bound
+        Greatest probability that an absent element is answered with yes.
+    """
 
     fingerprint_bits: int
     bucket: int
@@ -254,12 +279,28 @@ class Sizing:
 
 
 def size_for(expected_rows: int, false_positive_rate: float, fingerprint_bits: int = 12, bucket: int = 4) -> Sizing:
-    """The smallest filter for `expected_rows` that meets `false_positive_rate`; raises the bits where it must.
+    """Return the geometry of the smallest filter that meets a false-positive rate.
+
+    Parameters
+    ----------
+    expected_rows
+        Inserts, duplicates counted.
+    false_positive_rate
+        Greatest rate wanted.
+    fingerprint_bits
+        Least bits of a fingerprint; more are taken if the rate needs them.
+    bucket
+        Cells per bucket.
 
     Raises
     ------
     ValueError
-        Not even 32 bits meet the rate with this bucket, or a parameter is out of range.
+        If not even 32 bits meet the rate with this bucket, or a parameter is out of range.
+
+    Examples
+    --------
+    >>> size_for(50_000, 0.001).fingerprint_bits
+    13
     """
     _check(expected_rows, fingerprint_bits, bucket)
     bits = fingerprint_bits
@@ -272,18 +313,24 @@ def size_for(expected_rows: int, false_positive_rate: float, fingerprint_bits: i
 
 
 def _check(expected_rows: int, bits: int, bucket: int) -> None:
+    """Raise ValueError if a parameter is out of range."""
     if expected_rows < 0 or not 1 <= bits <= 32 or not 1 <= bucket <= 64:
         raise ValueError(
-            f"expected_rows {expected_rows}, fingerprint_bits {bits}, bucket {bucket}: want rows >= 0, bits 1..32, bucket 1..64"
+            f"expected_rows {expected_rows}, fingerprint_bits {bits}, bucket {bucket}: "
+            "want rows >= 0, bits 1..32, bucket 1..64"
         )
 
 
-def _cell(bits: int) -> np.dtype:
+def _cell(bits: int) -> np.dtype[np.unsignedinteger]:
+    """Return the type of a cell."""
     return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
 
 
 def _geometry(rows: int, bucket: int) -> tuple[int, int]:
-    """Buckets, and buckets of a chunk, so that `rows` fit; a chunk's fill scatters, small ones more (four sigma)."""
+    """Return the buckets of a table for `rows`, and of a chunk.
+
+    The fill of a chunk scatters, that of a small chunk more: four sigma are left free.
+    """
     peak = _PEAK.get(bucket, 0.955)
     chunk = 2
     while chunk < _SMALL and rows * (1 + 4 / (chunk * bucket) ** 0.5) > peak * chunk * bucket:
@@ -298,7 +345,7 @@ def _geometry(rows: int, bucket: int) -> tuple[int, int]:
 
 
 class _Table:
-    """One table: cells, exact overflow, counters, and the state of its random walk."""
+    """One table of a filter: its cells, exact overflow, counters, and the state of its random walk."""
 
     def __init__(self, buckets: int, chunk: int, bits: int, bucket: int, seed: int) -> None:
         self.cells: NDArray[np.unsignedinteger] = np.zeros((buckets, bucket), _cell(bits))
@@ -314,19 +361,19 @@ class _Table:
         self.keys, self.extra = np.zeros(16, np.uint64), np.zeros(16, np.int64)
 
     def insert(self, hashes: UInt64Array, start: int) -> int:
-        """Insert from `start` on; returns the first hash that found no place."""
+        """Insert from `start` on; return the first hash for which the table has no place."""
         path = np.empty((MAX_KICKS, 2), np.uint64)
         while True:
-            start, why = _insert(
+            start, reason = _insert(
                 self.cells, hashes, start, self.seed, self.values, self.half, self.shift, self.copies, self.limit,
                 self.count, self.rng, path, self.keys, self.extra,
             )  # fmt: skip
-            if why != 2:
+            if reason != 2:
                 return int(start)
             self.rehash()
 
     def rehash(self) -> None:
-        """Make room in the overflow: twice the live entries, at least."""
+        """Make room in the overflow, for twice the live entries at least."""
         live = int(np.count_nonzero(self.extra))
         size = 16
         while size < 2 * live + 2:
@@ -336,17 +383,17 @@ class _Table:
         self.keys, self.extra = keys, extra
 
     def contains(self, hashes: UInt64Array) -> BoolArray:
-        """Whether each hash's class is here."""
+        """Return whether the table holds the class of each hash, bool[n]."""
         out = np.zeros(hashes.size, np.bool_)
-        rest = hashes, self.seed, self.values, self.half, self.shift, out
+        arguments = hashes, self.seed, self.values, self.half, self.shift, out
         if self.cells.dtype == np.uint16 and self.cells.shape[1] == 4:
-            _contains_4x16(self.cells.view(np.uint64), *rest)
+            _contains_4x16(self.cells.view(np.uint64), *arguments)
         else:
-            _contains(self.cells, *rest)
+            _contains(self.cells, *arguments)
         return out
 
     def delete(self, hashes: UInt64Array, done: BoolArray) -> None:
-        """Remove a copy for each hash not yet `done`, and mark it."""
+        """Remove one copy for each hash that is not marked in `done`, and mark it."""
         _delete(
             self.cells, hashes, self.seed, self.values, self.half, self.shift, self.count, self.keys, self.extra, done
         )
@@ -358,18 +405,26 @@ class CuckooFilter:
     Parameters
     ----------
     expected_rows : int
-        Inserts, duplicates counted, that the first table is sized for. More are taken, in further tables.
+        Inserts, duplicates counted, for which the first table is sized. Further tables take more.
     fingerprint_bits : int
         ``f``, 1 to 32; cells are 8, 16 or 32 bits wide.
     bucket : int
         ``b``, cells per bucket, 1 to 64.
     seed : int
-        Mixed into every hash; filters of one seed and geometry err on the same elements, of different seeds do not.
+        Mixed into every hash. Filters of one seed and geometry err on the same elements, filters of different seeds do
+        not.
 
     Raises
     ------
     ValueError
-        A parameter is out of range.
+        If a parameter is out of range.
+
+    Examples
+    --------
+    >>> filtered = CuckooFilter(1_000)
+    >>> filtered.insert(np.arange(10, dtype=np.uint64))
+    >>> bool(filtered.contains(np.arange(10, dtype=np.uint64)).all()), len(filtered)
+    (True, 10)
     """
 
     def __init__(self, expected_rows: int, fingerprint_bits: int = 12, bucket: int = 4, seed: int = 0) -> None:
@@ -378,12 +433,13 @@ class CuckooFilter:
         self._tables = [self._table(*_geometry(expected_rows, bucket))]
 
     def _table(self, buckets: int, chunk: int) -> _Table:
+        """Return an empty table of this filter."""
         if buckets >= 1 << 32:
             raise ValueError("more than 2**32 buckets in one table: shard the elements")
         return _Table(buckets, chunk, self.fingerprint_bits, self.bucket, self.seed)
 
     def insert(self, hashes: UInt64Array) -> None:
-        """Insert every hash (uint64[n]), duplicates as often as they occur; a full table gets a successor."""
+        """Insert every hash (uint64[n]), each duplicate again; a full table gets a successor."""
         hashes = _as_hashes(hashes)
         done = self._tables[-1].insert(hashes, 0)
         while done < hashes.size:
@@ -393,7 +449,7 @@ class CuckooFilter:
             done = self._tables[-1].insert(hashes, done)
 
     def contains(self, hashes: UInt64Array) -> BoolArray:
-        """Whether each hash may be in the multiset, bool[n]; certainly true for what was inserted and not deleted."""
+        """Return whether each hash may be in the multiset, bool[n]: true for each that was inserted and not deleted."""
         hashes = _as_hashes(hashes)
         out = self._tables[0].contains(hashes)
         for table in self._tables[1:]:
@@ -401,7 +457,7 @@ class CuckooFilter:
         return out
 
     def delete(self, hashes: UInt64Array) -> BoolArray:
-        """Remove one copy per hash, in order; bool[n] says for which there was one. Only delete what was inserted."""
+        """Remove one copy per hash, in order, and return whether there was one, bool[n]. Delete only inserted hashes."""
         hashes = _as_hashes(hashes)
         done = np.zeros(hashes.size, np.bool_)
         for table in reversed(self._tables):
@@ -414,25 +470,26 @@ class CuckooFilter:
 
     @property
     def load_factor(self) -> float:
-        """Share of all cells that are used."""
-        return float(sum(t.count[0] for t in self._tables) / sum(t.cells.size for t in self._tables))
+        """The share of used cells in all tables."""
+        used = sum(int(table.count[0]) for table in self._tables)
+        return used / sum(table.cells.size for table in self._tables)
 
     @property
     def load_factors(self) -> tuple[float, ...]:
-        """Share of cells used, per table; the length is the number of chained tables."""
+        """The share of used cells of each chained table."""
         return tuple(float(table.count[0] / table.cells.size) for table in self._tables)
 
     @property
     def size_bytes(self) -> int:
-        """Memory of cells and overflows, in bytes."""
+        """The memory of cells and overflows, in bytes."""
         return int(sum(t.cells.nbytes + t.keys.nbytes + t.extra.nbytes for t in self._tables))
 
     def false_positive_bound(self) -> float:
-        """``2b / 2**f`` times the number of tables, at most 1."""
-        return min(1.0, len(self._tables) * 2 * self.bucket / 2**self.fingerprint_bits)
+        """Return the bound of the false-positive rate: ``2b / 2**f`` times the number of tables, at most 1."""
+        return min(1.0, len(self._tables) * 2 * self.bucket / float(2**self.fingerprint_bits))
 
     def to_bytes(self) -> bytes:
-        """Magic, version, tables and checksum; the same filter gives the same bytes."""
+        """Return magic, version, tables and checksum; the same filter gives the same bytes."""
         parts = [_HEADER.pack(
             _MAGIC, _VERSION, self.fingerprint_bits, self.bucket, self.seed, len(self), len(self._tables)
         )]  # fmt: skip
@@ -448,12 +505,12 @@ class CuckooFilter:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CuckooFilter:
-        """The filter that `to_bytes` wrote.
+        """Return the filter that `to_bytes` wrote.
 
         Raises
         ------
         ValueError
-            Not a filter, of another version, cut short or damaged.
+            If the bytes are no filter, of another version, cut short or damaged.
         """
         if len(data) < _HEADER.size + 4 or data[:4] != _MAGIC:
             raise ValueError("these bytes are not a cuckoo filter")
@@ -462,12 +519,12 @@ class CuckooFilter:
             raise ValueError(f"version {version} of a cuckoo filter is not known here (want {_VERSION}): rebuild it")
         if zlib.crc32(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
             raise ValueError("the cuckoo filter is damaged or cut short: rebuild it from the stored rows")
-        made = cls(0, bits, bucket, seed)
-        made._tables, at = [], _HEADER.size
+        restored = cls(0, bits, bucket, seed)
+        restored._tables, at = [], _HEADER.size
         for _ in range(tables):
             buckets, chunk, used, extra, rng, live = _TABLE.unpack_from(data, at)
             at += _TABLE.size
-            table = made._table(buckets, chunk)
+            table = restored._table(buckets, chunk)
             table.cells = np.frombuffer(data, table.cells.dtype, buckets * bucket, at).reshape(buckets, bucket).copy()
             at += table.cells.nbytes
             keys, counts = np.frombuffer(data, np.uint64, live, at), np.frombuffer(data, np.int64, live, at + 8 * live)
@@ -475,13 +532,14 @@ class CuckooFilter:
             table.keys, table.extra = keys, counts
             table.rehash()
             table.count[:2], table.rng[0] = (used, extra), rng
-            made._tables.append(table)
-        if at != len(data) - 4 or len(made) != rows:
+            restored._tables.append(table)
+        if at != len(data) - 4 or len(restored) != rows:
             raise ValueError("the cuckoo filter's parts do not add up: rebuild it from the stored rows")
-        return made
+        return restored
 
 
 def _as_hashes(hashes: UInt64Array) -> UInt64Array:
+    """Return hashes as a contiguous array; raise ValueError if they are not uint64[n]."""
     array = np.asarray(hashes)
     if array.dtype != np.uint64 or array.ndim != 1:
         raise ValueError(f"hashes must be a one-dimensional array of uint64, not {array.ndim}-d {array.dtype}")

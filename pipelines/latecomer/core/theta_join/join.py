@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from latecomer.core.theta_join import kernels as kernels
 from latecomer.core.theta_join.edges import Comparison, Edge, Query, Residuals, Step, Streams
-from latecomer.core.theta_join.plan import PARTITIONS, check, partitioned_edge
+from latecomer.core.theta_join.plan import PARTITIONS, check_partitions, partitioned_edge
 from latecomer.core.theta_join.ranks import Stats
 from latecomer.core.theta_join.sums import Sums
 
@@ -252,7 +252,7 @@ def rows(
     ValueError, TypeError
         As `plan`. Memory is the caller's to watch: `count` says how many, `iter_rows` bounds it.
     """
-    check(partitions)
+    check_partitions(partitions)
     query = Query(streams, conditions)
     stats = stats if stats is not None else Stats()
     out = _expanded(query, query.coarse(stats), partitions, stats)

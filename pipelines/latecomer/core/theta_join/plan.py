@@ -170,11 +170,11 @@ def plan_join(streams: Streams, conditions: Sequence[Comparison], partitions: in
         For a number of partitions below 1, and as `Query` does.
     """
     many = PARTITIONS if partitions is None else partitions
-    check(many)
+    check_partitions(many)
     query = Query(streams, conditions)
     kept = query.coarse()
     total = sum(query.sizes)
-    shipped = 0 if total <= PIECE_ROWS else partitions or partitions_of(total, PIECE_ROWS)
+    shipped = 0 if total <= PIECE_ROWS else partitions or partitions_for(total, PIECE_ROWS)
     edges = tuple(_edge_plan(query, pair, kept, many) for pair in sorted(query.pairs))
     output = float(np.prod([float(len(rows)) for rows in kept]))
     for edge in edges:
@@ -191,18 +191,18 @@ def plan_join(streams: Streams, conditions: Sequence[Comparison], partitions: in
     )
 
 
-def partitions_of(rows: int, bound: int) -> int:
+def partitions_for(rows: int, bound: int) -> int:
     """Partitions of a window whose pieces are shipped; 1: it is one task. A function of its rows, so results do not depend on cores."""
     return min(-(-rows // bound), MOST_PARTITIONS)
 
 
-def check(partitions: int) -> None:
+def check_partitions(partitions: int) -> None:
     """Refuse what no plan can be made of (ValueError)."""
     if partitions < 1:
         raise ValueError(f"partitions is {partitions}: give 1 or more")
 
 
-def planned(query: Query, pair: tuple[int, int]) -> int:
+def planned_condition(query: Query, pair: tuple[int, int]) -> int:
     """The condition that cuts a pair of streams: its first equality, else its first inequality."""
     places = query.pairs[pair]
     return next((p for p in places if query.conditions[p].op == "="), places[0])
@@ -292,7 +292,7 @@ def _small(ids: Int64, partitions: int) -> NDArray[Any]:
 
 
 def _edge_plan(query: Query, pair: tuple[int, int], kept: Sequence[Int64], partitions: int) -> EdgePlan:
-    place = planned(query, pair)
+    place = planned_condition(query, pair)
     c = query.conditions[place]
     cuts = cut_codes(query, place, kept, partitions)
     ours, theirs = query.codes(place, c.left)[kept[c.left]], query.codes(place, c.right)[kept[c.right]]

@@ -33,7 +33,7 @@ PIECE_BITS = 40
 CHUNK_ROWS = 1 << 18
 """Result rows per Arrow batch."""
 SMALL_ROWS = 1 << 12
-"""Rows of a window up to which it shares a join with others: see `WindowJoin.together`."""
+"""Rows of a window up to which it shares a join with others: see `WindowJoin.for_many_windows`."""
 
 RANGES = pa.schema(
     [
@@ -151,11 +151,11 @@ class WindowJoin:
     def _asked(self) -> dict[str, int]:
         return {} if self.partitions is None else {"partitions": self.partitions}
 
-    def together(self, key: str) -> WindowJoin:
+    def for_many_windows(self, key: str) -> WindowJoin:
         """The join of several windows in one table, whose int64 column `key` says which a row is of.
 
         The window becomes an equality along every compared pair of streams, so many small windows cost what one of all their rows
-        does. `rows` gives the column back as ``0_<key>``; for counts see `counts`. Ranges are per window and are not shared.
+        does. `rows` gives the column back as ``0_<key>``; for counts see `counts_by_window`. Ranges are per window and are not shared.
         """
         pairs = sorted({tuple(sorted((left.alias, right.alias))) for left, _, right in self.conditions})
         reached = {0}
@@ -168,8 +168,8 @@ class WindowJoin:
         payload = ((*self.payload[0], key), *self.payload[1:])
         return replace(self, conditions=(*self.conditions, *same), payload=payload)
 
-    def counts(self, table: pa.Table, key: str, windows: int) -> Int64:
-        """int64[windows], the number of results of each window of a table for `together`.
+    def counts_by_window(self, table: pa.Table, key: str, windows: int) -> Int64:
+        """int64[windows], the number of results of each window of a table for `for_many_windows`.
 
         Raises
         ------
@@ -192,7 +192,7 @@ class WindowJoin:
         new
             An int64 column, -1 for old rows.
         key
-            For a table of several windows (`together`): the int64 column that says which a row is of.
+            For a table of several windows (`for_many_windows`): the int64 column that says which a row is of.
 
         Returns
         -------
@@ -273,12 +273,12 @@ class WindowJoin:
         return pa.concat_tables(tables)
 
     @property
-    def shared(self) -> bool:
-        """May small windows be joined `together`? Not by a rival; and no count of one may need more than 63 bits."""
+    def can_join_many_windows(self) -> bool:
+        """May small windows be joined `for_many_windows`? Not by a rival; and no count of one may need more than 63 bits."""
         return self.method is None and SMALL_ROWS ** len(self.aliases) < 1 << 63
 
     @property
-    def planned(self) -> int:
+    def planned_condition(self) -> int:
         """Number of the condition along which a window is cut: of the first two streams that are compared, the first equality, else
         the first inequality."""
         pairs = [tuple(sorted((left.alias, right.alias))) for left, _, right in self.conditions]
@@ -286,19 +286,19 @@ class WindowJoin:
         return next((place for place in own if self.conditions[place][1] == "="), own[0])
 
     @property
-    def united(self) -> bool:
+    def ranges_can_unite(self) -> bool:
         """Do the `ranges` of pieces unite to those of the window? Not where a filter or a second edge would hold for one piece only."""
         return len(self.aliases) == 2 and sum(op != "=" for _, op, _ in self.conditions) < 3
 
-    def piece(self, whole: bool) -> WindowJoin:
+    def for_piece(self, whole: bool) -> WindowJoin:
         """The join of one piece of a cut window, where column ``side`` numbers the aliases; with `whole` the planned condition holds.
 
-        `rows` of the pieces (also with `new`) are those of the whole, each once; `count` adds up; `ranges`, see `united`.
+        `rows` of the pieces (also with `new`) are those of the whole, each once; `count` adds up; `ranges`, see `ranges_can_unite`.
         """
-        left = tuple(c for place, c in enumerate(self.conditions) if not whole or place != self.planned)
+        left = tuple(c for place, c in enumerate(self.conditions) if not whole or place != self.planned_condition)
         return replace(self, sides=tuple(range(len(self.aliases))), conditions=left)
 
-    def encoded(self, table: pa.Table) -> tuple[list[pa.Table], list[list[Int64]], list[Comparison]]:
+    def encode(self, table: pa.Table) -> tuple[list[pa.Table], list[list[Int64]], list[Comparison]]:
         """Rows of every alias that can match, their operands as integers, and the comparisons between them."""
         return self._encoded(self._parts(table))
 

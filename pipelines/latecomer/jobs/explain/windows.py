@@ -136,7 +136,7 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
         return Text(stage.spec.name, ["no rows yet"], {})
     window = counts[0]["_m"]
     table = rows.where(F.col("_m") == window).drop("ok", "shard", "ts").toArrow()
-    parts, streams, comparisons = stage.window_join.encoded(table)
+    parts, streams, comparisons = stage.window_join.encode(table)
     plan = plan_join(streams, comparisons, stage.spec.strategy.partitions)
     start = window * stage.grid.slide_us
     names, conditions = [alias for alias, _ in stage.spec.streams], [_says(each) for each in stage.spec.conditions]

@@ -184,7 +184,7 @@ class Layout:
     @staticmethod
     def of(join: WindowJoin, kinds: Mapping[str, str]) -> Layout | None:
         """The layout by column types; None where the two sides have types that no one type orders."""
-        planned = join.planned
+        planned = join.planned_condition
         left, op, right = join.conditions[planned]
         types = {kinds[left.column], kinds[right.column]}
         if len(types) > 1 and not types <= set(WHOLE_OR_FLOATING):
@@ -289,7 +289,7 @@ def hot(rows: DataFrame, keys: list[str], join: WindowJoin, windows: list[int], 
         total = int(own["_n"].to_numpy().sum())
         if total > bound:
             made.append(
-                _planned(own, keys, layout, len(join.aliases), join.partitions or plan.partitions_of(total, bound))
+                _planned(own, keys, layout, len(join.aliases), join.partitions or plan.partitions_for(total, bound))
             )
     if not made:
         return None

@@ -193,7 +193,9 @@ class ThetaJoinStage(WindowedStage):
 
     def _cut(self, spans: Spans) -> list[int]:
         """Windows of some ranges that are to be cut if they have that many rows."""
-        if self.spec.strategy.name != "fast_theta_join" or (self.spec.emit == "ranges" and not self.window_join.united):
+        if self.spec.strategy.name != "fast_theta_join" or (
+            self.spec.emit == "ranges" and not self.window_join.ranges_can_unite
+        ):
             return []
         return self._crowded(spans, self._bound)
 

@@ -57,7 +57,7 @@ class Answer:
     @property
     def _few(self) -> int:
         """Rows of a window up to which it shares a join with others."""
-        return SMALL_ROWS if self.join.shared else 0
+        return SMALL_ROWS if self.join.can_join_many_windows else 0
 
     @property
     def schema(self) -> StructType:
@@ -69,7 +69,7 @@ class Answer:
 
     def of_windows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Answers of a task whose rows are of whole windows, sorted by `keys`."""
-        shared = self.join.together(pieces.WINDOW)
+        shared = self.join.for_many_windows(pieces.WINDOW)
         for table in pieces.whole_windows(batches, self.keys):
             small, windows, large = pieces.by_size(table, self.keys, self._few)
             for each in large:
@@ -84,7 +84,7 @@ class Answer:
         if not sum(batch.num_rows for batch in given):
             return
         for table, piece in pieces.parts_of(pa.Table.from_batches(given), self.keys):
-            join = self.join if piece < 0 else self.join.piece(bool(piece & 1))
+            join = self.join if piece < 0 else self.join.for_piece(bool(piece & 1))
             yield from self._of_one(join, table, max(piece, 0) >> 1)
 
     def _of_one(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.RecordBatch]:
@@ -141,7 +141,7 @@ class Counts(Answer):
         yield self._table([join.count(table)])
 
     def _together(self, join: WindowJoin, table: pa.Table, windows: int) -> Iterator[tuple[pa.Array, pa.Table]]:
-        numbers = join.counts(table, pieces.WINDOW, windows)
+        numbers = join.counts_by_window(table, pieces.WINDOW, windows)
         yield pa.array(np.arange(windows)), self._table(numbers.tolist())
 
     @staticmethod
