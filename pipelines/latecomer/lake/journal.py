@@ -1,12 +1,12 @@
-"""The batch journal: what was planned, and where each writer of a query stands.
+"""The batch journal: the plans of a query's writers, and the state of its last committed micro-batch.
 
-A micro-batch is planned (which range of ``seq``) and the plan committed before anything is written; then its tables, in
-one fixed order, each with the batch's number as transaction version; the state last. Whoever finds a plan without its
-state runs that very plan again: tables that had it ignore the repeat, the others get it now. A writer that failed without being
-killed, and had written nothing, takes its plan back, so that a smaller one may follow where memory did not do.
+A plan (which range of ``seq``) is committed before anything else of its micro-batch; then come the micro-batch's tables in one fixed
+order, each with the micro-batch's number as transaction version; the state comes last. A process that finds a plan without its
+state carries that plan out again: tables that hold its commits ignore the repeat, the others get them now. A writer that failed
+without being killed, and had written nothing, takes its plan back, so that a smaller one may follow where memory ran out.
 
-``journal/<query>`` holds one row per plan of ``run``, ``repair_journal/<query>`` one per plan of ``repair``, since both may work at
-once and a table has one writer. ``state/<query>`` has one row, replaced at each commit.
+``journal/<query>`` holds one row per plan of ``run``, ``repair_journal/<query>`` one per plan of ``repair``: both may work at once,
+and a table has one writer. ``state/<query>`` has one row, which each commit replaces.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from latecomer.specs.diff import differences
 from latecomer.specs.spec import Spec
 
 STATE_FORMAT = 1
-"""Layout of states and plans; what was written with another one is refused, never misread. Without a number it is 1."""
+"""Layout of states and plans. A document of another layout is refused, never misread; one without a number has layout 1."""
 
 _PLAN = pa.schema([("number", pa.int64()), ("plan", pa.string())])
 _AGAIN = _PLAN.append(pa.field("again", pa.int64()))
 _PLANS = {"run": "journal", "repair": "repair_journal"}
-"""Writer to the area of its plans."""
+"""Area of the plans, by writer."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class RunState:
 
 
 def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | None:
-    """State of the query's last committed micro-batch, None before the first.
+    """Load the state of the query's last committed micro-batch; None before the first.
 
     Raises
     ------
     OtherVersion
-        The state was written by a version with another layout; so does the state where it lacks what this version asks of it.
+        Another version of the program wrote the state: its layout differs, or it lacks a key.
     InputError
         With `spec`: the query that wrote it has another signature. Or it is half forgotten.
     """
@@ -87,27 +87,27 @@ def load_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState | N
 
 
 def run_state(lake: Lake, query: str, spec: Spec | None = None) -> RunState:
-    """State of a query that has been run; errors as for `load_state`, and one where it has not."""
-    found = load_state(lake, query, spec)
-    if found is None:
+    """Load the state of a query that has been run; an InputError where it has not, and the errors of `load_state`."""
+    state = load_state(lake, query, spec)
+    if state is None:
         raise InputError(f"query {query}", None, f"has not been run in {lake.uri}", "run it first")
-    return found
+    return state
 
 
 def state_for(lake: Lake, spec: Spec) -> RunState:
-    """As `run_state`, for commands that read what a query left: its file may state another target, and nothing else.
+    """Load the state for a command that only reads: the query file may state another target, and nothing else.
 
     Raises
     ------
     InputError
-        Also where the query that ran computed something other than `spec` does.
+        As for `run_state`; also where the query that ran computed something other than `spec` does.
     """
-    found = run_state(lake, spec.name)
-    if found.signature is not None:
-        before, now = spec.without_target(found.signature), spec.without_target(as_stored(spec.signature()))
+    state = run_state(lake, spec.name)
+    if state.signature is not None:
+        before, now = spec.without_target(state.signature), spec.without_target(as_stored(spec.signature()))
         if before != now:
             raise changed(spec.name, before, now, "; only its target may be another")
-    return found
+    return state
 
 
 def as_stored(signature: dict[str, Any]) -> dict[str, Any]:
@@ -119,9 +119,9 @@ def as_stored(signature: dict[str, Any]) -> dict[str, Any]:
 def changed(query: str, before: dict[str, Any] | None, now: dict[str, Any], besides: str = "") -> InputError:
     """Return the error of a query whose signature has changed; `besides` ends the remedy."""
     problem = "has changed since it was first run in this lake, and its results would mix two questions"
-    found = [] if before is None else differences(before, as_stored(now))
-    if found:
-        problem = f"has changed since it ran: {'; '.join(found)}"
+    changes = [] if before is None else differences(before, as_stored(now))
+    if changes:
+        problem = f"has changed since it ran: {'; '.join(changes)}"
     remedy = f"restore the file, give it a new name, or begin it again after `latecomer forget {query}`"
     return InputError(f"query {query}", None, problem, f"{remedy}{besides}")
 
@@ -142,15 +142,15 @@ def save_state(lake: Lake, query: str, state: RunState) -> None:
     lake.table("state", query).append(pa.Table.from_pylist([row]), "run", state.number)
 
 
-def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any]) -> None:
-    """Record plan `number` of a writer (``run``, ``repair``), of which there is none but what was taken back.
+def plan(lake: Lake, query: str, writer: str, number: int, content: dict[str, Any]) -> None:
+    """Record plan `number` of a writer (``run`` or ``repair``). Any earlier plan of that number was taken back.
 
     Raises
     ------
     LeaseLost
-        There is one: another process took over, after this one last looked.
+        There is such a plan: another process took over.
     """
-    area, row = _PLANS[writer], _row(number, what)
+    area, row = _PLANS[writer], _row(number, content)
     if not lake.table(area, query).append(pa.Table.from_pylist([row], schema=_PLAN), writer, number):
         if planned(lake, query, writer, number) is not None:
             raise LeaseLost(f"{writer}-{query}", "another process")
@@ -158,16 +158,16 @@ def plan(lake: Lake, query: str, writer: str, number: int, what: dict[str, Any])
 
 
 def take_back(lake: Lake, query: str, writer: str, number: int) -> None:
-    """Undo plan `number`, of which nothing was written nor can be any more."""
+    """Undo plan `number`, of which nothing was written and nothing will be."""
     _replan(lake, query, writer, _row(number, {"taken_back": True}))
 
 
-def _row(number: int, what: dict[str, Any]) -> dict[str, Any]:
-    return {"number": number, "plan": json.dumps({"format": STATE_FORMAT, **what})}
+def _row(number: int, content: dict[str, Any]) -> dict[str, Any]:
+    return {"number": number, "plan": json.dumps({"format": STATE_FORMAT, **content})}
 
 
 def _replan(lake: Lake, query: str, writer: str, row: dict[str, Any]) -> None:
-    """Record a plan in place of the one that has its number."""
+    """Record a plan that replaces the one of the same number."""
     area, again = _PLANS[writer], f"{writer}_again"
     last = lake.table(area, query).last_version(again)
     version = 0 if last is None else last + 1
@@ -175,7 +175,7 @@ def _replan(lake: Lake, query: str, writer: str, row: dict[str, Any]) -> None:
 
 
 def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] | None:
-    """The plan of that number, if one was recorded; the last of them."""
+    """Return the last plan recorded under that number; None where there is none, or it was taken back."""
     done = lake.table(_PLANS[writer], query).last_version(writer)
     if done is None or done < number:
         return None
@@ -184,11 +184,11 @@ def planned(lake: Lake, query: str, writer: str, number: int) -> dict[str, Any] 
         return None
     last = max(rows.to_pylist(), key=lambda row: -1 if row.get("again") is None else row["again"])
     where = f"plan of {query}"
-    found: dict[str, Any] = state_json.loads(last["plan"], where)
-    _check_format(found.pop("format", 1), where)
-    return None if found.get("taken_back") else found
+    content: dict[str, Any] = state_json.loads(last["plan"], where)
+    _check_format(content.pop("format", 1), where)
+    return None if content.get("taken_back") else content
 
 
-def _check_format(found: int, where: str) -> None:
-    if found != STATE_FORMAT:
-        raise OtherVersion(where, f"has format {found}, this program reads {STATE_FORMAT}")
+def _check_format(format_number: int, where: str) -> None:
+    if format_number != STATE_FORMAT:
+        raise OtherVersion(where, f"has format {format_number}, this program reads {STATE_FORMAT}")

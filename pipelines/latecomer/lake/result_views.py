@@ -1,8 +1,7 @@
-"""Read-side views of a query: what its user reads, joined from tables with one writer each. No JVM.
+"""Views of a query for its readers, joined from tables that have one writer each, without a JVM.
 
-``results`` is on-time rows plus corrections, latest revision; ``late`` gains ``repaired_in`` from the repairs;
-a join's ``ledger`` joins the run's half (published, registered, held) with the repair's (missed and repaired). Every view is
-sorted by its rows' identity, so two lakes that hold the same rows export the same file.
+``results`` is on-time rows plus corrections and backfills, in their latest revision; ``late`` gains ``repaired_in`` from the repairs.
+Every view is sorted by the identity of its rows, so two lakes that hold the same rows export the same file.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _ANSWERS = ["on_time", "corrections", "backfill"]
 
 
 def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
-    """``results``, ``on_time``, ``corrections``, ``late`` or ``quarantine`` as a table.
+    """Return ``results``, ``on_time``, ``corrections``, ``late`` or ``quarantine`` as a table.
 
-    Not the ledger, which differs by kind: :mod:`latecomer.ledger.ledger` has it.
+    The ledger is not among them: :mod:`latecomer.ledger.ledger` has it.
 
     Raises
     ------
@@ -52,11 +51,15 @@ def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
 
 
 def results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression] | None = None) -> pa.Table:
-    """On-time rows, corrections and backfills, no duplicates: the newest answer, or the first where answers only grow.
+    """Return on-time rows, corrections and backfills without duplicates.
 
-    A backfill's answer is ``repaired``, and one revision after the last that `run` and `repair` have written of it. Where answers
-    only grow, it is only shown until they have written it too.
-    With `within`, of the rows that pass it, by table; ``coverage`` then is what the newest row says of itself.
+    Each answer appears in its newest revision; where answers only grow, in its first. A backfilled answer is ``repaired``, one
+    revision after the last that `run` and `repair` have written; where answers only grow, it is left out once they have written it.
+
+    Parameters
+    ----------
+    within
+        Filters by table: only rows that pass are read. ``coverage`` is then as the newest row itself states it.
     """
     return _sorted_rows(lake, spec, _ANSWERS, latest=True, within=within)
 
@@ -65,16 +68,15 @@ def _sorted_rows(
     lake: Lake, spec: Spec, areas: list[str], *, latest: bool, within: Mapping[str, pc.Expression] | None = None
 ) -> pa.Table:
     read = {area: lake.table(area, spec.name).read(filter=(within or {}).get(area)) for area in areas}
-    known = {area: part for area, part in read.items() if part is not None}
-    if "backfill" in known and isinstance(spec, WindowedSpec):
+    written = {area: rows for area, rows in read.items() if rows is not None}
+    if "backfill" in written and isinstance(spec, WindowedSpec):
         added = spec.answers is Answers.ADDED
         answer = spec.result_keys if added else (*spec.group_by, "window_start")
-        known["backfill"] = _continued(known, answer, drop=added)
-    parts = list(known.values())
-    if not parts:
-        # no correction was ever written: the same columns, no row
-        shape = lake.table("on_time", spec.name).read(filter=pc.scalar(False))
-        parts = [] if shape is None else [shape]
+        written["backfill"] = _continued(written, answer, drop=added)
+    parts = list(written.values())
+    if not parts:  # no correction was ever written: the columns of the on-time rows, and no row
+        empty = lake.table("on_time", spec.name).read(filter=pc.scalar(False))
+        parts = [] if empty is None else [empty]
     if not parts:
         return pa.table({})
     rows = _with_all_columns(lake, spec, pa.concat_tables(parts, promote_options="default"))
@@ -92,28 +94,33 @@ def _sorted_rows(
 
 
 def _continued(parts: Mapping[str, pa.Table], keys: Sequence[str], *, drop: bool) -> pa.Table:
-    """The backfill's rows, the revision of each one after the last of its answer (rows with the same `keys`); or without those that have one."""
+    """Continue the revisions of backfilled rows after the last one of the same answer (rows with equal `keys`).
+
+    `drop`: leave out the rows whose answer has been written elsewhere, instead.
+    """
+    backfill = parts["backfill"]
     others = [rows for area, rows in parts.items() if area != "backfill"]
-    *codes, own = row_keys.codes([*others, parts["backfill"]], keys)
-    last = np.full(1 + max(int(each.max(initial=-1)) for each in (own, *codes)), -1, np.int32)
+    *codes, backfill_code = row_keys.codes([*others, backfill], keys)
+    answers = 1 + max(int(code.max(initial=-1)) for code in (backfill_code, *codes))
+    last = np.full(answers, -1, np.int32)
     for rows, code in zip(others, codes, strict=True):
         np.maximum.at(last, code, rows["revision"].to_numpy())
     if drop:
-        return parts["backfill"].filter(pa.array(last[own] < 0))
-    place = parts["backfill"].column_names.index("revision")
-    return parts["backfill"].set_column(place, "revision", pa.array(last[own] + 1, pa.int32()))
+        return backfill.filter(pa.array(last[backfill_code] < 0))
+    place = backfill.column_names.index("revision")
+    return backfill.set_column(place, "revision", pa.array(last[backfill_code] + 1, pa.int32()))
 
 
 def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
-    """Rows of a query without `select`, with the columns that its streams have by now, in their order.
+    """Return rows of a query without `select` with all columns that its streams have by now, in the streams' order.
 
-    A column that came later stands last in the table, or is not there, as the cut into micro-batches had it.
+    A column that came later is last in the stored table or missing there, depending on the cut into micro-batches.
     """
     if not spec.selects_all:
         return rows
     streams = dict(spec.streams)
     shapes = {stream: ingest_log.columns(lake, stream) for stream in streams.values()}
-    # a column of such a name may have come since: `run` refuses it
+    # a stream may have gained a column with the name of a fixed one: `run` refuses it
     fixed = {*ENVELOPE, *STORED, *WINDOW}
     columns = {stream: shape.names for stream, shape in shapes.items()}
     carried = [each for each in spec.default_columns(columns) if each[0] not in fixed]
@@ -121,22 +128,22 @@ def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
         if name not in rows.column_names:
             kind = shapes[streams[alias]].field(column).type
             rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
-    own = {name for name, _, _ in carried}
-    others = [name for name in rows.column_names if name not in own]
+    carried_names = {name for name, _, _ in carried}
+    others = [name for name in rows.column_names if name not in carried_names]
     place = others.index(ENVELOPE[0])
     return rows.select([*others[:place], *(name for name, _, _ in carried), *others[place:]])
 
 
 def _newest_windows(rows: pa.Table) -> pa.Table:
-    """Rows of each window's newest answer, where an answer is many rows that stand together.
+    """Return the rows of each window's newest answer, where an answer consists of many rows.
 
-    A flush publishes before the next arrival, under its number: what that arrival corrects has the same `published_seq`.
+    A flush publishes under the number of the next arrival, so a correction by that arrival has the same ``published_seq``.
     """
     (window,) = row_keys.codes([rows], ["window_start"])
     published, revision = (rows[name].to_numpy() for name in ("published_seq", "revision"))
     order = np.lexsort((revision, published, window))
     newest = np.empty(int(window.max(initial=-1)) + 1, np.int64)
-    newest[window[order]] = order  # the last one stays
+    newest[window[order]] = order  # the last assignment stays
     newest = newest[window]
     return rows.filter(pa.array((published == published[newest]) & (revision == revision[newest])))
 
@@ -144,32 +151,32 @@ def _newest_windows(rows: pa.Table) -> pa.Table:
 def _with_coverage(
     lake: Lake, spec: Spec, rows: pa.Table, keys: list[str], read: Mapping[str, pa.Table | None]
 ) -> pa.Table:
-    """``coverage``: rows of the first answer, as a share of those the window is known to have by now; 0 without a first.
+    """Replace ``coverage`` by the rows in the first answer divided by the rows known now; 0 where there was no first answer.
 
-    `read` are tables of answers that were read already, whole; the others are read here.
+    `read` holds the answer tables that were read whole already; the others are read here.
     """
     columns = [*keys, "rows"]
     first, *again = (
         read[area] if area in read else lake.table(area, spec.name).read(columns=columns) for area in _ANSWERS
     )
-    known = [part for part in again if part is not None and part.num_rows]
-    if not known or not rows.num_rows:
+    corrected = [part for part in again if part is not None and part.num_rows]
+    if not corrected or not rows.num_rows:
         return rows
-    parts = [rows, *known] if first is None else [rows, *known, first]
+    parts = [rows, *corrected] if first is None else [rows, *corrected, first]
     codes = row_keys.codes(parts, keys)
-    here, last = codes[0], 1 + max(int(each.max(initial=-1)) for each in codes)
-    published, by_now = np.zeros(last, np.int64), np.zeros(last, np.int64)
+    answers = 1 + max(int(code.max(initial=-1)) for code in codes)
+    rows_at_first, rows_now = np.zeros(answers, np.int64), np.zeros(answers, np.int64)
     for part, code in zip(parts, codes, strict=True):
-        np.maximum.at(by_now, code, part["rows"].to_numpy())
+        np.maximum.at(rows_now, code, part["rows"].to_numpy())
     if first is not None:
-        published[codes[-1]] = first["rows"].to_numpy()
-    share = published[here] / np.maximum(by_now[here], 1)
+        rows_at_first[codes[-1]] = first["rows"].to_numpy()
+    share = rows_at_first[codes[0]] / np.maximum(rows_now[codes[0]], 1)
     place = rows.column_names.index("coverage")
     return rows.set_column(place, "coverage", pa.array(share, pa.float64()))
 
 
 def late(lake: Lake, spec: Spec) -> pa.Table:
-    """Registered late rows with the arrival that closed their repair batch, null while pending."""
+    """Return the registered late rows with the arrival that closed their Gamma batch, null while pending."""
     rows = lake.table("late", spec.name).read()
     if rows is None:
         return pa.table({"seq": pa.array([], pa.int64()), "repaired_in": pa.array([], pa.int64())})
@@ -181,7 +188,7 @@ def late(lake: Lake, spec: Spec) -> pa.Table:
 
 
 def closing_arrivals(lake: Lake, query: str) -> np.ndarray:
-    """All arrivals that closed a repaired Gamma batch, increasing int64."""
+    """Return the arrivals that closed a repaired Gamma batch, int64[n], increasing."""
     rows = lake.table("repairs", query).read(columns=["closes"])
     if rows is None:
         return np.empty(0, np.int64)
@@ -189,12 +196,15 @@ def closing_arrivals(lake: Lake, query: str) -> np.ndarray:
 
 
 def closed_to(lake: Lake, query: str) -> int:
-    """The last arrival whose late rows are all repaired; -1 before the first repair."""
+    """Return the last arrival up to which all late rows are repaired; -1 before the first repair."""
     return repaired_to(lake, query)[0]
 
 
 def repaired_to(lake: Lake, query: str) -> tuple[int, int]:
-    """The last arrival whose late rows are all repaired (-1: none), and how many corrections were counted till then, of one look at them."""
+    """Return the last arrival up to which all late rows are repaired (-1: none), and the corrections that repairs had counted by then.
+
+    Both come from one version of the table.
+    """
     rows = lake.table("repairs", query).read(columns=["closes", "repaired"])
     if rows is None:
         return -1, 0
@@ -204,14 +214,14 @@ def repaired_to(lake: Lake, query: str) -> tuple[int, int]:
 
 
 def pending(lake: Lake, query: str, seq_to: int) -> int:
-    """Late rows among the first `seq_to` arrivals that no repair has looked at."""
+    """Count the late rows among the first `seq_to` arrivals that await repair."""
     seq = pc.field("seq")
     waiting = lake.table("late", query).read(columns=["seq"], filter=(seq > closed_to(lake, query)) & (seq < seq_to))
     return 0 if waiting is None else int(pc.count_distinct(waiting["seq"]).as_py())
 
 
 def quarantine(lake: Lake, streams: Sequence[str]) -> pa.Table:
-    """Rows kept out of the given streams, with their stream; those of an ingestion at work are not there yet."""
+    """Return the quarantined rows of the given streams with the stream's name; an uncommitted ingestion's rows are not among them."""
     parts = []
     last = ingest_log.last_committed(lake)
     for stream in dict.fromkeys(streams):

@@ -1,8 +1,8 @@
-"""`adapt`: recompute a query's adaptation statistics from everything that was stored.
+"""`adapt`: recompute a query's adaptation statistics from all stored rows.
 
-Live statistics of a join are censored (a pair that was missed was not seen), those of windows end with their observation; history
-has neither limit. `adapt` counts what every pair, answer or member would have needed, and writes what the controller should
-have known, effective from the arrival with which the next micro-batch begins that is planned after it was written: a run may be at work.
+The statistics that a join gathers as it runs are censored (a missed pair is not seen), those of windows end with their observation;
+history has neither limit. `adapt` counts which retention or wait every pair, answer or member required, and writes the controller
+that would have seen them all. It holds from the first arrival of the next micro-batch that is planned, since a run may be at work.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _REMEDIES = {
     "aggregate": "choose calibrated or hpm",
     "topk": "choose calibrated or adaptive_wait",
 }
-"""What to write in place of a strategy that takes nothing from `adapt`."""
+"""Remedy for a strategy that takes nothing from `adapt`, by query kind."""
 
 
 def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
-    """Write new parameters; returns the arrival from which they hold, and the parameters.
+    """Write new parameters, and return the arrival from which they hold together with them.
 
     Raises
     ------
     InputError
-        The query has not been run or has changed since.
+        The query has not been run, or has changed since.
     SpecError
         Its strategy does not adapt.
     """

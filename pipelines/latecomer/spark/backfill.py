@@ -1,8 +1,8 @@
-"""`backfill`: answer the closed windows of a range of event time again, from everything stored, and replace what was there.
+"""`backfill`: answer the closed windows of a range of event time again from all stored rows, and replace earlier backfills.
 
-A backfill reads the same history as `run` and `repair` and writes a table of its own (``backfill/<query>``), the range replaced in
-one commit: doing it twice is doing it once. What it writes equals on time plus repaired, with rows that are registered but not
-repaired yet included; `results` shows the newest answer of each window.
+A backfill reads the same history as `run` and `repair` and writes a table of its own (``backfill/<query>``), whose range it replaces
+in one commit, so that a second call changes nothing. Its answers equal on-time rows plus corrections, and include late rows that
+still await repair; `results` shows the newest answer of each window.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BackfillReport:
-    """What one call of `backfill` did: windows are those that start in ``[from_us, to_us)``."""
+    """The counts of one call of `backfill`, of the windows that start in ``[from_us, to_us)``."""
 
     from_us: int
     to_us: int

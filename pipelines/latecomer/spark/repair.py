@@ -1,7 +1,7 @@
-"""`repair`: registered late rows become corrections, batch by Gamma batch, once.
+"""`repair`: turn registered late rows into corrections, Gamma batch by Gamma batch, each once.
 
-Repair reads what `run` has committed and writes tables of its own (``corrections``, ``repairs``), so both may work
-at the same time. Commit order: plan, corrections, repairs; the last makes the repair count.
+Repair reads what `run` has committed and writes tables of its own (``corrections``, ``repairs``), so both may work at the same time.
+Commit order: plan, corrections, repairs; the last commit makes the repair count.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
 
 REPAIR_WEIGHT = 10
-"""Stored rows that are read for a late row, about: what a repair is planned for."""
+"""Stored rows that are read for a late row, about. Spark is tuned for that many."""
 MOST_LATE = 1_000_000
-"""Late rows that one plan repairs, about: a repair of a long backlog is several, and one that dies begins again with the last of them."""
+"""Late rows that one plan repairs, about. A long backlog takes several plans, and a repair that dies begins again with its last."""
 REPAIRS = pa.schema(
     [
         ("number", pa.int64()),
@@ -41,12 +41,12 @@ REPAIRS = pa.schema(
         ("closes", pa.list_(pa.int64())),
     ]
 )
-"""``repairs/<query>``: per repair one row without a period that lists the closing arrivals, then one per period."""
+"""Columns of ``repairs/<query>``: per plan one row without a period, which lists the closing arrivals, and one row per period."""
 
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What one call of `repair` did."""
+    """The counts of one call of `repair`."""
 
     late_repaired: int
     corrections: int
@@ -84,12 +84,22 @@ def repair(
 
 @dataclass(frozen=True)
 class _Plan:
-    """Gamma batches to repair: the arrivals that close them, the one that closed the last before, and the late rows in them."""
+    """Gamma batches to repair.
+
+    Attributes
+    ----------
+    closes : int64[b]
+        The arrivals that close the batches, increasing.
+    done_to : int
+        The arrival that closed the batch before them; -1: none.
+    seq : int64[n]
+        The late rows in the batches, increasing.
+    """
 
     number: int
-    closes: np.ndarray
+    closes: NDArray[np.int64]
     done_to: int
-    seq: np.ndarray
+    seq: NDArray[np.int64]
 
 
 def _plans(
@@ -100,7 +110,10 @@ def _plans(
     flush: bool,
     confirm: Callable[[], None],
 ) -> Iterator[_Plan]:
-    """What a killed repair left, then what is complete by now, each recorded before it is yielded; what follows is asked for once it is done."""
+    """Yield the plan that a killed repair left, then plans of the batches that are complete, each recorded before it is yielded.
+
+    The caller carries a plan out before it takes the next.
+    """
     seq, event_time = pending
     last = lake.table("repairs", spec.name).last_version("repair")
     number = 0 if last is None else last + 1
@@ -119,15 +132,18 @@ def _plans(
 
 
 def _portions(seq: np.ndarray, closes: np.ndarray) -> list[np.ndarray]:
-    """Batches, by the arrivals that close them, in plans of `MOST_LATE` late rows at most, or of one batch: how they are grouped changes no correction."""
+    """Group batches, given by the arrivals that close them, into plans of at most `MOST_LATE` late rows, or of one batch.
+
+    The grouping changes no correction.
+    """
     portion = np.searchsorted(seq, closes, side="right") // MOST_LATE
     return np.split(closes, np.flatnonzero(np.diff(portion)) + 1) if len(closes) else []
 
 
 def _pending(lake: Lake, query: str, done_to: int, seq_to: int) -> tuple[np.ndarray, np.ndarray]:
-    """Registered rows not yet repaired, one entry per arrival: seq and event time (us), in arrival order."""
-    wanted = (pc.field("seq") > done_to) & (pc.field("seq") < seq_to)
-    rows = lake.table("late", query).read(columns=["seq", "event_ts"], filter=wanted)
+    """Read the late rows that await repair, in arrival order: arrival and event time (us), int64[n] each."""
+    awaiting = (pc.field("seq") > done_to) & (pc.field("seq") < seq_to)
+    rows = lake.table("late", query).read(columns=["seq", "event_ts"], filter=awaiting)
     if rows is None or rows.num_rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     seq, first = np.unique(rows["seq"].to_numpy(), return_index=True)
@@ -142,7 +158,7 @@ def _closes(seq: np.ndarray, event_time: np.ndarray, gamma_us: int, flush: bool)
 
 
 def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Callable[[], None]) -> int:
-    """Commit a plan's corrections, and their counts; how many there are. `confirm` is asked before either."""
+    """Commit a plan's corrections and their counts, and return how many there are. `confirm` is called before either commit."""
     done = lake.table("corrections", spec.name).last_version("repair")
     if done is None or done < plan.number:
         spark = session(lake, rows=arrivals)
@@ -153,15 +169,17 @@ def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Call
         )
         try:
             corrections = stage.repair(late, pa.table({"seq": plan.seq, "repaired_in": assign(plan.seq, plan.closes)}))
-            # few late rows may bring many: what is not to be brought here is not answered for it first
-            few = False if stage.most_corrections(len(plan.seq)) > tables.DRIVER_LOCAL_ROWS else None
+            # few late rows may bring many corrections, which Spark would compute twice if the driver tried to collect them
+            many = stage.most_corrections(len(plan.seq)) > tables.DRIVER_LOCAL_ROWS
+            driver_local = False if many else None
+            table = lake.table("corrections", spec.name)
             confirm()
-            tables.append(corrections, lake.table("corrections", spec.name), "repair", plan.number, driver_local=few)
+            tables.append(corrections, table, "repair", plan.number, driver_local=driver_local)
         finally:
             stage.release()
     crash_points.point("repair:corrections")
-    mine = (pc.field("published_seq") > plan.done_to) & (pc.field("published_seq") <= int(plan.closes[-1]))
-    per_period = lake.table("corrections", spec.name).count_by("period_start", mine)
+    published = (pc.field("published_seq") > plan.done_to) & (pc.field("published_seq") <= int(plan.closes[-1]))
+    per_period = lake.table("corrections", spec.name).count_by("period_start", published)
     rows = [{"number": plan.number, "period_start": None, "repaired": None, "closes": plan.closes.tolist()}]
     rows += [
         {"number": plan.number, "period_start": start, "repaired": count, "closes": []}
