@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyspark
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine.query_columns import sql
-from latecomer.spark.engine.session import QUICK_ROWS, java_options, session, settings
+from latecomer.spark.engine.session import FIRST_COMPILER_ROWS, java_options, session, settings
 from latecomer.spark.engine.tuning import ONE_TASK_ROWS, SMALL_ROWS, tune
 from latecomer.specs.expressions import Literal
 from py4j.java_gateway import JavaClass, JVMView
@@ -173,8 +173,8 @@ def test_tasks_of_airflow_start_from_the_class_archive(tmp_path):
 def test_the_quick_compiler_is_for_jobs_known_to_be_small(monkeypatch):
     monkeypatch.setenv("LATECOMER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=4")
     quick = "-XX:TieredStopAtLevel=1"
-    assert quick in java_options(QUICK_ROWS)
-    assert quick not in java_options(QUICK_ROWS + 1) and quick not in java_options()
+    assert quick in java_options(FIRST_COMPILER_ROWS)
+    assert quick not in java_options(FIRST_COMPILER_ROWS + 1) and quick not in java_options()
     assert java_options(1).endswith("-XX:TieredStopAtLevel=4"), "what the user says wins, as the JVM takes the last one"
     assert quick in settings(Lake("lake"), 1)["spark.driver.extraJavaOptions"]
 

@@ -17,7 +17,7 @@ from latecomer.core.time import EARLIEST_US, LATEST_US
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import decimals, tables
 from latecomer.spark.engine.columns import floor_div_sql, named, quoted
-from latecomer.spark.engine.query_columns import calculated
+from latecomer.spark.engine.query_columns import with_wide_columns
 from latecomer.spark.engine.types import FLOATING
 from latecomer.spark.registry import stage_of
 from latecomer.specs import expressions as ex
@@ -82,7 +82,7 @@ class Question:
         self.stage: Any = stage_of(spec, spark, lake)  # refuses what cannot be asked
         self.streams = dict(spec.streams)
         self.shapes = {alias: tables.no_events(spark, lake, stream) for alias, stream in spec.streams}
-        self.spec: Any = calculated(spec, {stream: self.shapes[alias] for alias, stream in spec.streams})
+        self.spec: Any = with_wide_columns(spec, {stream: self.shapes[alias] for alias, stream in spec.streams})
 
     def truth(self, over: TimeRange, seq_to: int) -> Truth:
         """Answers of a time range, of all rows with ``seq < seq_to``."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from latecomer.jobs import formatting
 from latecomer.jobs.demo import flights
-from latecomer.spark.engine.session import QUICK
+from latecomer.spark.engine.session import FIRST_COMPILER
 
 ROOT = Path(__file__).resolve().parents[4]
 TOGETHER = 2
@@ -123,7 +123,7 @@ def environment(out: Path, only: list[str] | None) -> None:
         "LATECOMER_STREAMS": str(out / "streams"),  # none: its files say it all
         "LATECOMER_REPORTS": str(out / "report"),
         "LATECOMER_RETRIES": "0",
-        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {QUICK}",
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {FIRST_COMPILER}",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     sys.path.insert(0, str(ROOT / "dags"))

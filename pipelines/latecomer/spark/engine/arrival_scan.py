@@ -1,8 +1,8 @@
-"""Scan: the arrival order of a micro-batch, read here, and looked up in Spark.
+"""Scan the arrivals of a micro-batch in order, in the driver, and join values per arrival to rows in Spark.
 
-What follows from the order alone (running maxima, stream time, delays) needs two narrow columns, ``seq`` and event time, and is a
-single pass over arrays: :mod:`latecomer.core.arrivals`. So nothing in Spark is sorted or numbered. The size of a micro-batch
-bounds the memory, about 40 bytes an arrival.
+Running maxima, stream time and delays follow from the arrival order alone. They need two narrow columns, ``seq`` and event time, and
+one pass over arrays (:mod:`latecomer.core.arrivals`), so Spark sorts and numbers nothing. Memory is about 40 bytes per arrival of a
+micro-batch.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def arrivals(
     groups: Sequence[str] = (),
     shard_of: Callable[[pa.Table], np.ndarray] | None = None,
 ) -> Arrivals:
-    """Arrivals ``[seq_from, seq_to)`` of the streams in `sources`, in order.
+    """Read the arrivals ``[seq_from, seq_to)`` of the streams in `sources`, in order.
 
     Parameters
     ----------
     carry
-        Running maxima before them: entry ``side * shards + shard``, ``NEVER`` where nothing came yet.
+        Running maxima of event time before them: entry ``side * shards + shard``, ``NEVER`` where nothing came yet.
     shards, groups, shard_of
-        With more than one shard, `shard_of` gives the shard of every arrival, int32[n], by these columns of its stream.
+        With more than one shard, `shard_of` returns the shard of every arrival, int32[n], by the columns `groups` of its stream.
     """
     parts = [event_scan.arrivals(lake, stream, seq_from, seq_to, groups if shard_of else ()) for stream in sources]
     side = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
@@ -55,11 +55,11 @@ def arrivals(
 
 
 _BLOCK = 1024
-"""Arrivals whose values go to Spark as one row: arrays by block of ``seq`` are shorter to hand over, and to join with, than a row each."""
+"""Arrivals whose values go to Spark as one row: arrays by block of ``seq`` are shorter to convert and to join than a row each."""
 
 
-def looked_up(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) -> DataFrame:
-    """Rows with bigint columns that belong to their arrivals.
+def with_arrival_values(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) -> DataFrame:
+    """Join bigint columns with one value per arrival to rows, by ``seq``.
 
     Parameters
     ----------
@@ -86,6 +86,6 @@ def looked_up(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) 
             pa.array(np.arange(0, len(spread) + 1, _BLOCK, dtype=np.int32)), spread
         )
     listed = F.broadcast(tables.to_spark(spark, pa.table(table)))
-    own = rows.withColumn("_block", F.expr(f"seq div {_BLOCK}")).join(listed, "_block")
-    found = {name: F.expr(f"_{name}[cast(seq % {_BLOCK} as int)]") for name in columns}
-    return own.withColumns(found).drop(*table)
+    joined = rows.withColumn("_block", F.expr(f"seq div {_BLOCK}")).join(listed, "_block")
+    values = {name: F.expr(f"_{name}[cast(seq % {_BLOCK} as int)]") for name in columns}
+    return joined.withColumns(values).drop(*table)

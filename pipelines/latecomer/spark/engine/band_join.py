@@ -1,9 +1,9 @@
-"""Band join: pairs of rows of two sides whose event times differ by at most `w`, by an equi-join the JVM can run.
+"""Band join: pairs of rows of two sides whose event times differ by at most `w`, as an equi-join that Spark runs in the JVM.
 
-Event time is cut into buckets of two windows. One side keeps each row in its own bucket, the other is copied into the
-one or two buckets its window touches, so every pair within `w` meets in exactly one bucket. Bucket, the query's equal
-keys and, where the predicate is ``within_distance``, the cell of a grid of that distance are the join's keys: one hot
-key is spread over its buckets, and what is still heavy is split by Spark's adaptive skew handling.
+Event time is cut into buckets of two windows. One side keeps each row in its own bucket; the other side is copied into the one or two
+buckets that its window touches, so every pair within `w` meets in exactly one bucket. The join's keys are the bucket, the query's
+equal keys and, where the predicate is ``within_distance``, the cell of a grid of that distance. So one hot key is spread over its
+buckets, and Spark's adaptive skew handling splits the partitions that are still heavy.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _FAR = "1e15"
-"""Cells from here on are one: their numbers would no longer be exact."""
+"""Cells beyond this number are one cell: their numbers would not be exact."""
 
 
 @dataclass(frozen=True)
 class DistanceCells:
-    """``within_distance(left.x, left.y, right.x, right.y, r)``: SQL of the four coordinates, and `r`."""
+    """The grid of ``within_distance(left.x, left.y, right.x, right.y, r)``: SQL of the four coordinates, and `r`."""
 
     left: tuple[str, str]
     right: tuple[str, str]
@@ -41,7 +41,7 @@ def band_join(
     grid: DistanceCells | None = None,
     copy_left: bool = False,
 ) -> DataFrame:
-    """Pairs within the window that agree on the keys and pass `condition`.
+    """Return the pairs within the window that agree on the keys and pass `condition`.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ def band_join(
     condition
         Further condition over the columns of both.
     grid
-        Adds cells as keys. The condition must imply the distance: the grid only thins candidates.
+        Adds cells as keys. The condition must imply the distance: the grid only reduces the candidates.
     copy_left
-        Copy the left side into buckets instead of the right: better where the left is much smaller.
+        Copy the left side into buckets instead of the right one: better where the left side is much smaller.
     """
     from pyspark.sql import functions as F
 
@@ -74,7 +74,7 @@ def band_join(
     names.append(("l_bucket", "r_bucket"))
     if grid is not None:
         cells = {"l": grid.left, "r": grid.right}
-        # a little wider than the radius: a distance that rounds to it is then none of two cells
+        # a little wider than the radius, so that a distance that rounds to it never spans two cells
         wide = min(grid.radius * (1 + 2.0**-40), sys.float_info.max)
         for axis in (0, 1):
             for side in "lr":

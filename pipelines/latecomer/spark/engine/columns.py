@@ -1,4 +1,7 @@
-"""Column arithmetic and joins that Spark does not bring: exact integer division, windows of a row, instants, keys that may be null."""
+"""Column arithmetic and joins that Spark lacks: exact integer division, instants, joins on keys that may be null.
+
+The functions over numbers take int64 arrays, Spark columns and names of columns alike, so that the driver and Spark share them.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def quoted(name: str) -> str:
-    """A column's name as SQL."""
+    """Quote a column's name for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def named(columns: Mapping[str, str]) -> list[str]:
-    """SQL of columns with their names. As text, Spark is told in one call what would be five or ten."""
+    """Return SQL for columns with their names; one call with text replaces five or ten calls into the JVM."""
     return [f"{text} as {quoted(name)}" for name, text in columns.items()]
 
 
 def as_column(value: Any) -> Any:
-    """A column by its name; anything else as it is."""
+    """Return the column of that name; anything but a name is returned unchanged."""
     if not isinstance(value, str):
         return value
     from pyspark.sql import functions as F
@@ -36,7 +39,7 @@ def as_column(value: Any) -> Any:
 
 
 def floor_div(value: Any, length: int) -> Any:
-    """Floor division by a positive length, of an int64 array or a bigint column (also by name; SQL's own ``div`` truncates)."""
+    """Divide by a positive length and round down; SQL's own ``div`` truncates."""
     if isinstance(value, np.ndarray):
         return value // length
     from pyspark.sql import functions as F
@@ -47,22 +50,22 @@ def floor_div(value: Any, length: int) -> Any:
 
 
 def floor_div_sql(number: str, length: int) -> str:
-    """The same of a bigint's SQL, as SQL."""
+    """Return the SQL of :func:`floor_div` of a bigint's SQL."""
     return f"{floor_to_sql(number, length)} div {length}L"
 
 
 def floor_to_sql(number: str, length: int) -> str:
-    """SQL of the largest multiple of a positive length that is not above a bigint's SQL."""
+    """Return the SQL of :func:`floor_to` of a bigint's SQL."""
     return f"(({number}) - pmod({number}, {length}L))"
 
 
 def ceil_div(value: Any, length: int) -> Any:
-    """Ceiling division by a positive length, of an int64 array or a bigint column."""
+    """Divide by a positive length and round up."""
     return floor_div(value + (length - 1), length)
 
 
 def floor_to(value: Any, length: int) -> Any:
-    """The largest multiple of a positive length that is not above an int64 array or a bigint column (also by name)."""
+    """Return the largest multiple of a positive length that is not above the value."""
     if isinstance(value, np.ndarray):
         return value // length * length
     from pyspark.sql import functions as F
@@ -73,7 +76,7 @@ def floor_to(value: Any, length: int) -> Any:
 
 
 def greatest(*values: Any) -> Any:
-    """Row by row, the greatest of int64 arrays or of bigint columns."""
+    """Return the greatest value, row by row."""
     if isinstance(values[0], np.ndarray):
         return np.maximum.reduce(values)
     from pyspark.sql import functions as F
@@ -82,13 +85,13 @@ def greatest(*values: Any) -> Any:
 
 
 _LOCAL = "^[0-9]{4}-[0-9-]+([ T][0-9:.]*)?$"
-"""A date, or a date and a time, with nothing after it: a zone has a sign or a letter."""
+"""A date, or a date and a time, without a zone: a zone has a sign or a letter."""
 
 
 def instant(value: Column, kind: str, zone: str) -> Column:
-    """A time as timestamp; what names no zone is in `zone`. Null where it cannot be read.
+    """Convert a time to a timestamp; a time without a zone is in `zone`. Null where it cannot be read.
 
-    Spark reads most of ISO 8601, and names of zones; it wants seconds before a zone, and a capital Z.
+    Spark reads most of ISO 8601, and names of zones. It needs seconds before a zone, and a capital Z.
     """
     from pyspark.sql import functions as F
 
@@ -109,9 +112,9 @@ def join_null_safe(
     how: str = "inner",
     condition: Column | None = None,
 ) -> DataFrame:
-    """Join on keys that may be null, which then are equal; the keys stand in the result once, the left side's.
+    """Join on keys that may be null: a null equals a null. The result has the keys once, from the left side.
 
-    Other columns of the two sides must differ. `condition` may read columns of both by name.
+    The names of all other columns must differ between the sides. `condition` may read columns of both by name.
     """
     from pyspark.sql import functions as F
 
@@ -122,7 +125,7 @@ def join_null_safe(
 
 
 def refuse_twice(spec: Spec, names: Sequence[str], fixed: Iterable[str]) -> None:
-    """Refuse a result of which two columns would have one name, `names` and the `fixed` ones that its table has beside them.
+    """Refuse a result in which two columns would have one name, among `names` and the `fixed` columns of its table.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The Spark session of a job: local by default, a cluster by configuration.
 
-Settings that a deployment gives by ``spark-submit`` or ``spark-defaults.conf`` win over those set here. The jars
-Spark needs (Delta Lake; for object stores Hadoop's S3 file system) were fetched once by ``make setup`` and are
-used by path; on a cluster whose images hold them, set ``LATECOMER_JARS`` to the empty string.
+Settings that a deployment gives to ``spark-submit`` or in ``spark-defaults.conf`` win over those of this module. ``make setup``
+fetches the jars that Spark needs (Delta Lake; for object stores Hadoop's S3 file system), and they are used by path. On a cluster
+whose images hold them, set ``LATECOMER_JARS`` to the empty string.
 """
 
 from __future__ import annotations
@@ -32,29 +32,45 @@ _ROOT = Path(__file__).resolve().parents[4]
 
 
 def jars() -> list[Path]:
-    """Jars to put on Spark's class path: ``LATECOMER_JARS`` (a folder; empty: none), else the checkout's own."""
+    """Return the jars for Spark's class path: those of the folder ``LATECOMER_JARS`` (empty: none), else of the checkout.
+
+    Raises
+    ------
+    InputError
+        The folder holds no jar.
+    """
     folder = os.environ.get("LATECOMER_JARS")
     if folder == "":
         return []
     place = Path(folder) if folder else _ROOT / ".jvm" / "jars"
-    found = sorted(place.glob("*.jar"))
-    if not found:
+    files = sorted(place.glob("*.jar"))
+    if not files:
         raise InputError("LATECOMER_JARS", str(place), "holds no jar files", "run `make setup` once")
-    return found
+    return files
 
 
-QUICK_ROWS = 1_000_000
-"""Rows up to which the JVM's best compiler costs a job more than it saves: `run` of so many took 25 CPU seconds without it, 40 with it."""
-QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""The quick compiler alone; by itself it would reserve 48 MB for code, which plans of many columns fill."""
-COLLECTED = "-XX:G1HeapRegionSize=4m"
-"""Spark writes each task's result into 1 MB, which half a region holds then: with regions of 2 MB G1 marked the heap every few seconds."""
+FIRST_COMPILER_ROWS = 1_000_000
+"""Most rows of a job for which the JVM's second compiler costs more time than it saves."""
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""JVM options for the first compiler alone; it would reserve 48 MB for code, which plans of many columns fill."""
+HEAP_REGIONS = "-XX:G1HeapRegionSize=4m"
+"""JVM option for heap regions of which half holds the 1 MB into which Spark writes a task's result.
+
+G1 would take it for a humongous object in smaller regions, and mark the heap every few seconds.
+"""
 
 
 def java_options(rows: int | None = None) -> str:
-    """Driver JVM options: the class archive that ``make setup`` made starts Spark about three times faster.
+    """Return the options of the driver's JVM. The class archive of ``make setup`` starts Spark about three times faster.
 
-    `rows` is about how many a job will go through, None: unknown. ``LATECOMER_JAVA_OPTIONS`` adds to the options, and wins.
+    Parameters
+    ----------
+    rows
+        Rows that the job will go through, about; None: unknown.
+
+    Notes
+    -----
+    ``LATECOMER_JAVA_OPTIONS`` adds to the options, and wins.
     """
     archive = _ROOT / ".jvm" / "latecomer.jsa"
     quiet = (
@@ -62,11 +78,11 @@ def java_options(rows: int | None = None) -> str:
     )
     more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
     archived = f"-XX:SharedArchiveFile={archive} -Xshare:auto" if archive.is_file() else ""
-    quick = QUICK if rows is not None and rows <= QUICK_ROWS else ""
-    return " ".join(each for each in (archived, quiet, COLLECTED, quick, more) if each)
+    compiler = FIRST_COMPILER if rows is not None and rows <= FIRST_COMPILER_ROWS else ""
+    return " ".join(option for option in (archived, quiet, HEAP_REGIONS, compiler, more) if option)
 
 
-MEANING = {
+RESULT_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.ansi.enabled": "true",
@@ -79,31 +95,36 @@ MEANING = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
     "spark.sql.parquet.binaryAsString": "false",
-    # the version before an ingestion that is under way may be older than a week, which Delta refuses else; its files are there
+    # The version before an uncommitted ingestion may be older than a week. Its files exist, but Delta would refuse to read it.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     "spark.sql.variable.substitute": "false",  # a query's text is what it says, also where it says ${env:HOME}
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
 }
-"""What results depend on: always so, whatever a deployment or whoever made the session before says."""
+"""Settings on which results depend. They always hold, whatever a deployment or an earlier user of the session has set."""
 
 
 def session(
     lake: Lake, app_name: str = "latecomer", *, rows: int | None = None, more: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, made at the first call, for a job of about so many `rows`; `MEANING` holds in it from now on.
+    """Return the session of this process, made at the first call. `RESULT_SETTINGS` hold in it from now on.
 
-    `more` are settings that win over all others, where the session is made here.
+    Parameters
+    ----------
+    rows
+        Rows that the job will go through, about; None: unknown.
+    more
+        Settings that win over all others if the session is made here.
     """
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if os.environ.get("LC_ALL") in ("C", "POSIX"):  # to Java, no letter but ASCII is in a file's name then
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):  # Java could name no file with a letter outside ASCII
         os.environ["LC_ALL"] = "C.UTF-8"
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # what the command says in its own words
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # the command reports these errors itself
         logging.getLogger(name).setLevel(logging.CRITICAL)
     spark = SparkSession.getActiveSession()
     if spark is None:
@@ -113,14 +134,14 @@ def session(
         with _quiet_start():
             spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
-    _remember(spark)
-    for key, value in MEANING.items():
+    _cache_jvm_classes(spark)
+    for key, value in RESULT_SETTINGS.items():
         if spark.conf.get(key, None) != value:
             spark.conf.set(key, value)
     return spark
 
 
-_ASKED = {
+_JVM_CLASSES = {
     "functions": ("col", "lit"),
     "org.apache.spark.sql.functions": ("col", "lit", "expr", "when", "coalesce", "greatest", "pmod", "call_function"),
     "org.apache.spark.sql.classic.SparkSession": ("setActiveSession", "getActiveSession"),
@@ -134,18 +155,18 @@ _ASKED = {
 """Classes of the JVM, and their static members, that PySpark looks up by name whenever it builds an expression or a plan."""
 
 
-def _remember(spark: SparkSession) -> None:
-    """Look `_ASKED` up once: they are the same for as long as the JVM lives, and it goes through all jars for each that it imports by a star.
+def _cache_jvm_classes(spark: SparkSession) -> None:
+    """Look up `_JVM_CLASSES` once. They stay the same while the JVM lives, and each look-up of a star import searches all jars.
 
-    (Without, a fifth of the CPU time of small micro-batches went there.)
+    The look-ups would take a fifth of the CPU time of small micro-batches.
     """
     jvm = spark._jvm  # type: ignore[attr-defined]
-    for name, members in _ASKED.items():
+    for name, members in _JVM_CLASSES.items():
         if name not in vars(jvm):
-            found = getattr(jvm, name)
+            jvm_class = getattr(jvm, name)
             for member in members:
-                setattr(found, member, getattr(found, member))
-            setattr(jvm, name, found)
+                setattr(jvm_class, member, getattr(jvm_class, member))
+            setattr(jvm, name, jvm_class)
 
 
 _START_NOTE = b"WARNING: Using incubator modules"
@@ -153,13 +174,13 @@ _START_NOTE = b"WARNING: Using incubator modules"
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """While the JVM is started: leave out what Java itself says there, whatever its settings; an error is one line on stderr.
+    """Drop the note that Java writes to stderr when it starts, whatever its settings.
 
-    What else the JVM and its children ever write to stderr passes through, line by line.
+    All other lines that the JVM and its children ever write to stderr pass through.
     """
     try:
         stderr = os.dup(2)
-    except OSError:  # there is none
+    except OSError:  # the process has no stderr
         yield
         return
     out, into = os.pipe()
@@ -180,7 +201,7 @@ def _quiet_start() -> Iterator[None]:
 
 
 def is_gone() -> bool:
-    """Had this process a JVM that does not answer any more?"""
+    """Return whether this process had a JVM that does not answer any more."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
@@ -192,19 +213,19 @@ def is_gone() -> bool:
 
 
 def tuned(lake: Lake, rows: int) -> SparkSession:
-    """The session of this process, for a job that goes through about so many `rows` at once and is planned for that."""
+    """Return the session of this process, tuned for a job that goes through about so many `rows` at once."""
     spark = session(lake, rows=rows)
     tune(spark, rows)
     return spark
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
 
 
 def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
-    """Spark settings of a job of about so many `rows`, less those that were given; `MEANING` is not among them."""
+    """Return the settings of a job of about so many `rows`, less those that the deployment gave and the `RESULT_SETTINGS`."""
     cores = usable_cores()
     path = ":".join(str(jar) for jar in jars())
     wanted = {
@@ -223,20 +244,20 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
         "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "16m",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
-        # pairs: no sort before a join whose parts fit in memory; what is cached is read once or twice, compressing it costs more
+        # joins: no sort where the parts fit in memory; cached rows are read once or twice, and compressing them costs more
         "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         # aggregations that keep rows (top-k): by hash for as many keys as a task may meet
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-        # generated code is found again for the last 100 plans by default, and one micro-batch has 30: jobs of one session that take turns
-        # compiled theirs anew each time (SUM over 10 M events in 2.7 s in place of 2.3)
+        # Spark keeps the code of 100 plans by default, and one micro-batch has 30: jobs that take turns in a session would evict and
+        # compile one another's code again and again
         "spark.sql.codegen.cache.maxEntries": "1000",
         # an embedded machine: as many partitions as cores are enough, and Delta's log is small
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.properties.defaults.dataSkippingNumIndexedCols": "8",
         "spark.databricks.delta.stats.collect": "true",
-        # said in the table: delta-rs reads it there
+        # as properties of the table, which delta-rs reads too
         **{
             key.replace("delta.", "spark.databricks.delta.properties.defaults."): value
             for key, value in APPENDED.items()
@@ -244,10 +265,10 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # call sites cost a round trip per expression
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # a long list of arrivals is data, not part of a plan: planning would look at every row of it again and again
+        # a long list of arrivals is data, not part of a plan: planning would go through its rows again and again
         "spark.sql.execution.arrow.localRelationThreshold": "1m",
-        # tasks are short, and take a page for each sort and aggregation, a block for each plan that is sent: of 64 and 4 MB by default,
-        # which are cleared, are no young objects to G1 (`COLLECTED`), and set it marking; a task may still have 8,192 pages, 15 GB
+        # Tasks are short, and allocate a page per sort and aggregation and a block per plan. Pages of 64 MB and blocks of 4 MB, the
+        # defaults, are humongous objects to G1 (see `HEAP_REGIONS`). A task may still have 8,192 pages, which is 15 GB.
         "spark.buffer.pageSize": "1900k",
         "spark.broadcast.blockSize": "256k",
         "spark.broadcast.compress": "false",
@@ -260,11 +281,11 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
 
 
 def _given() -> set[str]:
-    """Names of the settings that a deployment gave: to ``spark-submit``, else in ``spark-defaults.conf``."""
+    """Return the names of the settings that a deployment gave to ``spark-submit``, or else in ``spark-defaults.conf``."""
     from pyspark import SparkConf, SparkContext
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        SparkContext._ensure_initialized()  # type: ignore[attr-defined]  # what was given is known to the JVM that started this
+        SparkContext._ensure_initialized()  # type: ignore[attr-defined]  # the JVM that started this process knows the settings
         return {key for key, _ in SparkConf().getAll()}
     folder = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME", "/nowhere")) / "conf")
     defaults = Path(folder) / "spark-defaults.conf"
@@ -275,10 +296,10 @@ def _given() -> set[str]:
 
 
 def _s3_settings() -> dict[str, str]:
-    """Hadoop's S3 file system. Credentials come from the environment, the executors' too.
+    """Return the settings of Hadoop's S3 file system. Credentials come from the environment, on executors too.
 
-    Delta commits from Spark look before they put (its log store for S3 knows one driver): the lease in the lake, which
-    delta-rs takes with a conditional put, keeps a second driver away.
+    Delta's log store for S3 checks before it puts, and is safe for a single driver only. The lease in the lake, which delta-rs takes
+    with a conditional put, keeps a second driver away.
     """
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     settings = {

@@ -1,4 +1,4 @@
-"""Choose how Spark plans a job by how many rows it will go through."""
+"""Tune Spark's plans to the number of rows that a job goes through. Results do not depend on it."""
 
 from __future__ import annotations
 
@@ -9,49 +9,42 @@ if TYPE_CHECKING:
 
 
 SMALL_ROWS = 50_000
-"""New rows up to which a micro-batch is planned for latency, and arrivals up to which code for it takes longer to compile than they to read."""
-
-
+"""Most new rows of a job that is driver-local, and most arrivals so far of one whose plans are interpreted, not compiled."""
 ONE_TASK_ROWS = 5_000
-"""Arrivals up to which one task takes less time than several stages of several tasks, also where each is compared with each."""
-
-
-_FEW, _COMPILED = "spark.latecomer.few", "spark.sql.codegen.wholeStage"
-
-
+"""Most arrivals so far of a job that runs in one task: several stages would take longer, even to compare each row with each."""
+_DRIVER_LOCAL, _COMPILED = "spark.latecomer.driverLocal", "spark.sql.codegen.wholeStage"
 _PARTITIONS = ("spark.sql.shuffle.partitions", "spark.sql.leafNodeDefaultParallelism")
 
 
 def tune(spark: SparkSession, rows: int, arrived: int | None = None) -> None:
-    """Plan what follows for so many new `rows` of those that `arrived` so far (None: of none before). Results do not depend on it.
+    """Tune the session for a job of so many new `rows`, of the arrivals that `arrived` so far (None: these rows alone).
 
-    Few new rows are read, and written, here and not in Spark. Few that arrived: no adaptive stages and no generated code, which is compiled
-    anew where plans hold other bounds; up to `ONE_TASK_ROWS`, one partition. That new rows are few says nothing of these: open windows and
-    late rows' windows are read again, and may hold any of those before. (Windows of ten seconds, 20,000 rows each two: micro-batches took
-    twice as long without generated code.)
+    The driver itself reads and writes few new rows. A job over few arrivals gets no adaptive stages and no generated code, which is
+    compiled anew for every micro-batch's bounds; up to `ONE_TASK_ROWS` it gets one partition. Both numbers count: a job of few new
+    rows may read many earlier ones, in open windows and in the windows of late rows.
     """
-    wanted = tuning(rows, arrived)
+    settings = tuning(rows, arrived)
     for key in _PARTITIONS:
-        kept = f"spark.latecomer.given.{key}"  # what is put back, for many
-        given = spark.conf.get(kept, None)
-        if key in wanted and given is None:
-            spark.conf.set(kept, spark.conf.get(key, None) or "")
-        elif key not in wanted and given is not None:
-            spark.conf.unset(kept)
+        backup = f"spark.latecomer.given.{key}"  # the session's own value, which is put back for a larger job
+        given = spark.conf.get(backup, None)
+        if key in settings and given is None:
+            spark.conf.set(backup, spark.conf.get(key, None) or "")
+        elif key not in settings and given is not None:
+            spark.conf.unset(backup)
             if given:
                 spark.conf.set(key, given)
             else:
                 spark.conf.unset(key)
-    for key, value in wanted.items():
+    for key, value in settings.items():
         spark.conf.set(key, value)
 
 
 def tuning(rows: int, arrived: int | None = None) -> dict[str, str]:
-    """The settings by which :func:`tune` does that; the session's own are those of partitions that are not among them."""
+    """Return the settings that :func:`tune` makes. Numbers of partitions that are not among them stay the session's own."""
     reached = rows if arrived is None else arrived
     compiled = str(reached > SMALL_ROWS).lower()
     return {
-        _FEW: str(rows <= SMALL_ROWS).lower(),
+        _DRIVER_LOCAL: str(rows <= SMALL_ROWS).lower(),
         "spark.sql.adaptive.enabled": compiled,
         _COMPILED: compiled,
         "spark.sql.codegen.factoryMode": "FALLBACK" if compiled == "true" else "NO_CODEGEN",
@@ -60,15 +53,15 @@ def tuning(rows: int, arrived: int | None = None) -> dict[str, str]:
 
 
 def is_driver_local(spark: SparkSession) -> bool:
-    """Was the session last tuned for few rows?"""
-    return spark.conf.get(_FEW, "false") == "true"
+    """Return whether the session was last tuned for few new rows, which the driver itself reads and writes."""
+    return spark.conf.get(_DRIVER_LOCAL, "false") == "true"
 
 
 def compiles(spark: SparkSession) -> bool:
-    """Does the session generate code for its plans?"""
+    """Return whether the session generates code for its plans."""
     return spark.conf.get(_COMPILED, "true") == "true"
 
 
 def in_one_task(spark: SparkSession) -> bool:
-    """Are rows that are handed over planned for one partition?"""
+    """Return whether Arrow tables become one partition."""
     return spark.conf.get(_PARTITIONS[1], None) == "1"

@@ -1,4 +1,4 @@
-"""Which of Spark's types, by their names in SQL, are numbers; one place, so that no two stages judge a column differently."""
+"""Classify Spark's types by their names in SQL, in one place, so that no two stages classify a column differently."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 WHOLE = ("tinyint", "smallint", "int", "bigint")
-"""Narrowest first."""
+"""Whole-number types, the narrowest first."""
 FLOATING = ("float", "double")
 WHOLE_OR_FLOATING = (*WHOLE, *FLOATING)
-"""Numbers of fixed width. Decimals are left to those who know how to compare them."""
+"""Numbers of fixed width. Decimals are compared differently and are not among them."""
 
 
 def is_number(kind: str) -> bool:
-    """Of a whole, floating or decimal type."""
+    """Return whether a type is whole, floating or decimal."""
     return kind in WHOLE_OR_FLOATING or kind.startswith("decimal")
 
 
 def types_of(rows: DataFrame) -> dict[str, str]:
-    """Columns and their types as SQL that can be parsed again; ``dtypes`` leaves all names inside of structs unquoted."""
+    """Return columns and their types as SQL that Spark can parse again; ``dtypes`` leaves names inside structs unquoted."""
     return {field.name: _as_sql(field.dataType) for field in rows.schema}
 
 

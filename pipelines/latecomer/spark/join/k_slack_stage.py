@@ -108,7 +108,9 @@ class SlackJoinStage(JoinStage):
         """Pairs whose later release falls into this micro-batch, as result rows."""
         from pyspark.sql import functions as F
 
-        marked = arrival_scan.looked_up(self.rows.arrivals(batch), new.seq, {"t": new.stream_time_us, "mark": mark})
+        marked = arrival_scan.with_arrival_values(
+            self.rows.arrivals(batch), new.seq, {"t": new.stream_time_us, "mark": mark}
+        )
         low, high = steps.span(new, reached, self.spec.window_us)
         sides = []
         for side, letter in enumerate(("l", "r")):

@@ -16,7 +16,7 @@ from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.band_join import DistanceCells, band_join
 from latecomer.spark.engine.columns import quoted, refuse_twice
-from latecomer.spark.engine.query_columns import calculated, check_columns, open_streams
+from latecomer.spark.engine.query_columns import check_columns, open_streams, with_wide_columns
 from latecomer.spark.stage import Batch
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import ENVELOPE, STORED
@@ -50,7 +50,7 @@ class JoinRows:
         events = open_streams(spec, spark, lake)
         self.events = list(events.values())
         self._check(events)
-        self.spec = calculated(spec, events)
+        self.spec = with_wide_columns(spec, events)
 
     def _side_events(self, side: int) -> DataFrame:
         return self.events[0 if self.is_self else side]

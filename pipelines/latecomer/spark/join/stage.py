@@ -159,7 +159,7 @@ class JoinStage(JoinRepair):
 
         policy = control.policy
         known = {"t": new.stream_time_us} | ({"delay": new.delay_us} if policy.needs_candidates else {})
-        rows = arrival_scan.looked_up(self.rows.arrivals(batch), new.seq, known)
+        rows = arrival_scan.with_arrival_values(self.rows.arrivals(batch), new.seq, known)
         if policy.needs_candidates:
             rows = self.cache.keep(rows)
         sampled = policy.needs_pairs

@@ -16,7 +16,7 @@ from latecomer.core.windows.grid import Grid
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import floor_div, floor_div_sql, floor_to_sql, named, quoted
-from latecomer.spark.engine.query_columns import calculated, open_streams
+from latecomer.spark.engine.query_columns import open_streams, with_wide_columns
 from latecomer.spark.stage import Stage
 from latecomer.specs.windows import WindowedSpec
 
@@ -51,13 +51,13 @@ class WindowRows(Stage):
 
     spec: WindowedSpec
     asked: WindowedSpec
-    """The query as its file has it; `spec` is as the engine is asked it (:func:`latecomer.spark.engine.query_columns.calculated`)."""
+    """The query as its file has it; `spec` is as the engine is asked it (:func:`latecomer.spark.engine.query_columns.with_wide_columns`)."""
 
     def __init__(self, spec: WindowedSpec, spark: SparkSession, lake: Lake) -> None:
         super().__init__(spark, lake)
         self.grid = Grid(spec.window.size_us, spec.window.slide_us)
         self.events = open_streams(spec, spark, lake)
-        self.asked, self.spec = spec, calculated(spec, self.events)
+        self.asked, self.spec = spec, with_wide_columns(spec, self.events)
         self.sources = list(self.events)
         self.extras: dict[int, dict[str, int]] = {}
         self.shards: int = spec.shards
