@@ -54,9 +54,9 @@ WHOLE = {
         ["asked", "each", "found", "mine", "one", "own", "there", "this", "wanted", "what"], "the thing's name"
     ),
     "now": "the moment's name, as in now_us",
-    "HEAP_REGIONS": "what the settings are for",
-    "RESULT_SETTINGS": "what the settings are for",
-    "FIRST_COMPILER": "what the settings are for",
+    "COLLECTED": "what the settings are for",
+    "MEANING": "what the settings are for",
+    "QUICK": "what the settings are for",
     "_ASKED": "what the settings are for",
     "Landed": "unified input",
     "Left": "completed periods",
@@ -109,12 +109,12 @@ OPENERS = {
 }
 # How often each word still occurs. A count may only go down; a word that is gone leaves the table.
 REMAINING: dict[str, int] = {
-    "HEAP_REGIONS": 1,
+    "COLLECTED": 1,
     "Landed": 1,
     "Left": 1,
-    "RESULT_SETTINGS": 1,
+    "MEANING": 1,
     "Order": 1,
-    "FIRST_COMPILER": 1,
+    "QUICK": 1,
     "Question": 1,
     "Reach": 1,
     "Truth": 1,

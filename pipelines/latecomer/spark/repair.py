@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from latecomer.core.gamma_batches import assign, gamma_batches
 from latecomer.lake import crash_points, delta, journal, result_views

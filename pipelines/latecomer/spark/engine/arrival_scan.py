@@ -87,5 +87,5 @@ def with_arrival_values(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.
         )
     listed = F.broadcast(tables.to_spark(spark, pa.table(table)))
     joined = rows.withColumn("_block", F.expr(f"seq div {_BLOCK}")).join(listed, "_block")
-    values = {name: F.expr(f"_{name}[cast(seq % {_BLOCK} as int)]") for name in columns}
-    return joined.withColumns(values).drop(*table)
+    looked_up = {name: F.expr(f"_{name}[cast(seq % {_BLOCK} as int)]") for name in columns}
+    return joined.withColumns(looked_up).drop(*table)
