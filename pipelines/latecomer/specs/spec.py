@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import ClassVar, Literal, TypeAlias, TypedDict
 
 from latecomer.specs.errors import SpecError
 from latecomer.specs.expressions.tree import Expr, SelectItem, to_text
@@ -24,8 +24,8 @@ RequiredType: TypeAlias = Literal["number", "bool", "plain"] | None
 """The type that an expression must have; ``plain`` is any but a list, struct or map, and None allows any type."""
 Streams: TypeAlias = tuple[tuple[str, str], ...]
 """Pairs (alias, stream), in the file's order."""
-Signature: TypeAlias = dict[str, Any]
-"""A JSON object, see :meth:`Spec.signature`. Its values are as various as JSON."""
+Signature: TypeAlias = dict[str, object]
+"""A JSON object, see :meth:`Spec.signature`."""
 
 
 class Answers(Enum):
@@ -243,9 +243,13 @@ class Spec:
     @staticmethod
     def without_target(signature: Signature) -> Signature:
         """Return a signature without the target and the confidence: stored results can be judged by other ones."""
-        quality = {key: value for key, value in signature["quality"].items() if key == "period_us"}
-        strategy = {key: value for key, value in signature["strategy"].items() if key != "confidence"}
-        return {**signature, "quality": quality, "strategy": strategy}
+        quality, strategy = signature["quality"], signature["strategy"]
+        assert isinstance(quality, Mapping) and isinstance(strategy, Mapping)
+        return {
+            **signature,
+            "quality": {key: value for key, value in quality.items() if key == "period_us"},
+            "strategy": {key: value for key, value in strategy.items() if key != "confidence"},
+        }
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the signature as canonical JSON, in hexadecimal digits."""
