@@ -81,9 +81,9 @@ def test_a_speedup_beyond_the_cores_is_no_measurement_and_meets_no_goal():
 
 
 def test_merged_games_arrive_by_stream_time_and_lose_no_tuple():
-    one, two = on_spark.events(1, 3_000), on_spark.events(2, 3_000)
+    alone, two = on_spark.events(1, 3_000), on_spark.events(2, 3_000)
     assert len(two) == 6_000 and set(two["sensor"].to_pylist()) == set(range(1, 17))
-    times = one["event_ts"].to_numpy()
+    times = alone["event_ts"].to_numpy()
     assert np.array_equal(
         np.sort(times), np.sort(on_spark.sources.football_aggregate(0, 2, 3_000)["event_time_us"].to_numpy())
     )

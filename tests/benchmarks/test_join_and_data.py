@@ -1,7 +1,7 @@
-"""Workloads and the join's benchmark: what the generators promise, and what is measured of a method.
+"""The workloads and the benchmark of joins: published figures of the generators, and measurements of the methods.
 
-Differential: pairs, statistics, decisions and produced pairs against the join's data plane in memory and the references.
-Oracle: pairs by brute force, rows held and latency tuple at a time, late shares by quadrature.
+Differential: pairs, statistics, decisions and results against the join's data plane in memory and the references.
+Oracle: pairs by brute force, rows held and latency tuple at a time, shares of late tuples by quadrature.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.support import join_sim
 SECOND = 1_000_000
 
 
-def own_delays(table) -> np.ndarray:
+def stream_delays(table) -> np.ndarray:
     ts, stream = table["event_time_us"].to_numpy(), table["stream"].to_numpy()
-    found = np.empty(len(ts), np.int64)
+    delay = np.empty(len(ts), np.int64)
     for name in (data.BALL, data.PLAYERS):
-        found[stream == name] = data.delays(ts[stream == name])
-    return found
+        delay[stream == name] = data.delays(ts[stream == name])
+    return delay
 
 
 # -- generators --------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def own_delays(table) -> np.ndarray:
 )
 def test_football_join_has_the_published_rate_late_share_mean_and_maximum(which, rows, seconds, late, mean_us, max_us):
     table = data.football_join(7, which)
-    ts, delay = table["event_time_us"].to_numpy(), own_delays(table)
+    ts, delay = table["event_time_us"].to_numpy(), stream_delays(table)
     assert table.num_rows == pytest.approx(rows, abs=2)
     assert ts.max() - data.EPOCH_US == pytest.approx(seconds * SECOND, rel=1e-3)
     assert (delay > 0).mean() == pytest.approx(late, abs=0.005)
@@ -72,7 +72,7 @@ def test_football_aggregate_has_the_published_figures(game, rows, late, mean_us,
 
 def test_a_share_of_the_tuples_keeps_the_greatest_delay_and_nearly_all_of_long_delays():
     whole, part = data.football_join(3, "D2", 60.0), data.football_join(3, "D2", 60.0, keep=0.2)
-    long, kept = own_delays(whole), own_delays(part)
+    long, kept = stream_delays(whole), stream_delays(part)
     assert part.num_rows == pytest.approx(0.2 * whole.num_rows, rel=0.02)
     assert kept.max() == pytest.approx(long.max(), rel=0.01)
     assert (kept > SECOND).mean() == pytest.approx((long > SECOND).mean(), rel=0.25)
@@ -99,7 +99,7 @@ def test_generators_are_functions_of_their_seed():
         assert not make(4).equals(make(5))
 
 
-def test_unknown_names_say_what_there_is():
+def test_unknown_names_are_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="D1, D2"):
         data.football_join(1, "D3")
     with pytest.raises(ValueError, match="1, 2"):
@@ -116,9 +116,9 @@ def test_football_pairs_oracle():
         (x[ball][:, None] - x[players]) ** 2 + (y[ball][:, None] - y[players]) ** 2 <= 25.0
     )
     expected = {(int(ball[i]), int(players[j])) for i, j in zip(*np.nonzero(near), strict=True)}
-    found = data.football_pairs(table, SECOND // 2, 5.0)
-    assert len(found) == len(expected) > 1_000
-    assert {(a, b) for a, b in found.tolist()} == expected
+    pairs = data.football_pairs(table, SECOND // 2, 5.0)
+    assert len(pairs) == len(expected) > 1_000
+    assert {(a, b) for a, b in pairs.tolist()} == expected
 
 
 def test_loaders_of_real_data():
@@ -129,10 +129,10 @@ def test_loaders_of_real_data():
     assert set(data.zeek_stream(folder, "dns")["stream"].to_pylist()) == {"dns"}
     seq = data.ooo(folder, "d-1")["seq"].to_numpy()
     assert len(seq) and (np.diff(seq) > 0).all()
-    wanted = join.settings_of("clairvoyant", 0.95, 10 * SECOND)
-    d, _ = join_sim.clairvoyant(other, 0.95, 60 * SECOND, wanted.granularity_us)
-    assert join.clairvoyant(case, wanted).rows_all == pytest.approx(join_sim.constant_rows(other, d), rel=0.05)
-    fixed = join.run_method(case, replace(wanted, strategy="k_slack", slack_us=d), [])
+    parameters = join.settings_of("clairvoyant", 0.95, 10 * SECOND)
+    d, _ = join_sim.clairvoyant(other, 0.95, 60 * SECOND, parameters.granularity_us)
+    assert join.clairvoyant(case, parameters).rows_all == pytest.approx(join_sim.constant_rows(other, d), rel=0.05)
+    fixed = join.run_method(case, replace(parameters, strategy="k_slack", slack_us=d), [])
     assert fixed.rows_all == pytest.approx(join_sim.constant_rows(other, d), rel=1e-3)
 
 
@@ -154,34 +154,34 @@ def small_case(seed: int, rows: int, keys: int, window_us: int) -> join.Case:
 
 
 def as_input(case: join.Case) -> Input:
-    own = [np.flatnonzero(case.side == s) for s in (0, 1)]
+    rows = [np.flatnonzero(case.side == s) for s in (0, 1)]
     first = case.side[case.early] == 0
     left, right = np.where(first, case.early, case.late), np.where(first, case.late, case.early)
-    pairs = np.stack([np.searchsorted(own[0], left), np.searchsorted(own[1], right)], axis=1)
-    return Input((case.seq[own[0]], case.seq[own[1]]), (case.ts[own[0]], case.ts[own[1]]), pairs)
+    pairs = np.stack([np.searchsorted(rows[0], left), np.searchsorted(rows[1], right)], axis=1)
+    return Input((case.seq[rows[0]], case.seq[rows[1]]), (case.ts[rows[0]], case.ts[rows[1]]), pairs)
 
 
 @pytest.mark.parametrize("method", [*join.QJOIN, "exact"])
 def test_differential_decisions_and_pairs_of_the_data_plane_in_memory(method):
     case = small_case(11, 1_500, 3, SECOND)
-    wanted = replace(join.settings_of(method, 0.9, SECOND, quick=True), interval_us=SECOND // 2)
+    parameters = replace(join.settings_of(method, 0.9, SECOND, quick=True), interval_us=SECOND // 2)
     control = JoinControl(
-        retention_policy(wanted, None, None),
+        retention_policy(parameters, None, None),
         window_us=SECOND,
-        interval_us=wanted.interval_us,
-        granularity_us=wanted.granularity_us,
-        period_us=wanted.period_us,
+        interval_us=parameters.interval_us,
+        granularity_us=parameters.granularity_us,
+        period_us=parameters.period_us,
     )
     other = qjoin(as_input(case), control)
-    decided, _ = join.decide(wanted, join.counts(case, wanted)[method])
+    decided, _ = join.decide(parameters, join.counts(case, parameters)[method])
     for s in (0, 1):
         np.testing.assert_array_equal(decided.base[s], other.horizons.base[s])
         np.testing.assert_array_equal(decided.retention[s], other.horizons.retention[s])
     assert method == "exact" or (decided.retention[0] < FOREVER).sum() > 20
-    horizons = tuple(decided.at(s, case.now, wanted.interval_us, SECOND) for s in (0, 1))
+    horizons = tuple(decided.at(s, case.stream_time_us, parameters.interval_us, SECOND) for s in (0, 1))
     produced = join.symmetric(case, horizons)
     np.testing.assert_array_equal(produced, other.produced)
-    outcome = join.run_method(case, wanted, join.counts(case, wanted)[method])
+    outcome = join.run_method(case, parameters, join.counts(case, parameters)[method])
     assert outcome.recall_all == other.produced.mean()
     assert outcome.latency_us == 0
 
@@ -197,45 +197,45 @@ def test_differential_fixed_slack_against_the_reference(seed, slack_ms, window_u
     pairs = {frozenset(p) for p in zip(case.early.tolist(), case.late.tolist(), strict=True)}
     arrivals = [reference.Arrival(i, int(s), int(t)) for i, (s, t) in enumerate(zip(case.side, case.ts, strict=True))]
     expected = reference.k_slack(arrivals, window_us, slack_ms * 1_000, lambda a, b: frozenset((a.seq, b.seq)) in pairs)
-    wanted = replace(join.settings_of("k_slack", 0.9, window_us), slack_us=slack_ms * 1_000)
-    produced, _ = join.reordered(case, join.watermarks(case, wanted, None))
-    found = {frozenset(p) for p in zip(case.early[produced].tolist(), case.late[produced].tolist(), strict=True)}
-    assert found == {frozenset(p) for p in expected}
+    parameters = replace(join.settings_of("k_slack", 0.9, window_us), slack_us=slack_ms * 1_000)
+    produced, _ = join.reordered(case, join.watermarks(case, parameters, None))
+    results = {frozenset(p) for p in zip(case.early[produced].tolist(), case.late[produced].tolist(), strict=True)}
+    assert results == {frozenset(p) for p in expected}
 
 
-def replay(case: join.Case, wanted) -> tuple[set, float, float]:
+def replay(case: join.Case, parameters) -> tuple[set, float, float]:
     """MP-K-slack or fixed slack, tuple at a time: pairs, mean rows held over stream time, mean latency (us)."""
     partners = [set() for _ in case.ts]
     for a, b in zip(case.early.tolist(), case.late.tolist(), strict=True):
         partners[a].add(b)
         partners[b].add(a)
-    highest, slack, mark, clock = [NEVER, NEVER], 0, NEVER, None
+    highest, slack, watermark, clock = [NEVER, NEVER], 0, NEVER, None
     waiting, window, pairs, waits, arrived = [], [], set(), [], {}
     area, start = 0, None
     for row, (ts, side) in enumerate(zip(case.ts.tolist(), case.side.tolist(), strict=True)):
         highest[side] = max(highest[side], ts)
-        slack = max(slack, highest[side] - ts) if wanted.strategy == "mp_k_slack" else wanted.slack_us
-        now = min(highest)
-        if now > NEVER:
-            start = now if start is None else start
-            area += (len(waiting) + len(window)) * (now - (now if clock is None else clock))
-            clock, mark = now, max(mark, now - slack)
-        arrived[row] = now
-        (window if ts < mark else waiting).append(row)
-        for each in sorted((r for r in waiting if case.ts[r] <= mark), key=lambda r: (case.ts[r], r)):
-            waiting.remove(each)
+        slack = max(slack, highest[side] - ts) if parameters.strategy == "mp_k_slack" else parameters.slack_us
+        stream_time_us = min(highest)
+        if stream_time_us > NEVER:
+            start = stream_time_us if start is None else start
+            area += (len(waiting) + len(window)) * (stream_time_us - (stream_time_us if clock is None else clock))
+            clock, watermark = stream_time_us, max(watermark, stream_time_us - slack)
+        arrived[row] = stream_time_us
+        (window if ts < watermark else waiting).append(row)
+        for released_row in sorted((r for r in waiting if case.ts[r] <= watermark), key=lambda r: (case.ts[r], r)):
+            waiting.remove(released_row)
             for other in window:
-                if other in partners[each]:
-                    pairs.add(frozenset((each, other)))
-                    waits.append(clock - max(arrived[each], arrived[other]))
-            window.append(each)
-        window = [r for r in window if case.ts[r] + case.window_us > mark]
-    for each in sorted(waiting, key=lambda r: (case.ts[r], r)):
+                if other in partners[released_row]:
+                    pairs.add(frozenset((released_row, other)))
+                    waits.append(clock - max(arrived[released_row], arrived[other]))
+            window.append(released_row)
+        window = [r for r in window if case.ts[r] + case.window_us > watermark]
+    for released_row in sorted(waiting, key=lambda r: (case.ts[r], r)):
         for other in window:
-            if other in partners[each]:
-                pairs.add(frozenset((each, other)))
-                waits.append(clock - max(arrived[each], arrived[other]))
-        window.append(each)
+            if other in partners[released_row]:
+                pairs.add(frozenset((released_row, other)))
+                waits.append(clock - max(arrived[released_row], arrived[other]))
+        window.append(released_row)
     return pairs, area / (clock - start), float(np.mean(waits))
 
 
@@ -244,71 +244,73 @@ def replay(case: join.Case, wanted) -> tuple[set, float, float]:
 def test_oracle_of_slack_pairs_rows_held_and_latency(method, slack_us, seed):
     case = small_case(seed, 700, 3, SECOND)
     # a period of one microsecond makes every period count
-    wanted = replace(join.settings_of(method, 0.9, SECOND), slack_us=slack_us, period_us=1)
-    pairs, rows, latency = replay(case, wanted)
-    decided, _ = join.decide(replace(wanted, period_us=SECOND), join.summarise(case, SECOND, 10_000))
-    produced, output = join.reordered(case, join.watermarks(case, wanted, decided))
+    parameters = replace(join.settings_of(method, 0.9, SECOND), slack_us=slack_us, period_us=1)
+    pairs, rows, latency = replay(case, parameters)
+    decided, _ = join.decide(replace(parameters, period_us=SECOND), join.summarise(case, SECOND, 10_000))
+    produced, output = join.reordered(case, join.watermarks(case, parameters, decided))
     assert {
         frozenset(p) for p in zip(case.early[produced].tolist(), case.late[produced].tolist(), strict=True)
     } == pairs
-    clock = np.append(np.maximum(case.now, case.start_us), case.now[-1])
+    clock = np.append(np.maximum(case.stream_time_us, case.start_us), case.stream_time_us[-1])
     assert (clock[output[produced]] - clock[case.late[produced]]).mean() == pytest.approx(latency)
-    assert join.run_method(case, replace(wanted, period_us=SECOND), join.summarise(case, SECOND, 10_000)).rows_all == (
-        pytest.approx(rows, rel=1e-9)
-    )
+    assert join.run_method(
+        case, replace(parameters, period_us=SECOND), join.summarise(case, SECOND, 10_000)
+    ).rows_all == (pytest.approx(rows, rel=1e-9))
     assert 0 < produced.mean() < 1 or method == "mp_k_slack"
 
 
 @pytest.mark.parametrize("method", ["empirical", "exact"])
 def test_oracle_of_rows_held_under_retention(method):
     case = small_case(21, 900, 3, SECOND)
-    wanted = replace(join.settings_of(method, 0.8, SECOND, quick=True), interval_us=SECOND)
-    summaries = join.summarise(case, SECOND, wanted.granularity_us)
-    decided, _ = join.decide(wanted, summaries)
-    horizons = tuple(decided.at(s, case.now, SECOND, SECOND) for s in (0, 1))
+    parameters = replace(join.settings_of(method, 0.8, SECOND, quick=True), interval_us=SECOND)
+    summaries = join.summarise(case, SECOND, parameters.granularity_us)
+    decided, _ = join.decide(parameters, summaries)
+    horizons = tuple(decided.at(s, case.stream_time_us, SECOND, SECOND) for s in (0, 1))
     area, held, clock = 0, [], None
-    for row, (ts, side, now) in enumerate(zip(case.ts.tolist(), case.side.tolist(), case.now.tolist(), strict=True)):
-        if now > NEVER:
-            area += len(held) * (now - (now if clock is None else clock))
-            clock = now
+    for row, (ts, side, stream_time_us) in enumerate(
+        zip(case.ts.tolist(), case.side.tolist(), case.stream_time_us.tolist(), strict=True)
+    ):
+        if stream_time_us > NEVER:
+            area += len(held) * (stream_time_us - (stream_time_us if clock is None else clock))
+            clock = stream_time_us
         held = [(s, t) for s, t in [*held, (side, ts)] if t > horizons[s][row]]
     mean = area / (clock - case.start_us)
     nothing = np.zeros(len(case.early), bool)
-    assert join.measure(case, wanted, horizons, nothing, case.late, False).rows_all == pytest.approx(mean, rel=1e-9)
-    assert join.measure(case, wanted, horizons, nothing, case.late, True).rows_all >= mean
+    assert join.measure(case, parameters, horizons, nothing, case.late, False).rows_all == pytest.approx(mean, rel=1e-9)
+    assert join.measure(case, parameters, horizons, nothing, case.late, True).rows_all >= mean
 
 
 def test_the_clairvoyant_is_the_least_constant_that_meets_the_target():
     case = small_case(5, 3_000, 2, SECOND)
-    wanted = replace(join.settings_of("clairvoyant", 0.9, SECOND, quick=True), period_us=2 * SECOND)
-    best = join.clairvoyant(case, wanted)
+    parameters = replace(join.settings_of("clairvoyant", 0.9, SECOND, quick=True), period_us=2 * SECOND)
+    best = join.clairvoyant(case, parameters)
 
     def met(keep: int) -> join.Outcome:
-        horizon = np.where(case.now > NEVER, case.now - SECOND - keep, NEVER)
+        horizon = np.where(case.stream_time_us > NEVER, case.stream_time_us - SECOND - keep, NEVER)
         produced = join.symmetric(case, (horizon, horizon))
-        return join.measure(case, wanted, (horizon, horizon), produced, case.late, False)
+        return join.measure(case, parameters, (horizon, horizon), produced, case.late, False)
 
-    enough = [k for k in range(-SECOND, 8 * SECOND, wanted.granularity_us) if met(k).met >= 0.95]
+    enough = [k for k in range(-SECOND, 8 * SECOND, parameters.granularity_us) if met(k).met >= 0.95]
     assert best.met >= 0.95 and best.periods > 20
     assert best.rows == pytest.approx(met(enough[0]).rows)
-    assert -SECOND < enough[0] < 8 * SECOND - wanted.granularity_us
+    assert -SECOND < enough[0] < 8 * SECOND - parameters.granularity_us
 
 
 # -- the whole benchmark -----------------------------------------------------------------------------------------------
 
 
-def test_quick_benchmark_writes_its_figures_and_sums_them_up(tmp_path):
+def test_quick_benchmark_writes_its_figures_and_summary(tmp_path):
     lines: list[str] = []
-    found = bench.run("join", None, tmp_path / "figures", lines.append, quick=True)
+    summary = bench.run("join", None, tmp_path / "figures", lines.append, quick=True)
     names = [f"{name}_D1" for name in ("fig2_recall", "fig2_met", "fig3_latency", "fig4_rows")]
     names += ["fig2a_period", "fig2b_interval", "fig2c_basic_window", "fig2d_granularity"]
     for name in names:
         picture, numbers = (tmp_path / "figures" / f"join_{name}.{kind}" for kind in ("png", "csv"))
         assert picture.read_bytes()[:4] == b"\x89PNG"
         assert len(numbers.read_text().splitlines()) >= 3
-    assert set(found["D1"]) == set(join.METHODS)
+    assert set(summary["D1"]) == set(join.METHODS)
     for target in ("0.9", "0.95"):
-        at = {method: figures[target] for method, figures in found["D1"].items()}
+        at = {method: figures[target] for method, figures in summary["D1"].items()}
         assert at["exact"]["recall"] == 1.0 == at["exact"]["met"]
         assert at["clairvoyant"]["met"] >= 0.95
         assert at["clairvoyant"]["memory_over_clairvoyant"] == 1.0
@@ -322,18 +324,18 @@ def test_quick_benchmark_writes_its_figures_and_sums_them_up(tmp_path):
         varied = list(csv.DictReader(file))
     assert len(varied) == 2 * 2 * (3 * len(join.QJOIN) + 1)
     for letter, name, _, _, _ in join.FIGURE_2:
-        own = [row for row in varied if row["figure"] == f"2{letter}"]
-        assert {row["parameter"] for row in own} == {name} and len({row["value"] for row in own}) == 2
-        assert len({row["rows"] for row in own if (row["method"], row["target"]) == ("paper", "0.95")}) == 2
+        rows = [row for row in varied if row["figure"] == f"2{letter}"]
+        assert {row["parameter"] for row in rows} == {name} and len({row["value"] for row in rows}) == 2
+        assert len({row["rows"] for row in rows if (row["method"], row["target"]) == ("paper", "0.95")}) == 2
     with (tmp_path / "figures" / "join_against_mp_k_slack.csv").open() as file:
         claims = {(row["method"], row["target"]): row for row in csv.DictReader(file)}
     assert float(claims["calibrated", "0.9"]["latency change [%]"]) == -100.0
-    reduction = found["D1"]["calibrated"]["0.9"]["memory_reduction"]
+    reduction = summary["D1"]["calibrated"]["0.9"]["memory_reduction"]
     assert float(claims["calibrated", "0.9"]["rows held change [%]"]) == pytest.approx(-100 * reduction, abs=0.06)
     assert any("calibrated" in line for line in lines)
 
 
-def test_figures_hold_what_they_were_given(tmp_path):
+def test_figures_keep_their_series_in_the_csv(tmp_path):
     plots.line_figure(tmp_path, "a", "x", "y", [1, 2], {"one": [0.5, None], "two": [1.0, 2.0]}, log=True)
     assert (tmp_path / "a.csv").read_text() == "x,one,two\n1,0.5,1.0\n2,,2.0\n"
     plots.panel_figure(tmp_path, "p", "x", [1, 2], {"y": {"one": [0.5, 1.0]}, "z": {"one": [3, None]}}, log_x=True)

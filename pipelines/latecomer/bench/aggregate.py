@@ -1,4 +1,4 @@
-"""How long must a window wait until its sum is close enough, and how much longer is a wait for the slowest row?
+"""The benchmark of aggregates: how long must a window wait until its sum is close enough?
 
 Where the workload comes from: the football games of HPM's Table 1 (rows, late share, mean and largest delay as
 published; values are the speeds of sixteen sensors). The query is SUM over windows of 0.5 s every 0.1 s with
@@ -250,7 +250,7 @@ def _draw_game(out: Path, case: str, passes: dict[str, ClosedWindows]) -> None:
     slack = {name: (passes[name].slack_us[at] / 1e6).tolist() for name in PLOTTED}
     plots.line_figure(
         out, f"fig3_slack_{case}", "stream time, s", "slack, s", seconds, slack, title=f"Figure 3, {case}",
-        legend_beside=True,
+        legend_outside=True,
     )  # fmt: skip
     accuracy: dict[str, list[float | None]] = {}
     for name in PLOTTED:
@@ -264,7 +264,7 @@ def _draw_game(out: Path, case: str, passes: dict[str, ClosedWindows]) -> None:
     accuracy["hpm, repaired"] = (1 - error_after_repair).tolist()
     plots.line_figure(
         out, f"fig5_accuracy_{case}", "stream time, s", "cumulative accuracy", seconds, accuracy,
-        title=f"Figure 5, {case}", reference=[0.95] * len(seconds), legend_beside=True,
+        title=f"Figure 5, {case}", reference=[0.95] * len(seconds), legend_outside=True,
     )  # fmt: skip
 
 

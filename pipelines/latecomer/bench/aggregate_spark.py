@@ -1,4 +1,4 @@
-"""Is `run` of an aggregate on Spark faster with more cores, and do shards keep up with them?
+"""The benchmark of shards of an aggregate: is `run` on Spark faster with more cores, and with as many shards?
 
 Where the workload comes from: sixteen of HPM's Game 2 at once by our generator (16,000 tuples/s), SUM per sensor over
 windows of 0.5 s every 0.1 s, ``hpm`` with 1 and 2 shards (ranges of the sensors' hash, a controller each), in
@@ -119,11 +119,12 @@ def measure(
         shutil.rmtree(folder, ignore_errors=True)
     if numbers[-1] > 1:
         shards = min(numbers[-1], max(SHARDS))
-        many, one = (rates[name]["rows_per_second"] for name in (f"{numbers[-1]}.{shards}", "1.1"))
-        totals |= amdahl(many, one, numbers[-1])
+        rate = rates[f"{numbers[-1]}.{shards}"]["rows_per_second"]
+        totals |= amdahl(rate, rates["1.1"]["rows_per_second"], numbers[-1])
         progress(
             f"{numbers[-1]} cores: {totals['speedup']:.2f} times one, "
-            f"{totals['sequential']:.0%} of the work is sequential; as many copies, a core each: {totals['ceiling']:.2f} times one"
+            f"{totals['sequential']:.0%} of the work is sequential; "
+            f"as many copies, a core each: {totals['ceiling']:.2f} times one"
         )
     series = {
         f"local[{cores}]": [rates[f"{cores}.{shards}"]["rows_per_second"] for shards in SHARDS] for cores in numbers
@@ -134,19 +135,19 @@ def measure(
     return rates, totals
 
 
-def amdahl(many: float, one: float, cores: int) -> dict[str, float]:
+def amdahl(rate: float, single_rate: float, cores: int) -> dict[str, float]:
     """Return the ``speedup`` of several cores over one and the ``sequential`` share of the work, by Amdahl's law.
 
     Both are NaN where the speedup exceeds the number of cores by more than a tenth: the machine was busy elsewhere.
 
     Parameters
     ----------
-    many, one : float
+    rate, single_rate : float
         Rows per second on `cores` cores and on one.
     cores : int
         At least 2.
     """
-    speedup = many / one
+    speedup = rate / single_rate
     if speedup > 1.1 * cores:
         return {"speedup": math.nan, "sequential": math.nan}
     return {"speedup": speedup, "sequential": min(max((cores / speedup - 1) / (cores - 1), 0.0), 1.0)}

@@ -389,7 +389,7 @@ def _near_pairs(
     radius_2: float,
     out: Int64,
 ) -> int:
-    """Count the pairs near in time and space and write them to `out` until it is full; both sides are sorted by time."""
+    """Count the pairs near in time and space and write them to `out` until it is full; sides are sorted by time."""
     count, low = 0, 0
     for i in range(len(lt)):
         while low < len(rt) and rt[low] < lt[i] - window_us:

@@ -1,32 +1,40 @@
-"""Join: what do a recall target's retention, and each way to choose it, cost in rows held and in latency?
+"""The benchmark of joins: what do a recall target and each way to choose the retention cost in rows held and latency?
 
-Where the workload comes from: QJoin's section 2 (Guangxi Sciences 27(3), 2020): ball and players of a football game, all
-pairs within 2 s of event time and 5 m of distance, recall targets 0.85 to 0.99, P 60 s, L 1 s, g and b 10 ms. Its figures:
-2a to 2d, mean rows held against P, L, b and g at targets 0.90 and 0.95 on D1, one varied at a time (here with the recall each
-gave); 3, latency and 4, rows held, against MP-K-slack's. Ours: recall and share of periods met by target, every method and
-the clairvoyant. And real logs: dns with ssl of one host within 10 s.
-Where it departs: the football data are generated (``data``), several seeds, one tuple in 32 kept, so that all pairs fit
-in memory (pairs fall by 1,024, shares do not; rows held fall by 32, alike for every method); the models read results
-where the paper reads candidates, as this project's joins count them. Latency is stream time, from the arrival of a
-pair's later tuple to its output: QJoin's is 0 by construction, where the paper's also holds computing time.
+Where the workload comes from: section 2 of QJoin. Ball and players of a football game, all pairs within 2 s of event
+time and 5 m of distance, recall targets 0.85 to 0.99, period P 60 s, adaptation interval L 1 s, granularity g and
+basic window b 10 ms. Figures 2a to 2d: mean rows held by P, L, b and g at targets 0.90 and 0.95 on D1, one parameter
+varied at a time. Figures 3 and 4: latency and rows held over those of MP-K-slack. Added here: recall, the share of
+periods that meet the target, the *clairvoyant*, and real logs (dns with ssl of one host within 10 s).
 
-How it is measured: the data plane in memory. A pair's required retention is known without choosing one (section 6 of the
-algorithms), so statistics per adaptation interval are counted once, and each method is the control plane's pass over
-them, followed by the set formula. Rows held are exact: each row from its arrival to the arrival that drives it out,
-weighted by stream time; reorder buffer and windows together for the K-slack family; the deterministic sample
-of the estimators included. The first full P, in which every adaptive method keeps everything, is left out.
-The *clairvoyant* is the least constant retention, alike for both streams, that meets the target in >= 95% of periods.
+Where it departs from the paper:
+
+* The football data are generated (:mod:`latecomer.bench.data`), with several seeds. One tuple in 32 is kept, so that
+  all pairs fit into memory: pairs fall by 1,024 and their shares stay; rows held fall by 32 for every method.
+* The models count results where the paper counts candidates, as the joins of this project do.
+* Latency is stream time from the arrival of a pair's later tuple to its output, without computing time. QJoin's is 0
+  by construction.
+
+How it is measured: in memory. The retention that a pair requires is known without choosing one, so the statistics of
+every adaptation interval are counted once. Every method is one pass of the control plane over them and then the set
+formula. Rows held are exact: each row counts from its arrival to the arrival that drives it out, weighted by stream
+time. The K-slack family holds rows in its reorder buffer and in its windows; the estimators hold their sample. The
+first full P, in which every adaptive method keeps all rows, is left out. The *clairvoyant* is the least constant
+retention, the same for both streams, that meets the target in 95% of the periods.
 
 Cost: O(n log n + pairs log pairs) once, then O(pairs) per method and target.
+
+References
+----------
+QJoin: Guangxi Sciences 27(3), 2020.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +42,7 @@ from numpy.typing import NDArray
 
 from latecomer.bench import data as workloads
 from latecomer.bench import join_simulator, plots
-from latecomer.bench.goals import Goal, Goals
+from latecomer.bench.goals import Goal, Goals, Progress, Summary
 from latecomer.bench.join_simulator import band_pairs, waits
 from latecomer.core.arrays.composite_keys import pack_columns, unpack_columns
 from latecomer.core.arrays.sparse_counts import SparseCounts
@@ -47,6 +55,8 @@ from latecomer.strategies.join import retention_policy
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+Results: TypeAlias = dict[str, dict[str, dict[str, dict[str, float]]]]
+"""Figures by workload, method, target and name."""
 
 SECOND = 1_000_000
 TARGETS = (0.85, 0.90, 0.95, 0.99)
@@ -60,7 +70,7 @@ FIGURE_2 = (
     ("c", "basic_window_us", "basic window b [ms]", 1_000, (1.0, 10.0, 100.0, 1_000.0)),
     ("d", "granularity_us", "granularity g [ms]", 1_000, (2.0, 10.0, 50.0, 200.0)),
 )
-"""Letter, parameter, label, its unit in us, values: the paper varies these and does not print which values."""
+"""Letter, parameter, label, unit in us, values. The paper does not print the values of its figures; these are ours."""
 FIGURE_2_TARGETS = (0.90, 0.95)
 
 
@@ -70,13 +80,18 @@ class Case:
 
     Attributes
     ----------
-    ts, seq, now, delay
-        int64[n], per row in arrival order: event time, arrival number, stream time at arrival (``NEVER`` before it is
-        defined), delay on its own stream; us.
-    side
-        int8[n], 0 left, 1 right.
-    early, late
-        int64[m], row of the earlier and of the later arrival of each pair.
+    name : str
+        Name of the workload and its seed.
+    window_us : int
+        Largest difference of event times in a pair.
+    ts, seq : int64[n]
+        Event time (us) and arrival number of each row, in arrival order.
+    side : int8[n]
+        Stream of each row: 0 left, 1 right.
+    stream_time_us, delay : int64[n]
+        Stream time at the arrival (``NEVER`` until both streams have been seen), and delay on the row's own stream; us.
+    early, late : int64[m]
+        Row of the earlier and of the later arrival of each pair.
     """
 
     name: str
@@ -84,36 +99,38 @@ class Case:
     ts: Int64
     side: NDArray[np.int8]
     seq: Int64
-    now: Int64
+    stream_time_us: Int64
     delay: Int64
     early: Int64
     late: Int64
 
     @property
     def start_us(self) -> int:
-        """First defined stream time."""
-        return int(self.now[np.searchsorted(self.now, NEVER, side="right")])
+        """The first defined stream time."""
+        return int(self.stream_time_us[np.searchsorted(self.stream_time_us, NEVER, side="right")])
 
     @property
     def required(self) -> Int64:
-        """Required retention of each pair, us."""
-        return self.now[self.late] - self.window_us - self.ts[self.early]
+        """The retention that each pair requires, int64[m] us."""
+        return self.stream_time_us[self.late] - self.window_us - self.ts[self.early]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method came to. `met` and `rows` leave out periods up to the first full one.
+    """The quality and cost of a method. The periods that count begin after the first full period.
 
     Attributes
     ----------
-    recall, recall_all
-        Of the results in the periods that count, and of all.
-    met
-        Share of periods that reached the target.
-    rows, rows_all
-        Mean rows held over stream time: in the periods that count, and from the first defined stream time.
-    latency_us
-        Mean over results of the periods that count: stream time at output minus at the arrival of the later tuple.
+    recall, recall_all : float
+        Recall in the periods that count, and in all.
+    met : float
+        Share of the periods that count in which the recall reached the target.
+    periods : int
+        Periods that count.
+    rows, rows_all : float
+        Mean rows held over stream time, in the periods that count and in all.
+    latency_us : float
+        Mean latency of the results in the periods that count: stream time at output minus at the later arrival.
     """
 
     recall: float
@@ -125,8 +142,24 @@ class Outcome:
     latency_us: float
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """The outcome of one method at one target on one case of a workload."""
+
+    workload: str
+    case: str
+    method: str
+    target: float
+    outcome: Outcome
+
+    def to_row(self) -> dict[str, object]:
+        """Return the measurement as a row of a table."""
+        head = {"workload": self.workload, "case": self.case, "method": self.method, "target": self.target}
+        return {**head, **asdict(self.outcome)}
+
+
 def make_case(name: str, ts: Int64, side: NDArray[np.int8], seq: Int64, pairs: Int64, window_us: int) -> Case:
-    """A case from rows in arrival order and the rows of its pairs, int64[m, 2] in any order."""
+    """Build a case from rows in arrival order and its pairs of row numbers, int64[m, 2] in any order."""
     maxima = [running_max(np.where(side == s, ts, NEVER)) for s in (0, 1)]
     delay = np.where(side == 0, maxima[0], maxima[1]) - ts
     early, late = np.minimum(pairs[:, 0], pairs[:, 1]), np.maximum(pairs[:, 0], pairs[:, 1])
@@ -134,7 +167,7 @@ def make_case(name: str, ts: Int64, side: NDArray[np.int8], seq: Int64, pairs: I
 
 
 def football_case(which: str, seed: int, seconds: float | None, keep: float, window_us: int) -> Case:
-    """Ball with players within `window_us` and `RADIUS_M`."""
+    """Generate a football game: ball with players within `window_us` and `RADIUS_M`."""
     rows = workloads.football_join(seed, which, seconds, keep)
     ts, side = rows["event_time_us"].to_numpy(), rows["stream"].to_numpy()
     pairs = workloads.football_pairs(rows, window_us, RADIUS_M)
@@ -142,80 +175,92 @@ def football_case(which: str, seed: int, seconds: float | None, keep: float, win
 
 
 def keyed_case(name: str, rows: pa.Table, window_us: int) -> Case:
-    """Equal keys within `window_us`, from a table as ``data.zeek`` returns it."""
+    """Build a case of equal keys within `window_us` from a table of :func:`latecomer.bench.data.zeek`."""
     ts, side, seq, key = (rows[c].to_numpy() for c in ("event_time_us", "stream", "seq", "key"))
-    own = [np.flatnonzero(side == s) for s in (0, 1)]
-    pairs = band_pairs(ts[own[0]], ts[own[1]], window_us, key[own[0]], key[own[1]])
-    pairs = np.stack([own[0][pairs[:, 0]], own[1][pairs[:, 1]]], axis=1)
+    left, right = (np.flatnonzero(side == s) for s in (0, 1))
+    pairs = band_pairs(ts[left], ts[right], window_us, key[left], key[right])
+    pairs = np.stack([left[pairs[:, 0]], right[pairs[:, 1]]], axis=1)
     return make_case(name, ts, side, seq, pairs, window_us)
 
 
 def summarise(case: Case, interval_us: int, granularity_us: int, *, lateness: bool = False) -> list[IntervalSummary]:
-    """What the data plane counts, per adaptation interval: as ``join_pairs.summaries``, of all rows at once.
+    """Count the rows and pairs of a case per adaptation interval, as the data plane of the join does.
 
-    `lateness`: rows by their delay against stream time, pairs by none; as the calibrated estimator wants them.
+    Parameters
+    ----------
+    case : Case
+        Streams and pairs.
+    interval_us, granularity_us : int
+        Adaptation interval, and resolution of required retentions.
+    lateness : bool
+        Count rows by their delay against stream time and pairs by no delay, as the calibrated estimator expects.
     """
     bucket = held_bucket_us(interval_us, granularity_us)
-    alive = case.now > NEVER
-    number = case.now // interval_us
-    places = [np.flatnonzero(alive & (case.side == s)) for s in (0, 1)]
+    timed = case.stream_time_us > NEVER
+    number = case.stream_time_us // interval_us
+    places = [np.flatnonzero(timed & (case.side == s)) for s in (0, 1)]
     arrived = [_count(number[p], case.ts[p] // bucket) for p in places]
-    waited = delay_bucket(case.now - case.ts if lateness else case.delay, granularity_us)
-    delays = [_count(number[p], waited[p]) for p in places]
+    level = delay_bucket(case.stream_time_us - case.ts if lateness else case.delay, granularity_us)
+    delays = [_count(number[p], level[p]) for p in places]
     columns = (
         number[case.late],
         case.side[case.early].astype(np.int64),
         case.required // granularity_us,
-        np.full(len(case.late), -1) if lateness else waited[case.late],
+        np.full(len(case.late), -1) if lateness else level[case.late],
     )
     code, least, widths = _code(columns)
     code, place, counts = np.unique(code, return_inverse=True, return_counts=True)
     drawn = np.bincount(place, in_sample(case.seq[case.early], SAMPLE_FRACTION), len(code)).astype(np.int64)
     cells = np.stack([*unpack_columns(code, least, widths), counts, counts, drawn], axis=1)
-    found, last = [], np.flatnonzero(alive & (number != np.append(number[1:], number[-1] + 1)))
+    summaries, last = [], np.flatnonzero(timed & (number != np.append(number[1:], number[-1] + 1)))
     for row in last:
-        here = int(number[row])
-        inside = slice(*np.searchsorted(cells[:, 0], [here, here + 1]))
-        at = [_part(each, here) for each in (*arrived, *delays)]
-        found.append(IntervalSummary(here, int(case.now[row]), (at[0], at[1]), (at[2], at[3]), cells[inside, 1:]))
-    return found
+        interval = int(number[row])
+        inside = slice(*np.searchsorted(cells[:, 0], [interval, interval + 1]))
+        left, right, left_delays, right_delays = (_part(counted, interval) for counted in (*arrived, *delays))
+        summaries.append(
+            IntervalSummary(
+                interval, int(case.stream_time_us[row]), (left, right), (left_delays, right_delays), cells[inside, 1:]
+            )
+        )
+    return summaries
 
 
 def counts(
     case: Case, settings: RetentionParameters, methods: Sequence[str] = METHODS
 ) -> dict[str, list[IntervalSummary]]:
-    """By method, what the data plane counts for it."""
-    wants = {
+    """Return, by method, the interval summaries that its control plane reads."""
+    by_lateness = {
         method: retention_policy(settings_of(method, settings.target, case.window_us), None, None).needs_lateness
         for method in methods
     }
-    found = {
-        late: summarise(case, settings.interval_us, settings.granularity_us, lateness=late)
-        for late in set(wants.values())
+    summaries = {
+        lateness: summarise(case, settings.interval_us, settings.granularity_us, lateness=lateness)
+        for lateness in set(by_lateness.values())
     }
-    return {method: found[late] for method, late in wants.items()}
+    return {method: summaries[lateness] for method, lateness in by_lateness.items()}
 
 
 def _code(columns: Sequence[Int64]) -> tuple[Int64, list[int], list[int]]:
-    found = pack_columns(columns)
-    assert found is not None, "intervals, sides and buckets of a benchmark fit into 63 bits"
-    return found
+    packed = pack_columns(columns)
+    assert packed is not None, "intervals, sides and buckets of a benchmark fit into 63 bits"
+    return packed
 
 
 def _count(number: Int64, bucket: Int64) -> Int64:
-    """int64[k, 3]: interval, bucket, rows."""
+    """Count rows by interval and bucket: int64[k, 3] of interval, bucket, rows."""
     code, least, widths = _code((number, bucket))
     code, counts = np.unique(code, return_counts=True)
     return np.stack([*unpack_columns(code, least, widths), counts], axis=1)
 
 
 def _part(counted: Int64, number: int) -> SparseCounts:
+    """Return the buckets and counts of one interval."""
     low, high = np.searchsorted(counted[:, 0], [number, number + 1])
     return counted[low:high, 1], counted[low:high, 2]
 
 
 def settings_of(method: str, target: float, window_us: int, quick: bool = False) -> RetentionParameters:
-    """The paper's defaults: P 60 s, L 1 s, g and b 10 ms; fixed slack: one window. `quick`: P 4 s."""
+    """Return the paper's defaults: P 60 s (`quick`: 4 s), L 1 s, g and b 10 ms, and a fixed slack of one window."""
     strategy, estimator = ("qjoin", method) if method in QJOIN else (method, "paper")
     period_us = (4 if quick else 60) * SECOND
     return RetentionParameters(
@@ -224,7 +269,7 @@ def settings_of(method: str, target: float, window_us: int, quick: bool = False)
 
 
 def decide(settings: RetentionParameters, summaries: list[IntervalSummary]) -> tuple[Horizons, bool]:
-    """The control plane's pass over a whole input; and does the method hold the sample?"""
+    """Run the control plane over a whole input; return its horizons and whether the method holds a sample of rows."""
     policy = retention_policy(settings, None, None)
     control = JoinControl(
         policy,
@@ -237,34 +282,34 @@ def decide(settings: RetentionParameters, summaries: list[IntervalSummary]) -> t
 
 
 def symmetric(case: Case, horizons: tuple[Int64, Int64]) -> Bool:
-    """QJoin's set formula: which pairs are produced, bool[m], under the horizon of either stream at each row."""
+    """Apply QJoin's set formula: whether each pair is produced under the horizons of both streams, bool[m]."""
     at_late = np.where(case.side[case.early] == 0, horizons[0][case.late], horizons[1][case.late])
     return case.ts[case.early] > at_late
 
 
 def reordered(case: Case, watermark_us: Int64) -> tuple[Bool, Int64]:
-    """Which pairs a reorder buffer produces, and the row at whose arrival each comes out; see `join_simulator.reordered`."""
+    """Return which pairs a reorder buffer produces, and when; see :func:`latecomer.bench.join_simulator.reordered`."""
     return join_simulator.reordered(case.ts, watermark_us, case.early, case.late)
 
 
 def watermarks(case: Case, settings: RetentionParameters, horizons: Horizons) -> Int64:
-    """Watermark of a K-slack method after each arrival, int64[n] us."""
+    """Return the watermark of a K-slack method after each arrival, int64[n] us."""
     if settings.strategy == "aq_k_slack":
-        mark = horizons.at(0, case.now, settings.interval_us, case.window_us) + case.window_us
-        return running_max(np.where(mark > NEVER // 2, mark, NEVER))
+        watermark = horizons.at(0, case.stream_time_us, settings.interval_us, case.window_us) + case.window_us
+        return running_max(np.where(watermark > NEVER // 2, watermark, NEVER))
     slack_us = None if settings.strategy == "mp_k_slack" else settings.slack_us or 0
-    return k_slack.slack_watermark(case.now, case.delay, slack_us)[0]
+    return k_slack.slack_watermark(case.stream_time_us, case.delay, slack_us)[0]
 
 
 def run_method(case: Case, settings: RetentionParameters, summaries: list[IntervalSummary]) -> Outcome:
-    """One method at one target over one case."""
+    """Run one method at one target over one case."""
     decided, sample = decide(settings, summaries)
     if settings.strategy in SLACK:
-        mark = watermarks(case, settings, decided)
-        produced, output = reordered(case, mark)
-        horizon = np.where(mark > NEVER, mark - case.window_us, NEVER)
+        watermark = watermarks(case, settings, decided)
+        produced, output = reordered(case, watermark)
+        horizon = np.where(watermark > NEVER, watermark - case.window_us, NEVER)
         return measure(case, settings, (horizon, horizon), produced, output, sample)
-    left, right = (decided.at(s, case.now, settings.interval_us, case.window_us) for s in (0, 1))
+    left, right = (decided.at(s, case.stream_time_us, settings.interval_us, case.window_us) for s in (0, 1))
     return measure(case, settings, (left, right), symmetric(case, (left, right)), case.late, sample)
 
 
@@ -276,19 +321,33 @@ def measure(
     output: Int64,
     sample: bool,
 ) -> Outcome:
-    """Count: `horizons` drive rows out, `produced` and `output` (rows) say which pairs came out and when."""
-    clock = np.append(np.maximum(case.now, case.start_us), case.now[-1])
+    """Count recall, rows held and latency.
+
+    Parameters
+    ----------
+    case, settings
+        Streams with their pairs; the target and the lengths of period and adaptation interval.
+    horizons : pair of int64[n]
+        Horizon of each stream at each row, us; a row is driven out when its stream's horizon reaches its event time.
+    produced : bool[m]
+        Whether each pair is a result.
+    output : int64[m]
+        Row at whose arrival each pair is output; `n` is the flush.
+    sample : bool
+        Whether the method also holds the sample of its estimator.
+    """
+    clock = np.append(np.maximum(case.stream_time_us, case.start_us), case.stream_time_us[-1])
     first = _first_period(case, settings)
-    period = case.now[case.late] // settings.period_us
+    period = case.stream_time_us[case.late] // settings.period_us
     number, place = np.unique(period, return_inverse=True)
     total = np.bincount(place, minlength=len(number))
     share = np.bincount(place, produced, len(number)) / total
     counted = number >= first
-    gone = np.empty(len(case.ts), np.int64)
+    driven_out = np.empty(len(case.ts), np.int64)
     for s in (0, 1):
         rows = np.flatnonzero(case.side == s)
-        gone[rows] = np.maximum(np.searchsorted(horizons[s], case.ts[rows], side="left"), rows)
-    until = clock[gone]
+        driven_out[rows] = np.maximum(np.searchsorted(horizons[s], case.ts[rows], side="left"), rows)
+    until = clock[driven_out]
     if sample:
         reach = np.stack([running_max(np.where(case.side == s, case.delay, 0)) for s in (1, 0)])
         reach = reach[case.side, np.arange(len(case.ts))]
@@ -297,7 +356,7 @@ def measure(
         until = np.where(drawn, np.maximum(until, needed), until)
     after = min(first * settings.period_us, int(clock[-1]) - 1)
     taken = produced & (period >= first)
-    waited = waits(case.now, output[taken], case.late[taken])
+    latency = waits(case.stream_time_us, output[taken], case.late[taken])
     return Outcome(
         recall=float((share * total)[counted].sum() / max(total[counted].sum(), 1)),
         recall_all=float(produced.mean()) if len(produced) else 1.0,
@@ -305,24 +364,25 @@ def measure(
         periods=int(counted.sum()),
         rows=_mean_rows(clock, until, after),
         rows_all=_mean_rows(clock, until, case.start_us),
-        latency_us=float(waited.mean()) if len(waited) else 0.0,
+        latency_us=float(latency.mean()) if len(latency) else 0.0,
     )
 
 
 def _mean_rows(clock: Int64, until: Int64, after_us: int) -> float:
+    """Return the rows held, averaged over the stream time after `after_us`; each is held until the given time."""
     held = np.maximum(until - np.maximum(clock[:-1], after_us), 0)
     return float(held.sum() / max(int(clock[-1]) - after_us, 1))
 
 
 def _first_period(case: Case, settings: RetentionParameters) -> int:
-    """Number of the first period that begins after adaptive methods have begun to act."""
-    acting = case.start_us // settings.interval_us * settings.interval_us + settings.period_us
-    return -(-acting // settings.period_us)
+    """Return the number of the first period that begins after the adaptive methods have begun to adapt."""
+    adapts_at_us = case.start_us // settings.interval_us * settings.interval_us + settings.period_us
+    return -(-adapts_at_us // settings.period_us)
 
 
 def clairvoyant(case: Case, settings: RetentionParameters, share: float = 0.95) -> Outcome:
-    """The least constant retention that meets the target in `share` of the periods that count."""
-    period, required = case.now[case.late] // settings.period_us, case.required
+    """Return the outcome of the least constant retention that meets the target in `share` of the periods that count."""
+    period, required = case.stream_time_us[case.late] // settings.period_us, case.required
     order = np.lexsort((required, period))
     number, begin, count = np.unique(period[order], return_index=True, return_counts=True)
     rank = np.maximum(np.ceil(settings.target * count - 1e-9).astype(np.int64), 1) - 1
@@ -330,28 +390,28 @@ def clairvoyant(case: Case, settings: RetentionParameters, share: float = 0.95) 
     g = settings.granularity_us
     need = np.sort((least // g + 1) * g)
     keep = int(need[max(int(np.ceil(share * len(need) - 1e-9)), 1) - 1]) if len(need) else 0
-    horizon = np.where(case.now > NEVER, case.now - case.window_us - keep, NEVER)
+    horizon = np.where(case.stream_time_us > NEVER, case.stream_time_us - case.window_us - keep, NEVER)
     return measure(case, settings, (horizon, horizon), symmetric(case, (horizon, horizon)), case.late, False)
 
 
 def cases(data: Path | None, quick: bool) -> list[tuple[str, Callable[[], Case]]]:
-    """Workloads as (group, how to make it); a group's seeds are averaged."""
-    made: list[tuple[str, Callable[[], Case]]] = []
+    """Return, per case, its workload and a function that makes it; the seeds of a workload are averaged."""
+    makers: list[tuple[str, Callable[[], Case]]] = []
     for which in ("D1",) if quick else ("D1", "D2"):
         for seed in (1,) if quick else (1, 2, 3):
             seconds, keep, window = (24.0, 1 / 64, SECOND) if quick else (None, 1 / 32, 2 * SECOND)
-            made.append((which, partial(football_case, which, seed, seconds, keep, window)))
+            makers.append((which, partial(football_case, which, seed, seconds, keep, window)))
     if data is not None and (data / "zeek_events.parquet").exists() and not quick:
         rows = workloads.zeek(data, "dns", "ssl", "orig_h")
-        made.append(("zeek", partial(keyed_case, "dns-ssl", rows, 10 * SECOND)))
-    return made
+        makers.append(("zeek", partial(keyed_case, "dns-ssl", rows, 10 * SECOND)))
+    return makers
 
 
-def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick: bool = False) -> dict[str, Any]:
-    """Measure every method on every workload; figures 2, 3 and 4. See the package for the parameters."""
+def run(data: Path | None, out: Path, progress: Progress, *, quick: bool = False) -> Summary:
+    """Measure every method on every workload and draw figures 2 to 4; as :func:`latecomer.bench.run`."""
     targets = TARGETS[1:3] if quick else TARGETS
-    rows: list[dict[str, Any]] = []
-    for number, (group, make) in enumerate(cases(data, quick)):
+    measurements: list[Measurement] = []
+    for number, (workload, make) in enumerate(cases(data, quick)):
         case = make()
         base = settings_of("paper", 0.9, case.window_us, quick)
         progress(f"{case.name}: {len(case.ts):,} rows, {len(case.early):,} pairs")
@@ -362,42 +422,39 @@ def run(data: Path | None, out: Path, progress: Callable[[str], None], *, quick:
             progress(f"{case.name}: {method}")
             for target in targets:
                 settings = settings_of(method, target, case.window_us, quick)
-                found = (
+                outcome = (
                     clairvoyant(case, settings)
                     if method == "clairvoyant"
                     else run_method(case, settings, counted[method])
                 )
-                head = {"workload": group, "case": case.name, "method": method, "target": target}
-                rows.append(head | asdict(found))
-    plots.table(out, "join_measured", list(rows[0]), [list(row.values()) for row in rows])
-    draw(out, rows, targets)
-    found_all = summary(rows, targets)
-    against_slack(out, found_all, targets)
-    return found_all | {"goals": goals(found_all, targets, progress)}
+                measurements.append(Measurement(workload, case.name, method, target, outcome))
+    _write_table(out, "join_measured", [measurement.to_row() for measurement in measurements])
+    draw(out, measurements, targets)
+    results = summarise_methods(measurements, targets)
+    compare_with_slack(out, results, targets)
+    return {**results, "goals": goals(results, targets, progress)}
 
 
-def goals(found: dict[str, Any], targets: Sequence[float], progress: Callable[[str], None]) -> list[Goal]:
-    """What the default strategy was to reach, and whether it did; speed is judged elsewhere."""
-    lines = Goals(progress)
-    for group, methods in found.items():
+def goals(results: Results, targets: Sequence[float], progress: Progress) -> list[Goal]:
+    """Judge the default strategy by its goals, but for the speed, which :mod:`latecomer.bench.spark_speed` judges."""
+    judged = Goals(progress)
+    for workload, methods in results.items():
         for target in targets:
-            own, label = methods["calibrated"][str(target)], f"{group}, recall {target:g}"
-            lines.add(f"{label}: share of periods that met it", 0.95, own["met"], "at least")
-            lines.add(f"{label}: latency saved against MP-K-slack", 0.8, own["latency_reduction"], "at least")
-            lines.add(f"{label}: rows held saved against MP-K-slack", 0.5, own["memory_reduction"], "at least")
-            lines.add(f"{label}: rows held over the clairvoyant's", 1.3, own["memory_over_clairvoyant"], "at most")
-    return lines.lines
+            figures, label = methods["calibrated"][str(target)], f"{workload}, recall {target:g}"
+            judged.add(f"{label}: share of periods that met it", 0.95, figures["met"], "at least")
+            judged.add(f"{label}: latency saved against MP-K-slack", 0.8, figures["latency_reduction"], "at least")
+            judged.add(f"{label}: rows held saved against MP-K-slack", 0.5, figures["memory_reduction"], "at least")
+            judged.add(f"{label}: rows held over the clairvoyant's", 1.3, figures["memory_over_clairvoyant"], "at most")
+    return judged.lines
 
 
-def vary(
-    case: Case, base: RetentionParameters, out: Path, progress: Callable[[str], None], quick: bool
-) -> list[dict[str, Any]]:
-    """Figures 2a to 2d: one parameter at a time, the others at their defaults, targets 0.90 and 0.95.
+def vary(case: Case, base: RetentionParameters, out: Path, progress: Progress, quick: bool) -> None:
+    """Draw figures 2a to 2d: one parameter varied at a time, the others at their defaults, targets 0.90 and 0.95.
 
-    Only the paper's estimator knows basic windows, so only it is drawn against `b`. Each run leaves its own first P out. Where
-    the model asks for the largest delay seen, whatever the target (these data), `b` makes no difference, and `g` nearly none.
+    Only the paper's estimator has basic windows, so only it is drawn by `b`. On these data `b` makes no difference
+    (``docs/experiments/join-benchmark.md``). Every run leaves out its own first period.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for letter, name, label, unit_us, all_values in FIGURE_2:
         values = all_values[1:3] if quick else all_values
         methods = ("paper",) if letter == "c" else QJOIN
@@ -405,37 +462,49 @@ def vary(
         reached: dict[str, list[float]] = {}
         for value in values:
             progress(f"{case.name}: {label} {value:g}")
-            varied: dict[str, Any] = {name: round(value * unit_us * (0.2 if quick and letter == "a" else 1))}
-            own = replace(base, **varied)
-            counted = counts(case, own, methods)
+            settings = _with_value(base, name, round(value * unit_us * (0.2 if quick and letter == "a" else 1)))
+            counted = counts(case, settings, methods)
             for method in methods:
                 for target in FIGURE_2_TARGETS:
-                    found = run_method(case, replace(own, estimator=method, target=target), counted[method])
-                    rows.append({"figure": f"2{letter}", "parameter": name, "value": value} | asdict(found))
-                    rows[-1] |= {"method": method, "target": target}
-                    held.setdefault(f"{method}, {target:g}", []).append(found.rows)
-                    reached.setdefault(f"{method}, {target:g}", []).append(found.recall)
+                    outcome = run_method(case, replace(settings, estimator=method, target=target), counted[method])
+                    head = {"figure": f"2{letter}", "parameter": name, "value": value}
+                    rows.append({**head, **asdict(outcome), "method": method, "target": target})
+                    held.setdefault(f"{method}, {target:g}", []).append(outcome.rows)
+                    reached.setdefault(f"{method}, {target:g}", []).append(outcome.recall)
         panels = {"mean rows held": held, "recall": reached}
         title = f"Figure 2{letter}: {case.name}; default {getattr(base, name) / unit_us:g} {label[-3:-1].strip('[')}"
         plots.panel_figure(
             out, f"join_fig2{letter}_{name.removesuffix('_us')}", label, values, panels, title=title, log_x=True
         )
-    plots.table(out, "join_fig2_measured", list(rows[0]), [list(row.values()) for row in rows])
-    return rows
+    _write_table(out, "join_fig2_measured", rows)
 
 
-def mean_of(rows: list[dict[str, Any]], group: str, method: str, target: float, what: str) -> float:
-    """Mean of a figure over a workload's seeds; the share of periods met is weighted by their number."""
-    mine = [r for r in rows if (r["workload"], r["method"], r["target"]) == (group, method, target)]
-    weights = [r["periods"] if what == "met" else 1 for r in mine]
-    return float(np.average([r[what] for r in mine], weights=weights))
+def _with_value(settings: RetentionParameters, name: str, value_us: int) -> RetentionParameters:
+    """Return the settings with one of their lengths changed."""
+    changes = {name: value_us}
+    return replace(settings, **changes)  # type: ignore[arg-type]  # the key may be any field
 
 
-def draw(out: Path, rows: list[dict[str, Any]], targets: Sequence[float]) -> None:
-    """Per workload: recall and periods met by target, figure 3 (latency) and figure 4 (rows held), as in the paper.
+def _write_table(out: Path, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    plots.table(out, name, list(rows[0]), [list(row.values()) for row in rows])
 
-    Figures 3 and 4 are shares of what MP-K-slack needs at the same target. Methods that lie on one line share its label:
-    those that answer on arrival all wait 0.
+
+def mean_of(measurements: Sequence[Measurement], workload: str, method: str, target: float, figure: str) -> float:
+    """Average a figure of :class:`Outcome` over a workload's seeds; `met` is weighted by the number of periods."""
+    outcomes = [
+        measurement.outcome
+        for measurement in measurements
+        if (measurement.workload, measurement.method, measurement.target) == (workload, method, target)
+    ]
+    weights = [outcome.periods if figure == "met" else 1 for outcome in outcomes]
+    return float(np.average([getattr(outcome, figure) for outcome in outcomes], weights=weights))
+
+
+def draw(out: Path, measurements: Sequence[Measurement], targets: Sequence[float]) -> None:
+    """Draw, per workload, recall and periods met by target, figure 3 (latency) and figure 4 (rows held).
+
+    Figures 3 and 4 are shares of the latency and rows of MP-K-slack at the same target. Methods whose lines coincide
+    share a label: all that answer on arrival have latency 0.
     """
     figures = (
         ("fig2_recall", "recall", "recall reached", False),
@@ -443,76 +512,62 @@ def draw(out: Path, rows: list[dict[str, Any]], targets: Sequence[float]) -> Non
         ("fig3_latency", "latency_us", "mean latency, share of MP-K-slack's", False),
         ("fig4_rows", "rows", "mean rows held, share of MP-K-slack's", True),
     )
-    for group in dict.fromkeys(r["workload"] for r in rows):
-        cases = ", ".join(dict.fromkeys(r["case"] for r in rows if r["workload"] == group))
-        for name, what, label, log in figures:
-            lines = {m: [mean_of(rows, group, m, t, what) for t in targets] for m in METHODS}
+    for workload in dict.fromkeys(measurement.workload for measurement in measurements):
+        title = ", ".join(dict.fromkeys(m.case for m in measurements if m.workload == workload))
+        for name, figure, label, log in figures:
+            lines = {m: [mean_of(measurements, workload, m, t, figure) for t in targets] for m in METHODS}
             if name.startswith(("fig3", "fig4")):
                 base = [value or 1.0 for value in lines["mp_k_slack"]]
                 lines = {m: [v / b for v, b in zip(values, base, strict=True)] for m, values in lines.items()}
+            reference = {"recall": targets, "met": [0.95] * len(targets)}.get(figure)
             plots.line_figure(
-                out,
-                f"join_{name}_{group}",
-                "recall target",
-                label,
-                targets,
-                lines,
-                title=cases,
-                log=log,
-                reference=targets if what == "recall" else [0.95] * len(targets) if what == "met" else None,
-                legend_beside=True,
-            )
+                out, f"join_{name}_{workload}", "recall target", label, targets, lines, title=title, log=log,
+                reference=reference, legend_outside=True,
+            )  # fmt: skip
 
 
-def against_slack(out: Path, found: dict[str, Any], targets: Sequence[float]) -> None:
-    """What the paper claims, in a table: latency and rows held against MP-K-slack (-80 to -95%, -50 to -80% asked)."""
+def compare_with_slack(out: Path, results: Results, targets: Sequence[float]) -> None:
+    """Write the table of the paper's claims: latency (-80 to -95%) and rows held (-50 to -80%) against MP-K-slack."""
     columns = (
-        "workload",
-        "method",
-        "target",
-        "periods met",
-        "latency change [%]",
-        "rows held change [%]",
+        "workload", "method", "target", "periods met", "latency change [%]", "rows held change [%]",
         "rows / clairvoyant's",
-    )
-    plots.table(
-        out,
-        "join_against_mp_k_slack",
-        columns,
-        [
-            (
-                group,
-                method,
-                target,
-                round(own["met"], 3),
-                round(-100 * own["latency_reduction"], 1),
-                round(-100 * own["memory_reduction"], 1),
-                round(own["memory_over_clairvoyant"], 2),
-            )
-            for group, methods in found.items()
-            for method, by_target in methods.items()
-            for target in targets
-            for own in [by_target[f"{target:g}"]]
-        ],
-    )
+    )  # fmt: skip
+    rows = []
+    for workload, methods in results.items():
+        for method, by_target in methods.items():
+            for target in targets:
+                figures = by_target[f"{target:g}"]
+                changes = (-100 * figures["latency_reduction"], -100 * figures["memory_reduction"])
+                over_clairvoyant = round(figures["memory_over_clairvoyant"], 2)
+                rows.append(
+                    (
+                        workload,
+                        method,
+                        target,
+                        round(figures["met"], 3),
+                        *(round(c, 1) for c in changes),
+                        over_clairvoyant,
+                    )
+                )
+    plots.table(out, "join_against_mp_k_slack", columns, rows)
 
 
-def summary(rows: list[dict[str, Any]], targets: Sequence[float]) -> dict[str, Any]:
-    """Per workload, method and target: target met, recall, rows over the clairvoyant's, reductions against MP-K-slack."""
-    found: dict[str, Any] = {}
-    for group in dict.fromkeys(r["workload"] for r in rows):
-        table = found.setdefault(group, {})
+def summarise_methods(measurements: Sequence[Measurement], targets: Sequence[float]) -> Results:
+    """Average the figures of every method, with its rows over the clairvoyant's and its savings against MP-K-slack."""
+    results: Results = {}
+    for workload in dict.fromkeys(measurement.workload for measurement in measurements):
         for method in METHODS:
             for target in targets:
-                mine = {
-                    k: mean_of(rows, group, method, target, k)
-                    for k in ("recall", "met", "rows", "rows_all", "latency_us")
+                figures = {
+                    figure: mean_of(measurements, workload, method, target, figure)
+                    for figure in ("recall", "met", "rows", "rows_all", "latency_us")
                 }
-                slack = {k: mean_of(rows, group, "mp_k_slack", target, k) for k in ("rows", "latency_us")}
-                best = mean_of(rows, group, "clairvoyant", target, "rows")
-                table.setdefault(method, {})[f"{target:g}"] = mine | {
-                    "memory_reduction": 1 - mine["rows"] / slack["rows"],
-                    "latency_reduction": 1 - mine["latency_us"] / slack["latency_us"] if slack["latency_us"] else 0.0,
-                    "memory_over_clairvoyant": mine["rows"] / best,
+                slack_rows = mean_of(measurements, workload, "mp_k_slack", target, "rows")
+                slack_latency = mean_of(measurements, workload, "mp_k_slack", target, "latency_us")
+                best = mean_of(measurements, workload, "clairvoyant", target, "rows")
+                results.setdefault(workload, {}).setdefault(method, {})[f"{target:g}"] = figures | {
+                    "memory_reduction": 1 - figures["rows"] / slack_rows,
+                    "latency_reduction": 1 - figures["latency_us"] / slack_latency if slack_latency else 0.0,
+                    "memory_over_clairvoyant": figures["rows"] / best,
                 }
-    return found
+    return results

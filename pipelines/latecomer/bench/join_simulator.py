@@ -1,7 +1,7 @@
 """Simulate the join strategies on arrays in memory, for benchmarks and tests.
 
 `qjoin` runs QJoin's set formula under the control plane of `run`. `reordered` computes which pairs the K-slack family
-produces, and `waits` how long each pair waited. Both start from the pairs of the exact join, as `band_pairs` finds them.
+produces, and `waits` how long each pair waited. Both start from the pairs of the exact join, which `band_pairs` finds.
 
 Ordering: arrival order. Cost: O(n log n + pairs).
 
@@ -130,10 +130,10 @@ def stream_times(data: Input) -> tuple[tuple[Int64Array, Int64Array], tuple[Int6
         raised = np.full(len(arrivals), NEVER, np.int64)
         raised[np.searchsorted(arrivals, data.seq[side])] = data.ts[side]
         maxima.append(running_max(raised))
-    now = stream_time(maxima)
+    combined = stream_time(maxima)
     places = [np.searchsorted(arrivals, data.seq[side]) for side in (0, 1)]
     delays = [maxima[side][places[side]] - data.ts[side] for side in (0, 1)]
-    return (now[places[0]], now[places[1]]), (delays[0], delays[1])
+    return (combined[places[0]], combined[places[1]]), (delays[0], delays[1])
 
 
 def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> Output:
@@ -153,10 +153,10 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
     Output
         It does not depend on `cuts`.
     """
-    now, delay = stream_times(data)
+    stream_time_us, delay = stream_times(data)
     left, right = data.pairs[:, 0], data.pairs[:, 1]
     left_later = data.seq[0][left] > data.seq[1][right]
-    later_t = np.where(left_later, now[0][left], now[1][right])
+    later_t = np.where(left_later, stream_time_us[0][left], stream_time_us[1][right])
     earlier_ts = np.where(left_later, data.ts[1][right], data.ts[0][left])
     side = left_later.astype(np.int8)
     required = later_t - control.window_us - earlier_ts
@@ -167,12 +167,14 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
         rows = [(data.seq[s] >= start) & (data.seq[s] < end) for s in (0, 1)]
         pairs = (later_seq >= start) & (later_seq < end)
         for s in (0, 1):
-            early = rows[s] & (now[s] <= NEVER)
+            early = rows[s] & (stream_time_us[s] <= NEVER)
             if early.any():
                 empty = (np.empty(0, np.int64), np.empty(0, np.int64))
                 held = _count(data.ts[s][early] // control.held[s].bucket_us)
                 control.hold_until_all_streams_seen((held, empty) if s == 0 else (empty, held))
-        parts.append(control.step(summaries(data, control, now, delay, rows, pairs, later_t, side, required)))
+        parts.append(
+            control.step(summaries(data, control, stream_time_us, delay, rows, pairs, later_t, side, required))
+        )
         start = end
     horizons = _concatenate(parts)
     at_later = np.where(
@@ -181,7 +183,7 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
         horizons.at(1, later_t, control.interval_us, control.window_us),
     )
     late = tuple(
-        horizons.at(1 - s, now[s], control.interval_us, control.window_us) >= data.ts[s] - control.window_us
+        horizons.at(1 - s, stream_time_us[s], control.interval_us, control.window_us) >= data.ts[s] - control.window_us
         for s in (0, 1)
     )
     return Output(earlier_ts > at_later, later_t, required, side, (late[0], late[1]), horizons)
@@ -190,7 +192,7 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
 def summaries(
     data: Input,
     control: JoinControl,
-    now: tuple[Int64Array, Int64Array],
+    stream_time_us: tuple[Int64Array, Int64Array],
     delay: tuple[Int64Array, Int64Array],
     rows: list[NDArray[np.bool_]],
     pairs: NDArray[np.bool_],
@@ -204,7 +206,7 @@ def summaries(
     ----------
     data, control
         As for `qjoin`.
-    now, delay : pair of int64[n]
+    stream_time_us, delay : pair of int64[n]
         As `stream_times` returns them.
     rows : pair of bool[n]
         Rows of the micro-batch, per side.
@@ -215,8 +217,8 @@ def summaries(
     """
     length, g = control.interval_us, control.granularity_us
     bucket = held_bucket_us(length, g)
-    timed = [np.flatnonzero(rows[s] & (now[s] > NEVER)) for s in (0, 1)]
-    numbers = [now[s][timed[s]] // length for s in (0, 1)]
+    timed = [np.flatnonzero(rows[s] & (stream_time_us[s] > NEVER)) for s in (0, 1)]
+    numbers = [stream_time_us[s][timed[s]] // length for s in (0, 1)]
     chosen = np.flatnonzero(pairs)
     earlier = np.where(side == 0, data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]])[chosen]
     later_delay = np.where(side == 0, delay[1][data.pairs[:, 1]], delay[0][data.pairs[:, 0]])[chosen]
@@ -224,7 +226,7 @@ def summaries(
     cells = np.stack([later_t[chosen] // length, side[chosen].astype(np.int64), required[chosen] // g, level], axis=1)
     cells, place, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     sampled = np.bincount(place.ravel(), in_sample(earlier, SAMPLE_FRACTION), len(counts)).astype(np.int64)
-    lateness = [now[s] - data.ts[s] if control.policy.needs_lateness else delay[s] for s in (0, 1)]
+    lateness = [stream_time_us[s] - data.ts[s] if control.policy.needs_lateness else delay[s] for s in (0, 1)]
     intervals = []
     for number in np.union1d(numbers[0], numbers[1]).tolist():
         inside = [timed[s][numbers[s] == number] for s in (0, 1)]
@@ -235,7 +237,7 @@ def summaries(
         table[:, : DELAY + 1] = cells[part, 1:]
         table[:, CANDIDATES] = table[:, RESULTS] = counts[part]
         table[:, SAMPLED] = sampled[part]
-        last = max(int(now[s][inside[s]].max()) for s in (0, 1) if len(inside[s]))
+        last = max(int(stream_time_us[s][inside[s]].max()) for s in (0, 1) if len(inside[s]))
         intervals.append(IntervalSummary(number, last, (arrived[0], arrived[1]), (delays[0], delays[1]), table))
     return intervals
 
@@ -272,12 +274,12 @@ def reordered(
     return np.where(one_behind, seen, ~behind[early]), output
 
 
-def waits(now: Int64Array, output: Int64Array, late: Int64Array) -> Int64Array:
+def waits(stream_time_us: Int64Array, output: Int64Array, late: Int64Array) -> Int64Array:
     """Return the latency of each pair: stream time at its output minus at the arrival of its later tuple.
 
     Parameters
     ----------
-    now : int64[n]
+    stream_time_us : int64[n]
         Stream time after each arrival, us. Until every stream has been seen, the first defined stream time counts.
     output, late : int64[m]
         Rows, as `reordered` returns and takes them. The flush, ``output == n``, happens at the last stream time. A join
@@ -290,8 +292,8 @@ def waits(now: Int64Array, output: Int64Array, late: Int64Array) -> Int64Array:
     """
     if not len(late):
         return np.zeros(0, np.int64)
-    started = np.searchsorted(now, NEVER, side="right")
-    clock = np.maximum(now, now[started] if started < len(now) else 0)
+    started = np.searchsorted(stream_time_us, NEVER, side="right")
+    clock = np.maximum(stream_time_us, stream_time_us[started] if started < len(stream_time_us) else 0)
     return np.append(clock, clock[-1])[output] - clock[late]
 
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 _MARKERS = "osD^v<>PX*hp"
-FEW_POINTS = 20
+MARKED_POINTS = 20
 """Longest line whose points have markers and ticks on the axis."""
 
 
@@ -39,7 +39,7 @@ def line_figure(
     title: str = "",
     log: bool = False,
     reference: Sequence[float] | None = None,
-    legend_beside: bool = False,
+    legend_outside: bool = False,
 ) -> Path:
     """Draw lines over one axis to ``out/name.png`` and ``out/name.csv``.
 
@@ -53,7 +53,7 @@ def line_figure(
         Draw y on a logarithmic axis; points that are not positive appear in the CSV only.
     reference : float[n], optional
         A thin dashed line, such as the target.
-    legend_beside : bool
+    legend_outside : bool
         Put the legend beside the axes and let coinciding lines share an entry; for many lines.
 
     Returns
@@ -66,15 +66,15 @@ def line_figure(
     ValueError
         A line has more or fewer points than `x`.
     """
-    figure, axes = pyplot.subplots(figsize=(8.2 if legend_beside else 6.4, 4.2), layout="constrained")
-    _draw_lines(axes, x, series, log=log, together=legend_beside)
+    figure, axes = pyplot.subplots(figsize=(8.2 if legend_outside else 6.4, 4.2), layout="constrained")
+    _draw_lines(axes, x, series, log=log, together=legend_outside)
     if reference is not None:
         axes.plot(x, reference, color="black", linestyle="--", linewidth=0.8)
-    if len(x) <= FEW_POINTS:
+    if len(x) <= MARKED_POINTS:
         axes.set_xticks(list(x))
     rows = ((at, *(values[i] for values in series.values())) for i, at in enumerate(x))
     table(out, name, (x_label, *series), rows)
-    return _finished(figure, axes, out, name, (x_label, y_label, title), log, legend_beside=legend_beside)
+    return _finished(figure, axes, out, name, (x_label, y_label, title), log, legend_outside=legend_outside)
 
 
 def panel_figure(
@@ -147,7 +147,7 @@ def _draw_lines(
     for values, labels in groups.items():
         drawn = [float("nan") if v is None or (log and v <= 0) else float(v) for v in values[:-1]]
         place = places.index(labels[0])  # a line has the same style in every figure, whatever shares its entry
-        marker = _MARKERS[place % len(_MARKERS)] if len(x) <= FEW_POINTS else ""
+        marker = _MARKERS[place % len(_MARKERS)] if len(x) <= MARKED_POINTS else ""
         label = ",\n".join(labels)
         axes.plot(x, drawn, color=f"C{place % 10}", marker=marker, markersize=4, linewidth=1.2, label=label)
 
@@ -194,7 +194,7 @@ def bar_figure(
     axes.set_xticks(range(len(groups)), groups)
     rows = ((group, *(values[i] for values in series.values())) for i, group in enumerate(groups))
     table(out, name, (x_label, *series), rows)
-    return _finished(figure, axes, out, name, (x_label, y_label, title), log, legend_beside=True)
+    return _finished(figure, axes, out, name, (x_label, y_label, title), log, legend_outside=True)
 
 
 def _finished(
@@ -205,7 +205,7 @@ def _finished(
     labels: tuple[str, str, str],
     log: bool,
     *,
-    legend_beside: bool = False,
+    legend_outside: bool = False,
 ) -> Path:
     """Label the axes (x, y, title), place the legend and save the figure."""
     axes.set_xlabel(labels[0])
@@ -214,7 +214,7 @@ def _finished(
     if log:
         axes.set_yscale("log")
     axes.grid(visible=True, linewidth=0.3)
-    if legend_beside:
+    if legend_outside:
         axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
     else:
         axes.legend(fontsize=7)

@@ -302,7 +302,7 @@ def _draw(out: Path, figures: dict[str, Any], series: dict[str, dict[str, Any]])
                 lines,
                 title=f"Top-k, {name}: {label} over time",
                 reference=[TARGET] * len(minutes) if key == "hits" else None,
-                legend_beside=True,
+                legend_outside=True,
             )
     bars = {m: [measured[d]["methods"][m]["hit_rate"] for d in degrees] for m in ORDER}
     plots.bar_figure(

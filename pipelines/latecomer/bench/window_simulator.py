@@ -175,9 +175,9 @@ def run_control_plane(
         new = Arrivals.of(seq[part], event_time_us[part], side[part], shard[part], carry)
         intervals, carry = Arrived.of(new, grid, 1).intervals[0], new.carry
         due = replace(control.lookout).schedule(intervals)
-        placement = control.step(intervals, dict(zip(due, observed(spans_of(grid, due)), strict=True)))
-        at = np.searchsorted(placement.interval, interval[part])
-        slack[part], base[part] = placement.slack[at], placement.base[at]
+        watermarks = control.step(intervals, dict(zip(due, observed(spans_of(grid, due)), strict=True)))
+        at = np.searchsorted(watermarks.interval, interval[part])
+        slack[part], base[part] = watermarks.slack[at], watermarks.base[at]
     watermark = np.maximum(base, np.where(slack >= FOREVER, base, t - slack))
     return Decisions(watermark, slack, control)
 
