@@ -13,7 +13,7 @@ MODULES = sorted(
     for path in SOURCES.rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )
-PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if ">>> " in page.read_text(encoding="utf-8")]
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if ">>> " in page.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("name", MODULES)
