@@ -1,8 +1,6 @@
-"""A join's ledger as `run` writes it: per period, results published, rows that came late, rows held, and how long results waited.
+"""The accounts of a join: results published, arrivals, rows that came late, rows held and waits, per period of stream time.
 
-`repair` writes the other half (``repairs/<query>``), and :mod:`latecomer.lake.result_views` puts the two together. A period is written when
-stream time has left it, so its row does not depend on where micro-batches were cut; at a flush the open periods are
-written too, and once more (``emission`` 1, 2, ...) should arrivals follow after all.
+`repair` writes the other half of the ledger (``repairs/<query>``), and :mod:`latecomer.ledger.join_ledger` puts the two together.
 """
 
 from __future__ import annotations
@@ -14,11 +12,12 @@ import pyarrow as pa
 
 from latecomer.core.join.control import JoinControl
 from latecomer.lake.delta import TIMESTAMP
+from latecomer.ledger.accounts import PeriodAccounts, ledger_table
 
 
 @dataclass
-class Counts:
-    """Sums over one period."""
+class JoinCounts:
+    """Sums over one period of a join. The state stores the fields in this order."""
 
     on_time: int = 0
     rows: int = 0
@@ -29,53 +28,60 @@ class Counts:
 
 
 LateCounts = dict[int, tuple[int, int]]
-"""Period start in us -> (late rows, the largest seq among them)."""
+"""Period start (us) -> (late rows, the last arrival among them)."""
 
 
 def late_counts(late: pa.Table) -> LateCounts:
     """Count registered late rows per period; a row that is late in both roles of a self join counts once."""
     periods = late["period_start"].cast(pa.int64())
-    table = pa.table({"period": periods, "seq": late["seq"]}).group_by("period")
-    found = table.aggregate([("seq", "count_distinct"), ("seq", "max")])
-    columns = (found[name].to_pylist() for name in ("period", "seq_count_distinct", "seq_max"))
+    groups = pa.table({"period": periods, "seq": late["seq"]}).group_by("period")
+    counts = groups.aggregate([("seq", "count_distinct"), ("seq", "max")])
+    columns = (counts[name].to_pylist() for name in ("period", "seq_count_distinct", "seq_max"))
     return {period: (rows, last) for period, rows, last in zip(*columns, strict=True)}
 
 
-class JoinBooks:
-    """Counts of every period that is still open."""
+class JoinAccounts(PeriodAccounts[JoinCounts]):
+    """The accounts of a join's open periods. `aliases` name its two streams."""
+
+    counts_type = JoinCounts
 
     def __init__(self, period_us: int, target: float, aliases: tuple[str, ...]) -> None:
-        self.period_us, self.target, self.aliases = period_us, target, aliases
-        self.periods: dict[int, Counts] = {}
-        self.totals = {"rows_read": 0, "on_time": 0, "late": 0}
+        super().__init__(period_us, target)
+        self.aliases = aliases
 
     def add(
         self, on_time: dict[int, int], late: LateCounts, rows: dict[int, int], unplaced: int, waits: dict[int, int]
     ) -> None:
-        """Take in one micro-batch. `rows` are arrivals per period, `unplaced` those before every stream had spoken."""
-        for period, count in on_time.items():
-            self._of(period).on_time += count
-        for period, (count, last) in late.items():
-            found = self._of(period)
-            found.late_rows += count
-            found.late_seq_max = max(found.late_seq_max, last)
-        for period, count in rows.items():
-            self._of(period).rows += count
-        for period, wait in waits.items():
-            self._of(period).wait_us += wait
-        self.totals["rows_read"] += sum(rows.values()) + unplaced
-        self.totals["on_time"] += sum(on_time.values())
-        self.totals["late"] += sum(count for count, _ in late.values())
+        """Add a micro-batch.
 
-    def _of(self, period: int) -> Counts:
-        return self.periods.setdefault(period, Counts())
+        Parameters
+        ----------
+        on_time, rows, waits
+            Published results, arrivals, and sums of waits in us, by period start (us).
+        late
+            As :func:`late_counts` returns it.
+        unplaced
+            Arrivals before all streams were seen, which belong to no period.
+        """
+        for period, count in on_time.items():
+            self.counts(period).on_time += count
+        for period, (count, last) in late.items():
+            counts = self.counts(period)
+            counts.late_rows += count
+            counts.late_seq_max = max(counts.late_seq_max, last)
+        for period, count in rows.items():
+            self.counts(period).rows += count
+        for period, wait in waits.items():
+            self.counts(period).wait_us += wait
+        late_rows = sum(count for count, _ in late.values())
+        self.add_totals(sum(rows.values()) + unplaced, sum(on_time.values()), late_rows)
 
     def close(self, control: JoinControl, *, flush: bool) -> pa.Table | None:
-        """Rows of the periods that stream time has left; with `flush`, of the open ones too."""
+        """Close the periods that stream time has left and return their rows; with `flush`, also rows of the open ones."""
         closed = control.closed_periods()
-        gone = set(closed) | {start for start in self.periods if closed and start <= closed[-1]}
+        completed = set(closed) | {start for start in self.periods if closed and start <= closed[-1]}
         rows = []
-        for start in sorted(gone):
+        for start in sorted(completed):
             rows.append(self._row(start, control, now=False))
             self.periods.pop(start, None)
             control.accounts.pop(start, None)
@@ -83,15 +89,16 @@ class JoinBooks:
             for start in sorted(self.periods):
                 rows.append(self._row(start, control, now=True))
                 self.periods[start].emitted += 1
-        return self._table(rows) if rows else None
+        return ledger_table(rows, ledger_schema(self.aliases)) if rows else None
 
     def open(self, control: JoinControl) -> pa.Table:
-        """Rows of the periods that are still open, as they stand; also where there are none they say which columns a ledger has."""
-        return self._table([self._row(start, control, now=True) for start in sorted(self.periods)])
+        """Return the rows of the open periods as of now; where there are none, the columns of a ledger."""
+        rows = [self._row(start, control, now=True) for start in sorted(self.periods)]
+        return ledger_table(rows, ledger_schema(self.aliases))
 
     def _row(self, start: int, control: JoinControl, *, now: bool) -> dict[str, Any]:
-        counts, account = self.periods.get(start, Counts()), control.account(start, as_of_now=now)
-        span = account.retention_weight_us
+        counts, account = self.periods.get(start, JoinCounts()), control.account(start, as_of_now=now)
+        span_us = account.retention_weight_us
         return {
             "period_start": start,
             "period_end": start + self.period_us,
@@ -105,28 +112,13 @@ class JoinBooks:
             "wait_mean_us": counts.wait_us / counts.on_time if counts.on_time else 0.0,
             "emission": counts.emitted,
         } | {
-            f"retention_{alias}_us": account.retention_area[side] // span if span else None
+            f"retention_{alias}_us": account.retention_area[side] // span_us if span_us else None
             for side, alias in enumerate(self.aliases)
         }
 
-    def _table(self, rows: list[dict[str, Any]]) -> pa.Table:
-        return pa.Table.from_pylist(rows, schema=ledger_schema(self.aliases))
-
-    def to_dict(self) -> dict[str, Any]:
-        """State as JSON-able values."""
-        return {
-            "periods": {str(start): list(vars(counts).values()) for start, counts in self.periods.items()},
-            "totals": dict(self.totals),
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `to_dict`'s value."""
-        self.periods = {int(start): Counts(*values) for start, values in state["periods"].items()}
-        self.totals = {name: state["totals"][name] for name in self.totals}
-
 
 def ledger_schema(aliases: tuple[str, ...]) -> pa.Schema:
-    """Columns of ``ledger/<query>`` for a join."""
+    """Return the columns of a join's ``ledger/<query>``."""
     return pa.schema(
         [
             ("period_start", TIMESTAMP),

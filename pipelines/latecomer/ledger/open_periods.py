@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from latecomer.core.join.control import JoinControl
 from latecomer.core.time import FOREVER
-from latecomer.ledger.join_accounts import JoinBooks
-from latecomer.ledger.window_accounts import WindowBooks
+from latecomer.ledger.join_accounts import JoinAccounts
+from latecomer.ledger.window_accounts import WindowAccounts
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
@@ -22,7 +22,7 @@ from latecomer.strategies.windows import window_controls
 
 def restore_join(
     spec: JoinSpec, state: dict[str, Any] | None, parameters: dict[str, Any] | None = None
-) -> tuple[JoinControl, JoinBooks]:
+) -> tuple[JoinControl, JoinAccounts]:
     """Restore a join's control plane and period accounts from a micro-batch's state.
 
     Parameters
@@ -44,25 +44,25 @@ def restore_join(
         control = JoinControl(policy, **spans)
     else:
         control = JoinControl.from_dict(state["control"], policy, **spans)
-    books = JoinBooks(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
+    accounts = JoinAccounts(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
     if state is not None:
-        books.restore(state["books"])
-    return control, books
+        accounts.restore(state["books"])
+    return control, accounts
 
 
-def restore_window_accounts(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowBooks:
+def restore_window_accounts(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowAccounts:
     """Restore the period accounts of a windowed query from a micro-batch's state; None: before the first."""
-    books = WindowBooks(spec.period_us, spec.target)
+    accounts = WindowAccounts(spec.period_us, spec.target)
     if state is not None:
-        books.restore(state["books"])
-    return books
+        accounts.restore(state["books"])
+    return accounts
 
 
 def open_ledger(spec: Spec, state: dict[str, Any]) -> pa.Table:
     """Return the ledger rows of the periods that are still open."""
     if isinstance(spec, JoinSpec):
-        control, books = restore_join(spec, state)
-        return books.open(control)
+        control, accounts = restore_join(spec, state)
+        return accounts.open(control)
     assert isinstance(spec, WindowedSpec)
     return restore_window_accounts(spec, state).open(window_controls(spec, state))
 

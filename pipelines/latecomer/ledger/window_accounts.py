@@ -1,9 +1,9 @@
-"""The run's half of a windowed kind's ledger: answers published, waits, rows held, slack, by period.
+"""The accounts of a windowed kind: answers published, waits, rows held and slack, per period.
 
-A window belongs to the period that holds its last microsecond; arrivals, rows held and slack to the period of stream time
-they fell into, an interval's to that in which it begins. A period is written when every shard's watermark has reached its end and its
-interval at hand begins after it, so its row does not depend on where micro-batches were cut; at a flush the open periods are written too. What was late, and how complete answers were, is
-joined at read time (:mod:`latecomer.ledger.window_ledger`): late rows may concern periods that were written long ago.
+A window belongs to the period that holds its last microsecond. Arrivals, rows held and slack belong to the period of stream time they
+fell into, an interval's to the one in which it begins. A period is complete once every shard's watermark has reached its end and the
+shard's current interval begins after it. Lateness and completeness are joined when the ledger is read
+(:mod:`latecomer.ledger.window_ledger`), since late rows may concern periods that were written long ago.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 from latecomer.core.windows.control import WindowControl
 from latecomer.core.windows.interfaces import SlackAccount
 from latecomer.lake.delta import TIMESTAMP
+from latecomer.ledger.accounts import PeriodAccounts, ledger_table
 
 LEDGER = pa.schema(
     [
@@ -40,8 +41,11 @@ LEDGER = pa.schema(
 
 
 @dataclass
-class Published:
-    """Sums over one period's answers: result rows and their waits in us."""
+class WindowCounts:
+    """Sums over one period's answers: result rows, their waits in us, and what the kind counts besides.
+
+    The state stores the fields in this order.
+    """
 
     rows: int = 0
     wait_us: int = 0
@@ -50,94 +54,88 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Left:
-    """No row of the ledger before `until_us` changes any more; `accounts` are those of its periods (start in us), one per shard."""
+class CompletedPeriods:
+    """Periods whose ledger rows cannot change any more.
+
+    Attributes
+    ----------
+    until_us
+        They end at this time (us) or before.
+    accounts
+        Their accounts in the control planes, one per shard, by period start (us).
+    """
 
     until_us: int
     accounts: dict[int, list[SlackAccount]]
 
 
-def leave(controls: list[WindowControl]) -> Left:
-    """Take the accounts of periods that every shard has left behind out of the controls."""
+def take_completed_periods(controls: list[WindowControl]) -> CompletedPeriods:
+    """Take the accounts of the periods that every shard has left out of the control planes."""
     until = min(control.left_until() for control in controls)
     starts = {start for control in controls for start in control.accounts if start + control.period_us <= until}
-    return Left(until, {start: [each.accounts.pop(start, SlackAccount()) for each in controls] for start in starts})
+    accounts = {start: [control.accounts.pop(start, SlackAccount()) for control in controls] for start in starts}
+    return CompletedPeriods(until, accounts)
 
 
-class WindowBooks:
-    """Counts of every period that is still open."""
+class WindowAccounts(PeriodAccounts[WindowCounts]):
+    """The accounts of a windowed query's open periods."""
 
-    def __init__(self, period_us: int, target: float) -> None:
-        self.period_us, self.target = period_us, target
-        self.periods: dict[int, Published] = {}
-        self.totals = {"rows_read": 0, "on_time": 0, "late": 0}
+    counts_type = WindowCounts
 
     def add(self, published: dict[int, tuple[int, int]], rows_read: int, late: int) -> None:
-        """Take in one micro-batch: period start in us -> (result rows, their waits), rows read, late rows."""
+        """Add a micro-batch: result rows and the sum of their waits (us) by period start (us), rows read, late rows."""
         for period, (rows, wait) in published.items():
-            found = self.periods.setdefault(period, Published())
-            found.rows += rows
-            found.wait_us += wait
-            self.totals["on_time"] += rows
-        self.totals["rows_read"] += rows_read
-        self.totals["late"] += late
+            counts = self.counts(period)
+            counts.rows += rows
+            counts.wait_us += wait
+        self.add_totals(rows_read, sum(rows for rows, _ in published.values()), late)
 
     def note(self, extras: dict[int, dict[str, int]]) -> None:
-        """Add what a kind counts besides, per period: names of ledger columns with int64 sums."""
-        for period, counts in extras.items():
-            found = self.periods.setdefault(period, Published())
-            before = found.extra or {}
-            found.extra = before | {name: before.get(name, 0) + count for name, count in counts.items()}
+        """Add what a kind counts besides: sums by ledger column, by period start (us)."""
+        for period, sums in extras.items():
+            counts = self.counts(period)
+            before = counts.extra or {}
+            counts.extra = before | {name: before.get(name, 0) + count for name, count in sums.items()}
 
-    def close(self, left: Left, controls: list[WindowControl]) -> pa.Table | None:
-        """Rows of the periods that every shard has left behind; at a flush, given `controls`, of the open ones too.
+    def close(self, completed: CompletedPeriods, controls: list[WindowControl]) -> pa.Table | None:
+        """Close the completed periods and return their rows; at a flush, given `controls`, also rows of the open ones.
 
-        Call it before the controls are told of the flush: what a flush closes is no natural end of a period.
+        Call it before the control planes are told of the flush: the end of a flush is no natural end of a period.
         """
         rows = []
-        for start in sorted(set(self.periods).union(left.accounts, *(control.accounts for control in controls))):
-            if start + self.period_us <= left.until_us:
-                rows.append(self._row(start, left.accounts.get(start, [])))
+        for start in sorted(set(self.periods).union(completed.accounts, *(control.accounts for control in controls))):
+            if start + self.period_us <= completed.until_us:
+                rows.append(self._row(start, completed.accounts.get(start, [])))
                 self.periods.pop(start, None)
             elif controls:
                 rows.append(self._row_now(start, controls))
-                self.periods.setdefault(start, Published()).emitted += 1
-        return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
+                self.counts(start).emitted += 1
+        return ledger_table(rows, LEDGER) if rows else None
 
     def open(self, controls: list[WindowControl]) -> pa.Table:
-        """Rows of the periods that are still open, as they stand; also where there are none they say which columns a ledger has."""
+        """Return the rows of the open periods as of now; where there are none, the columns of a ledger."""
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
-        return pa.Table.from_pylist([self._row_now(start, controls) for start in starts], schema=LEDGER)
+        return ledger_table([self._row_now(start, controls) for start in starts], LEDGER)
 
     def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, Any]:
         return self._row(start, [control.account(start, now=True) for control in controls])
 
     def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, Any]:
-        counts = self.periods.get(start, Published())
-        slack = [a.slack_area / a.slack_weight_us for a in accounts if a.slack_weight_us]
+        counts = self.periods.get(start, WindowCounts())
+        slacks = [account.slack_area / account.slack_weight_us for account in accounts if account.slack_weight_us]
         return {
             "period_start": start,
             "period_end": start + self.period_us,
-            "rows": sum(a.rows for a in accounts),
+            "rows": sum(account.rows for account in accounts),
             "published": counts.rows,
             "target": self.target,
-            "rows_held_mean": sum(_mean(a) for a in accounts),
-            "rows_held_max": sum(a.held_max for a in accounts),
+            "rows_held_mean": sum(map(_mean_held, accounts)),
+            "rows_held_max": sum(account.held_max for account in accounts),
             "wait_mean_us": counts.wait_us / counts.rows if counts.rows else 0.0,
-            "slack_mean_us": sum(slack) / len(slack) if slack else None,
+            "slack_mean_us": sum(slacks) / len(slacks) if slacks else None,
             "emission": counts.emitted,
         } | (counts.extra or {})
 
-    def to_dict(self) -> dict[str, Any]:
-        """State as JSON-able values."""
-        periods = {str(start): list(vars(counts).values()) for start, counts in self.periods.items()}
-        return {"periods": periods, "totals": dict(self.totals)}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `to_dict`'s value."""
-        self.periods = {int(start): Published(*values) for start, values in state["periods"].items()}
-        self.totals = {name: state["totals"][name] for name in self.totals}
-
-
-def _mean(account: SlackAccount) -> float:
+def _mean_held(account: SlackAccount) -> float:
     return account.held_area / account.weight_us if account.weight_us else 0.0

@@ -47,7 +47,7 @@ class SlackJoinStage(JoinStage):
         parameters: dict[str, Any] | None,
     ) -> Outcome:
         """Answer one micro-batch; a flush releases everything."""
-        control, books = restore_join(self.spec, state)
+        control, accounts = restore_join(self.spec, state)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         slack, reached = (NEVER, NEVER) if state is None else (state["slack"], state["watermark"])
         new = arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
@@ -66,19 +66,19 @@ class SlackJoinStage(JoinStage):
         def finalize(produced: dict[int, int]) -> BatchCommit:
             rows = arrived.by_period(self.settings.interval_us, self.spec.period_us)
             waits = batch.sum_waits(self.lake, self.spec.name) if produced else {}
-            books.add(produced, late_count, rows, arrived.unplaced, waits)
+            accounts.add(produced, late_count, rows, arrived.unplaced, waits)
             clock.forget(self._waiting_from(batch, steps))
-            closed = books.close(control, flush=batch.flush)
+            closed = accounts.close(control, flush=batch.flush)
             following = {
                 "control": control.to_dict(),
-                "books": books.to_dict(),
+                "books": accounts.to_dict(),
                 "carry": new.carry,
                 "slack": max(slack, arrived.longest_delay_us),
                 "watermark": FOREVER if batch.flush else steps.after,
                 "parameters": None,
                 "clock": clock.to_dict(),
             }
-            return BatchCommit(closed, following, dict(books.totals))
+            return BatchCommit(closed, following, dict(accounts.totals))
 
         return Outcome(on_time, late if late.num_rows or batch.number == 0 else None, finalize)
 

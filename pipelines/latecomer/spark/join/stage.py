@@ -84,7 +84,7 @@ class JoinStage(JoinRepair):
     ) -> Outcome:
         """Answer one micro-batch."""
         fresh = parameters if parameters and parameters["number"] != (state or {}).get("parameters") else None
-        control, books = restore_join(self.spec, state, fresh)
+        control, accounts = restore_join(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         new = arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
         arrived = Counted.of(new, self.settings, self.rows.is_self, lateness=control.policy.needs_lateness)
@@ -109,21 +109,21 @@ class JoinStage(JoinRepair):
             on_time = None
 
         def finalize(produced: dict[int, int]) -> BatchCommit:
-            books.add(
+            accounts.add(
                 produced,
                 late_count,
                 arrived.by_period(self.settings.interval_us, self.spec.period_us),
                 arrived.unplaced,
                 {},
             )
-            closed = books.close(control, flush=batch.flush)
+            closed = accounts.close(control, flush=batch.flush)
             next_state = {
                 "control": control.to_dict(),
-                "books": books.to_dict(),
+                "books": accounts.to_dict(),
                 "carry": new.carry,
                 "parameters": parameters["number"] if parameters else None,
             }
-            return BatchCommit(closed, next_state, dict(books.totals))
+            return BatchCommit(closed, next_state, dict(accounts.totals))
 
         few = cells is not None and cells[:, _RESULTS].sum() <= tables.DRIVER_LOCAL_ROWS
         return Outcome(

@@ -39,7 +39,7 @@ from latecomer.core.windows.interfaces import Observed
 from latecomer.core.windows.observation_schedule import Lookout
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.ledger.open_periods import restore_window_accounts
-from latecomer.ledger.window_accounts import Left, WindowBooks, leave
+from latecomer.ledger.window_accounts import CompletedPeriods, WindowAccounts, take_completed_periods
 from latecomer.spark.engine import tables
 from latecomer.spark.stage import Batch, BatchCommit, BatchScan, Observation, Outcome
 from latecomer.spark.windows.observation import WindowHistory
@@ -104,7 +104,7 @@ class Placed:
     before: list[int]
     held_low: list[int]
     closings: Closings
-    left: Left
+    left: CompletedPeriods
 
 
 class WindowedStage(WindowHistory, WindowRepair):
@@ -151,7 +151,7 @@ class WindowedStage(WindowHistory, WindowRepair):
         ends = [None if control.interval is None else control.t_last_us for control in controls]
         flush = (batch.seq_to, ends) if batch.flush else None
         closing = closings(self.grid, scan.new, closed, scan.arrived, before, openings, flush)
-        return Placed(controls, used, closed, before, held_low, closing, leave(controls))
+        return Placed(controls, used, closed, before, held_low, closing, take_completed_periods(controls))
 
     def process(
         self,
@@ -224,7 +224,7 @@ class WindowedStage(WindowHistory, WindowRepair):
         batch: Batch,
         scan: ArrivalScan,
         placed: Placed,
-        books: WindowBooks,
+        books: WindowAccounts,
         some_late: bool,
         produced: dict[int, int],
     ) -> BatchCommit:
@@ -246,7 +246,7 @@ class WindowedStage(WindowHistory, WindowRepair):
         }
         return BatchCommit(ledger, after, dict(books.totals))
 
-    def _few_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
+    def _few_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowAccounts) -> bool:
         """May the answers be few: by the groups seen, by `rows` new rows where there are no others, or as they have been few so far?"""
         if batch.number and 2 * books.totals["on_time"] <= batch.number * tables.DRIVER_LOCAL_ROWS:
             return True
@@ -256,7 +256,7 @@ class WindowedStage(WindowHistory, WindowRepair):
             most.append(rows * self.grid.per_row)
         return self.answer_rows > 0 and any(bound <= tables.DRIVER_LOCAL_ROWS for bound in most)
 
-    def _many_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowBooks) -> bool:
+    def _many_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowAccounts) -> bool:
         """Are the answers expected to be many: by the groups seen, as they have been so far, or by the `rows` there are?"""
         if not self.leading:
             return False
