@@ -1,4 +1,4 @@
-"""The calibrated controller: the sweep, the state, the promise on synthetic regimes and on real logs."""
+"""The calibrated controller: its sweep, its state, and its promise on synthetic regimes and on real logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def loss(interval: int, *needs: list[int], lost: float = 0.0, rates: tuple[float
 
 
 def least(controller: Calibrated, interval: int) -> tuple[int, ...]:
-    """What is chosen, in us, before the margin that stays is added to it."""
+    """Return the choice in us without the margin that stays."""
     chosen = zip(controller.choose(interval), controller.floor_us, strict=True)
     return tuple(value if value == FOREVER else floor + round((value - floor) / MARGIN) for value, floor in chosen)
 
@@ -56,7 +56,7 @@ def run(case: JoinCase, target: float = 0.95, period_us: int = MINUTE, fraction:
 
 
 def exponential(seed: int, mean_s: tuple[float, ...], periods: int = 12, rate: int = 24) -> JoinCase:
-    """Delays of the given means, one third of the time each where there are three; 8 keys, window 5 s."""
+    """Return streams with delays of the given means, one third of the time each for three; 8 keys, window 5 s."""
     rng = np.random.default_rng(seed)
     n = periods * 60 * rate
     ts = np.sort((rng.random(n) * periods * MINUTE).astype(np.int64))
@@ -68,7 +68,10 @@ def exponential(seed: int, mean_s: tuple[float, ...], periods: int = 12, rate: i
 
 
 def clocks(kind: str, seed: int, periods: int = 80, rate: int = 200) -> JoinCase:
-    """Delays of mean 2 s, window 4 s, 6 keys; in the left stream rows from the future now and then, or one key whose clock is 20 s ahead."""
+    """Return streams with delays of mean 2 s, a window of 4 s and 6 keys, and wrong clocks in the left stream.
+
+    Either some rows are from the future, or the clock of one key is 20 s fast.
+    """
     rng = np.random.default_rng(seed)
     n = periods * rate
     ts, which, key = np.sort(rng.integers(0, periods * MINUTE, n)), rng.integers(0, 2, n), rng.integers(0, 6, n)
@@ -102,7 +105,7 @@ def test_sweep_against_every_combination(knobs: int, periods: int, cells: int, s
     required = rng.integers(0, 4, (periods, knobs, cells)).astype(float)
     required[:, :, rng.integers(1, cells + 1) :] = 0
     tail = np.empty_like(required)
-    end = max(_tail(each, out) for each, out in zip(required, tail, strict=True))
+    end = max(_tail(period, out) for period, out in zip(required, tail, strict=True))
     np.testing.assert_array_equal(tail, required[:, :, ::-1].cumsum(2)[:, :, ::-1] - required)
     assert not tail[:, -1, end:].any() and (end == 0 or tail[:, -1, end - 1].any())
     limits = rng.random(periods) * required.sum((1, 2))
@@ -186,7 +189,7 @@ def test_a_period_in_trouble_is_steered() -> None:
         return least(controller, 201)[0]
 
     assert after(0.0) == after(9.0) < after(50.0) <= after(99.0)
-    assert after(0.0) < after(101.0) < after(99.0), "a lost period must not pay as one that can be saved"
+    assert after(0.0) < after(101.0) < after(99.0), "a lost period must not cost as much as one that can be saved"
 
 
 def test_quick_reaction_to_a_worse_regime() -> None:
@@ -229,11 +232,11 @@ def test_state_survives_json_anywhere(knobs: int, seed: int) -> None:
     for interval in np.cumsum(rng.integers(1, 4, 40)).tolist():
         needs = tuple(rng.integers(-200, 80_000, 5) * G for _ in range(knobs))
         weights = tuple(rng.random(5) * 100 for _ in range(knobs))
-        each = IntervalLoss(interval, needs, weights, float(rng.random()), tuple(rng.random(knobs).tolist()))
+        lost = IntervalLoss(interval, needs, weights, float(rng.random()), tuple(rng.random(knobs).tolist()))
         killed = Calibrated.from_dict(json.loads(json.dumps(killed.to_dict())))
         assert straight.choose(interval) == killed.choose(interval)
-        straight.observe(each)
-        killed.observe(each)
+        straight.observe(lost)
+        killed.observe(lost)
     assert straight.to_dict() == killed.to_dict()
 
 
@@ -324,10 +327,10 @@ def test_promise_on_zeek_at_most_1_3_times_the_clairvoyant() -> None:
 
 
 @pytest.mark.parametrize("kind", ["future", "fast"])
-def test_a_stream_that_is_ahead_costs_no_memory(kind: str) -> None:
+def test_a_stream_with_a_fast_clock_costs_no_memory(kind: str) -> None:
     """Stream time waits for the other one, so its rows are late on their own stream only."""
     case = clocks(kind, 1)
-    found, (_, rows) = run(case, 0.9), clairvoyant(case, 0.9, MINUTE, G)
-    assert found.met(0.9) >= 0.95
+    outcome, (_, rows) = run(case, 0.9), clairvoyant(case, 0.9, MINUTE, G)
+    assert outcome.met(0.9) >= 0.95
     assert np.quantile(case.delay, 0.9) > 3 * np.quantile(case.lateness, 0.9)
-    assert found.rows_held + found.sample_held <= 1.4 * rows
+    assert outcome.rows_held + outcome.sample_held <= 1.4 * rows

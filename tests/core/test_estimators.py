@@ -44,7 +44,10 @@ G = 10_000
 def side(
     delays: dict[int, tuple[int, int, int]], required: dict[int, tuple[int, int]], censored_from: int = UNCENSORED
 ) -> SideStats:
-    """delays: bucket -> rows, candidates, results; required: bucket -> pairs, sampled pairs."""
+    """Return statistics from tables by bucket.
+
+    `delays` has rows, candidates and results per delay bucket, `required` pairs and sampled pairs per required bucket.
+    """
     late, need = sorted(delays), sorted(required)
 
     def column(table: dict[int, tuple[int, ...]], keys: list[int], at: int) -> np.ndarray:
@@ -73,7 +76,7 @@ def synthetic(seed: int, window_us: int = SECOND, spread: float = 0.3, seconds: 
 
 
 class Watch:
-    """Retains everything and remembers what it was shown."""
+    """A controller that retains everything and records the statistics."""
 
     def __init__(self) -> None:
         self.seen: list[IntervalStats] = []
@@ -85,7 +88,7 @@ class Watch:
         return FOREVER // 2, FOREVER // 2
 
 
-# -- the simulator the other tests stand on ----------------------------------------------------------------------------
+# -- the simulator that the other tests use ----------------------------------------------------------------------------
 
 
 def test_simulator_against_tuple_at_a_time() -> None:
@@ -94,8 +97,8 @@ def test_simulator_against_tuple_at_a_time() -> None:
     horizon, top, held, produced = [-(2**60)] * 2, [-(2**60)] * 2, [[], []], set()
     for row, (ts, s) in enumerate(zip(case.ts.tolist(), case.side.tolist(), strict=True)):
         top[s] = max(top[s], ts)
-        now = min(top)
-        horizon = [max(h, now - case.window_us - k) for h, k in zip(horizon, d, strict=True)]
+        stream_time = min(top)
+        horizon = [max(h, stream_time - case.window_us - k) for h, k in zip(horizon, d, strict=True)]
         produced |= {(x, row) for x, t in held[1 - s] if abs(t - ts) <= case.window_us and t > horizon[1 - s]}
         held[s].append((row, ts))
 
@@ -127,7 +130,7 @@ def test_sampled_share_is_exact(fraction: float) -> None:
     assert in_sample(np.arange(123, 123 + 65536), fraction).mean() == sampled_share(fraction)
 
 
-def test_uncensor_counts_what_was_seen_and_scales_what_was_sampled() -> None:
+def test_uncensor_counts_seen_results_and_scales_sampled_ones() -> None:
     x = side({0: (1, 0, 0)}, {-3: (10, 1), 4: (7, 0), 5: (0, 3)}, censored_from=5)
     bucket, weight = uncensor(x, 0.5)
     np.testing.assert_array_equal(bucket, [-3, 4, 5])
@@ -139,7 +142,7 @@ def test_uncensor_counts_what_was_seen_and_scales_what_was_sampled() -> None:
     np.testing.assert_array_equal(loss.required_us[0], [-2 * G, 5 * G, 6 * G])
 
 
-def test_tail_estimator_is_right_where_the_model_is_and_keeps_what_was_seen() -> None:
+def test_tail_estimator_is_right_where_the_model_is_and_keeps_seen_results() -> None:
     case = synthetic(21, spread=0.6, seconds=240, rate=60)
     d = (-20 * G, -20 * G)
 
@@ -167,23 +170,23 @@ def test_tail_estimator_survives_json() -> None:
     case = synthetic(22)
     watch = Watch()
     simulate(case, watch, 60 * SECOND, SECOND, G, 0.02)
-    one, mean = (TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.02, deviations=each) for each in (1.6, 0.0))
-    two = one
+    straight, mean = (TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.02, deviations=value) for value in (1.6, 0.0))
+    killed = straight
     for stats in watch.seen:
-        two = TailEstimator.from_dict(json.loads(json.dumps(two.to_dict())))
-        for (b1, w1), (b2, w2) in zip(one.estimate(stats), two.estimate(stats), strict=True):
+        killed = TailEstimator.from_dict(json.loads(json.dumps(killed.to_dict())))
+        for (b1, w1), (b2, w2) in zip(straight.estimate(stats), killed.estimate(stats), strict=True):
             np.testing.assert_array_equal(b1, b2)
             np.testing.assert_array_equal(w1, w2)
         mean.estimate(stats)
-    assert one.sums == mean.sums, "what is added is never learnt from"
+    assert straight.sums == mean.sums, "the added deviations are never learned from"
 
 
 def unseen_of_late(results: int, periods: int, delay: int = 400) -> tuple[float, float]:
-    """Estimate of what lies beyond bucket 300 after so many periods, by the model as corrected and as it stands.
+    """Return the estimate beyond bucket 300 after `periods` periods, by the corrected model and by the model alone.
 
-    A hundred punctual tuples have a result per 100 buckets; ten late ones `results` in the 100 buckets below bucket 300.
+    A hundred punctual tuples have a result per 100 buckets; ten late ones have `results` in the 100 buckets below 300.
     """
-    found = []
+    estimates = []
     for model_alone in (False, True):
         tail = TailEstimator(100 * G, G, SECOND, SECOND, 0.0)
         if model_alone:
@@ -192,8 +195,8 @@ def unseen_of_late(results: int, periods: int, delay: int = 400) -> tuple[float,
         held = side({}, {-50: (100, 0), 250: (results, 0)}, censored_from=300)
         for interval in range(periods):
             bucket, weight = tail.estimate(IntervalStats(interval, held, late))[0]
-        found.append(float(weight[bucket >= 300].sum()))
-    return found[0], found[1]
+        estimates.append(float(weight[bucket >= 300].sum()))
+    return estimates[0], estimates[1]
 
 
 def test_results_near_the_retention_correct_the_model_of_those_beyond() -> None:
@@ -201,11 +204,11 @@ def test_results_near_the_retention_correct_the_model_of_those_beyond() -> None:
         corrected, model = unseen_of_late(9, periods)
         assert corrected == pytest.approx(model, rel=0.02), "right where the model is"
         corrected, model = unseen_of_late(36, periods)
-        assert corrected > 2 * model, "late tuples that meet many partners are believed at once"
+        assert corrected > 2 * model, "late tuples with many partners count at once"
     ratios = [corrected / model for corrected, model in (unseen_of_late(0, periods) for periods in (1, 4, 20))]
-    assert ratios[0] > 0.6 > ratios[1] > 2 * ratios[2], "those that meet few as periods show it"
-    one, far = (np.subtract(*unseen_of_late(36, 20, delay)) for delay in (600, 3000))
-    assert far < one, "and what was measured near the retention counts less for tuples far beyond"
+    assert ratios[0] > 0.6 > ratios[1] > 2 * ratios[2], "late tuples with few partners count as periods show it"
+    near, far = (np.subtract(*unseen_of_late(36, 20, delay)) for delay in (600, 3000))
+    assert far < near, "a ratio near the retention counts less for tuples far beyond it"
     empty = TailEstimator(100 * G, G, SECOND, SECOND, 0.0).to_dict()
     older = {
         k: v for k, v in empty["sums"].items() if k in ("results", "exposure", "sampled", "long", "short", "square")
@@ -213,9 +216,9 @@ def test_results_near_the_retention_correct_the_model_of_those_beyond() -> None:
     assert TailEstimator.from_dict({**empty, "sums": older}).to_dict() == empty
 
 
-def test_the_scatter_of_what_was_not_seen_is_added_and_nothing_else() -> None:
+def test_the_scatter_of_unseen_results_is_added_and_nothing_else() -> None:
     case, added = synthetic(21, spread=0.6, seconds=240, rate=60), []
-    wide, mean = (TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.0, deviations=each) for each in (2.0, 0.0))
+    wide, mean = (TailEstimator(SECOND, G, SECOND, 60 * SECOND, 0.0, deviations=value) for value in (2.0, 0.0))
 
     class Short(Watch):
         def choose(self, interval: int) -> tuple[int, int]:
@@ -233,7 +236,7 @@ def test_the_scatter_of_what_was_not_seen_is_added_and_nothing_else() -> None:
     simulate(case, Short(), 60 * SECOND, SECOND, G, 0.0)
     less, more = np.array(added).reshape(-1, 2, 2)[60:120].sum(axis=0).T  # a period, left and right
     assert (less > 100).all()
-    # two deviations of a count, less those by which the estimates themselves scatter
+    # two deviations of a count, less the scatter of the estimates themselves
     assert (more > 0).all() and (more < 2 * np.sqrt(less)).all()
 
 
@@ -304,18 +307,18 @@ def test_the_models_take_one_clock_that_says_1970() -> None:
     decades = 54 * 365 * 86_400 * SECOND // G
     on_time = side({0: (900, 90, 9), 300: (90, 9, 1)}, {-5: (9, 0)})
     one_late = side({0: (900, 90, 9), 300: (90, 9, 1), decades: (1, 0, 0)}, {-5: (9, 0)})
-    without, beside = (IntervalStats(0, each, each) for each in (on_time, one_late))
-    wanted = delay_aware(without, 2 * SECOND, G, SECOND)
-    found = delay_aware(beside, 2 * SECOND, G, SECOND)
-    assert wanted is not None and found is not None
+    without, with_late = (IntervalStats(0, counts, counts) for counts in (on_time, one_late))
+    expected = delay_aware(without, 2 * SECOND, G, SECOND)
+    model = delay_aware(with_late, 2 * SECOND, G, SECOND)
+    assert expected is not None and model is not None
     for d in (-SECOND, 0, SECOND, 4 * SECOND):
-        assert found.at(d, d) == pytest.approx(wanted.at(d, d), abs=2e-3)
-    assert found.at(decades * G + SECOND, decades * G + SECOND) == pytest.approx(1)
-    assert choose_retention(found, 1.0, 1.0, 0.9)[0] < 10 * SECOND
-    model = paper(beside, 2 * SECOND, G, SECOND, G)
-    assert model is not None
-    # as printed it credits every tuple with all that is retained, so one clock decides: that is why it is no default
-    assert 0 < choose_retention(model, 1.0, 1.0, 0.9)[0] <= (decades + 1) * G
+        assert model.at(d, d) == pytest.approx(expected.at(d, d), abs=2e-3)
+    assert model.at(decades * G + SECOND, decades * G + SECOND) == pytest.approx(1)
+    assert choose_retention(model, 1.0, 1.0, 0.9)[0] < 10 * SECOND
+    printed = paper(with_late, 2 * SECOND, G, SECOND, G)
+    assert printed is not None
+    # as printed it credits every tuple with the whole retained span, so one clock decides: that is why it is no default
+    assert 0 < choose_retention(printed, 1.0, 1.0, 0.9)[0] <= (decades + 1) * G
 
 
 @pytest.mark.parametrize("most", [0, 1, 300, FINE_STEPS, FINE_STEPS + 1, 3 * FINE_STEPS, 10**12])
@@ -413,7 +416,7 @@ def test_models_do_not_fall_when_retention_grows() -> None:
         assert model.left[-1] + model.right[-1] == pytest.approx(1.0)
 
 
-def test_no_evidence_is_said() -> None:
+def test_an_interval_without_evidence_has_no_recall() -> None:
     nothing = IntervalStats(0, empty_side(), empty_side())
     assert paper(nothing, SECOND, G, SECOND, G) is None
     assert delay_aware(nothing, SECOND, G, SECOND) is None
@@ -433,18 +436,18 @@ def test_the_adaptive_slack_is_the_least_that_reaches_the_target() -> None:
 def test_at_exactly_the_target_the_next_interval_needs_the_target(
     interval_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 7 s: eight whole intervals in a period of 60 s, one of them is an eighth of what they should have
+    # 7 s: a period of 60 s has eight whole intervals, and an eighth of the results is due in each
     goals: list[float] = []
     monkeypatch.setattr(
         "latecomer.core.join.retention_policies.choose_retention", lambda *given: goals.append(given[-1]) or (0, 0)
     )
     monkeypatch.setattr(QJoinRetention, "_recall", lambda self: object())
     count = 60 // interval_s
-    for produced, wanted in ((95.0, 0.95), (96.0, 0.95 - (count - 1) / 100), (93.0, min(0.95 + (count - 1) / 50, 1.0))):
+    for produced, goal in ((95.0, 0.95), (96.0, 0.95 - (count - 1) / 100), (93.0, min(0.95 + (count - 1) / 50, 1.0))):
         account = [(number, produced, 100.0) for number in range(100 - count, 100)]
         policy = QJoinRetention("paper", 0.95, SECOND, 60 * SECOND, interval_s * SECOND, G, first=0, account=account)
         assert policy.choose(100) == (0, 0)
-        assert goals.pop() == pytest.approx(max(wanted, 0.0))
+        assert goals.pop() == pytest.approx(max(goal, 0.0))
         if 60 % interval_s == 0:
             rest = produced * (count - 1)
             policy.choose(100)

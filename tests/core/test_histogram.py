@@ -1,4 +1,4 @@
-"""Histograms add up in any order, survive JSON exactly, and put every value in the bucket the contract says."""
+"""The statistics of an interval add up in any order, survive JSON exactly, and follow the rules for buckets."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_buckets_of_lateness_are_those_of_delays_and_go_on_below_zero() -> None:
     np.testing.assert_array_equal(delay_bucket(late, 10), [-3, -2, -2, -1, -1, 0, 0, 0, 1, 2])
 
 
-def test_a_tuple_that_is_more_than_a_window_ahead_was_exposed_to_no_partner() -> None:
+def test_a_tuple_more_than_a_window_before_stream_time_was_exposed_to_no_partner() -> None:
     buckets = np.array([-300, -100, -50, 0, 50, 100, 250])
     exposure = _exposure(buckets, np.full(7, 2), 1_000, 0, 1, 100)[0]
     np.testing.assert_allclose(exposure, 2 * np.array([0, 0.5, 50.5, 100.5, 150.5, 200, 200]))

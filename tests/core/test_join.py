@@ -1,4 +1,4 @@
-"""The join's control plane and its in-memory data plane against the tuple-at-a-time reference."""
+"""The join's control plane, and its data plane in memory, against the reference that joins tuple at a time."""
 
 import json
 
@@ -53,10 +53,10 @@ def test_set_formula_equals_the_two_buffers(estimator, seed):
         policy=retention_policy(settings(estimator), None, None),
     )  # fmt: skip
     for cuts in (None, sorted(rng.integers(0, 400, 6).tolist()), list(range(0, 400, 1)) if seed == 0 else [200]):
-        found = qjoin(data, control(estimator), cuts)
-        assert seqs(data, found.produced) == set(answer.on_time)
+        output = qjoin(data, control(estimator), cuts)
+        assert seqs(data, output.produced) == set(answer.on_time)
         for side in (0, 1):
-            registered = set(data.seq[side][found.late[side]].tolist())
+            registered = set(data.seq[side][output.late[side]].tolist())
             assert registered == {seq for seq, s, _, _ in answer.late if s == side}
     assert seqs(data, np.ones(len(data.pairs), bool)) == reference.exact_join(
         events.arrivals(table, "a", "b"), W, match
@@ -85,8 +85,8 @@ def test_rows_held_are_never_more_than_came():
     assert 0 < most <= sum(whole.arrivals) and whole._sample_rows() > 0
     whole.retention, whole.base = [FOREVER, FOREVER], [NEVER, NEVER]
     whole.held = [HeldRows(10, np.array([0]), np.array([rows])) for rows in whole.arrivals]
-    now = whole.account(whole._period_of(whole.interval), as_of_now=True)
-    assert now.held_max == sum(whole.arrivals)
+    account = whole.account(whole._period_of(whole.interval), as_of_now=True)
+    assert account.held_max == sum(whole.arrivals)
 
 
 class Short:
@@ -102,18 +102,21 @@ class Short:
 
 
 def test_the_sample_is_held_for_the_delay_range_and_no_longer():
-    """1,000 rows an interval and side, the left as late as 40 intervals: the right's sample is held so long, the left's is in its buffer."""
+    """The sample of the right is held for the lateness of the left, 40 intervals; the left's sample is in its buffer.
+
+    There are 1,000 rows per interval and side.
+    """
     length, late_us = 1_000_000, 40_000_000
-    own = JoinControl(Short(), window_us=W, interval_us=length, granularity_us=G, period_us=P)
+    plane = JoinControl(Short(), window_us=W, interval_us=length, granularity_us=G, period_us=P)
     cells, thousand = np.empty((0, 6), np.int64), np.array([1_000])
     for j in range(400):
         bucket = np.array([j * length // held_bucket_us(length, G)])
         delays = (np.array([late_us // G - 1]), thousand), (np.array([0]), thousand)
-        own.step([IntervalSummary(j, j * length + 999_999, ((bucket, thousand),) * 2, delays, cells)])
-    held = [own.account(period).held_area / P for period in own.closed_periods()]
+        plane.step([IntervalSummary(j, j * length + 999_999, ((bucket, thousand),) * 2, delays, cells)])
+    held = [plane.account(period).held_area / P for period in plane.closed_periods()]
     sampled = SAMPLE_FRACTION * 1_000 * late_us / length
     assert held[-1] == pytest.approx(held[len(held) // 2], rel=0.01), "held for ever"
-    buffers = sum(held_rows.count for held_rows in own.held)
+    buffers = sum(held_rows.count for held_rows in plane.held)
     assert sampled * 0.9 <= held[-1] - buffers <= sampled * 1.1
 
 
@@ -148,7 +151,7 @@ def test_statistics_are_sums_over_cells_in_any_order(delays):
             censored
         )
         assert seen.to_dict() == again.to_dict()
-        for side, own in enumerate((seen.left, seen.right)):
+        for side, counts in enumerate((seen.left, seen.right)):
             pairs, sampled, met = (
                 {},
                 {},
@@ -161,23 +164,23 @@ def test_statistics_are_sums_over_cells_in_any_order(delays):
                 elif late >= 0 and need < censored[x]:
                     met.setdefault(late, [0, 0, 0])
                     met[late] = [met[late][0], met[late][1] + candidates, met[late][2] + results]
-            there = sorted(need for need in pairs if pairs[need] or sampled[need])
-            assert own.required_bucket.tolist() == there
-            assert own.pairs.tolist() == [pairs[need] for need in there]
-            assert own.sampled_pairs.tolist() == [sampled[need] for need in there]
-            columns = (own.delay_rows, own.delay_candidates, own.delay_results)
-            assert own.delay_bucket.tolist() == sorted(met)
+            needs = sorted(need for need in pairs if pairs[need] or sampled[need])
+            assert counts.required_bucket.tolist() == needs
+            assert counts.pairs.tolist() == [pairs[need] for need in needs]
+            assert counts.sampled_pairs.tolist() == [sampled[need] for need in needs]
+            columns = (counts.delay_rows, counts.delay_candidates, counts.delay_results)
+            assert counts.delay_bucket.tolist() == sorted(met)
             assert np.stack(columns, axis=1).tolist() == [met[late] for late in sorted(met)]
-            assert own.rows == arrived[side][1].sum()
+            assert counts.rows == arrived[side][1].sum()
 
 
 def test_every_missed_pair_has_a_registered_row():
     for seed in range(5):
         data = as_input(events.disordered(seed, rows=500))
-        found = qjoin(data, control("calibrated"))
-        missed = data.pairs[~found.produced]
-        later_left = found.earlier_side[~found.produced] == 1
-        assert found.late[0][missed[later_left, 0]].all() and found.late[1][missed[~later_left, 1]].all()
+        output = qjoin(data, control("calibrated"))
+        missed = data.pairs[~output.produced]
+        later_left = output.earlier_side[~output.produced] == 1
+        assert output.late[0][missed[later_left, 0]].all() and output.late[1][missed[~later_left, 1]].all()
 
 
 def test_gamma_batches_close_where_the_span_exceeds():
@@ -191,40 +194,42 @@ def test_gamma_batches_close_where_the_span_exceeds():
 
 
 def one_order(data, rows):
-    """Event time, stream time, delay per arrival, and the pairs as (earlier, later) arrival."""
-    ts, now, delay = (np.full(rows, NEVER, np.int64) for _ in range(3))
-    for side, (own_now, own_delay) in enumerate(zip(*stream_times(data), strict=True)):
+    """Return event time, stream time and delay per arrival, the pairs as (earlier, later), and as (left, right)."""
+    ts, stream_time, delay = (np.full(rows, NEVER, np.int64) for _ in range(3))
+    for side, (side_time, side_delay) in enumerate(zip(*stream_times(data), strict=True)):
         at = data.seq[side]
-        ts[at], now[at], delay[at] = data.ts[side], own_now, own_delay
+        ts[at], stream_time[at], delay[at] = data.ts[side], side_time, side_delay
     pairs = np.stack([data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]]], axis=1)
-    return ts, now, delay, np.sort(pairs, axis=1), pairs
+    return ts, stream_time, delay, np.sort(pairs, axis=1), pairs
 
 
 @pytest.mark.parametrize("slack_us", [0, 2_000_000, None])
 @pytest.mark.parametrize("seed", range(4))
 def test_reordered_pairs_and_late_rows_equal_the_reference(seed, slack_us):
     table = events.disordered(seed, rows=300)
-    ts, now, delay, ordered, pairs = one_order(as_input(table), 300)
+    ts, stream_time, delay, ordered, pairs = one_order(as_input(table), 300)
     match = lambda x, y: x.row["k"] == y.row["k"]  # noqa: E731
     arrivals = events.arrivals(table, "a", "b")
-    whole, _ = slack_watermark(now, delay, slack_us)
+    whole, _ = slack_watermark(stream_time, delay, slack_us)
     carry, parts = (NEVER, 0), []
     for chunk in np.split(np.arange(300), [1, 2, 120, 121, 250]):
-        part, carry = slack_watermark(now[chunk], delay[chunk], slack_us, carry)
+        part, carry = slack_watermark(stream_time[chunk], delay[chunk], slack_us, carry)
         parts.append(part)
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     produced, output = reordered(ts, whole, ordered[:, 0], ordered[:, 1])
     assert {tuple(p) for p in pairs[produced].tolist()} == reference.k_slack(arrivals, W, slack_us, match)
     assert np.flatnonzero(ts < whole).tolist() == [seq for seq, _ in reference.behind(arrivals, slack_us)]
     assert produced.sum() > 0 and (slack_us is None or produced.sum() < len(pairs))
-    spent = waits(now, output, ordered[:, 1])[produced]
+    spent = waits(stream_time, output, ordered[:, 1])[produced]
     assert (spent >= 0).all()
     # a pair that waits comes out at the very arrival that lets the watermark reach its later event time
     out = output[produced]
     waiting = (out < 300) & (out > ordered[produced, 1])
     due = ts[ordered[produced]].max(axis=1)[waiting]
     assert (whole[out[waiting]] >= due).all() and (whole[out[waiting] - 1] < due).all() and waiting.sum() > 5
-    np.testing.assert_array_equal(spent[waiting], now[out[waiting]] - now[ordered[produced, 1][waiting]])
+    np.testing.assert_array_equal(
+        spent[waiting], stream_time[out[waiting]] - stream_time[ordered[produced, 1][waiting]]
+    )
 
 
 def test_no_pairs_no_waits():
@@ -234,26 +239,26 @@ def test_no_pairs_no_waits():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_arrival_clock_is_within_an_interval_and_blind_to_cuts(seed):
+def test_the_arrival_clock_is_exact_to_an_interval_for_any_cut(seed):
     rng = np.random.default_rng(seed)
-    now = np.cumsum(rng.integers(0, L, 400)) + 1_700_000_000_000_000
+    time = np.cumsum(rng.integers(0, L, 400)) + 1_700_000_000_000_000
     seq = np.arange(400) * 3 + 11
 
     def played(cuts):
         clock = ArrivalClock()
         for chunk in np.split(np.arange(400), cuts):
-            _, first = np.unique(now[chunk] // L, return_index=True)
-            clock.add(seq[chunk][first], now[chunk][first], L)
+            _, first = np.unique(time[chunk] // L, return_index=True)
+            clock.add(seq[chunk][first], time[chunk][first], L)
             clock = ArrivalClock.from_dict(json.loads(json.dumps(clock.to_dict())))
         return clock
 
     whole = played([])
     for cuts in ([137, 138, 300], list(range(1, 400))):
         assert played(cuts).to_dict() == whole.to_dict()
-    found = whole.at(seq)
-    assert ((now - found >= 0) & (now - found < L)).all() and (found == now).sum() < 400
-    assert whole.at(seq[:1] - 5).tolist() == [int(now[0])]
+    known = whole.at(seq)
+    assert ((time - known >= 0) & (time - known < L)).all() and (known == time).sum() < 400
+    assert whole.at(seq[:1] - 5).tolist() == [int(time[0])]
     whole.forget(int(seq[200]))
-    np.testing.assert_array_equal(whole.at(seq[200:]), found[200:])
+    np.testing.assert_array_equal(whole.at(seq[200:]), known[200:])
     assert 0 < len(whole.seq) < 250
     assert ArrivalClock().at(seq[:2]).tolist() == [NEVER, NEVER]

@@ -1,15 +1,14 @@
-"""The join's promise by simulation: recall >= target in >= 95% of periods, of all periods, the first ones included.
+"""The join's promise by simulation: recall reaches the target in at least 95% of all periods, the first ones included.
 
-Seven kinds of disorder, short streams of few rows, ten seeds each. Which pairs were produced is counted
-from the set formula over all pairs, not by the code that the policy learns from. Periods of one stream share its
-luck and its controller, so a stream is one observation: a kind is refused where the one-sided 0.95 bound of the mean over
-its streams lies below 0.95, and all kinds together must reach 0.95 as they are.
+There are seven kinds of disorder, short streams of few rows, and ten seeds of each. Produced pairs are counted by the
+set formula over all pairs, not by the code that the policy learns from. Periods of one stream share its luck and its
+controller, so a stream is one observation: a kind fails where the one-sided 0.95 bound of the mean over its streams
+lies below 0.95, and the mean over all kinds must reach 0.95.
 
-Exceptions, and what holds there. (1) A delay of a kind never seen cannot be foreseen, and what was dropped does not come back: where
-sources fall silent and deliver at once (`outage`) or a load never seen before delays everything, the first one costs its
-period, and a short stream may have more than 5% of such periods. Promised there: nothing is lost before the first, later
-ones find a buffer that is ready, and at least 0.9 of periods are met. (2) A jump to another regime costs no more than two
-periods of the stream.
+There are two exceptions. (1) A delay of a new kind cannot be foreseen, and rows that were dropped do not come back.
+Where sources fall silent and then deliver at once (`outage`), the first outage costs its period, and a short stream
+may have more than 5% of such periods. There at least 0.9 of the periods must be met. (2) A jump to another regime
+costs at most two periods of the stream.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ P = 60 * SECOND
 SEEDS = range(10)
 PERIODS = 10
 ROWS = 90
-"""Per period, both streams together."""
+"""Rows per period, both streams together."""
 T_95_9 = 1.833
 """Student's t, 9 degrees of freedom, one-sided 0.95."""
 CALM = ("exponential", "pareto", "one_late", "night", "batches", "rare", "flights")
 
 
 def stream(kind: str, seed: int, periods: int = PERIODS) -> tuple[Input, int]:
-    """Two streams in one arrival order with all their pairs, and the window."""
+    """Return two streams in one arrival order with all their pairs, and the window."""
     rng = np.random.default_rng([seed, *kind.encode()])
     n, span = periods * ROWS, periods * P
     window = SECOND if kind == "flights" else 4 * SECOND
@@ -70,9 +69,9 @@ def stream(kind: str, seed: int, periods: int = PERIODS) -> tuple[Input, int]:
         lag *= np.where(event >= span // 2, 16, 2)
     order = np.argsort(event + lag.astype(np.int64), kind="stable")
     event, side, key = event[order], side[order], key[order]
-    own = [np.flatnonzero(side == s) for s in (0, 1)]
-    pairs = band_pairs(event[own[0]], event[own[1]], window, key[own[0]], key[own[1]])
-    return Input((own[0], own[1]), (event[own[0]], event[own[1]]), pairs), window
+    rows = [np.flatnonzero(side == s) for s in (0, 1)]
+    pairs = band_pairs(event[rows[0]], event[rows[1]], window, key[rows[0]], key[rows[1]])
+    return Input((rows[0], rows[1]), (event[rows[0]], event[rows[1]]), pairs), window
 
 
 def joined(data: Input, window: int, target: float, cuts: list[int] | None = None) -> Output:
@@ -82,12 +81,12 @@ def joined(data: Input, window: int, target: float, cuts: list[int] | None = Non
 
 
 def recalls(kind: str, seed: int, target: float, periods: int = PERIODS) -> np.ndarray:
-    """Recall of every period that has a pair, float64[p]."""
-    found = joined(*stream(kind, seed, periods), target)
-    known = found.stream_time >= 0
-    period = found.stream_time[known] // P
+    """Return the recall of every period that has a pair, float64[p]."""
+    output = joined(*stream(kind, seed, periods), target)
+    known = output.stream_time >= 0
+    period = output.stream_time[known] // P
     pairs = np.bincount(period)
-    return np.bincount(period, found.produced[known])[pairs > 0] / pairs[pairs > 0]
+    return np.bincount(period, output.produced[known])[pairs > 0] / pairs[pairs > 0]
 
 
 def shares(kind: str, target: float) -> list[float]:
@@ -95,26 +94,26 @@ def shares(kind: str, target: float) -> list[float]:
 
 
 def test_the_promise_is_kept_over_all_periods_of_short_streams() -> None:
-    found = {kind: shares(kind, target) for kind, target in zip(CALM, (0.9, 0.95, 0.99) * 3, strict=False)}
-    for kind, each in found.items():
-        assert len(each) == 10
-        bound = float(np.mean(each) + T_95_9 * np.std(each, ddof=1) / math.sqrt(len(each)))
-        assert bound >= 0.95, (kind, each)
-    assert np.mean(list(found.values())) >= 0.95, found
+    kept = {kind: shares(kind, target) for kind, target in zip(CALM, (0.9, 0.95, 0.99) * 3, strict=False)}
+    for kind, by_seed in kept.items():
+        assert len(by_seed) == 10
+        bound = float(np.mean(by_seed) + T_95_9 * np.std(by_seed, ddof=1) / math.sqrt(len(by_seed)))
+        assert bound >= 0.95, (kind, by_seed)
+    assert np.mean(list(kept.values())) >= 0.95, kept
 
 
 @pytest.mark.parametrize("kind", CALM)
 def test_nothing_is_lost_in_the_first_period(kind: str) -> None:
     for seed in SEEDS:
         data, window = stream(kind, seed, 2)
-        found = joined(data, window, 0.8)
-        first = found.stream_time - found.stream_time.min() < P - 4 * SECOND
+        output = joined(data, window, 0.8)
+        first = output.stream_time - output.stream_time.min() < P - 4 * SECOND
         assert first.sum() >= 3
-        assert found.produced[first].all()
+        assert output.produced[first].all()
 
 
 def test_the_promise_is_kept_in_the_long_run_where_delays_are_many_periods_long() -> None:
-    """Most of what such a period loses was never seen, and two retentions are chosen from what is remembered."""
+    """Most losses of such a period were never seen, and two retentions are chosen from the remembered periods."""
     kept = [
         np.mean(recalls(kind, seed, 0.95, 160)[80:] >= 0.95)
         for kind in ("mixture", "lognormal", "seldom")
@@ -125,8 +124,8 @@ def test_the_promise_is_kept_in_the_long_run_where_delays_are_many_periods_long(
 
 
 def test_a_first_outage_may_cost_its_period_and_little_else() -> None:
-    each = shares("outage", 0.9)
-    assert np.mean(each) >= 0.9, each
+    kept = shares("outage", 0.9)
+    assert np.mean(kept) >= 0.9, kept
 
 
 def test_a_jump_costs_two_periods_at_most() -> None:
@@ -140,15 +139,15 @@ def test_where_pairs_are_many_the_margin_is_gone() -> None:
     event = np.sort(rng.integers(0, 12 * P, n))
     event = event[np.argsort(event + rng.exponential(2 * SECOND, n).astype(np.int64), kind="stable")]
     side, none = rng.integers(0, 2, n), np.zeros(n, np.int64)
-    own = [np.flatnonzero(side == s) for s in (0, 1)]
-    pairs = band_pairs(event[own[0]], event[own[1]], SECOND, none[own[0]], none[own[1]])
-    data = Input((own[0], own[1]), (event[own[0]], event[own[1]]), pairs)
-    found = joined(data, SECOND, 0.9)
-    kept = np.stack(found.horizons.retention)[:, -1] + SECOND
-    # eleven periods known: the controller's own margin aims at 12 / 20 of the loss that is allowed
-    least = np.sort(found.required)[int((1 - 0.1 * 12 / 20) * len(found.required))] + SECOND
+    rows = [np.flatnonzero(side == s) for s in (0, 1)]
+    pairs = band_pairs(event[rows[0]], event[rows[1]], SECOND, none[rows[0]], none[rows[1]])
+    data = Input((rows[0], rows[1]), (event[rows[0]], event[rows[1]]), pairs)
+    output = joined(data, SECOND, 0.9)
+    kept = np.stack(output.horizons.retention)[:, -1] + SECOND
+    # eleven periods are known: the controller's margin aims at 12 / 20 of the allowed loss
+    least = np.sort(output.required)[int((1 - 0.1 * 12 / 20) * len(output.required))] + SECOND
     assert (kept <= 1.15 * least).all()
-    assert found.produced.mean() >= 0.9
+    assert output.produced.mean() >= 0.9
 
 
 @pytest.mark.parametrize("kind", ["night", "rare"])

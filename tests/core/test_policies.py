@@ -1,4 +1,4 @@
-"""The retention policies behind their one interface: the lake stores their state, and `adapt` writes their start."""
+"""The retention policies behind their one interface, with their state as the lake stores it and `adapt` writes it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def named(settings: RetentionParameters) -> str:
 
 
 def history(seconds: int = 60, seed: int = 3) -> list[IntervalStats]:
-    """Every interval's statistics of a small join that drops nothing."""
+    """Return the statistics of every interval of a small join that drops nothing."""
     rng = np.random.default_rng(seed)
     n = seconds * 40
     ts = np.sort((rng.random(n) * seconds * SECOND).astype(np.int64))
@@ -67,16 +67,16 @@ HISTORY = history()
 
 
 def summary(stats: IntervalStats) -> IntervalSummary:
-    """The same interval as the data plane would have summed it up, results only."""
+    """Return the same interval as the data plane counts it, results only."""
     rows = [
         (side, int(bucket), -1, int(pairs), int(pairs), int(sampled))
-        for side, own in enumerate((stats.left, stats.right))
-        for bucket, pairs, sampled in zip(own.required_bucket, own.pairs, own.sampled_pairs, strict=True)
+        for side, counts in enumerate((stats.left, stats.right))
+        for bucket, pairs, sampled in zip(counts.required_bucket, counts.pairs, counts.sampled_pairs, strict=True)
     ]
     none = np.zeros(0, np.int64)
-    delays = tuple((own.delay_bucket, own.delay_rows) for own in (stats.left, stats.right))
+    left, right = ((counts.delay_bucket, counts.delay_rows) for counts in (stats.left, stats.right))
     cells = np.array(rows, np.int64).reshape(len(rows), 6)
-    return IntervalSummary(stats.interval, stats.interval * SECOND, ((none, none), (none, none)), delays, cells)  # type: ignore[arg-type]
+    return IntervalSummary(stats.interval, stats.interval * SECOND, ((none, none), (none, none)), (left, right), cells)
 
 
 def through_json(value: Any) -> Any:
@@ -138,7 +138,7 @@ def test_retentions_are_plain_integers_no_lower_than_a_window(settings: Retentio
     policy = retention_policy(settings, None, None)
     for stats in HISTORY:
         chosen = policy.choose(stats.interval)
-        assert all(type(each) is int and -settings.window_us <= each <= FOREVER for each in chosen)
+        assert all(type(us) is int and -settings.window_us <= us <= FOREVER for us in chosen)
         policy.observe(stats)
 
 
@@ -154,7 +154,7 @@ def test_everything_is_retained_before_the_first_full_period_and_less_after(sett
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_few_pairs_are_held_for_twice_the_largest_delay_of_the_opposite_stream_or_more(seed: int) -> None:
+def test_scarce_pairs_are_held_for_twice_the_largest_delay_of_the_opposite_stream_or_more(seed: int) -> None:
     policy = retention_policy(replace(USUAL, target=0.99), None, None)
     late, pairs, periods = [0, 0], 0, 0
     for stats in history(60, seed):
@@ -168,12 +168,12 @@ def test_few_pairs_are_held_for_twice_the_largest_delay_of_the_opposite_stream_o
             assert chosen == tuple(int(factor * late[1 - side]) for side in (0, 1))
         policy.observe(thin)
         pairs += sum(int(s.pairs.sum()) for s in (thin.left, thin.right))
-        for side, own in enumerate((stats.left, stats.right)):
-            late[side] = max(late[side], (int(own.delay_bucket[-1]) + 1) * G)
+        for side, counts in enumerate((stats.left, stats.right)):
+            late[side] = max(late[side], (int(counts.delay_bucket[-1]) + 1) * G)
 
 
 def replace_pairs(stats: IntervalStats) -> IntervalStats:
-    """The same interval with one pair on either side."""
+    """Return the same interval with one pair on either side."""
     sides = [
         replace(
             s, required_bucket=s.required_bucket[:1], pairs=np.minimum(s.pairs[:1], 1), sampled_pairs=0 * s.pairs[:1]
@@ -209,7 +209,7 @@ def test_differential_running_evidence_equals_evidence_from_scratch() -> None:
         np.testing.assert_allclose(fast.right, slow.right, rtol=1e-12)
 
 
-def test_empirical_never_keeps_less_than_the_window_where_it_could_not_see_what_that_loses() -> None:
+def test_empirical_keeps_at_least_the_window_where_it_could_not_see_the_loss() -> None:
     rng = np.random.default_rng(8)
     n, follows = 400, rng.random(400) < 0.5
     first = np.sort((rng.random(n) * 40 * P).astype(np.int64))
@@ -224,7 +224,7 @@ def test_empirical_never_keeps_less_than_the_window_where_it_could_not_see_what_
     assert outcome.chosen.min() >= 0
 
 
-def test_the_simple_ones_do_what_they_say() -> None:
+def test_unlimited_and_constant_and_largest_delay_retentions() -> None:
     keep, fixed, largest = (retention_policy(s, None, None) for s in EVERY[:3])
     most = 0
     for stats in HISTORY:
@@ -256,7 +256,7 @@ def test_adapt_makes_the_policy_that_had_seen_every_pair(estimator: str) -> None
     assert max(adapted.choose(following)) < FOREVER
     if estimator == "calibrated":
         assert adapted.choose(following) == live.choose(following)
-    # newer parameters win over the state they replace
+    # adapted parameters replace the state
     assert (
         retention_policy(settings, live.to_dict(), parameters).to_dict()
         == retention_policy(settings, None, parameters).to_dict()
@@ -271,7 +271,7 @@ def test_a_target_of_all_pairs_keeps_everything():
     )
 
 
-def test_a_recall_of_one_keeps_everything_where_a_recall_is_what_decides():
+def test_a_recall_of_one_keeps_everything_where_the_recall_decides():
     for settings in EVERY:
         policy = retention_policy(replace(settings, target=1.0), None, None)
         keeps = settings.strategy == "exact" or named(settings) == "calibrated"
@@ -279,7 +279,7 @@ def test_a_recall_of_one_keeps_everything_where_a_recall_is_what_decides():
         assert settings.strategy != "k_slack" or policy.choose(5) == (70_000, 70_000)
 
 
-def test_what_is_held_for_good_is_one_count():
+def test_rows_that_never_expire_are_one_count():
     spans = {"window_us": SECOND, "interval_us": SECOND, "granularity_us": G, "period_us": P}
     control = JoinControl(UnlimitedRetention(), **spans)
     for j in range(2_000):

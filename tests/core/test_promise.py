@@ -1,10 +1,11 @@
-"""The promise of aggregates by simulation: ``P(error >= eps) <= delta``, with the policies and the control plane that run.
+"""The promise of aggregates by simulation: ``P(error >= eps) <= delta``, with policies and control plane as in `run`.
 
-Delays: exponential, and Pareto with bursts, in which everything of some seconds is late together. Errors are measured here, from
-the rows that had arrived when a window closed, not by the code that the policy learns from. Windows overlap in time and a burst hits
-several, so a run is one observation: the bound of the mean over seeds is a one-sided t interval of the runs' shares.
+Delays are exponential, or Pareto with bursts in which all rows of some seconds are late together. Errors are measured
+here, from the rows that had arrived when a window closed, not by the code that the policy learns from. Windows overlap
+in time and a burst hits several, so a run is one observation: the bound of the mean over seeds is a one-sided t
+interval of the runs' shares.
 
-Rows that are a random sample are what HPM assumes. There its required coverage must keep the promise as it stands.
+HPM assumes that the rows in time are a random sample. There its required coverage must keep the promise by itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ T_95_19 = 1.729
 
 @lru_cache(maxsize=64)
 def stream(seed: int, kind: str, seconds: int = 200, rate: int = 20) -> tuple[np.ndarray, np.ndarray]:
-    """Event times and values in arrival order."""
+    """Return event times and values in arrival order."""
     rng = np.random.default_rng([seed, len(kind)])
     n = seconds * rate
     event = np.sort(rng.integers(0, seconds * SECOND, n))
@@ -61,30 +62,30 @@ def stream(seed: int, kind: str, seconds: int = 200, rate: int = 20) -> tuple[np
 
 
 def share_off(event, value, waits, windows, name: str, grid: Grid = GRID) -> float:
-    """Share of windows whose answer at the close is off by `ERROR` or more; brute force."""
+    """Return the share of windows whose answer at the close is off by `ERROR` or more, by brute force."""
     order = np.argsort(event)
     t, event, value = np.maximum.accumulate(event)[order], event[order], value[order]
     off = 0
     for window, wait in zip(windows.tolist(), waits.tolist(), strict=True):
         end = grid.end(window)
         member = slice(*np.searchsorted(event, (window * grid.slide_us, end)))
-        mine = value[member]
-        there = mine[t[member] < end + wait]
-        off += error_of(name, mine, there) >= ERROR - 1e-12
+        rows = value[member]
+        arrived = rows[t[member] < end + wait]
+        off += error_of(name, rows, arrived) >= ERROR - 1e-12
     return off / len(windows)
 
 
-def error_of(name: str, mine: np.ndarray, there: np.ndarray) -> float:
-    if not len(there):
+def error_of(name: str, rows: np.ndarray, arrived: np.ndarray) -> float:
+    if not len(arrived):
         return math.inf
     if name in ("median", "quantile"):
         rank = 0.5 if name == "median" else 0.9
-        answer = np.quantile(there, rank)
+        answer = np.quantile(arrived, rank)
         # ranks of an answer between two rows are an interval
-        low, high = (mine < answer).mean(), (mine <= answer).mean()
+        low, high = (rows < answer).mean(), (rows <= answer).mean()
         return max(low - rank, rank - high, 0.0)
     function = {"sum": np.sum, "count": len, "avg": np.mean, "min": np.min, "max": np.max}[name]
-    answer, truth = float(function(there)), float(function(mine))
+    answer, truth = float(function(arrived)), float(function(rows))
     return abs(answer - truth) / abs(truth)
 
 
@@ -94,7 +95,7 @@ def slowest_wait(seed: int, kind: str) -> float:
 
 
 def upper_bound(shares: list[float]) -> float:
-    """Of the mean share, one-sided 0.95."""
+    """Return the one-sided 0.95 bound of the mean share."""
     assert len(shares) == 20
     return float(np.mean(shares) + T_95_19 * np.std(shares, ddof=1) / math.sqrt(len(shares)))
 
@@ -116,7 +117,7 @@ def test_calibrated_keeps_the_promise(name, kind):
     assert np.mean(waits) < 0.8 * np.mean(slowest), "waiting for the slowest row is no art"
 
 
-def test_calibrated_waits_not_much_longer_than_the_best_constant():
+def test_calibrated_waits_at_most_twice_as_long_as_the_best_constant():
     ratios = []
     for seed in SEEDS:
         event, value = stream(seed, "exponential")
@@ -130,18 +131,18 @@ def test_calibrated_waits_not_much_longer_than_the_best_constant():
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("n", [400, 2_000])
 def test_required_coverage_keeps_the_promise_on_a_random_sample(name, n):
-    """What HPM promises: a window of which a random share `lambda_thr` of rows has arrived."""
+    """The promise of HPM holds for a window after a random share `lambda_thr` of its rows has arrived."""
     rng = np.random.default_rng(len(name) * n)
     # values of one sign, as the one-sided bound of SUM assumes; least and greatest are far from the rest
     draws, off = 2_000, 0
     cv = math.sqrt(1 / 4)
     share = needed_coverage(name, n, cv, ERROR, DELTA)
     for _ in range(draws):
-        mine = rng.gamma(4.0, 25.0, n)
+        rows = rng.gamma(4.0, 25.0, n)
         if name in ("min", "max"):
-            mine[rng.integers(n)] = 1e-3 if name == "min" else 1e6
+            rows[rng.integers(n)] = 1e-3 if name == "min" else 1e6
         here = rng.random(n) < share if name == "sum" else rng.permutation(n) < math.ceil(share * n)
-        off += error_of(name, mine, mine[here]) >= ERROR + 1e-9
+        off += error_of(name, rows, rows[here]) >= ERROR + 1e-9
     # 0.999 quantile of a binomial with the promised probability, normal approximation
     assert off <= draws * DELTA + 3.1 * math.sqrt(draws * DELTA * (1 - DELTA)) + 1
     if name in ("min", "max"):
@@ -150,7 +151,7 @@ def test_required_coverage_keeps_the_promise_on_a_random_sample(name, n):
 
 @pytest.mark.parametrize("name", ["sum", "avg", "median"])
 def test_hpm_reaches_its_coverage_where_rows_are_late_at_random(name):
-    """HPM steers the mean coverage of windows to what is required: it is reached on average, not in a share of windows."""
+    """HPM steers the mean coverage of windows: it is reached on average, not in a share of windows."""
     reached, needed = [], []
     for seed in SEEDS:
         event, value = stream(seed, "exponential")
@@ -175,12 +176,12 @@ def test_any_cut_and_any_resumption_decide_the_same(kind):
         required = required_in_hindsight(event, value, GRID)
 
         def observed(spans):
-            found = [[each for each in required if first <= each.window <= last] for first, last, _ in spans]
-            seen.extend(itertools.chain(*found))
-            return found
+            by_span = [[window for window in required if first <= window.window <= last] for first, last, _ in spans]
+            seen.extend(itertools.chain(*by_span))
+            return by_span
 
-        placed = run_control_plane(event, GRID, policy, observed, period_us=PERIOD_US, cuts=cuts)
-        return placed, policy.to_dict(), [each.window for each in seen]
+        decisions = run_control_plane(event, GRID, policy, observed, period_us=PERIOD_US, cuts=cuts)
+        return decisions, policy.to_dict(), [window.window for window in seen]
 
     whole = decided((), False)
     assert len(np.unique(whole[0].slack_us)) > 5
@@ -193,7 +194,7 @@ def test_any_cut_and_any_resumption_decide_the_same(kind):
 
 
 class Resumed:
-    """A policy that goes through JSON before every choice."""
+    """A policy whose state goes through JSON before every choice."""
 
     needs_observation = True
     provisional = True
@@ -212,7 +213,7 @@ class Resumed:
 
 
 def steps(change_s: int, before: float, after: float, seconds: int = 2_400):
-    """Requirements of windows, all of one value before and of another after the change."""
+    """Yield the slack after each window; windows require one value before the change and another after it."""
     policy = CalibratedSlack(1 - DELTA, GRID, PERIOD_US, 0.95)
     policy.delays(100 * SECOND)
     for window in range(seconds):
@@ -223,8 +224,11 @@ def steps(change_s: int, before: float, after: float, seconds: int = 2_400):
 
 
 def test_the_slack_follows_a_change_both_ways():
-    """Up: at once when windows of the new regime are seen. Down: as windows are forgotten, within four memories, to what the worst
-    remembered period may add; then, as periods are, to the new regime."""
+    """The slack rises at once when windows of the new regime are seen.
+
+    It falls as windows are forgotten, within four memories, to the most that the worst remembered period may add, and
+    then, as periods are forgotten, to the new regime.
+    """
     up = dict(steps(600, 1.0, 10.0))
     assert 1.0 * SECOND <= up[599] <= 1.1 * MARGIN * SECOND
     assert up[600 + 20] >= 10 * SECOND, "followed upwards within 20 windows"
@@ -239,7 +243,7 @@ def test_the_slack_follows_a_change_both_ways():
 
 
 def bad_days(policy, seed, days=300, windows=20, bad=0.1, mild=1.0, severe=1.4):
-    """Shares of periods kept and mean slack; all windows of a bad day require more, those of others vary a little."""
+    """Return the share of periods kept and the mean slack; all windows of a bad day require more than on other days."""
     rng = np.random.default_rng(seed)
     grid, kept, waits = policy.grid, [], []
     for day in range(days):
@@ -260,7 +264,7 @@ def bad_days(policy, seed, days=300, windows=20, bad=0.1, mild=1.0, severe=1.4):
 
 
 def test_days_that_are_bad_as_a_whole_are_remembered():
-    """All windows of a bad day go wrong together: a margin on their number helps nothing, the worst remembered day does."""
+    """All windows of a bad day miss together: a margin on their number does not help, the worst remembered day does."""
     grid = Grid(SECOND, SECOND)
     with_rule, without = [], []
     for seed in range(4):
@@ -274,7 +278,7 @@ def test_days_that_are_bad_as_a_whole_are_remembered():
     kept_without, waits_without = np.mean(without, axis=0)
     assert kept >= 0.98
     assert 1 - kept <= 0.6 * (1 - kept_without), "of the days that were lost, most are kept"
-    assert waits <= waits_without, "as it is not the losses that raise the slack"
+    assert waits <= waits_without, "the losses do not raise the slack"
 
 
 def test_one_absurd_period_is_remembered_no_further_than_it_may_reach():
@@ -294,9 +298,9 @@ def test_one_absurd_period_is_remembered_no_further_than_it_may_reach():
     assert chosen[42 * per_period - 1] == pytest.approx(usual, rel=0.05), "forgotten after nineteen periods"
 
 
-@pytest.mark.parametrize(("second", "waited"), [(21, False), (27, True)])
-def test_what_came_and_went_and_came_again_is_not_absurd(second, waited):
-    """One event may lie in two periods that follow each other; what comes again does come again."""
+@pytest.mark.parametrize(("second", "follows"), [(21, False), (27, True)])
+def test_lateness_that_comes_again_is_not_absurd(second, follows):
+    """One event may lie in two periods that follow each other; later lateness of the same size is another event."""
     policy = CalibratedSlack(1 - DELTA, GRID, PERIOD_US, 0.95)
     policy.delays(1_000 * SECOND)
     chosen = {}
@@ -307,7 +311,7 @@ def test_what_came_and_went_and_came_again_is_not_absurd(second, waited):
         chosen[window] = policy.choose(window)
         policy.observe(seen, chosen[window], window)
     after = [chosen[period * per_period] for period in range(second + 6, 38)]
-    assert all((slack >= 60 * SECOND) == waited for slack in after)
+    assert all((slack >= 60 * SECOND) == follows for slack in after)
     assert chosen[48 * per_period - 1] < 2 * SECOND, "forgotten after nineteen periods"
 
 

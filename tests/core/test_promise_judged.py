@@ -1,4 +1,4 @@
-"""Which periods `check` judges a promise by, and how many may miss: through Great Expectations, at the edge of what is allowed."""
+"""The periods by which `check` evaluates a promise, and the number that may miss, through Great Expectations."""
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,8 @@ from latecomer.specs.loading import parse_query
 
 JOIN = parse_query("name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.95, period: 60 s}\n")
 MEMBERSHIP = parse_query(
-    "name: q\nkind: membership\nstreams: {l: a, r: b}\nelement: k\nwindow: 60 s\nquality: {false_positive_rate: 0.001}\n"
+    "name: q\nkind: membership\nstreams: {l: a, r: b}\nelement: k\nwindow: 60 s\n"
+    "quality: {false_positive_rate: 0.001}\n"
 )
 SUMS = (
     "name: q\nkind: aggregate\nstreams: {l: a}\nselect: {n: count()}\nwindow: 1 s\n"
@@ -29,7 +30,7 @@ def ledger(achieved, expected=100, **more):
     return pd.DataFrame({"period_start": start, **columns, **more})
 
 
-def judge(spec, rows):
+def evaluate(spec, rows):
     empty = pd.DataFrame({"law": ["l"], "left": [1], "right": [1]})
     frames = {
         "promises": checks._by_day(promise.bounds(spec, rows)),
@@ -39,26 +40,26 @@ def judge(spec, rows):
         "results": pd.DataFrame({"rows": [1], "distinct": [1], "names": ["k"], "some": [""]}),
         "audit": pd.DataFrame(),
     }
-    found = {each["says"]: each for each in checks._validate(spec, frames, None, 1).results}
-    return next((each for says, each in found.items() if says in ("recall on time", "false positives")), None)
+    results = checks._validate(spec, frames, None, 1).results
+    return next((result for result in results if result["says"] in ("recall on time", "false positives")), None)
 
 
 def test_as_many_periods_as_are_allowed_may_miss_and_not_one_more():
     for n in (3, 7, 14, 21, 73, 81, 100, 372):
         most = allowed_misses(n, 0.95)
         for missed in (most, most + 1):
-            found = judge(JOIN, ledger([0.5] * missed + [1.0] * (n - missed)))
-            assert found["success"] == (missed <= most), (n, found["message"])
+            result = evaluate(JOIN, ledger([0.5] * missed + [1.0] * (n - missed)))
+            assert result["success"] == (missed <= most), (n, result["message"])
 
 
 def test_periods_in_which_nothing_was_due_are_not_kept_promises():
     expected = np.where(np.arange(1_000) % 33 == 0, 10, 0)
     rows = ledger(np.where(expected > 0, 0.0, 1.0), expected)
-    found = judge(JOIN, rows)
-    assert not found["success"] and "31 of 31 periods below 0.95" in found["message"]
+    result = evaluate(JOIN, rows)
+    assert not result["success"] and "31 of 31 periods below 0.95" in result["message"]
     assert promise.kept(rows) == (0, 31)
     nothing = ledger([1.0] * 5, 0)
-    assert judge(JOIN, nothing) is None and promise.kept(nothing) == (0, 0)
+    assert evaluate(JOIN, nothing) is None and promise.kept(nothing) == (0, 0)
     unknown = ledger([np.nan, 1.0])
     assert promise.kept(unknown) == (1, 1)
 
@@ -87,6 +88,6 @@ def test_honest_filters_pass_however_long_the_ledger_is():
 
 def test_filters_that_let_too_much_through_are_found():
     rows = ledger([1.0] * 365, 0, tested=2_000, confirmed=0, candidates=[1] * 364 + [14])
-    found = judge(MEMBERSHIP, rows)
-    assert not found["success"] and "1 of 365 periods above" in found["message"]
-    assert judge(MEMBERSHIP, ledger([1.0], 0, tested=5, confirmed=5, candidates=5)) is None
+    result = evaluate(MEMBERSHIP, rows)
+    assert not result["success"] and "1 of 365 periods above" in result["message"]
+    assert evaluate(MEMBERSHIP, ledger([1.0], 0, tested=5, confirmed=5, candidates=5)) is None

@@ -1,4 +1,4 @@
-"""The evidence of the empirical estimator, from scratch: what the running sums of the product are compared with."""
+"""The evidence of the empirical estimator, computed from scratch, to compare with the running sums of the product."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from latecomer.core.join.statistics import IntervalStats, uncensor
 def empirical(
     stats: Sequence[IntervalStats], window_us: int, granularity_us: int, sample_fraction: float
 ) -> Recall | None:
-    """The empirical estimator from the intervals given, where the product adds and takes away."""
+    """Return the empirical estimate from the given intervals, where the product adds and subtracts intervals."""
     sides = []
     for name in ("left", "right"):
         parts = [uncensor(getattr(s, name), sample_fraction) for s in stats]

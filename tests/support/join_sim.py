@@ -1,9 +1,9 @@
 """A vectorised simulator of the symmetric join with retention, for tests and experiments of the control plane.
 
-It knows everything (all pairs, and what each would have needed) and shows a controller only what the data plane would
-have shown it: pairs whose earlier tuple is beyond the horizon are seen through the sample alone. The semantics are
-those of ``latecomer.core.join.statistics``; nothing here is shared with it except the two dataclasses, so that an error in
-one shows against the other.
+It knows all pairs and their required retention, and gives a controller the statistics that the data plane would count:
+pairs whose earlier tuple is behind the horizon are in the sample alone. The semantics are those of
+``latecomer.core.join.statistics``. Only its two dataclasses are shared, so that an error in one shows against the
+other.
 
 Conventions (they reproduce the published table, see ``tests/core/test_calibrated.py``):
 
@@ -26,15 +26,15 @@ import pytest
 from latecomer.core.join.statistics import IntervalStats, SideStats
 
 UNDEFINED = np.iinfo(np.int64).min // 4
-"""Stream time before both streams have spoken."""
+"""Stream time before both streams are seen."""
 
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-"""Real out-of-order data beside the repository; not the project's to redistribute."""
+"""The folder of real out-of-order data beside the repository, which the project may not redistribute."""
 
 
 def shared_data(name: str) -> Path:
-    """Path of a shared data file; skips the test, saying so, where it is absent."""
+    """Return the path of a shared data file; skip the test with a message where it is absent."""
     path = SHARED / name
     if not path.exists():
         pytest.skip(f"{name} is not in ../shared/data, so nothing is measured on real data here")
@@ -42,7 +42,7 @@ def shared_data(name: str) -> Path:
 
 
 def zeek_case(left: str, right: str, window_us: int, key: str = "orig_h") -> JoinCase:
-    """Two of the network logs, joined on a host column; skips where the data is absent."""
+    """Return two of the network logs, joined on a host column; skip the test where the data is absent."""
     rows = pd.read_parquet(shared_data("zeek_events.parquet"), columns=["seq", "event_ts", "stream", key])
     rows = rows[rows["stream"].isin([left, right]) & rows[key].notna()].sort_values("seq")
     side = (rows["stream"] == right).to_numpy(np.int8)
@@ -52,7 +52,7 @@ def zeek_case(left: str, right: str, window_us: int, key: str = "orig_h") -> Joi
 
 
 class Controller(Protocol):
-    """What the simulator asks of a controller (microseconds throughout)."""
+    """The interface of a controller to the simulator, in microseconds."""
 
     def observe(self, stats: IntervalStats) -> None: ...
 
@@ -61,18 +61,18 @@ class Controller(Protocol):
 
 @dataclass(frozen=True)
 class JoinCase:
-    """A pair of streams with all their pairs.
+    """Two streams with all their pairs.
 
     Attributes
     ----------
     ts, side, seq : int64[n], int8[n], int64[n]
         Event time in microseconds, 0 left / 1 right, and arrival order, in arrival order.
     stream_time : int64[n]
-        ``T(a)``; ``UNDEFINED`` until both streams have spoken.
+        ``T(a)``; ``UNDEFINED`` until both streams are seen.
     delay : int64[n]
         Delay on the tuple's own stream.
     lateness : int64[n]
-        ``T(a)`` less the event time, negative for a tuple ahead of it; the delay before both have spoken.
+        ``T(a)`` less the event time, negative for a tuple ahead of it; the delay before both streams are seen.
     pair_x, pair_y : int64[m]
         Row of the earlier and of the later arrival, ordered by the later arrival.
     is_result : bool[m]
@@ -95,18 +95,18 @@ class JoinCase:
 
     @property
     def lateness(self) -> np.ndarray:
-        """See the class."""
+        """Return the lateness of every row, int64[n] us."""
         return np.where(self.stream_time > UNDEFINED // 2, self.stream_time - self.ts, self.delay)
 
     @property
     def pair_time(self) -> np.ndarray:
-        """Stream time at the later arrival, int64[m]."""
+        """Return stream time at the later arrival, int64[m]."""
         return self.stream_time[self.pair_y]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a controller came to.
+    """The outcome of a run of a controller.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class Outcome:
     chosen: np.ndarray = field(repr=False)
 
     def met(self, target: float, skip: int = 0) -> float:
-        """Share of periods, after the first ``skip``, whose recall reaches ``target``."""
+        """Return the share of periods, after the first ``skip``, whose recall reaches ``target``."""
         return float(np.mean(self.recall[skip:] >= target)) if self.recall.size > skip else 1.0
 
 
@@ -199,7 +199,7 @@ def make_case(
 
 
 def in_sample(seq: np.ndarray, fraction: float) -> np.ndarray:
-    """Deterministic sample of tuples: ``seq * 40503 mod 65536 < fraction * 65536``."""
+    """Select the deterministic sample of tuples: ``seq * 40503 mod 65536 < fraction * 65536``."""
     return (seq * 40503) % 65536 < fraction * 65536
 
 
@@ -221,7 +221,7 @@ def simulate(
 
 
 def constant_rows(case: JoinCase, d_us: int | tuple[int, int], after_us: int = 0) -> float:
-    """Mean rows held under a constant retention, from ``after_us`` after the start: the integral in closed form."""
+    """Return mean rows held under a constant retention, from ``after_us`` after the start, by a closed integral."""
     d = np.array((d_us, d_us) if np.isscalar(d_us) else d_us, dtype=np.int64)
     alive = case.stream_time > UNDEFINED // 2
     start, end = case.stream_time[alive][0] + after_us, case.stream_time[-1]
@@ -231,13 +231,13 @@ def constant_rows(case: JoinCase, d_us: int | tuple[int, int], after_us: int = 0
 
 
 def _next_step(case: JoinCase, time: np.ndarray) -> np.ndarray:
-    """The least stream time that occurs at or after ``time`` (a view changes only when stream time does)."""
+    """Return the least stream time that occurs at or after ``time``: a view changes only when stream time does."""
     steps = np.unique(case.stream_time)
     return steps[np.minimum(np.searchsorted(steps, time, side="left"), steps.size - 1)]
 
 
 def period_recall(case: JoinCase, d_us: int | tuple[int, int], period_us: int, origin_us: int = 0) -> np.ndarray:
-    """Recall of each period under a constant retention, float64[p]; periods are counted from `origin_us`."""
+    """Return the recall of each period under a constant retention, float64[p]; periods begin at `origin_us`."""
     d = np.array((d_us, d_us) if np.isscalar(d_us) else d_us, dtype=np.int64)
     good = case.is_result
     period = (case.pair_time[good] - origin_us) // period_us
@@ -249,7 +249,7 @@ def period_recall(case: JoinCase, d_us: int | tuple[int, int], period_us: int, o
 def clairvoyant(
     case: JoinCase, target: float, period_us: int, granularity_us: int, share: float = 0.95
 ) -> tuple[int, float]:
-    """Least constant retention, same on both sides, that meets the target in ``share`` of the periods.
+    """Return the least constant retention, same on both sides, that meets the target in ``share`` of the periods.
 
     Returns
     -------
@@ -272,7 +272,7 @@ def clairvoyant(
 
 
 class _Run:
-    """One pass over the intervals; keeps the two horizons and the tallies."""
+    """One pass over the intervals, with the two horizons and the counts."""
 
     def __init__(
         self, case: JoinCase, interval_us: int, granularity_us: int, fraction: float, lateness: bool = False
@@ -286,8 +286,8 @@ class _Run:
         self.pair_side = case.side[case.pair_x]
         self.bucket = case.rho // granularity_us
         self.delay = case.lateness if lateness else case.delay
-        waited = np.maximum(-(-self.delay // granularity_us) - 1, 0)
-        self.delay_bucket = np.where(self.delay < 0, self.delay // granularity_us, waited)
+        behind = np.maximum(-(-self.delay // granularity_us) - 1, 0)
+        self.delay_bucket = np.where(self.delay < 0, self.delay // granularity_us, behind)
         self.horizon = np.full(2, UNDEFINED, dtype=np.int64)
         self.produced = np.zeros(case.pair_x.size, dtype=bool)
         numbers, self.row_start = np.unique(self.row_interval[self.first_row :], return_index=True)
@@ -326,8 +326,8 @@ class _Run:
     def _side(self, s: int, rows: slice, pairs: slice, held: np.ndarray, censored: list[int]) -> SideStats:
         case = self.case
         censored_from, other_censored = censored[s], censored[1 - s]
-        mine = case.side[rows] == s
-        delay_bucket, index = np.unique(self.delay_bucket[rows][mine], return_inverse=True)
+        on_stream = case.side[rows] == s
+        delay_bucket, index = np.unique(self.delay_bucket[rows][on_stream], return_inverse=True)
         probe = (case.side[case.pair_y[pairs]] == s) & held & ~(self.bucket[pairs] >= other_censored)
         place = np.searchsorted(delay_bucket, self.delay_bucket[case.pair_y[pairs]][probe])
         good = case.is_result[pairs]
@@ -342,7 +342,7 @@ class _Run:
         made[bucket >= censored_from] = 0
         drawn = np.bincount(where, weights=sampled[seen], minlength=bucket.size).astype(np.int64)
         return SideStats(
-            rows=int(mine.sum()),
+            rows=int(on_stream.sum()),
             delay_bucket=delay_bucket.astype(np.int64),
             delay_rows=np.bincount(index, minlength=delay_bucket.size).astype(np.int64),
             delay_candidates=candidates.astype(np.int64),
@@ -363,12 +363,12 @@ class _Run:
         begin = np.maximum(case.stream_time, start)
         until = np.empty(case.ts.size, dtype=np.int64)
         for s in (0, 1):
-            mine = case.side == s
-            ts = case.ts[mine]
+            on_stream = case.side == s
+            ts = case.ts[on_stream]
             at = np.searchsorted(horizons[:, s], ts, side="left")
             inside = np.minimum(at, len(horizons) - 1)
             gone = np.maximum(np.array(self.begin_time)[inside], ts + case.window_us + chosen[inside, s])
-            until[mine] = np.where(at < len(horizons), gone, end)
+            until[on_stream] = np.where(at < len(horizons), gone, end)
         until = np.minimum(_next_step(case, until), end)
         held = np.maximum(until - begin, 0)
         # A sampled row stays for the largest delay the other stream has shown by the time it arrives.

@@ -1,7 +1,7 @@
-"""Transcripts: a query, a few rows in arrival order, what must be on time, late and final; the same files for every executor.
+"""Transcripts: a query, a few rows in arrival order, and the expected on-time, late and final rows, for every executor.
 
-A transcript is played whole, in chunks of random size and row by row: the answer may not depend on the cuts. One marked
-``negative`` says something false, and must fail: it shows that `check` can.
+A transcript is played whole, in chunks of random size, and row by row: the answer may not depend on the cuts. A
+transcript marked ``negative`` expects something false and must fail, which shows that `check` can fail.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 FOLDER = Path(__file__).resolve().parents[1] / "transcripts"
 SECOND = 1_000_000
 Row = dict[str, Any]
+Transcript = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Event:
 
 @dataclass
 class Played:
-    """What an executor made of a transcript: result rows with times in whole seconds, `seq` of late rows."""
+    """The outcome of a transcript on an executor: result rows with times in whole seconds, and `seq` of late rows."""
 
     on_time: list[Row]
     late: list[int]
@@ -40,22 +41,22 @@ class Played:
 
 
 Play = Callable[[list[int]], Played]
-"""Plays a transcript cut behind each of the given rows (increasing, the last row never among them)."""
+"""A function that plays a transcript, cut after each of the given rows (increasing, without the last row)."""
 
 
 def names() -> list[str]:
-    """Names of all transcripts, sorted."""
+    """Return the names of all transcripts, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def load(name: str) -> dict[str, Any]:
-    """One transcript: ``query``, ``input``, ``expect``, and ``negative`` where it must fail."""
-    found: dict[str, Any] = YAML(typ="safe").load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
-    return found
+def load(name: str) -> Transcript:
+    """Return one transcript: ``query``, ``input``, ``expect``, and ``negative`` where it must fail."""
+    transcript: Transcript = YAML(typ="safe").load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    return transcript
 
 
-def events(transcript: dict[str, Any]) -> list[Event]:
-    """The input rows; a payload lacks no column that another row has."""
+def events(transcript: Transcript) -> list[Event]:
+    """Return the input rows; every payload has all columns, null where a row has no value."""
     columns = sorted({name for _, _, payload in transcript["input"] for name in payload})
     return [
         Event(seq, stream, round(time * SECOND), {name: payload.get(name) for name in columns})
@@ -64,40 +65,43 @@ def events(transcript: dict[str, Any]) -> list[Event]:
 
 
 def cuttings(rows: int, seed: int = 5) -> list[list[int]]:
-    """Whole, in up to three chunks of random size, row by row."""
+    """Return the cuts to play: none, into up to three chunks of random size, and after every row."""
     rng = np.random.default_rng(seed)
     inner = max(rows - 1, 0)
     chunks = sorted(rng.choice(inner, min(2, inner), replace=False).tolist()) if inner else []
     return [[], chunks, list(range(inner))]
 
 
-def same(found: Any, wanted: Any) -> bool:
-    """Equal values, floating-point ones up to 1e-9."""
-    if isinstance(found, float) and isinstance(wanted, (int, float)):
-        return abs(found - wanted) < 1e-9
-    return bool(found == wanted)
+def same(value: object, expected: object) -> bool:
+    """Compare two values, floating-point ones to within 1e-9."""
+    if isinstance(value, float) and isinstance(expected, (int, float)):
+        return abs(value - expected) < 1e-9
+    return bool(value == expected)
 
 
-def compare(rows: Sequence[Row], wanted: Sequence[Row]) -> None:
-    """Rows, reduced to the columns that each wanted one names, are the wanted ones in any order; instants count in seconds."""
-    left = list(wanted)
-    for each in rows:
-        row = {k: int(v.timestamp()) if hasattr(v, "timestamp") else v for k, v in each.items()}
-        match = next((w for w in left if all(k in row and same(row[k], v) for k, v in w.items())), None)
+def compare(rows: Sequence[Row], expected: Sequence[Row]) -> None:
+    """Assert that the rows are the expected ones in any order.
+
+    A row is compared in the columns that the expected row names; instants count in whole seconds.
+    """
+    missing = list(expected)
+    for values in rows:
+        row = {k: int(v.timestamp()) if hasattr(v, "timestamp") else v for k, v in values.items()}
+        match = next((w for w in missing if all(k in row and same(row[k], v) for k, v in w.items())), None)
         assert match is not None, f"not expected: {row}"
-        left.remove(match)
-    assert not left, f"missing: {left}"
+        missing.remove(match)
+    assert not missing, f"missing: {missing}"
 
 
-def check(transcript: dict[str, Any], played: Played) -> None:
-    """On-time rows, late rows and final results are what the transcript says."""
+def check(transcript: Transcript, played: Played) -> None:
+    """Assert that on-time rows, late rows and final results are as the transcript expects."""
     compare(played.on_time, transcript["expect"]["on_time"])
     assert sorted(set(played.late)) == transcript["expect"]["late"]
     compare(played.results, transcript["expect"]["results"])
 
 
-def verify(transcript: dict[str, Any], play: Play) -> None:
-    """Play it with every cutting; a negative one must fail with each."""
+def verify(transcript: Transcript, play: Play) -> None:
+    """Play a transcript with every cutting; a negative one must fail with each."""
     for cuts in cuttings(len(transcript["input"])):
         if transcript.get("negative"):
             with pytest.raises(AssertionError):

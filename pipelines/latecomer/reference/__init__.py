@@ -1,1 +1,1 @@
-"""Tuple-at-a-time and brute-force oracles: short, slow, obviously right; for tests only."""
+"""The oracles, tuple at a time or by brute force: short, slow and obviously right. Only tests import them."""

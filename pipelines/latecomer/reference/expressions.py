@@ -1,4 +1,4 @@
-"""An expression's value for one tuple: SQL's three-valued logic, one value at a time."""
+"""The value of an expression for one tuple, by SQL's three-valued logic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 from latecomer.specs.expressions.tree import (
     COMPARISONS,
@@ -25,10 +25,12 @@ from latecomer.specs.expressions.tree import (
 )
 
 _WIDE = Context(prec=700)
+Value: TypeAlias = Any
+"""A number, text, boolean, date or datetime, or None for null. Python's operators decide about its type, as in SQL."""
 
 
-def evaluate(expr: Expr, lookup: Callable[[Column], Any]) -> Any:
-    """Value for one tuple (or pair), None for null."""
+def evaluate(expr: Expr, lookup: Callable[[Column], Value]) -> Value:
+    """Return the value of an expression, where `lookup` returns the value of a column in the tuple or pair."""
     match expr:
         case Column():
             return lookup(expr)
@@ -62,7 +64,7 @@ def evaluate(expr: Expr, lookup: Callable[[Column], Any]) -> Any:
         case Binary(op, _, _):
             return _compute(op, values[0], values[1])
         case InList(_, listed, negated):
-            return any(_compare("=", *_alike(values[0], each.value)) for each in listed) != negated
+            return any(_compare("=", *_alike(values[0], item.value)) for item in listed) != negated
         case Like(_, pattern, negated):
             return _like(values[0], pattern) != negated
         case WithinDistance(_, _, _, _, radius):
@@ -73,7 +75,7 @@ def evaluate(expr: Expr, lookup: Callable[[Column], Any]) -> Any:
     raise AssertionError(expr)
 
 
-def _compute(op: str, a: Any, b: Any) -> Any:
+def _compute(op: str, a: Value, b: Value) -> Value:
     if op in COMPARISONS:
         return _compare(op, *_alike(a, b))
     if op == "/":
@@ -82,23 +84,27 @@ def _compute(op: str, a: Any, b: Any) -> Any:
         return None
     try:
         value = {
-            "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b, "%": lambda: _remainder(a, b),
-        }[op]()  # fmt: skip
+            "+": lambda: a + b,
+            "-": lambda: a - b,
+            "*": lambda: a * b,
+            "/": lambda: a / b,
+            "%": lambda: _remainder(a, b),
+        }[op]()
     except OverflowError:
         return None
     return None if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value
 
 
-def _remainder(a: Any, b: Any) -> Any:
-    """The sign of the dividend, as in SQL."""
+def _remainder(a: Value, b: Value) -> Value:
+    """Return the remainder with the sign of the dividend, as in SQL."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) % abs(b) * (1 if a >= 0 else -1)
     return math.nan if math.isinf(a) else math.fmod(a, b)
 
 
-def _compare(op: str, a: Any, b: Any) -> bool:
-    """Comparison with Spark's order of floats: NaN equals itself and is greater than everything else."""
-    nans = [isinstance(each, float) and math.isnan(each) for each in (a, b)]
+def _compare(op: str, a: Value, b: Value) -> bool:
+    """Compare two values in Spark's order of floats: NaN equals itself and is greater than everything else."""
+    nans = [isinstance(value, float) and math.isnan(value) for value in (a, b)]
     if any(nans):
         a, b = nans
     if op == "=":
@@ -110,8 +116,11 @@ def _compare(op: str, a: Any, b: Any) -> bool:
     return bool(a > b or (op == ">=" and a == b))
 
 
-def _alike(a: Any, b: Any) -> tuple[Any, Any]:
-    """An instant written as text beside a timestamp (datetime, or integer microseconds since the epoch), a day beside a date."""
+def _alike(a: Value, b: Value) -> tuple[Value, Value]:
+    """Convert a text to the type of the other value, a date or an instant.
+
+    An instant is a datetime, or an integer of microseconds since the epoch.
+    """
     if isinstance(a, str) and not isinstance(b, str):
         return _instant(a, b), b
     if isinstance(b, str) and not isinstance(a, str):
@@ -119,7 +128,7 @@ def _alike(a: Any, b: Any) -> tuple[Any, Any]:
     return a, b
 
 
-def _instant(text: str, like: Any) -> Any:
+def _instant(text: str, like: Value) -> Value:
     if isinstance(like, date) and not isinstance(like, datetime):
         return date.fromisoformat(text)
     moment = datetime.fromisoformat(text)
@@ -135,7 +144,7 @@ def _like(value: str, pattern: str) -> bool:
     )
 
 
-def _function(name: str, values: list[Any]) -> Any:
+def _function(name: str, values: list[Value]) -> Value:
     first = values[0]
     match name:
         case "abs":
@@ -160,7 +169,7 @@ def _function(name: str, values: list[Any]) -> Any:
 
 
 def _power(base: float, exponent: float) -> float:
-    """As IEEE 754 has it: no exceptions."""
+    """Return the power as IEEE 754 defines it, without exceptions."""
     try:
         value = base**exponent
     except ZeroDivisionError:
@@ -171,19 +180,22 @@ def _power(base: float, exponent: float) -> float:
 
 
 def _whole(value: float, how: Callable[[float], int]) -> int | None:
-    """A double as a 64-bit integer; None for NaN and what lies beyond."""
+    """Return a double as a 64-bit integer; None for NaN and for values out of range."""
     return how(value) if -(2.0**63) <= value < 2.0**63 else None
 
 
 def _round(value: float, digits: int = 0) -> float:
-    """Half away from zero, of the shortest decimal that is the double."""
+    """Round the shortest decimal that denotes the double, half away from zero."""
     if not math.isfinite(value):
         return value
     return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, _WIDE))
 
 
 def _substr(text: str, start: int, length: int | None = None) -> str:
-    """Places count from 1, negative ones from the end; what lies before the text counts towards the length."""
+    """Return a part of a text; places count from 1, negative ones from the end.
+
+    Places before the text count towards the length.
+    """
     begin = start - 1 if start > 0 else len(text) + start if start < 0 else 0
     end = len(text) if length is None else begin + max(length, 0)
     return text[max(begin, 0) : max(end, 0)]

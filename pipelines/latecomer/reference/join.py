@@ -1,17 +1,22 @@
-"""Join, tuple at a time: two buffers, a horizon that only moves forward, and a controller called between intervals.
+"""The join, one tuple at a time: two buffers, a horizon that only moves forward, and a controller between intervals.
 
-Written from the paper's story, not from the set formula: an arrival is matched with what the opposite buffer still
-holds, then stored in its own buffer, then both buffers are swept. Slow and short on purpose.
+The code follows the paper's steps, not the set formula of :mod:`latecomer.core.join.control`: an arrival is joined with
+the rows that the opposite buffer still holds, is stored in its own buffer, and both buffers drop what is too old. It is
+slow and short on purpose.
+
+References
+----------
+Wei, Li, Xu, Lv and Yang, "QJoin", Guangxi Sciences 27(3), 2020: the steps of section 1.2; section 2.3 for K-slack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from latecomer.core.join.control import RetentionPolicy
 from latecomer.core.join.statistics import (
     SAMPLE_FRACTION,
     IntervalStats,
@@ -25,17 +30,30 @@ from latecomer.core.time import FOREVER, NEVER
 
 @dataclass(frozen=True)
 class Arrival:
-    """One tuple in arrival order. `side` is 0 (left) or 1 (right); a self join's tuple arrives as both (side 2)."""
+    """One tuple in arrival order, with its event time in us and its columns.
+
+    `side` is 0 (left) or 1 (right); the tuple of a self join arrives as both (2).
+    """
 
     seq: int
     side: int
     ts: int
-    row: Any = None
+    row: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass
 class Answer:
-    """Pairs are ``(left seq, right seq)``; late entries ``(seq, side, partners_from, partners_to)``."""
+    """The outcome of `qjoin`.
+
+    Attributes
+    ----------
+    on_time
+        Each produced pair ``(left seq, right seq)`` and the stream time (us) at which it was produced.
+    late
+        Registered late rows ``(seq, side, partners_from, partners_to)``: missed partners lie in that closed range (us).
+    retention
+        The decisions ``(interval, d_left, d_right)``.
+    """
 
     on_time: dict[tuple[int, int], int] = field(default_factory=dict)
     late: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -43,10 +61,30 @@ class Answer:
 
 
 Match = Callable[[Arrival, Arrival], bool]
+"""A predicate over a left and a right tuple."""
+
+
+@dataclass
+class _Seen:
+    """The observations of one stream in one interval.
+
+    Attributes
+    ----------
+    delays, candidates, results
+        Delays (us) of the stream's arrivals, once per arrival, candidate and result.
+    required, sampled
+        Required buckets of results, and of sampled results, whose earlier tuple is on the stream.
+    """
+
+    delays: list[int] = field(default_factory=list)
+    candidates: list[int] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
+    required: list[int] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
 
 
 def exact_join(arrivals: Sequence[Arrival], window: int, match: Match) -> set[tuple[int, int]]:
-    """Every pair the complete input implies."""
+    """Return every pair ``(left seq, right seq)`` of the complete input."""
     left = [a for a in arrivals if a.side in (0, 2)]
     right = [a for a in arrivals if a.side in (1, 2)]
     return {
@@ -60,86 +98,122 @@ def qjoin(
     window: int,
     interval: int,
     granularity: int,
-    policy: Any,
+    policy: RetentionPolicy,
     match: Match,
     meet: Match | None = None,
 ) -> Answer:
-    """Symmetric join with adaptive retention; times in microseconds, `policy` as in :mod:`latecomer.core.join.control`.
+    """Run the symmetric join with adaptive retention.
 
-    `meet` tells candidates, which the policy may look at beside results: pairs with the same keys, before the predicate.
-
-    Returns
-    -------
-    Answer
-        ``on_time`` maps each produced pair to the stream time at which it was produced.
+    Parameters
+    ----------
+    arrivals
+        The input in arrival order.
+    window, interval, granularity
+        `w`, `L` and `g` in microseconds.
+    policy
+        The retention policy, at its start.
+    match
+        True for results.
+    meet
+        True for candidates, pairs with the same keys before the predicate; None: as `match`.
     """
     answer = Answer()
-    self_join = any(a.side == 2 for a in arrivals)
     max_ts = [NEVER, NEVER]
     buffers: list[list[Arrival]] = [[], []]
     sample: list[list[Arrival]] = [[], []]
     horizon = [NEVER, NEVER]
-    keep = [FOREVER, FOREVER]
+    retention = [FOREVER, FOREVER]
     censored = [0, 0]
     current: int | None = None
-    seen: list[dict[str, list]] = _nothing()
+    seen = [_Seen(), _Seen()]
     for arrival in arrivals:
         roles = (0, 1) if arrival.side == 2 else (arrival.side,)
         for side in roles:
             max_ts[side] = max(max_ts[side], arrival.ts)
-        now = min(max_ts)
-        if now > NEVER:
-            number = now // interval
+        stream_time = min(max_ts)
+        if stream_time > NEVER:
+            number = stream_time // interval
             if current is None or number > current:
+                # section 1.4.1: once per L the retention adapts to the statistics so far
                 if current is not None:
                     policy.observe(_stats(current, seen, censored, granularity))
-                keep, current, seen = list(policy.choose(number)), number, _nothing()
-                answer.retention.append((number, keep[0], keep[1]))
+                retention, current, seen = list(policy.choose(number)), number, [_Seen(), _Seen()]
+                answer.retention.append((number, retention[0], retention[1]))
                 censored = [
-                    exact_below(min(keep[s], number * interval - window - horizon[s]), granularity) for s in (0, 1)
+                    exact_below(min(retention[s], number * interval - window - horizon[s]), granularity) for s in (0, 1)
                 ]
+            # step 3: both buffers drop the tuples at or behind their horizon
             for side in (0, 1):
-                if keep[side] < FOREVER:
-                    horizon[side] = max(horizon[side], now - window - keep[side])
+                if retention[side] < FOREVER:
+                    horizon[side] = max(horizon[side], stream_time - window - retention[side])
                 buffers[side] = [x for x in buffers[side] if x.ts > horizon[side]]
         for side in roles:
             delay = max_ts[side] - arrival.ts
-            if now > NEVER:
-                seen[side]["delay"].append(now - arrival.ts if policy.needs_lateness else delay)
+            if stream_time > NEVER:
+                seen[side].delays.append(stream_time - arrival.ts if policy.needs_lateness else delay)
+            # steps 1 and 2: the tuple is joined with the opposite buffer
             for partner in buffers[1 - side]:
                 pair = (arrival, partner) if side == 0 else (partner, arrival)
-                required = (now - window - partner.ts) // granularity
+                required = (stream_time - window - partner.ts) // granularity
                 near = abs(arrival.ts - partner.ts) <= window
                 if near and (meet or match)(*pair) and required < censored[1 - side]:
-                    seen[side]["candidates"].append(delay)
+                    seen[side].candidates.append(delay)
                 if near and match(*pair):
-                    answer.on_time[pair[0].seq, pair[1].seq] = now
-                    seen[1 - side]["required"].append(required)
+                    answer.on_time[pair[0].seq, pair[1].seq] = stream_time
+                    seen[1 - side].required.append(required)
                     if required < censored[1 - side]:
-                        seen[side]["results"].append(delay)
+                        seen[side].results.append(delay)
             if horizon[1 - side] >= arrival.ts - window:
-                answer.late.append(
-                    (arrival.seq, side, arrival.ts - window, min(horizon[1 - side], arrival.ts + window))
-                )
+                partners_to = min(horizon[1 - side], arrival.ts + window)
+                answer.late.append((arrival.seq, side, arrival.ts - window, partners_to))
             for partner in sample[1 - side]:
                 pair = (arrival, partner) if side == 0 else (partner, arrival)
                 if abs(arrival.ts - partner.ts) <= window and match(*pair):
-                    seen[1 - side]["sampled"].append((now - window - partner.ts) // granularity)
+                    seen[1 - side].sampled.append((stream_time - window - partner.ts) // granularity)
+        # steps 1 and 2: the tuple is stored in its own buffer
         for side in roles:
             if arrival.ts > horizon[side]:
                 buffers[side].append(arrival)
             if in_sample(np.array([arrival.seq]), SAMPLE_FRACTION)[0]:
                 sample[side].append(arrival)
-    assert self_join or all(a.side in (0, 1) for a in arrivals)
     return answer
 
 
+def _stats(number: int, seen: list[_Seen], censored: list[int], granularity: int) -> IntervalStats:
+    """Return the lists of one interval as statistics, counted value by value."""
+    sides = []
+    for side, lists in enumerate(seen):
+        delays = delay_bucket(np.array(lists.delays, np.int64), granularity)
+        candidates = delay_bucket(np.array(lists.candidates, np.int64), granularity)
+        results = delay_bucket(np.array(lists.results, np.int64), granularity)
+        buckets, rows = np.unique(delays, return_counts=True)
+        required = np.array(lists.required, np.int64)
+        required = required[required < censored[side]]
+        sampled = np.array(lists.sampled, np.int64)
+        places = np.unique(np.concatenate([required, sampled]))
+        sides.append(
+            SideStats(
+                len(delays),
+                buckets,
+                rows,
+                np.array([int((candidates == bucket).sum()) for bucket in buckets], np.int64),
+                np.array([int((results == bucket).sum()) for bucket in buckets], np.int64),
+                places,
+                np.array([int((required == place).sum()) for place in places], np.int64),
+                np.array([int((sampled == place).sum()) for place in places], np.int64),
+                censored[side],
+            )
+        )
+    return IntervalStats(number, sides[0], sides[1])
+
+
 def watermarks(arrivals: Sequence[Arrival], slack: int | None) -> Iterator[tuple[Arrival, int]]:
-    """Every arrival with the watermark after it; slack None: the largest delay so far."""
+    """Yield every arrival with the watermark (us) after it; slack None: the largest delay so far (MP-K-slack)."""
     max_ts = [NEVER, NEVER]
     watermark, largest = NEVER, 0
     for arrival in arrivals:
         max_ts[arrival.side] = max(max_ts[arrival.side], arrival.ts)
+        # section 2.3, step 1): K = max(K, D(x))
         largest = max(largest, max_ts[arrival.side] - arrival.ts)
         if min(max_ts) > NEVER:
             watermark = max(watermark, min(max_ts) - (largest if slack is None else slack))
@@ -147,23 +221,24 @@ def watermarks(arrivals: Sequence[Arrival], slack: int | None) -> Iterator[tuple
 
 
 def behind(arrivals: Sequence[Arrival], slack: int | None) -> list[tuple[int, int]]:
-    """``(seq, watermark)`` of arrivals that come behind the watermark; slack None: the largest delay so far."""
-    return [(arrival.seq, mark) for arrival, mark in watermarks(arrivals, slack) if arrival.ts < mark]
+    """Return ``(seq, watermark)`` of the arrivals behind the watermark; slack as in `watermarks`."""
+    return [(arrival.seq, watermark) for arrival, watermark in watermarks(arrivals, slack) if arrival.ts < watermark]
 
 
 def k_slack(arrivals: Sequence[Arrival], window: int, slack: int | None, match: Match) -> set[tuple[int, int]]:
-    """Pairs of a reorder buffer followed by an ordered join; a flush ends the input. Slack None: the largest delay so far."""
+    """Return the pairs of a reorder buffer followed by an ordered join, with a flush; slack as in `watermarks`."""
     waiting: list[Arrival] = []
     windows: list[list[Arrival]] = [[], []]
-    found: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
 
     def probe(arrival: Arrival) -> None:
         for partner in windows[1 - arrival.side]:
             pair = (arrival, partner) if arrival.side == 0 else (partner, arrival)
             if abs(arrival.ts - partner.ts) <= window and match(*pair):
-                found.add((pair[0].seq, pair[1].seq))
+                pairs.add((pair[0].seq, pair[1].seq))
 
     def release(until: int) -> None:
+        # section 2.3, step 2): tuples with x.ts + K <= t_curr leave the buffer, in the order of their event times
         for arrival in sorted((a for a in waiting if a.ts <= until), key=lambda a: (a.ts, a.seq)):
             waiting.remove(arrival)
             probe(arrival)
@@ -176,27 +251,4 @@ def k_slack(arrivals: Sequence[Arrival], window: int, slack: int | None, match: 
             waiting.append(arrival)
         release(watermark)
     release(FOREVER)
-    return found
-
-
-def _nothing() -> list[dict[str, list]]:
-    return [{"delay": [], "candidates": [], "results": [], "required": [], "sampled": []} for _ in (0, 1)]
-
-
-def _stats(number: int, seen: list[dict[str, list]], censored: list[int], granularity: int) -> IntervalStats:
-    sides = []
-    for side in (0, 1):
-        delays = delay_bucket(np.array(seen[side]["delay"], np.int64), granularity)
-        candidates, results = (
-            delay_bucket(np.array(seen[side][name], np.int64), granularity) for name in ("candidates", "results")
-        )
-        bucket, rows = np.unique(delays, return_counts=True)
-        met, kept = (np.array([int((each == b).sum()) for b in bucket], np.int64) for each in (candidates, results))
-        required = np.array(seen[side]["required"], np.int64)
-        required = required[required < censored[side]]
-        sampled = np.array(seen[side]["sampled"], np.int64)
-        places = np.unique(np.concatenate([required, sampled]))
-        pairs = np.array([int((required == p).sum()) for p in places], np.int64)
-        drawn = np.array([int((sampled == p).sum()) for p in places], np.int64)
-        sides.append(SideStats(len(delays), bucket, rows, met, kept, places, pairs, drawn, censored[side]))
-    return IntervalStats(number, sides[0], sides[1])
+    return pairs

@@ -1,17 +1,17 @@
-"""Membership with plain sets: every row in every window, every window that counts, no filter."""
+"""Membership with plain sets: each row in each of its windows, each pair of windows that is compared, no filter."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 Row = tuple[int, object]
-"""Event time in microseconds, element."""
+"""Event time in microseconds, and element."""
 Spec = tuple[int, int]
-"""Size and slide in microseconds."""
+"""Size and slide of a stream's windows in microseconds."""
 
 
 def windows_of(time: int, spec: Spec) -> list[int]:
-    """Starts of the half-open windows that hold an event time."""
+    """Return the starts of the half-open windows that contain an event time."""
     size, slide = spec
     return [
         start
@@ -21,7 +21,10 @@ def windows_of(time: int, spec: Spec) -> list[int]:
 
 
 def touched(start: int, first: Spec, other: Spec) -> list[int]:
-    """Starts of the other stream's windows that count for a window of the first stream."""
+    """Return the starts of the other stream's windows that the first stream's window at `start` is compared with.
+
+    Equal windows: the same one. Otherwise the windows that lie inside it, or else the last one that ends by its end.
+    """
     if first == other:
         return [start]
     end = start + first[0]
@@ -35,7 +38,7 @@ def touched(start: int, first: Spec, other: Spec) -> list[int]:
 
 
 def results(streams: Sequence[Iterable[Row]], specs: Sequence[Spec]) -> set[tuple[int, object]]:
-    """``(window start of stream 0, element)`` for every element that the definition makes a result."""
+    """Return ``(window start of stream 0, element)`` for each element with a compared window in every stream."""
     held: list[dict[int, set[object]]] = []
     for rows, spec in zip(streams, specs, strict=True):
         sets: dict[int, set[object]] = {}

@@ -1,34 +1,56 @@
-"""Windowed kinds, one tuple at a time: when windows close, which rows were on time, which are late. For tests only.
+"""The windowed kinds, one tuple at a time: when windows close, which rows are on time, and which are late.
 
-Everything a policy is shown is recomputed from scratch; nothing is shared with the fast path but the policy itself.
+Every observation of a policy is recomputed from all rows so far. Nothing is shared with the fast path but the policy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+from latecomer.core.windows.interfaces import Observed, SlackPolicy
 
 FAR = 1 << 61
+"""Infinity, in us."""
 
 
 @dataclass
 class Arrival:
-    """One row: place in the arrival order, stream number, event time in us, payload; `ok` says whether the query counts it."""
+    """One row: arrival number, stream number, event time in us and columns.
+
+    `ok` is true for a row that belongs to the query's windows. Any row moves stream time.
+    """
 
     seq: int
     stream: int
     ts: int
-    row: dict[str, Any]
+    row: Mapping[str, object]
     ok: bool = True
+
+
+Timed = tuple[Arrival, int]
+"""A row, and stream time (us) at its arrival."""
+Observe = Callable[[int, list[Timed], int], Observed | None]
+"""The observation of a window, from its number, its rows so far and the time (us) of the cut; None: none."""
 
 
 @dataclass
 class Outcome:
-    """Per closed window: the arrival that closed it and its rows then; late rows with the windows they missed.
+    """The outcome of `run`; windows are named by number.
 
-    A window of which every row was late is not among the closed: it held nothing when it closed.
+    A window whose rows were all late is not closed: it was empty at the watermark.
+
+    Attributes
+    ----------
+    closed
+        Per closed window: the arrival that closed it.
+    on_time
+        Per closed window: its rows then.
+    final
+        Per window: all its rows.
+    late
+        Per late row: the windows that it missed.
     """
 
     closed: dict[int, int] = field(default_factory=dict)
@@ -43,77 +65,87 @@ def run(
     size: int,
     slide: int,
     streams: int,
-    policy: Any,
-    observe: Callable[[int, list[tuple[Arrival, int]], int], Any] | None = None,
+    policy: SlackPolicy,
+    observe: Observe | None = None,
     observe_us: int | None = None,
     end: int | None = None,
 ) -> Outcome:
-    """Close windows as the stream goes by.
+    """Close windows as the stream goes by, and the rest by a flush.
 
     Parameters
     ----------
+    arrivals
+        The input in arrival order.
+    size, slide
+        The windows, in us.
+    streams
+        The number of streams.
+    policy
+        The slack policy, at its start.
     observe
-        Window number, its rows so far with their stream time, and the time of the cut -> what the policy is shown; None: nothing.
+        The observation for the policy; None: the policy observes nothing.
+    observe_us
+        The fixed time after its end at which a window is observed; None: it follows the lateness of the rows.
     end
-        The arrival that would come next, which is what a flush is published by.
+        The number of the arrival after the last, by which a flush closes windows; None: the number of rows.
     """
     out = Outcome()
-    most: list[int | None] = [None] * streams
-    seen: list[tuple[Arrival, int]] = []
-    mark, interval, slack, largest, pending, delivered, began = -FAR, None, 0, 0, 0, None, 0
-    marks: list[tuple[int, int]] = []
+    max_ts: list[int | None] = [None] * streams
+    seen: list[Timed] = []
+    watermark, interval, slack, largest, pending, delivered, began = -FAR, None, 0, 0, 0, None, 0
+    in_force: list[tuple[int, int]] = []  # watermark and slack at the end of each interval
 
     def close(upto: int, by: int) -> None:
-        held: dict[int, list[Arrival]] = {}
+        open_windows: dict[int, list[Arrival]] = {}
         for a, _ in seen:
             if a.ok:
                 for window in windows(a.ts, size, slide):
                     if window not in out.late.get(a.seq, []):
-                        held.setdefault(window, []).append(a)
-        for window, rows in held.items():
+                        open_windows.setdefault(window, []).append(a)
+        for window, rows in open_windows.items():
             if window * slide + size <= upto and window not in out.closed:
                 out.closed[window], out.on_time[window] = by, rows
 
     for a in arrivals:
-        before = most[a.stream]
-        most[a.stream] = a.ts if before is None else max(before, a.ts)
-        if any(m is None for m in most):
+        before = max_ts[a.stream]
+        max_ts[a.stream] = a.ts if before is None else max(before, a.ts)
+        if any(m is None for m in max_ts):
             seen.append((a, -FAR))
             continue
-        t = min(m for m in most if m is not None)
-        number = t // slide
+        stream_time = min(m for m in max_ts if m is not None)
+        number = stream_time // slide
         if number != interval:
             if interval is not None:
                 largest = max(largest, pending)
                 policy.delays(pending)
                 pending = 0
-                marks.append((mark, slack))
+                in_force.append((watermark, slack))
             if policy.needs_observation:
                 if delivered is None:
                     delivered, began = (number * slide - size) // slide, number
-                far = reached([(b.ts, u) for b, u in seen if u > -FAR], began, size, slide)
+                bound = lateness_bound([(b.ts, t) for b, t in seen if t > -FAR], began, size, slide)
                 for window in range(delivered + 1, number):
-                    shown = look(window, number, interval, largest, far, policy, size, slide, observe_us)
-                    if shown is None:
+                    final = observation_due(window, number, interval, largest, bound, policy, size, slide, observe_us)
+                    if final is None:
                         continue
                     cut = number * slide
-                    rows = [(b, u) for b, u in seen if b.ok and window in windows(b.ts, size, slide) and u < cut]
-                    seen_now = observe(window, rows, cut) if rows and observe is not None else None
-                    if seen_now is not None:
-                        at_close = next((k for m, k in marks if m >= window * slide + size), FAR)
-                        policy.observe(replace(seen_now, final=shown), at_close, number)
-                    if shown:
+                    rows = [(b, t) for b, t in seen if b.ok and window in windows(b.ts, size, slide) and t < cut]
+                    observation = observe(window, rows, cut) if rows and observe is not None else None
+                    if observation is not None:
+                        at_close = next((k for mark, k in in_force if mark >= window * slide + size), FAR)
+                        policy.observe(replace(observation, final=final), at_close, number)
+                    if final:
                         delivered = window
             interval = number
             slack = policy.choose(number)
-        pending = max(pending, (most[a.stream] or 0) - a.ts)
+        pending = max(pending, (max_ts[a.stream] or 0) - a.ts)
         if slack < FAR:
-            mark = max(mark, t - slack)
-        close(mark, a.seq)
-        missed = [w for w in windows(a.ts, size, slide) if w * slide + size <= mark]
+            watermark = max(watermark, stream_time - slack)
+        close(watermark, a.seq)
+        missed = [w for w in windows(a.ts, size, slide) if w * slide + size <= watermark]
         if a.ok and missed:
             out.late[a.seq] = missed
-        seen.append((a, t))
+        seen.append((a, stream_time))
     close(FAR, len(arrivals) if end is None else end)
     for a, _ in seen:
         if a.ok:
@@ -122,45 +154,67 @@ def run(
     return out
 
 
-def look(
+def observation_due(
     window: int,
     number: int,
     before: int | None,
     largest: int,
-    far: int,
-    policy: Any,
+    bound: int,
+    policy: SlackPolicy,
     size: int,
     slide: int,
     observe_us: int | None,
 ) -> bool | None:
-    """Is a window looked at when interval `number` is entered from `before`, and is that the last time? None: not now."""
+    """Decide whether a window is observed when stream time enters interval `number` from interval `before`.
+
+    Parameters
+    ----------
+    largest
+        The largest delay so far, us.
+    bound
+        The result of `lateness_bound`, us.
+
+    Returns
+    -------
+    True for the last observation, False for a provisional one, None for none.
+    """
     age = number * slide - (window * slide + size)
     if observe_us is not None or not policy.provisional:
-        done = age >= (min(max(size, largest), 16 * size) if observe_us is None else observe_us)
-        return True if done else None
-    per = -(-size // slide)
-    if age < size or (before is not None and number // per == before // per):
+        over = age >= (min(max(size, largest), 16 * size) if observe_us is None else observe_us)
+        return True if over else None
+    per_size = -(-size // slide)
+    if age < size or (before is not None and number // per_size == before // per_size):
         return None
-    span = min(max(16 * size, 2 * largest), max(64 * size, 2 * far))
+    span = min(max(16 * size, 2 * largest), max(64 * size, 2 * bound))
     reach = size
-    while before is not None and reach < span and number // per // (reach // size) != before // per // (reach // size):
+    while (
+        before is not None
+        and reach < span
+        and number // per_size // (reach // size) != before // per_size // (reach // size)
+    ):
         reach *= 2
     if before is None or reach >= span:
         return age >= span
     return False if age < reach else None
 
 
-def reached(rows: list[tuple[int, int]], began: int, size: int, slide: int) -> int:
-    """Within which lateness, a power of two of sizes, all but one in a thousand of the rows came (event time, stream time); 0: of 32 sizes.
+def lateness_bound(rows: list[tuple[int, int]], began: int, size: int, slide: int) -> int:
+    """Return the lateness (us) within which all but one in a thousand rows came: a power of two of sizes, or 0.
 
-    Lateness is that of the interval against the row's pane; rows from before the first interval, `began`, are nobody's.
+    Lateness is that of the interval against the end of the row's pane. It is counted from 32 sizes on, and for rows
+    after the first interval, `began`. The bound is 0 where no lateness counts.
+
+    Parameters
+    ----------
+    rows
+        Event time and stream time (us) of each row.
     """
     pane, bits = math.gcd(size, slide), []
-    for ts, t in rows:
-        until = ts // pane * pane + pane
-        behind = (t // slide * slide - until) // size
-        if behind >= 32 and until > began * slide:
-            bits.append(behind.bit_length())
+    for ts, stream_time in rows:
+        pane_end = ts // pane * pane + pane
+        sizes = (stream_time // slide * slide - pane_end) // size
+        if sizes >= 32 and pane_end > began * slide:
+            bits.append(sizes.bit_length())
     most = max(bits, default=0)
     while most and 1000 * sum(b >= most for b in bits) <= len(rows):
         most -= 1
@@ -168,5 +222,5 @@ def reached(rows: list[tuple[int, int]], began: int, size: int, slide: int) -> i
 
 
 def windows(ts: int, size: int, slide: int) -> list[int]:
-    """Numbers of the windows that hold a time."""
+    """Return the numbers of the windows that contain an event time."""
     return list(range((ts - size) // slide + 1, ts // slide + 1))

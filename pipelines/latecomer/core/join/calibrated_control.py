@@ -36,7 +36,7 @@ a join) the feasible set is bounded by a staircase, and one two-pointer sweep fi
 5. *Feedback from broken promises*, as in adaptive conformal inference: where delays drift, every new period exceeds
    all before. With `m` remembered periods that (by estimate) broke the promise, where ``m0 = (1 - share)(n + 1)`` may,
    the aim is divided by ``1 + max(m - m0, 0)``. The stronger of this and the margin of rule 2 holds, not both: a
-   broken period is one of those that the margin learns its index from.
+   broken period already widens the scatter that the margin learns its index from.
 6. *Separate knobs.* Often one stream of a join is late and the other is not; a common value would cost twice.
 7. *A margin that stays.* The least cost that the remembered periods would have met leaves nothing over: the bound of
    rule 1 then holds with equality at best, and rules 2 to 5 work with estimates. So the knob's span above its floor is
@@ -408,14 +408,14 @@ class Calibrated:
         past = self._past_curves()
         periods = len(past.totals)
         caution = 1 / (1 + max(past.missed - (1 - self.share) * (periods + 1), 0.0))
-        few = (periods + 1) / (self.memory + 1)
-        if few >= 1:
+        known = (periods + 1) / (self.memory + 1)
+        if known >= 1:
             return caution
         lost = sum(tails[:periods, knob, at[knob]] for knob in range(len(self.floor_us)))
         scatter = np.log(np.maximum(lost, 1.0) / past.totals)
         spread = PRIOR_PERIODS * PRIOR_SCATTER**2 + float(((scatter - scatter.mean()) ** 2).sum())
         index = math.sqrt(spread / (PRIOR_PERIODS + periods - 1))
-        return float(min(caution, few ** min(index, 1.0)))
+        return float(min(caution, known ** min(index, 1.0)))
 
 
 @njit(cache=True)

@@ -82,19 +82,19 @@ class RetentionPolicy(Protocol):
 
     @property
     def needs_pairs(self) -> bool:
-        """Whether it reads results; if not, the data plane counts no pairs."""
+        """True if it reads results; otherwise the data plane counts no pairs."""
 
     @property
     def needs_candidates(self) -> bool:
-        """Whether it reads candidates and results by the delay of the arriving row."""
+        """True if it reads candidates and results by the delay of the arriving row."""
 
     @property
     def needs_lateness(self) -> bool:
-        """Whether rows are counted by lateness against stream time, in place of the delay on their own stream."""
+        """True if rows are counted by lateness against stream time, not by the delay on their own stream."""
 
     @property
     def expires(self) -> bool:
-        """Whether any row ever leaves its buffer."""
+        """True if rows leave their buffer."""
 
     def observe(self, stats: IntervalStats) -> None:
         """Learn from one complete interval: called in order, once per interval that has an arrival."""

@@ -400,7 +400,7 @@ class QJoinRetention:
 
     @property
     def needs_candidates(self) -> bool:
-        """Whether candidates and results are counted by delay: the two models read them, ``empirical`` does not."""
+        """True for the two models, which read candidates and results by delay; ``empirical`` does not."""
         return self.estimator != "empirical"
 
     def observe(self, stats: IntervalStats) -> None:

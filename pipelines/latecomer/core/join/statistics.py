@@ -174,7 +174,7 @@ def required_bucket(rho_us: Int64Array, granularity_us: int) -> Int64Array:
 
 
 def exact_below(retention_us: int, granularity_us: int) -> int:
-    """Return ``censored_from`` of a constant retention: the first bucket of which some ``rho >= retention_us``."""
+    """Return ``censored_from`` of a constant retention: the first bucket that has a ``rho >= retention_us``."""
     return min(retention_us // granularity_us, UNCENSORED)
 
 
