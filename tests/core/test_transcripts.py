@@ -1,8 +1,8 @@
-"""Transcripts without Spark: the same files on the tuple-at-a-time reference and on the core, whole, in chunks, row by row.
+"""Transcripts without Spark: the same files on the tuple-at-a-time reference and on the core, whole, in chunks, by row.
 
-Differential by construction: an executor is handed rows and cuts and gives back rows on time, late rows and final rows. The
-*reference* decides tuple by tuple and folds windows from scratch, so cuts do not concern it. The *core* runs the control plane
-micro-batch by micro-batch and the array kernels on what it placed; state goes through JSON between micro-batches.
+The test is differential: an executor receives rows and cuts and returns on-time, late and final rows. The *reference*
+decides tuple by tuple and folds windows from scratch, so cuts do not concern it. The *core* runs the control plane
+micro-batch by micro-batch and the array kernels on its decisions; state goes through JSON between micro-batches.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from tests.support.transcripts import SECOND, Event, Played, Row
 
 Groups = tuple[Any, ...]
 Answers = Callable[[int, list[Event]], dict[Groups, list[Row]]]
-"""A window's start (us) and its rows -> per group, the result rows."""
+"""The result rows of a window per group, from its start (us) and its rows."""
 
 
 @dataclass
 class Windows:
-    """What a control plane made of the input: which arrival closed each window, its rows then, and what each late row missed."""
+    """The decisions of a control plane: closing arrival and on-time rows of windows, missed windows of late rows."""
 
     closed: dict[int, int]
     on_time: dict[int, list[Event]]
@@ -86,35 +86,35 @@ def joined(spec: Any, on_time: set[tuple[int, int]], late: list[int], repaired: 
 
 
 def join_by_reference(spec: Any, events: list[Event]) -> Played:
-    """Two buffers or a reorder buffer, then repair from what was registered: partners in the part of the window that was gone."""
+    """Join with two buffers or a reorder buffer, then repair the registered rows in the part that was gone."""
     match, (left, right) = matcher(spec), (stream for _, stream in spec.streams)
     sides = {left: 2} if left == right else {left: 0, right: 1}
     arrivals = [reference_join.Arrival(e.seq, sides[e.stream], e.ts, e.payload) for e in events if e.stream in sides]
-    agree = lambda x, y: match(x.row, y.row)  # noqa: E731
+    match_rows = lambda x, y: match(x.row, y.row)  # noqa: E731
     settings = retention_parameters(spec)
     if spec.strategy.name.endswith("slack"):
         slack = spec.strategy.slack_us
-        on_time = reference_join.k_slack(arrivals, spec.window_us, slack, agree)
+        on_time = reference_join.k_slack(arrivals, spec.window_us, slack, match_rows)
         side_of = {a.seq: a.side for a in arrivals}
         gone = [(seq, side_of[seq], NEVER, mark) for seq, mark in reference_join.behind(arrivals, slack)]
     else:
         answer = reference_join.qjoin(
             arrivals, window=spec.window_us, interval=settings.interval_us, granularity=settings.granularity_us,
-            policy=retention_policy(settings, None, None), match=agree,
+            policy=retention_policy(settings, None, None), match=match_rows,
         )  # fmt: skip
         on_time, gone = set(answer.on_time), answer.late
-    everything = reference_join.exact_join(arrivals, spec.window_us, agree)
+    everything = reference_join.exact_join(arrivals, spec.window_us, match_rows)
     at = {a.seq: a.ts for a in arrivals}
     repaired = set()
     for seq, side, low, high in gone:
-        mine = {p for p in everything if p[side] == seq and p[1 - side] < seq and low <= at[p[1 - side]] <= high}
-        repaired |= mine
+        partners = {p for p in everything if p[side] == seq and p[1 - side] < seq and low <= at[p[1 - side]] <= high}
+        repaired |= partners
     assert on_time | repaired == everything
     return joined(spec, on_time, [seq for seq, *_ in gone], repaired - on_time)
 
 
 def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
-    """The set formulas on arrays."""
+    """Join by the set formulas on arrays."""
     match, window = matcher(spec), spec.window_us
     sides = [[e for e in events if e.stream == stream] for _, stream in spec.streams]
     pairs = [
@@ -122,8 +122,8 @@ def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
         for (i, a), (j, b) in product(enumerate(sides[0]), enumerate(sides[1]))
         if a.seq != b.seq and abs(a.ts - b.ts) <= window and match(a.payload, b.payload)
     ]
-    seq = tuple(np.array([e.seq for e in own], np.int64) for own in sides)
-    ts = tuple(np.array([e.ts for e in own], np.int64) for own in sides)
+    seq = tuple(np.array([e.seq for e in side], np.int64) for side in sides)
+    ts = tuple(np.array([e.ts for e in side], np.int64) for side in sides)
     data = Input((seq[0], seq[1]), (ts[0], ts[1]), np.array(pairs, np.int64).reshape(-1, 2))
     named = [(int(seq[0][i]), int(seq[1][j])) for i, j in pairs]
     ends = [cut + 1 for cut in cuts]
@@ -135,9 +135,9 @@ def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
             retention_policy(settings, None, None), window_us=window, interval_us=settings.interval_us,
             granularity_us=settings.granularity_us, period_us=spec.period_us,
         )  # fmt: skip
-        found = qjoin(data, control, ends)
-        produced = found.produced
-        late = [int(each) for side in (0, 1) for each in seq[side][found.late[side]]]
+        output = qjoin(data, control, ends)
+        produced = output.produced
+        late = [int(row) for side in (0, 1) for row in seq[side][output.late[side]]]
     on_time = {pair for pair, made in zip(named, produced.tolist(), strict=True) if made}
     repaired = {pair for pair in named if pair not in on_time and max(pair) in late}
     assert on_time | repaired == set(named)
@@ -147,18 +147,18 @@ def join_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Played:
 def slack_by_core(
     spec: Any, data: Input, rows: int, ends: list[int], pairs: list[tuple[int, int]]
 ) -> tuple[np.ndarray, list[int]]:
-    now, delay = np.full(rows, NEVER, np.int64), np.zeros(rows, np.int64)
+    stream_time, delay = np.full(rows, NEVER, np.int64), np.zeros(rows, np.int64)
     ts = np.full(rows, FOREVER, np.int64)
-    for side, (own_now, own_delay) in enumerate(zip(*stream_times(data), strict=True)):
-        now[data.seq[side]], delay[data.seq[side]], ts[data.seq[side]] = own_now, own_delay, data.ts[side]
+    for side, (side_time, side_delay) in enumerate(zip(*stream_times(data), strict=True)):
+        stream_time[data.seq[side]], delay[data.seq[side]], ts[data.seq[side]] = side_time, side_delay, data.ts[side]
     marks, carry = [], (NEVER, 0)
     for low, high in zip([0, *ends], [*ends, rows], strict=True):
-        mark, carry = k_slack.slack_watermark(now[low:high], delay[low:high], spec.strategy.slack_us, carry)
+        mark, carry = k_slack.slack_watermark(stream_time[low:high], delay[low:high], spec.strategy.slack_us, carry)
         marks.append(mark)
     mark = np.concatenate(marks)
     ordered = np.array([sorted(pair) for pair in pairs], np.int64).reshape(-1, 2)
     produced, output = reordered(ts, mark, ordered[:, 0], ordered[:, 1])
-    assert (waits(now, output, ordered[:, 1]) >= 0).all()
+    assert (waits(stream_time, output, ordered[:, 1]) >= 0).all()
     return produced, np.flatnonzero(ts < mark).tolist()
 
 
@@ -178,9 +178,9 @@ def sources_of(spec: Any) -> list[str]:
 
 
 def counts(spec: Any, event: Event) -> bool:
-    """Does the query look at this row?"""
+    """Return true for a row that belongs to the query's windows."""
     if spec.kind == "membership":
-        return any(event in own for own in parts_of(spec, [event]))
+        return any(event in part for part in parts_of(spec, [event]))
     if spec.kind == "theta_join":
         return any(parts_of(spec, [event]))
     if spec.kind == "topk" and value_of(spec.score, event) is None:
@@ -190,7 +190,7 @@ def counts(spec: Any, event: Event) -> bool:
 
 
 def parts_of(spec: Any, events: list[Event]) -> list[list[Event]]:
-    """Rows of each alias: those of its stream that pass what `where` asks of it; of a membership those with an element."""
+    """Return the rows of each alias: its stream's rows that pass `where`, and in a membership have an element."""
 
     def takes_part(alias: str, event: Event) -> bool:
         where = spec.filter_on(alias)
@@ -199,7 +199,7 @@ def parts_of(spec: Any, events: list[Event]) -> list[list[Event]]:
     parts = [[e for e in events if e.stream == stream and takes_part(alias, e)] for alias, stream in spec.streams]
     if spec.kind == "theta_join":
         return parts
-    return [[e for e in own if e.payload[c.name] is not None] for own, c in zip(parts, spec.elements, strict=True)]
+    return [[e for e in part if e.payload[c.name] is not None] for part, c in zip(parts, spec.elements, strict=True)]
 
 
 def value_of(expression: ex.Expr, event: Event) -> Any:
@@ -211,63 +211,68 @@ def windows_by_reference(spec: Any, events: list[Event]) -> Windows:
     arrivals = [
         reference_windows.Arrival(e.seq, sources.index(e.stream), e.ts, e.payload, counts(spec, e)) for e in events
     ]
-    found = reference_windows.run(
-        arrivals, size=grid.size_us, slide=grid.slide_us, streams=len(sources), policy=slack_policy(spec), end=len(events)
+    outcome = reference_windows.run(
+        arrivals, size=grid.size_us, slide=grid.slide_us, streams=len(sources), policy=slack_policy(spec),
+        end=len(events),
     )  # fmt: skip
-    on_time = {w: [events[a.seq] for a in rows] for w, rows in found.on_time.items() if rows}
-    return Windows(found.closed, on_time, found.late)
+    on_time = {w: [events[a.seq] for a in rows] for w, rows in outcome.on_time.items() if rows}
+    return Windows(outcome.closed, on_time, outcome.late)
 
 
 def windows_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Windows:
-    """The control plane micro-batch by micro-batch; its state goes through JSON at every cut."""
+    """Run the control plane micro-batch by micro-batch, with its state through JSON at every cut."""
     grid, sources = Grid(spec.window.size_us, spec.window.slide_us), sources_of(spec)
     ts = np.array([e.ts for e in events], np.int64)
     source = np.array([sources.index(e.stream) for e in events])
     maxima = np.stack([running_max(np.where(source == s, ts, NEVER)) for s in range(len(sources))])
-    now, delay = maxima.min(0), maxima[source, np.arange(len(ts))] - ts
+    stream_time, delay = maxima.min(0), maxima[source, np.arange(len(ts))] - ts
     ends, parts, state = [cut + 1 for cut in cuts], [], None
     for low, high in zip([0, *ends], [*ends, len(ts)], strict=True):
         control = WindowControl(grid, spec.period_us, slack_policy(spec))
         if state is not None:
             control.restore(json.loads(state))
-        waiting = np.unique(ts[low:high][now[low:high] <= NEVER] // grid.pane_us, return_counts=True)
+        waiting = np.unique(ts[low:high][stream_time[low:high] <= NEVER] // grid.pane_us, return_counts=True)
         control.wait(*waiting)
-        alive = np.arange(low, high)[now[low:high] > NEVER]
-        number = now[alive] // grid.slide_us
+        alive = np.arange(low, high)[stream_time[low:high] > NEVER]
+        number = stream_time[alive] // grid.slide_us
         intervals = []
-        for each in np.unique(number).tolist():
-            own = alive[number == each]
-            panes = np.unique(ts[own] // grid.pane_us, return_counts=True)
-            intervals.append(IntervalRows(each, int(now[own].max()), int(delay[own].max()), len(own), *panes))
-        placed = control.step(intervals, {})
-        at = np.searchsorted(placed.interval, number)
-        moving = np.where(placed.slack[at] >= FOREVER, NEVER, now[alive] - np.minimum(placed.slack[at], FOREVER // 2))
+        for interval in np.unique(number).tolist():
+            inside = alive[number == interval]
+            panes = np.unique(ts[inside] // grid.pane_us, return_counts=True)
+            intervals.append(
+                IntervalRows(interval, int(stream_time[inside].max()), int(delay[inside].max()), len(inside), *panes)
+            )
+        decisions = control.step(intervals, {})
+        at = np.searchsorted(decisions.interval, number)
+        moving = np.where(
+            decisions.slack[at] >= FOREVER, NEVER, stream_time[alive] - np.minimum(decisions.slack[at], FOREVER // 2)
+        )
         mark = np.full(high - low, NEVER, np.int64)
-        mark[alive - low] = np.maximum(placed.base[at], moving)
+        mark[alive - low] = np.maximum(decisions.base[at], moving)
         parts.append(mark)
         state = json.dumps(control.to_dict())
     mark = np.concatenate(parts)
-    found = Windows({}, {}, {})
+    decided = Windows({}, {}, {})
     for e in events:
         if not counts(spec, e):
             continue
         for w in range(grid.first_of(e.ts), grid.last_of(e.ts) + 1):
             if grid.end(w) <= mark[e.seq]:
-                found.late.setdefault(e.seq, []).append(w)
+                decided.late.setdefault(e.seq, []).append(w)
             else:
-                found.on_time.setdefault(w, []).append(e)
-                found.closed[w] = int(np.searchsorted(mark, grid.end(w)))
-    return found
+                decided.on_time.setdefault(w, []).append(e)
+                decided.closed[w] = int(np.searchsorted(mark, grid.end(w)))
+    return decided
 
 
 # -- windowed kinds: answers -------------------------------------------------------------------------------------------
 
 
 def by_group(spec: Any, events: list[Event]) -> dict[Groups, list[Event]]:
-    found: dict[Groups, list[Event]] = {}
+    groups: dict[Groups, list[Event]] = {}
     for e in events:
-        found.setdefault(group_of(spec, e), []).append(e)
-    return found
+        groups.setdefault(group_of(spec, e), []).append(e)
+    return groups
 
 
 def group_of(spec: Any, event: Event) -> Groups:
@@ -276,14 +281,14 @@ def group_of(spec: Any, event: Event) -> Groups:
 
 def aggregate_answers(spec: Any, fold: Callable[[str, list[Any]], Any]) -> Answers:
     def answers(start: int, events: list[Event]) -> dict[Groups, list[Row]]:
-        found = {}
-        for group, own in by_group(spec, events).items():
+        results = {}
+        for group, group_rows in by_group(spec, events).items():
             row = dict(zip(spec.group_by, group, strict=True))
-            for each in spec.aggregates:
-                values: list[Any] = [1 if each.argument is None else value_of(each.argument, e) for e in own]
-                row[each.name] = fold(each.function, [v for v in values if v is not None])
-            found[group] = [row]
-        return found
+            for output in spec.aggregates:
+                values: list[Any] = [1 if output.argument is None else value_of(output.argument, e) for e in group_rows]
+                row[output.name] = fold(output.function, [v for v in values if v is not None])
+            results[group] = [row]
+        return results
 
     return answers
 
@@ -309,76 +314,76 @@ def fold_arrays(function: str, values: list[Any]) -> Any:
 
 def topk_answers(spec: Any, best: Callable[[list[Event], int], list[int]]) -> Answers:
     def answers(start: int, events: list[Event]) -> dict[Groups, list[Row]]:
-        found = {}
-        for group, own in by_group(spec, events).items():
+        results = {}
+        for group, group_rows in by_group(spec, events).items():
             row = dict(zip(spec.group_by, group, strict=True))
-            ranked = best(own, start + spec.window.size_us)
-            found[group] = [row | {"rank": rank, "seq": seq} for rank, seq in enumerate(ranked, 1)]
-        return found
+            ranked = best(group_rows, start + spec.window.size_us)
+            results[group] = [row | {"rank": rank, "seq": seq} for rank, seq in enumerate(ranked, 1)]
+        return results
 
     return answers
 
 
 def best_by_sorting(spec: Any) -> Callable[[list[Event], int], list[int]]:
-    def best(own: list[Event], end: int) -> list[int]:
-        rows = [reference_topk.Row(e.seq, e.ts, e.ts, float(value_of(spec.score, e))) for e in own]
+    def best(group_rows: list[Event], end: int) -> list[int]:
+        rows = [reference_topk.Row(e.seq, e.ts, e.ts, float(value_of(spec.score, e))) for e in group_rows]
         return [r.seq for r in reference_topk.top_k(rows, spec.k, end, spec.window.size_us)]
 
     return best
 
 
 def best_by_core(spec: Any) -> Callable[[list[Event], int], list[int]]:
-    def best(own: list[Event], end: int) -> list[int]:
+    def best(group_rows: list[Event], end: int) -> list[int]:
         state = MinTopK(spec.k, spec.window.size_us, spec.window.slide_us)
-        ts = np.array([e.ts for e in own], np.int64)
-        score = np.array([value_of(spec.score, e) for e in own], np.float64)
-        # one call per row, state through JSON: the answer may not depend on how rows are handed over
-        for i, e in enumerate(own):
+        ts = np.array([e.ts for e in group_rows], np.int64)
+        score = np.array([value_of(spec.score, e) for e in group_rows], np.float64)
+        # one call per row, state through JSON: the answer may not depend on the calls
+        for i, e in enumerate(group_rows):
             state.add(ts[i : i + 1], running_max(ts)[i : i + 1], np.array([e.seq]), score[i : i + 1])
             state = MinTopK.from_dict(json.loads(json.dumps(state.to_dict())))
         state.advance(end)
-        found: list[int] = state.answer(end).seq.tolist()
-        return found
+        best_rows: list[int] = state.answer(end).seq.tolist()
+        return best_rows
 
     return best
 
 
 def membership_rows(spec: Any, events: list[Event]) -> list[list[tuple[int, Any]]]:
     parts = zip(parts_of(spec, events), spec.elements, strict=True)
-    return [[(e.ts, e.payload[c.name]) for e in own] for own, c in parts]
+    return [[(e.ts, e.payload[c.name]) for e in part] for part, c in parts]
 
 
 def members_by_sets(spec: Any) -> Answers:
     def answers(start: int, events: list[Event]) -> dict[Groups, list[Row]]:
-        # the reference tries every instant as a window's start: count in the coarsest unit that loses nothing
+        # the reference tries every instant as a window's start: time is counted in the coarsest exact unit
         unit = math.gcd(start, *(e.ts for e in events), *(n for w in spec.windows for n in (w.size_us, w.slide_us)))
-        rows = [[(time // unit, element) for time, element in own] for own in membership_rows(spec, events)]
+        rows = [[(time // unit, element) for time, element in part] for part in membership_rows(spec, events)]
         windows = [(w.size_us // unit, w.slide_us // unit) for w in spec.windows]
-        found = reference_membership.results(rows, windows)
-        return {(): [{"element": element} for at, element in sorted(found) if at == start // unit]}
+        members = reference_membership.results(rows, windows)
+        return {(): [{"element": element} for at, element in sorted(members) if at == start // unit]}
 
     return answers
 
 
 def members_by_filters(spec: Any) -> Answers:
-    """Filters propose, sets confirm; an element that the filters lose is lost."""
+    """Answer by filters that propose and sets that confirm; an element that the filters lose is lost."""
 
     def answers(start: int, events: list[Event]) -> dict[Groups, list[Row]]:
         rows = membership_rows(spec, events)
         filters = MultiCuckoo([WindowSpec(w.size_us, w.slide_us) for w in spec.windows], 16)
-        hashes = [hash_values(pa.array([element for _, element in own], pa.string())) for own in rows]
-        for stream, (own, each) in enumerate(zip(rows, hashes, strict=True)):
-            filters.insert(stream, np.array([t for t, _ in own], np.int64), each)
+        hashes = [hash_values(pa.array([element for _, element in part], pa.string())) for part in rows]
+        for stream, (part, part_hashes) in enumerate(zip(rows, hashes, strict=True)):
+            filters.insert(stream, np.array([t for t, _ in part], np.int64), part_hashes)
         proposed = filters.candidates_in(start, hashes[0]).tolist()
         kept = {element for (_, element), yes in zip(rows[0], proposed, strict=True) if yes}
-        confirmed = kept.intersection(*({element for _, element in own} for own in rows[1:]))
+        confirmed = kept.intersection(*({element for _, element in part} for part in rows[1:]))
         return {(): [{"element": element} for element in sorted(confirmed)]}
 
     return answers
 
 
 def theta_conditions(spec: Any) -> list[tuple[int, str, str, int, str]]:
-    """Per condition: alias and column left, op, alias and column right."""
+    """Return per condition: alias and column left, op, alias and column right."""
     aliases = [alias for alias, _ in spec.streams]
     for c in spec.conditions:
         assert isinstance(c.left, ex.Column) and isinstance(c.right, ex.Column)
@@ -398,10 +403,10 @@ def theta_answers(spec: Any, solve: Callable[[list[list[Event]]], list[tuple[int
             return {(): [{"matches": len(solve(parts))}]}
         rows = []
         for chosen in sorted(solve(parts)):
-            own = {alias: at[seq].payload for alias, seq in zip(aliases, chosen, strict=True)}
+            payloads = {alias: at[seq].payload for alias, seq in zip(aliases, chosen, strict=True)}
             row: Row = {f"{alias}_seq": seq for alias, seq in zip(aliases, chosen, strict=True)}
             for item in spec.select or ():
-                row[item.name] = evaluate(item.expr, lambda c, own=own: own[c.alias][c.name])
+                row[item.name] = evaluate(item.expr, lambda c, payloads=payloads: payloads[c.alias][c.name])
             rows.append(row)
         return {(): rows}
 
@@ -419,15 +424,15 @@ def theta_by_loops(spec: Any) -> Callable[[list[list[Event]]], list[tuple[int, .
             needed[b].append(right)
             compared.append(Comparison(a, len(needed[a]) - 1, op, b, len(needed[b]) - 1))
         valid = [
-            [e for e in own if all(e.payload[n] is not None for n in names)]
-            for own, names in zip(parts, needed, strict=True)
+            [e for e in part if all(e.payload[n] is not None for n in names)]
+            for part, names in zip(parts, needed, strict=True)
         ]
         columns = [
-            [np.array([e.payload[n] for e in own], object) for n in names]
-            for own, names in zip(valid, needed, strict=True)
+            [np.array([e.payload[n] for e in part], object) for n in names]
+            for part, names in zip(valid, needed, strict=True)
         ]
         return [
-            tuple(valid[k][i].seq for k, i in enumerate(found)) for found in reference_theta.rows(columns, compared)
+            tuple(valid[k][i].seq for k, i in enumerate(result)) for result in reference_theta.rows(columns, compared)
         ]
 
     return solve
@@ -446,12 +451,12 @@ def theta_by_core(spec: Any) -> Callable[[list[list[Event]]], list[tuple[int, ..
     def solve(parts: list[list[Event]]) -> list[tuple[int, ...]]:
         if not all(parts):
             return []
-        own = {e.seq: e for part in parts for e in part}
-        operands = [{f"{a}.{x}": e.payload[x] if e in parts[a] else None for a, x in read} for e in own.values()]
-        rows = zip(own.values(), operands, strict=True)
-        table = pa.Table.from_pylist([{"seq": e.seq, "side": sources.index(e.stream), **each} for e, each in rows])
-        found = list(join.rows(table))
-        return [row for part in found for row in zip(*(part[name].to_pylist() for name in names), strict=True)]
+        by_seq = {e.seq: e for part in parts for e in part}
+        operands = [{f"{a}.{x}": e.payload[x] if e in parts[a] else None for a, x in read} for e in by_seq.values()]
+        rows = zip(by_seq.values(), operands, strict=True)
+        table = pa.Table.from_pylist([{"seq": e.seq, "side": sources.index(e.stream), **values} for e, values in rows])
+        results = list(join.rows(table))
+        return [row for result in results for row in zip(*(result[name].to_pylist() for name in names), strict=True)]
 
     return solve
 
@@ -460,14 +465,14 @@ def theta_by_core(spec: Any) -> Callable[[list[list[Event]]], list[tuple[int, ..
 
 
 def batches_plainly(late: list[Event], gamma_us: int) -> list[list[Event]]:
-    """Gamma batches: one ends when the span of its event times exceeds Gamma, the last at the end of the input."""
-    found: list[list[Event]] = [[]]
+    """Return Gamma batches: one ends when the span of its event times exceeds Gamma, the last with the input."""
+    batches: list[list[Event]] = [[]]
     for e in late:
-        found[-1].append(e)
-        times = [each.ts for each in found[-1]]
+        batches[-1].append(e)
+        times = [row.ts for row in batches[-1]]
         if max(times) - min(times) > gamma_us:
-            found.append([])
-    return [batch for batch in found if batch]
+            batches.append([])
+    return [batch for batch in batches if batch]
 
 
 def batches_by_core(late: list[Event], gamma_us: int) -> list[list[Event]]:
@@ -480,28 +485,28 @@ def batches_by_core(late: list[Event], gamma_us: int) -> list[list[Event]]:
 def windowed(
     spec: Any,
     events: list[Event],
-    found: Windows,
+    decided: Windows,
     answers: Answers,
     batches: Callable[[list[Event], int], list[list[Event]]],
 ) -> Played:
-    """On-time answers, then repair, batch by batch: windows a late row missed are answered again.
+    """Answer closed windows, then repair batch by batch: the windows that a late row missed are answered again.
 
     Aggregates, top-k and counts revise the answers of the late row's group; the others only gain rows.
     """
     revises = spec.kind in ("aggregate", "topk") or getattr(spec, "emit", "rows") == "count"
     slide = spec.window.slide_us
     answered: dict[tuple[int, Groups], list[Row]] = {}
-    rows = {window: list(own) for window, own in found.on_time.items()}
-    for window, own in rows.items():
-        for group, result in answers(window * slide, own).items():
-            extra = {"window_start": window * slide // SECOND, "published_seq": found.closed[window]}
+    rows = {window: list(members) for window, members in decided.on_time.items()}
+    for window, members in rows.items():
+        for group, result in answers(window * slide, members).items():
+            extra = {"window_start": window * slide // SECOND, "published_seq": decided.closed[window]}
             answered[window, group] = [row | extra | {"provenance": "on_time", "revision": 0} for row in result]
     on_time = [row for result in answered.values() for row in result]
-    for batch in batches([events[seq] for seq in sorted(found.late)], spec.strategy.gamma_us):
-        for window in sorted({w for e in batch for w in found.late[e.seq]}):
-            mine = [e for e in batch if window in found.late[e.seq]]
-            rows[window] = sorted([*rows.get(window, []), *mine], key=lambda e: e.seq)
-            touched = {group_of(spec, e) for e in mine}
+    for batch in batches([events[seq] for seq in sorted(decided.late)], spec.strategy.gamma_us):
+        for window in sorted({w for e in batch for w in decided.late[e.seq]}):
+            late_rows = [e for e in batch if window in decided.late[e.seq]]
+            rows[window] = sorted([*rows.get(window, []), *late_rows], key=lambda e: e.seq)
+            touched = {group_of(spec, e) for e in late_rows}
             for group, result in answers(window * slide, rows[window]).items():
                 before = answered.get((window, group))
                 extra = {"window_start": window * slide // SECOND, "provenance": "repaired", "revision": 0}
@@ -512,7 +517,7 @@ def windowed(
                     known = before or []
                     fresh = [row for row in result if not any(row.items() <= old.items() for old in known)]
                     answered[window, group] = known + [row | extra for row in fresh]
-    return Played(on_time, sorted(found.late), [row for result in answered.values() for row in result])
+    return Played(on_time, sorted(decided.late), [row for result in answered.values() for row in result])
 
 
 # -- the tests ---------------------------------------------------------------------------------------------------------
@@ -558,8 +563,8 @@ def test_the_pass_over_a_whole_stream_closes_the_same_windows(name: str) -> None
     grid = Grid(spec.window.size_us, spec.window.slide_us)
     closed = run_pass(ts, ones, grid, slack_policy(spec), period_us=spec.period_us)
     slow = windows_by_reference(spec, events)
-    first = {w: len(own) for w, own in slow.on_time.items()}
-    final = {w: len(own) for w, own in windows_final(spec, events).items()}
+    first = {w: len(members) for w, members in slow.on_time.items()}
+    final = {w: len(members) for w, members in windows_final(spec, events).items()}
     at = closed.window.tolist()
     assert {w: n for w, n in zip(at, closed.first_rows.tolist(), strict=True) if n} == first
     assert {w: n for w, n in zip(at, closed.final_rows.tolist(), strict=True) if n} == {
@@ -568,8 +573,8 @@ def test_the_pass_over_a_whole_stream_closes_the_same_windows(name: str) -> None
 
 
 def windows_final(spec: Any, events: list[Event]) -> dict[int, list[Event]]:
-    found: dict[int, list[Event]] = {}
+    members: dict[int, list[Event]] = {}
     for e in events:
         for w in reference_windows.windows(e.ts, spec.window.size_us, spec.window.slide_us):
-            found.setdefault(w, []).append(e)
-    return found
+            members.setdefault(w, []).append(e)
+    return members
