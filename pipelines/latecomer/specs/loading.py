@@ -1,7 +1,7 @@
 """Load the spec of a query file: YAML 1.2, read safely, bounded in size and depth.
 
-Besides what is not YAML these are refused: repeated keys, anchors and aliases (a short file can stand for a huge one),
-merge keys, tags (they construct objects), keys that are not text, other YAML versions and more than one document.
+Some valid YAML is refused too: repeated keys, anchors and aliases (a short file can stand for a huge one), merge keys,
+tags (they construct objects), keys that are not text, other YAML versions and more than one document.
 """
 
 from __future__ import annotations

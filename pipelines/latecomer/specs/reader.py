@@ -28,7 +28,7 @@ _SYNONYMS = {
 _EXAMPLES = {
     "streams": "{alias: stream}, for example {f: flights}",
     "select": "{name: call}, for example {n: count()}",
-    "quality": "{period: 1 d} and what is promised",
+    "quality": "{period: 1 d} and a target",
     "schedule": '{repair: "@hourly"}',
 }
 """Examples of mappings, by their dotted key."""
