@@ -19,7 +19,7 @@ DAYS = [f"2013-02-{day:02d} 00:00:00+00:00" for day in range(1, 7)]
 
 def frames(recall, final, held, left=5, twice=(), other=0, behind=HOUR):
     again = pa.table({"l_seq": pa.array(twice, pa.int64()), "r_seq": pa.array(twice, pa.int64())})
-    stored = duplicates.Stored({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
+    stored = duplicates.StoredResults({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
     return {
         "promises": pd.DataFrame({"period_start": DAYS, "achieved_on_time": recall, "least": 0.95}),
         "filters": pd.DataFrame(),

@@ -116,7 +116,6 @@ REMAINING: dict[str, int] = {
     "Order": 1,
     "QUICK": 1,
     "Question": 1,
-    "Reach": 1,
     "Truth": 1,
     "UnlessWrong": 1,
     "_ASKED": 1,

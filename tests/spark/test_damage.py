@@ -109,14 +109,14 @@ def test_a_repair_that_ends_during_a_check_breaks_no_law(lake, tmp_path, monkeyp
     table = events.disordered(5, rows=400).drop_columns(["seq"])
     ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
     run(lake, spec(kind), flush=True)
-    counted, repaired = duplicates.stored, []
+    counted, repaired = duplicates.count_results, []
 
     def meanwhile(*arguments):
         found = counted(*arguments)
         repaired.append(repair(lake, spec(kind), flush=True).corrections)
         return found
 
-    monkeypatch.setattr(duplicates, "stored", meanwhile)
+    monkeypatch.setattr(duplicates, "count_results", meanwhile)
     assert not broken(lake, kind) and repaired[0] > 0
     monkeypatch.undo()
     assert not broken(lake, kind)

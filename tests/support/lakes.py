@@ -28,10 +28,10 @@ def load(lake: Lake, table: pa.Table, folder: Any) -> None:
 def laws(lake: Lake, spec: Any) -> list[dict[str, Any]]:
     """The conservation laws as `check` reads them."""
     state = journal.run_state(lake, spec.name)
-    reach = conservation.Reach.of(lake, spec.name, state)
-    results = duplicates.stored(lake, spec, reach.filters())
-    assert results.more == 0, results.again
-    return [*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]
+    reach = conservation.CommittedBounds.of(lake, spec.name, state)
+    results = duplicates.count_results(lake, spec, reach.filters())
+    assert results.surplus == 0, results.duplicates
+    return [*conservation.invariants(lake, spec, state, reach, results.rows), *results.invariants]
 
 
 def exported(lake: Lake, spec: Any) -> dict[str, pa.Table]:

@@ -14,14 +14,19 @@ from latecomer.specs.spec import Spec
 
 
 def repaired(lake: Lake, query: str) -> dict[int, int]:
-    """Corrections that repairs have counted, per period (us)."""
+    """Return the corrections that repairs have counted, per period (us)."""
     return lake.table("repairs", query).sum_by("period_start", "repaired", pc.field("repaired").is_valid())
 
 
 def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.int64]) -> NDArray[np.float64]:
-    """``achieved_final``: the share of the rows counted for each period (us) when they were published that is there, float64[n].
+    """Return ``achieved_final``, float64[n]: stored result rows divided by the rows that were counted when they were published.
 
-    1 unless the lake was damaged: rows are committed before they are counted.
+    It is 1 unless the lake was damaged, since rows are committed before they are counted.
+
+    Parameters
+    ----------
+    period, booked : int64[n]
+        Starts of periods (us), and the rows that were counted for each.
     """
     counts = [lake.table(area, query).count_by("period_start") for area in ("on_time", "corrections")]
     stored = np.array([sum(count.get(each, 0) for count in counts) for each in period.tolist()], np.int64)
@@ -29,10 +34,10 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
 
 
 def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
-    """A join's ledger, one row per period: what was published, missed and repaired.
+    """Return a join's ledger, one row per period: results published on time, missed and repaired.
 
-    ``expected`` (and with it ``missed``, ``repaired``, both ``achieved``) is null until every late row registered in
-    the period has been repaired. A period in which nothing was due has recall 1.
+    ``expected``, and with it ``missed``, ``repaired`` and both ``achieved``, is null until every late row registered in the period has
+    been repaired. A period in which nothing was due has recall 1.
     """
     written = lake.table("ledger", spec.name).read()
     rows = open_periods if written is None else pa.concat_tables([written, open_periods], promote_options="default")

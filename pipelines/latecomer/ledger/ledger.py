@@ -1,4 +1,4 @@
-"""The ledger with the periods that are still open, as the last micro-batch left them."""
+"""The ledger of a query: one row per period, with the periods that are still open as the last micro-batch left them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from latecomer.specs.windows import WindowedSpec
 
 
 def ledger(lake: Lake, spec: Spec, state: journal.RunState | None = None) -> pa.Table:
-    """One row per period, closed and open, as a `state` of the query left these (None: the last). Starts no Spark.
+    """Return one row per period, closed and open.
+
+    `state` is the state of `run` that tells the open periods; None: the last one. Starts no Spark.
 
     Raises
     ------

@@ -1,11 +1,11 @@
-"""The ledger of the windowed kinds: what the run wrote, and what is known about it by now.
+"""The ledger of the windowed kinds: the rows that `run` wrote, and the completeness of their answers by now.
 
-A window's answer can be corrected long after its period was written, so everything that says how complete answers were is read
-from on-time rows, corrections and late rows when the ledger is read. ``expected``, ``missed``, ``repaired`` and both
-``achieved`` are null while a late row of the period is pending.
+A window's answer can be corrected long after its period was written, so completeness is computed from on-time rows, corrections and
+late rows whenever the ledger is read. ``expected``, ``missed``, ``repaired`` and both ``achieved`` are null while a late row of the
+period awaits repair.
 
 ==========  ==================================================  ===============================================
-kind        what is counted                                     ``achieved_on_time``
+kind        unit of ``expected`` and ``on_time``                ``achieved_on_time``
 ==========  ==================================================  ===============================================
 aggregate   (row, window) contributions                         share of answers whose first error was < `error`
 topk        members of the final top-k                          share that the first answer had (hit rate)
@@ -35,21 +35,21 @@ from latecomer.specs.windows import WindowedSpec
 
 
 def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
-    """One row per period that has arrivals, answers or corrections."""
+    """Return one row per period that has arrivals, answers or corrections."""
     written = lake.table("ledger", spec.name).read()
     parts = [open_periods] if written is None else [written, open_periods]
     rows = pa.concat_tables(parts, promote_options="default").to_pandas()
     rows["period"] = _us(rows["period_start"])
     rows = rows.sort_values(["period", "emission"]).drop_duplicates("period", keep="last").set_index("period")
     late = _late(lake, spec)
-    truth = _truth(lake, spec)
+    completeness = _completeness(lake, spec)
     fixed = repaired(lake, spec.name)
-    index = rows.index.union(late.index).union(truth.index).union(pd.Index(sorted(fixed), dtype=np.int64))
-    rows, late, truth = rows.reindex(index), late.reindex(index).fillna(0), truth.reindex(index)
+    index = rows.index.union(late.index).union(completeness.index).union(pd.Index(sorted(fixed), dtype=np.int64))
+    rows, late, completeness = rows.reindex(index), late.reindex(index).fillna(0), completeness.reindex(index)
     known = (late["pending"] == 0).to_numpy()
-    expected = truth["expected"].fillna(0).to_numpy().astype(np.int64)
-    on_time = truth["on_time"].fillna(0).to_numpy().astype(np.int64)
-    achieved = truth["achieved"].fillna(1.0).to_numpy().astype(float)
+    expected = completeness["expected"].fillna(0).to_numpy().astype(np.int64)
+    on_time = completeness["on_time"].fillna(0).to_numpy().astype(np.int64)
+    achieved = completeness["achieved"].fillna(1.0).to_numpy().astype(float)
     period = index.to_numpy(np.int64)
     booked = rows["published"].fillna(0).to_numpy().astype(np.int64) + [fixed.get(each, 0) for each in period.tolist()]
     start = pa.array(period, pa.int64()).cast(TIMESTAMP)
@@ -79,8 +79,8 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
         rate = np.where(absent > 0, passed / np.maximum(absent, 1), 0.0)
         columns["false_positive_rate"] = pa.array(rate, mask=unknown)
         columns["false_positive_bound"] = pa.array(np.full(len(index), spec.false_positive_rate))
-    for name in truth.columns.difference(["expected", "on_time", "achieved"]):
-        values = truth[name].fillna(0).to_numpy()
+    for name in completeness.columns.difference(["expected", "on_time", "achieved"]):
+        values = completeness[name].fillna(0).to_numpy()
         columns[name] = (
             pa.array(values, mask=~known)
             if values.dtype.kind == "f" and name != "windows"
@@ -89,8 +89,8 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _truth(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
-    """Per period (us): ``expected``, ``on_time``, ``achieved``, and what else the kind counts."""
+def _completeness(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+    """Return ``expected``, ``on_time``, ``achieved`` and the kind's other columns, by period (us)."""
     if isinstance(spec, AggregateSpec):
         return _aggregate(lake, spec)
     return _topk(lake, spec) if spec.answers is Answers.RANKED else _counted(lake, spec)
@@ -101,7 +101,7 @@ def _us(times: Any) -> np.ndarray:
 
 
 def _late(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
-    """Per period (us): late rows that concern one of its windows, and those still pending."""
+    """Count the late rows that concern a window of each period (us), and those of them that await repair."""
     rows = lake.table("late", spec.name).read(columns=["seq", "windows_from", "windows_to"])
     if rows is None or rows.num_rows == 0:
         return pd.DataFrame({"late": [], "pending": []}, index=pd.Index([], dtype=np.int64), dtype=np.int64)
@@ -119,7 +119,7 @@ def _late(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
 
 
 def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """On-time rows and corrections: ``answer`` (a number per group and window), ``period`` in us, `columns`."""
+    """Read on-time rows and corrections: ``answer`` (a code per group and window), ``period`` in us, and `columns`."""
     keys = [*spec.group_by, "window_start"]
     wanted = (*keys, "period_start", *columns)
     found = [lake.table(area, spec.name).read_known(wanted) for area in ("on_time", "corrections")]
@@ -137,7 +137,7 @@ def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.Dat
 
 def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
     first, fixed = _answers(lake, spec, ["rows", "revision", "error"])
-    # an error that is NaN is none that could be bounded: answer or truth is no number, and hides the other functions' errors
+    # An error that is NaN counts as infinite: the answer or the truth is no number, and hides the errors of other functions.
     last = fixed.sort_values("revision").drop_duplicates("answer", keep="last").fillna({"error": np.inf})
     both = (
         first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
@@ -208,7 +208,7 @@ def _counted(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
 
 
 def _final_at_first(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
-    """Per period: windows that have an answer, and those whose first one stood; an answer is many rows, which a later one replaces."""
+    """Count the windows with an answer, and those whose first answer was never replaced, by period; an answer is many rows."""
     first, fixed = (rows.drop_duplicates() for rows in _answers(lake, spec, []))
     both = pd.concat([first, fixed]).drop_duplicates()
     stood = both["answer"].isin(first["answer"]) & ~both["answer"].isin(fixed["answer"])

@@ -1,9 +1,8 @@
-"""Hold a query against its promises with Great Expectations, and write what was found as Data Docs.
+"""Check a query against its promises with Great Expectations, and write the outcome as Data Docs.
 
-Checked are tables the product wrote, never estimates: the ledger (recall on time against the target, completeness after
-repair, rows held), the conservation laws (:mod:`latecomer.quality.conservation`: rows in = on time + late, and what was published
-is there; rows kept out are in quarantine and never entered), and the results themselves (no row twice, repairs
-and on-time rows disjoint). All of that is bookkeeping; an audit, where one is asked for, answers some periods anew (:mod:`latecomer.spark.audit`).
+A check reads tables that the product wrote, never estimates: the ledger (recall on time against the target, completeness after repair,
+rows held), the conservation invariants (:mod:`latecomer.quality.conservation`) and the results (no row twice, repairs and on-time rows
+disjoint). All of that is bookkeeping. An audit computes the answers of some periods anew (:mod:`latecomer.spark.audit`).
 """
 
 from __future__ import annotations
@@ -39,25 +38,25 @@ from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.spec import Spec
 
 TRIES = 5
-"""Times that what an audit found is written down, where other checks of the query are first."""
-LONG = 10
-"""Periods by which a stream is behind the others when `check` says so, bound or not."""
+"""Attempts to commit the findings of an audit while other checks of the query commit."""
+SILENT_PERIODS = 10
+"""Periods by which a stream is behind the others when `check` names it, whether the query bounds silence or not."""
 
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What `check` found.
+    """The outcome of a check.
 
     Attributes
     ----------
     results
-        Per expectation what :func:`latecomer.quality.messages.describe` says of it.
+        One description per expectation, of :func:`latecomer.quality.messages.describe`.
     report
-        The page, where one was written.
+        The page of the report; None where none was written.
     periods, unjudged, pending
-        Periods of the ledger, those of which nothing can be said before a repair, and the late rows that await it.
+        Periods of the ledger, periods that cannot be judged before a repair, and late rows that await repair.
     silent
-        Streams of which nothing was heard for long while others were, in words: what the query answers waits for them.
+        A sentence about streams that have been silent for long while others went on; the query's answers wait for them.
     """
 
     results: list[dict[str, Any]]
@@ -69,30 +68,28 @@ class CheckOutcome:
 
     @property
     def to_judge(self) -> str:
-        """What could not be judged, in words."""
+        """A sentence about the periods that could not be judged; empty where there are none."""
         return messages.unjudged(self.unjudged, self.periods, self.pending)
 
     @property
     def success(self) -> bool:
-        """Every expectation held."""
+        """Did every expectation hold?"""
         return not self.failures
 
     @property
     def failures(self) -> list[str]:
-        """One line per broken expectation: what it says, the observed value, the periods or rows, what was expected, its name."""
-        return [each["message"] for each in self.results if not each["success"]]
+        """One line per broken expectation: the expectation, the observed value, the periods or rows, the expected value, its name."""
+        return [result["message"] for result in self.results if not result["success"]]
 
     @property
     def broken(self) -> list[str]:
-        """The failures that no promise is about: rows that are gone, stand twice, or are still missing after repair."""
+        """The failures that break no promise but the product: rows that are lost, duplicated, or missing after repair."""
+        promised = ("promises", "filters", "ledger", "streams")
         return [
-            each["message"]
-            for each in self.results
-            if not each["success"]
-            and (
-                each["subject"] not in ("promises", "filters", "ledger", "streams")
-                or each["expectation"] == "expect_complete_after_repair"
-            )
+            result["message"]
+            for result in self.results
+            if not result["success"]
+            and (result["subject"] not in promised or result["expectation"] == "expect_complete_after_repair")
         ]
 
 
@@ -104,14 +101,14 @@ def check(
     audit: int = 0,
     progress: Callable[[str], None] = lambda line: None,
 ) -> CheckOutcome:
-    """Run the query's expectation suite over its ledger, results and books. Starts no Spark, unless for an audit.
+    """Run the query's expectation suite over its ledger, results and invariants. Only an audit starts Spark.
 
     Parameters
     ----------
     report_dir
-        Where to write the quality report; None: nowhere.
+        Folder of the quality report; None: no report is written.
     audit
-        Periods to answer anew, others at every check.
+        Number of periods to compute anew, others at every check.
     progress
         Called with one line per audited period.
 
@@ -122,15 +119,15 @@ def check(
     """
     state = journal.state_for(lake, spec)
     ledger = books.ledger(lake, spec, state).to_pandas()
-    reach = conservation.Reach.of(lake, spec.name, state)
-    results = duplicates.stored(lake, spec, reach.filters())
+    bounds = conservation.CommittedBounds.of(lake, spec.name, state)
+    results = duplicates.count_results(lake, spec, bounds.filters())
     wrong = _wrong_before(lake, spec.name)
-    audited = _audited(lake, spec, state, reach, list(wrong), audit, progress) if audit else {}
+    audited = _audited(lake, spec, state, bounds, list(wrong), audit, progress) if audit else {}
     frames = {
         "promises": _by_day(promise.bounds(spec, ledger)),
         "filters": _by_day(promise.filter_bounds(spec, ledger)),
         "ledger": _by_day(promise.known(ledger)),
-        "books": pd.DataFrame([*conservation.laws(lake, spec, state, reach, results.rows), *results.laws]),
+        "books": pd.DataFrame([*conservation.invariants(lake, spec, state, bounds, results.rows), *results.invariants]),
         "results": _standing(results),
         "streams": _heard(lake, spec),
         "audit": pd.DataFrame([row for _, row in sorted((wrong | audited).items())]),
@@ -140,7 +137,7 @@ def check(
         periods=len(ledger),
         unjudged=len(ledger) - len(promise.known(ledger)),
         pending=result_views.pending(lake, spec.name, state.seq_to),
-        silent=messages.silent(frames["streams"][frames["streams"]["behind_us"] > LONG * spec.period_us]),
+        silent=messages.silent(frames["streams"][frames["streams"]["behind_us"] > SILENT_PERIODS * spec.period_us]),
     )
     if report_dir is not None:
         page = pages.write(report_dir, spec, state.counts, ledger, outcome.results, outcome.to_judge, outcome.silent)
@@ -191,7 +188,7 @@ def _audited(
     lake: Lake,
     spec: Spec,
     state: journal.RunState,
-    reach: conservation.Reach,
+    bounds: conservation.CommittedBounds,
     wrong: list[int],
     most: int,
     progress: Callable[[str], None],
@@ -213,7 +210,7 @@ def _audited(
         progress(f"{spec.name}: nothing to audit, no period with rows is closed yet")
     last = lake.table("checks", spec.name).last_version("check")
     order = [*wrong, *np.random.default_rng(0 if last is None else last + 1).permutation(closed).tolist()]
-    found = audit(lake, spec, state, reach.filters(), reach.closed_to, order, most, progress) if order else []
+    found = audit(lake, spec, state, bounds.filters(), bounds.closed_to, order, most, progress) if order else []
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     return {
         each.period_us: {
@@ -258,11 +255,11 @@ def _by_day(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(period_start=rows["period_start"].astype(str)) if len(rows) else rows
 
 
-def _standing(results: duplicates.Stored) -> pd.DataFrame:
+def _standing(results: duplicates.StoredResults) -> pd.DataFrame:
     """One row: how many result rows there are, how many of them are not there twice, and some that are, in words."""
     written = sum(results.rows.values())
-    frame = {"rows": [written], "distinct": [written - results.more], "names": [", ".join(results.keys)]}
-    return pd.DataFrame(frame | {"some": [messages.some_of(results.again)]})
+    frame = {"rows": [written], "distinct": [written - results.surplus], "names": [", ".join(results.keys)]}
+    return pd.DataFrame(frame | {"some": [messages.some_of(results.duplicates)]})
 
 
 def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | None, rows_in: int) -> CheckOutcome:

@@ -1,9 +1,8 @@
-"""Is what the tables hold what was counted when it was written?
+"""Conservation invariants: the stored rows are those that were counted when they were written.
 
-Every row is counted once by who wrote it: arrivals and on-time rows in the state of `run`, corrections by `repair` in
-``repairs``. The laws here count the stored rows again, up to where the writers have committed, so that a row which is gone, or
-there without having been published, breaks one of them; a writer that is at work meanwhile does not. So does a period that is gone
-from the ledger, or a row that is gone from quarantine.
+Every writer counts its rows once: `run` counts arrivals and on-time rows in its state, `repair` counts corrections in ``repairs``. The
+invariants count the stored rows again, up to the writers' last commits. A lost row, a row that nobody published, a period lost from
+the ledger or a row lost from quarantine breaks one of them; a writer that works meanwhile does not.
 """
 
 from __future__ import annotations
@@ -25,10 +24,19 @@ from latecomer.specs.windows import WindowedSpec
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How far a query's writers have committed: `run` before arrival `seq_to`, `repair` to arrival `closed_to` (-1: nothing).
+class CommittedBounds:
+    """The bounds up to which a query's writers have committed.
 
-    By then `repair` had counted so many `corrections`.
+    Attributes
+    ----------
+    seq_to
+        `run` has committed the arrivals before this one.
+    flushed
+        It has also committed a flush.
+    closed_to
+        `repair` has committed the Gamma batches up to the one that this arrival closed; -1: none.
+    corrections
+        Corrections that `repair` had counted by then.
     """
 
     seq_to: int
@@ -37,27 +45,30 @@ class Reach:
     corrections: int
 
     @classmethod
-    def of(cls, lake: Lake, query: str, state: journal.RunState) -> Reach:
-        """Of the state, and of the repairs that are committed now."""
+    def of(cls, lake: Lake, query: str, state: journal.RunState) -> CommittedBounds:
+        """Return the bounds of a state of `run` and of the repairs that are committed now."""
         return cls(state.seq_to, state.flushed, *result_views.repaired_to(lake, query))
 
     def filters(self) -> dict[str, pc.Expression]:
-        """Per table of results, which rows are within reach. What a flush released is published by arrival `seq_to`."""
+        """Return filters of the committed rows by table of results. A flush publishes under the number of arrival `seq_to`."""
         last = self.seq_to if self.flushed else self.seq_to - 1
         published = pc.field("published_seq")
         return {"on_time": published <= last, "corrections": published <= self.closed_to}
 
 
-def laws(
-    lake: Lake, spec: Spec, state: journal.RunState, reach: Reach, results: Mapping[str, int]
+def invariants(
+    lake: Lake, spec: Spec, state: journal.RunState, bounds: CommittedBounds, results: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """``law``, ``left`` and ``right``, which must be equal; `results` are the rows within reach, per table."""
+    """Count both sides of every invariant: rows with ``law``, ``left`` and ``right``, which must be equal.
+
+    `results` are the numbers of committed rows by table of results.
+    """
     seq = pc.field("seq")
-    arrived = sum(lake.table("events", each).count(seq < reach.seq_to) for each in {name for _, name in spec.streams})
+    arrived = sum(lake.table("events", each).count(seq < bounds.seq_to) for each in {name for _, name in spec.streams})
     named = (
         ["seq", "alias"] if isinstance(spec, JoinSpec) else ["seq"]
     )  # a row may be late in both roles of a self join
-    late = lake.table("late", spec.name).read(columns=named, filter=seq < reach.seq_to)
+    late = lake.table("late", spec.name).read(columns=named, filter=seq < bounds.seq_to)
     registered = 0 if late is None else pc.count_distinct(late["seq"]).as_py()
     again = 0 if late is None else late.num_rows - late.group_by(named).aggregate([]).num_rows
     published = state.counts["on_time"]
@@ -85,7 +96,7 @@ def laws(
         },
         {
             "law": "corrections published = corrections kept",
-            "left": reach.corrections,
+            "left": bounds.corrections,
             "right": results["corrections"],
         },
         {"law": "rows kept out = rows in quarantine", **_kept_out(lake, {name for _, name in spec.streams})},
@@ -93,7 +104,7 @@ def laws(
 
 
 def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
-    """Results published on time by the ledger's periods, closed and open; a period's books only grow."""
+    """Sum the results published on time over the ledger's periods, closed and open; the count of a period only grows."""
     name = "published" if isinstance(spec, WindowedSpec) else "on_time"
     read = (lake.table("ledger", spec.name).read(), open_ledger(spec, state.stage))
     parts = [rows.select(["period_start", name]) for rows in read if rows is not None]
@@ -102,14 +113,14 @@ def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
 
 
 def _kept_out(lake: Lake, streams: set[str]) -> dict[str, int]:
-    """Rows that ingestions counted as quarantined, and those that are; an ingestion at work does not count."""
+    """Count the rows that ingestions counted as quarantined, and the rows in quarantine, both of committed ingestions."""
     last = last_committed(lake)
     kept = sum(count_quarantine(lake, stream, last) for stream in streams)
     return {"left": quarantined(lake, streams, last), "right": kept}
 
 
 def _not_yet_counted(lake: Lake, query: str, state: journal.RunState) -> int:
-    """On-time rows of a micro-batch at work that a flush before it makes look committed: both publish by the same arrival."""
+    """Count on-time rows of an unfinished micro-batch that appear committed, since a flush before it publishes by the same arrival."""
     if not state.flushed or not journal.planned(lake, query, "run", state.number + 1):
         return 0
     there = lake.table("on_time", query).count(pc.field("published_seq") == state.seq_to)

@@ -1,10 +1,10 @@
-"""Does any result stand twice, and how many rows do the answers say there must be?
+"""Find results that are stored twice, and count the rows that revisions and ranks say there must be.
 
-What `run` and `repair` wrote is read batch by batch and each row told by a hash of what names it, so that whatever its columns are 8 to 24
-bytes a row are held, of `ROWS_AT_ONCE` rows. Rows whose hashes meet are read again and compared by value: what is said to stand twice
-does. The laws of answers that have revisions or ranks count hashes: of n answers two are taken for one with a chance of ``n^2 / 2^65``.
+The results of `run` and `repair` are read batch by batch, and each row is identified by a hash of its keys, so that 8 to 24 bytes per
+row are held, of at most `ROWS_AT_ONCE` rows. Rows with equal hashes are read again and compared by value, so a reported duplicate is
+one. The invariants of revisions and ranks count hashes: two of n answers are taken for one with probability ``n^2 / 2^65``.
 
-Views cannot answer this. They show an identity once, however often it is stored.
+The views of results cannot show this: they show an identity once, however often it is stored.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from latecomer.lake.lake import Lake
 from latecomer.specs.spec import Answers, Spec
 
 ROWS_AT_ONCE = 32_000_000
-"""More are counted in passes, each over the answers whose hashes have a remainder of their own: a gigabyte or so, however many there are."""
+"""Most rows of a pass; more rows are counted in several passes, by the remainder of their answers' hashes, in about a gigabyte."""
 _WHICH = {Answers.REVISED: "revision", Answers.RANKED: "rank"}
 
 
 @dataclass(frozen=True)
-class Stored:
-    """Result rows within reach.
+class StoredResults:
+    """The committed result rows, counted.
 
     Attributes
     ----------
     rows
-        Per table, ``on_time`` and ``corrections``, its rows.
+        Number of rows by table, ``on_time`` and ``corrections``.
     keys
-        Columns that name a row.
-    again
-        The identities that stand more than once, one row each.
-    more
-        Rows that would have to go for each identity to stand once.
-    laws
-        ``law``, ``left`` and ``right``, which must be equal, where the kind's answers say how many rows there must be.
+        Columns that identify a row.
+    duplicates
+        The identities that are stored more than once, one row each.
+    surplus
+        Rows that would have to be removed for each identity to be stored once.
+    invariants
+        Rows with ``law``, ``left`` and ``right``, which must be equal, for kinds whose answers say how many rows there must be.
     """
 
     rows: dict[str, int]
     keys: tuple[str, ...]
-    again: pa.Table
-    more: int
-    laws: list[dict[str, Any]]
+    duplicates: pa.Table
+    surplus: int
+    invariants: list[dict[str, Any]]
 
 
-def stored(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> Stored:
-    """Count the rows of each table that are `within`."""
+def count_results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> StoredResults:
+    """Count the rows of each table that pass its filter in `within`, and find the identities that are stored twice."""
     beside = {Answers.ADDED: (), Answers.REPLACED: ("published_seq", "revision")}.get(spec.answers, ("revision",))
     keys = (*spec.result_keys, *beside)
     about = sum(lake.table(area, spec.name).count(each) for area, each in within.items())
@@ -73,7 +73,9 @@ def stored(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> Store
         Answers.RANKED: ("ranks of an answer count up from 1", left, right),
     }
     law = laws.get(spec.answers)
-    return Stored(rows, keys, again, more, [dict(zip(("law", "left", "right"), law, strict=True))] if law else [])
+    return StoredResults(
+        rows, keys, again, more, [dict(zip(("law", "left", "right"), law, strict=True))] if law else []
+    )
 
 
 def _hashed(

@@ -1,7 +1,7 @@
-"""Expectations in the product's own words, on top of Great Expectations' built-in ones.
+"""Expectations about queries, on top of Great Expectations' built-in ones.
 
-Each is a built-in expectation with a name that says what it means for a query, so that a failure and the Data Docs read
-as the promise that was broken.
+Each is a built-in expectation under a name that states a promise about a query, so that a failure and the Data Docs name the promise
+that was broken.
 """
 
 from __future__ import annotations

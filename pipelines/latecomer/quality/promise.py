@@ -1,7 +1,7 @@
-"""Which periods a promise is judged by, and how many of them may miss: one definition for `check`, `explain` and the demo.
+"""Decide which periods a promise is judged by, and how many may miss it: one definition for `check`, `explain` and the demo.
 
-A promise is about the periods in which something was due. One in which nothing was has nothing to be late; counted as kept, it
-would make up for one that was not: a shop that is closed at night would have half its hours kept whatever happens by day.
+A promise is about the periods in which a result was due. A period without one cannot miss. Counted as kept, it would make up for a
+period that missed: a shop that is closed at night would keep half its periods whatever happens by day.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
 
 LEVEL = 0.05
-"""Chance at which an honest query, or the filters of one, may fail a check."""
+"""Probability at which a query that keeps its promise, or a filter that keeps its rate, may fail a check."""
 
 
 def known(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Periods whose truth is known: nothing registered there is pending."""
+    """Return the periods whose completeness is known: no late row of theirs awaits repair."""
     return ledger[ledger["achieved_on_time"].notna()].reset_index(drop=True) if len(ledger) else ledger
 
 
 def judged(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Of these, the ones in which something was due."""
+    """Return the known periods in which a result was due."""
     rows = known(ledger)
     return rows[rows["expected"] > 0].reset_index(drop=True) if len(rows) else rows
 
 
 def kept(ledger: pd.DataFrame) -> tuple[int, int]:
-    """Periods that reached the target itself, and judged ones."""
+    """Return the number of judged periods that reached the target, and of all judged periods."""
     rows = judged(ledger)
     return (int((rows["achieved_on_time"] >= rows["target"]).sum()) if len(rows) else 0), len(rows)
 
 
 def bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
-    """The periods by which `check` judges what the query promises of answers on time, with what it holds each of them to.
+    """Return the periods by which `check` judges the promise, with the bound of each.
 
-    ``least`` is what ``achieved_on_time`` has to reach: the target, of an aggregate less what chance alone takes from a small number of
-    answers.
+    ``least`` is the value that ``achieved_on_time`` has to reach: the target, or for an aggregate the target less what chance alone
+    takes from the period's number of answers.
     """
     rows = judged(ledger)
     if not len(rows):
@@ -51,10 +51,10 @@ def bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def filter_bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
-    """Of a membership, the periods by which `check` judges its filters; of other kinds none.
+    """Return the periods by which `check` judges the filters of a membership; none for other kinds.
 
-    ``passed`` and ``most_passed`` are absent elements that passed the filters, and how many may: at a level that all periods share, so
-    that a long ledger of honest filters does not fail by its length.
+    ``passed`` counts the absent elements that passed the filters, and ``most_passed`` bounds it. All periods share the level, so that
+    a long ledger does not fail by its length.
     """
     rows = known(ledger)
     if not isinstance(spec, MembershipSpec) or not len(rows):
@@ -66,9 +66,9 @@ def filter_bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def allowed_misses(periods: int, confidence: float, level: float = LEVEL) -> int:
-    """Most periods that may miss before it is no longer chance: the `1 - level` quantile of Binomial(n, 1 - confidence).
+    """Return the most periods that may miss by chance: the `1 - level` quantile of Binomial(n, 1 - confidence).
 
-    A promise kept in 95% of periods is broken now and then; with few periods one miss says little.
+    A promise of 95% of periods is missed now and then, and among few periods one miss says little.
     """
     from scipy.stats import binom
 

@@ -1,4 +1,4 @@
-"""The quality report inside Airflow: static pages from the report folder, for whoever may see DAGs."""
+"""The quality report inside Airflow: the static pages of the report folder, for users who may see DAGs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HEADERS = {
 
 
 def application() -> Any:
-    """A FastAPI application that serves ``LATECOMER_REPORTS``.
+    """Return a FastAPI application that serves the folder ``LATECOMER_REPORTS``.
 
-    Airflow mounts a plugin's application beside its own and protects none of it, so every route here asks for what the
-    DAG list asks for: 401 without a login, 403 for a user who may not see DAGs.
+    Airflow mounts a plugin's application beside its own and does not protect it. So every route here requires what the list of DAGs
+    requires: 401 without a login, 403 for a user who may not see DAGs.
     """
     from airflow.api_fastapi.core_api.security import requires_access_dag
     from fastapi import Depends, FastAPI, HTTPException

@@ -44,7 +44,7 @@ def stored(folder, kind, **tables):
         )
         for part in range(0, len(rows), 2):  # files of two rows
             write_deltalake(lake.table(area, "q").uri, table.slice(part, 2), mode="append")
-    return duplicates.stored(lake, spec, WITHIN)
+    return duplicates.count_results(lake, spec, WITHIN)
 
 
 def pair(left, right, published=1):
@@ -58,40 +58,40 @@ def answer(start, group, revision, published=1):
 def test_a_pair_on_time_and_again_as_a_correction_stands_twice(tmp_path):
     on_time = [pair(1, 2), pair(2, 1), pair(3, 4), pair(5, 6, published=101)]
     found = stored(tmp_path, "join", on_time=on_time, corrections=[pair(3, 4), pair(5, 6), pair(1, 2), pair(1, 2)])
-    assert found.rows == {"on_time": 3, "corrections": 4} and found.more == 3
-    assert {tuple(row.values()) for row in found.again.to_pylist()} == {(3, 4), (1, 2)}
-    assert found.laws == [{"law": "results = on time + repaired", "left": 4, "right": 7}]
+    assert found.rows == {"on_time": 3, "corrections": 4} and found.surplus == 3
+    assert {tuple(row.values()) for row in found.duplicates.to_pylist()} == {(3, 4), (1, 2)}
+    assert found.invariants == [{"law": "results = on time + repaired", "left": 4, "right": 7}]
 
 
 def test_what_is_beyond_reach_does_not_count(tmp_path):
     found = stored(
         tmp_path, "join", on_time=[pair(1, 2), pair(1, 2, published=101)], corrections=[pair(1, 2, published=51)]
     )
-    assert found.rows == {"on_time": 1, "corrections": 0} and found.more == 0 and not found.again.num_rows
+    assert found.rows == {"on_time": 1, "corrections": 0} and found.surplus == 0 and not found.duplicates.num_rows
 
 
 def test_no_table_and_no_row(tmp_path):
     found = stored(tmp_path, "join")
-    assert found.rows == {"on_time": 0, "corrections": 0} and found.more == 0
-    assert found.laws == [{"law": "results = on time + repaired", "left": 0, "right": 0}]
+    assert found.rows == {"on_time": 0, "corrections": 0} and found.surplus == 0
+    assert found.invariants == [{"law": "results = on time + repaired", "left": 0, "right": 0}]
 
 
 def test_a_revision_stands_once_and_none_is_left_out(tmp_path):
     on_time = [answer(0, "x", 0), answer(0, None, 0), answer(1, "x", 0)]
     good = stored(tmp_path / "1", "aggregate", on_time=on_time, corrections=[answer(0, "x", 1), answer(0, "x", 2)])
-    assert good.more == 0 and good.laws[0]["left"] == good.laws[0]["right"] == 5
+    assert good.surplus == 0 and good.invariants[0]["left"] == good.invariants[0]["right"] == 5
     gap = stored(tmp_path / "2", "aggregate", on_time=on_time, corrections=[answer(0, "x", 2)])
-    assert gap.more == 0 and (gap.laws[0]["left"], gap.laws[0]["right"]) == (5, 4)
+    assert gap.surplus == 0 and (gap.invariants[0]["left"], gap.invariants[0]["right"]) == (5, 4)
     twice = stored(tmp_path / "3", "aggregate", on_time=on_time, corrections=[answer(0, None, 0)])
-    assert twice.more == 1 and twice.again.to_pylist()[0]["g"] is None
-    assert (twice.laws[0]["left"], twice.laws[0]["right"]) == (3, 4)
+    assert twice.surplus == 1 and twice.duplicates.to_pylist()[0]["g"] is None
+    assert (twice.invariants[0]["left"], twice.invariants[0]["right"]) == (3, 4)
 
 
 @pytest.mark.parametrize(("ranks", "even"), [((1, 2), True), ((1, 3), False), ((2,), False)])
 def test_ranks_count_up_from_one(tmp_path, ranks, even):
     rows = [answer(0, "x", 0) | {"rank": rank} for rank in ranks] + [answer(0, "y", 0) | {"rank": 1}]
     found = stored(tmp_path, "topk", on_time=rows, corrections=[answer(0, "y", 1) | {"rank": rank} for rank in (1, 2)])
-    assert found.more == 0 and (found.laws[0]["left"] == found.laws[0]["right"]) == even
+    assert found.surplus == 0 and (found.invariants[0]["left"] == found.invariants[0]["right"]) == even
 
 
 def test_windows_that_are_answered_anew_may_repeat_their_rows_but_not_in_one_answer(tmp_path):
@@ -99,8 +99,8 @@ def test_windows_that_are_answered_anew_may_repeat_their_rows_but_not_in_one_ans
     good = stored(
         tmp_path / "1", "ranges", on_time=[row | {"published_seq": 9}], corrections=[row | {"published_seq": 12}]
     )
-    assert good.more == 0 and good.laws == []
-    assert stored(tmp_path / "2", "ranges", on_time=[row | {"published_seq": 9}] * 3).more == 2
+    assert good.surplus == 0 and good.invariants == []
+    assert stored(tmp_path / "2", "ranges", on_time=[row | {"published_seq": 9}] * 3).surplus == 2
 
 
 def test_hashes_that_meet_by_chance_are_no_repetition(tmp_path, monkeypatch):
@@ -108,4 +108,4 @@ def test_hashes_that_meet_by_chance_are_no_repetition(tmp_path, monkeypatch):
     monkeypatch.setattr(duplicates.row_keys, "hashes", lambda batch, keys: real(batch, keys) % np.uint64(3))
     rows = [pair(n, n) for n in range(40)]
     found = stored(tmp_path, "join", on_time=[*rows, pair(7, 7)])
-    assert found.more == 1 and found.again.to_pylist() == [{"l_seq": 7, "r_seq": 7}]
+    assert found.surplus == 1 and found.duplicates.to_pylist() == [{"l_seq": 7, "r_seq": 7}]
