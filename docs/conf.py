@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from latecomer import __version__
+from sphinx.ext.autodoc.mock import MockFinder
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parent / "pipelines"
 os.environ["NUMBA_DISABLE_JIT"] = "1"  # autodoc sees functions and not Numba's dispatchers, and nothing is compiled
-os.environ.setdefault("MPLBACKEND", "Agg")
+sys.meta_path.insert(0, MockFinder(["great_expectations", "matplotlib"]))  # seconds to import, and nothing to document
 
 project = "Latecomer"
 author = "The Latecomer authors"
@@ -36,9 +38,8 @@ myst_heading_anchors = 3
 
 autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
-autodoc_mock_imports = ["great_expectations", "matplotlib"]  # seconds to import, and no type of theirs is documented
 napoleon_google_docstring = False
+napoleon_use_param = napoleon_use_rtype = False  # types of parameters are text, and not looked up as names
 napoleon_use_ivar = True  # the section Attributes of a docstring is the one place where a dataclass's fields stand
 default_role = "literal"  # `name` in a docstring is code
 
@@ -46,6 +47,7 @@ nitpicky = True
 suppress_warnings = ["ref.python"]  # words in a section Returns that name several things; one role never does
 nitpick_ignore_regex = [
     (r"py:class|py:obj|py:exc", ".*"),  # types in signatures: those of other packages have no inventory here
+    (r"py:.*", r"(?!latecomer\.)[a-z_]+\..*"),  # neither has what a role names of them
 ]
 
 
@@ -65,7 +67,7 @@ def write_api_pages() -> None:
             lines += [module, "-" * len(module), "", f".. automodule:: {package}.{module}", ""]
         pages[package] = "\n".join(lines)
     top = pages.pop("latecomer")
-    pages["index"] = "\n".join([top, ".. toctree::", "   :maxdepth: 1", "", *(f"   {name}" for name in pages), ""])
+    pages["index"] = "\n".join([top, ".. toctree::", "   :titlesonly:", "", *(f"   {name}" for name in pages), ""])
     for stale in folder.glob("*.rst"):
         if stale.stem not in pages:
             stale.unlink()

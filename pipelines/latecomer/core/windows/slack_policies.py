@@ -8,7 +8,7 @@ LargestDelay       the largest delay so far (``mp_k_slack``)                   M
 Proportional       ``alpha`` times that, PD-controlled (``hpm``,               Yang, Xu, Lv and Li 2019;
                    ``aq_k_slack``: in `run` the same)                          Ji et al. 2016
 AdaptiveWaitSlack  the adaptive wait of top-k (``adaptive_wait``)              Wu and Fang 2021, :mod:`latecomer.core.topk.adaptive_wait`
-CalibratedSlack    quantile of what answers required, at an aim steered by    here
+CalibratedSlack    quantile of what answers required, at an aim steered by     here
                    the losses so far; and what the worst period required
 =================  ==========================================================  ======================================
 
