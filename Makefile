@@ -26,7 +26,7 @@ $(TEST_STAMP): $(STAMP) infra/test_jars.txt
 demo: setup ## run the main job on a year of New York flights, through Airflow
 	@$(BIN)/python -m latecomer.jobs.demo
 
-test: setup $(TEST_STAMP) lint ## everything that must pass
+test: setup $(TEST_STAMP) lint docs ## everything that must pass
 	@bash infra/test.sh
 
 test-long: setup $(TEST_STAMP) ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)

@@ -62,7 +62,7 @@ def write_api_pages() -> None:
     for path in sorted((SOURCES / "latecomer").rglob("__init__.py")):
         package = ".".join(path.parent.relative_to(SOURCES).parts)
         modules = sorted(module.stem for module in path.parent.glob("*.py") if not module.stem.startswith("__"))
-        lines = [package, "=" * len(package), "", f".. automodule:: {package}", "   :no-members:", ""]
+        lines = [package, "=" * len(package), "", f".. automodule:: {package}", ""]
         for module in modules:
             lines += [module, "-" * len(module), "", f".. automodule:: {package}.{module}", ""]
         pages[package] = "\n".join(lines)

@@ -11,7 +11,7 @@ final answer that have arrived always rank among the k best rows that have arriv
 is the hit rate ``|answer and final answer| / min(k, rows)`` exactly, for every candidate at once.
 
 The rule of `AdaptiveWait`, after every `windows` observed windows
------------------------------------------------------------------
+------------------------------------------------------------------
 The interval ``(low, high]`` has m candidates, the upper ends of its m equal sub-intervals, each with its mean hit rate.
 
 1. *Some but not all reach the target:* the least candidate that does becomes the wait, its sub-interval the interval.
