@@ -8,7 +8,7 @@ STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint docs hooks up down airflow lock clean
+.PHONY: help setup demo test test-fast test-long lint docs hooks up down airflow lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -28,6 +28,9 @@ demo: setup ## run the main job on a year of New York flights, through Airflow
 
 test: setup $(TEST_STAMP) lint docs ## everything that must pass
 	@bash infra/test.sh
+
+test-fast: setup ## tests that start no JVM and no Airflow, in about a minute
+	@bash infra/test.sh fast
 
 test-long: setup $(TEST_STAMP) ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
 	@LATECOMER_LONG_TESTS=1 bash infra/test.sh

@@ -62,11 +62,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "shop"
 
 
+@pytest.mark.slow
 def test_the_quickstart_runs_as_written(folder):
     assert pq.read_metadata(folder / "results.parquet").num_rows > 500
     assert (folder / "report" / "index.html").is_file()
 
 
+@pytest.mark.slow
 def test_columns_of_results_and_ledger_are_explained(folder):
     text = (DOCS / "tables.md").read_text(encoding="utf-8")
     with open(folder / "ledger.csv", encoding="utf-8") as ledger:

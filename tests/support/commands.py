@@ -1,4 +1,7 @@
-"""The ``latecomer`` command as a process of its own, with a JVM of its own; :mod:`tests.support.in_gateway` shares the test's."""
+"""The ``latecomer`` command as a process with a JVM of its own.
+
+:mod:`tests.support.in_gateway` runs it in the JVM of the test session, which saves the start of a JVM.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import sys
 
 
 def line(*arguments: object) -> list[str]:
-    """The command line."""
+    """Return the command line."""
     return [sys.executable, "-m", "latecomer.jobs.cli", *map(str, arguments)]
 
 
-def call(*arguments: object, crash_at: str | None = None, timeout: float | None = None) -> subprocess.CompletedProcess:
-    """Run it to its end; with `crash_at` it kills itself there."""
+def call(
+    *arguments: object, crash_at: str | None = None, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end; with `crash_at` it kills itself at that crash point."""
     environment = os.environ | ({} if crash_at is None else {"LATECOMER_CRASH_AT": crash_at})
     return subprocess.run(line(*arguments), env=environment, capture_output=True, text=True, timeout=timeout)
