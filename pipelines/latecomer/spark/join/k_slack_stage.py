@@ -1,17 +1,17 @@
-"""Join, the K-slack family on Spark: reorder first, then join in order (``k_slack``, ``mp_k_slack``, ``aq_k_slack``).
+"""The join strategies of the K-slack family on Spark: reorder rows, then join them in the order of their event times.
 
-A tuple waits until the watermark ``W(a) = running max of (T(a) - K(a))`` has reached its event time, and is then joined with
-what was released before it. A tuple that comes behind the watermark is inserted at once and does not probe. As a set,
-for a pair whose later arrival is `y` and earlier arrival is `x`::
+A row waits in a reorder buffer until the watermark ``W(a) = running max of (T(a) - K(a))`` has reached its event time. It is then
+released, and joined with the rows that were released before it. A row that arrives behind the watermark is inserted at once and does
+not probe. As a set, for a pair whose later arrival is `y` and earlier arrival is `x`::
 
     produced(x, y)  <=>  |x.ts - y.ts| <= w  and  predicate  and  not (y.ts < W(seq_y) and x.ts <= W(seq_y))
 
-because a pair is lost only where `y` comes behind the watermark and `x` had been released by then (module test: the
-tuple-at-a-time reference). It is published when the later *released* of the two is released. `y` is then what
-:mod:`latecomer.spark.join.repair` repairs.
+A pair is missed only where `y` arrives behind the watermark and `x` had been released by then; repair finds it by `y`. A produced pair
+is published when the row that is released last is released. The tuple-at-a-time reference tests this.
 
-Slacks (one for both streams, as Ji et al. 2016 show to be best): ``k_slack`` a constant; ``mp_k_slack`` the largest delay
-so far (Mutschler and Philippsen 2013); ``aq_k_slack`` once per adaptation interval, from the delays of the last period.
+The slack `K` is one for both streams, which Ji et al. 2016 show to be best: a constant (``k_slack``), the largest delay so far
+(``mp_k_slack``, Mutschler and Philippsen 2013), or chosen once per adaptation interval from the delays of the last period
+(``aq_k_slack``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from latecomer.core.arrivals import Arrivals
+from latecomer.core.join.arrival_counts import ArrivalCounts
 from latecomer.core.join.control import Horizons
 from latecomer.core.join.k_slack import ArrivalClock, slack_watermark
 from latecomer.core.time import FOREVER, NEVER
@@ -29,7 +30,7 @@ from latecomer.ledger.join_accounts import late_counts
 from latecomer.ledger.open_periods import restore_join
 from latecomer.spark.engine import arrival_scan
 from latecomer.spark.engine.columns import floor_to
-from latecomer.spark.join.stage import Counted, JoinStage, summaries
+from latecomer.spark.join.stage import JoinStage
 from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class SlackJoinStage(JoinStage):
-    """Strategies ``k_slack``, ``mp_k_slack`` and ``aq_k_slack``; see the module docstring."""
+    """The stage of the strategies ``k_slack``, ``mp_k_slack`` and ``aq_k_slack``; see the module docstring."""
 
     def process(
         self,
@@ -51,9 +52,9 @@ class SlackJoinStage(JoinStage):
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         slack, reached = (NEVER, NEVER) if state is None else (state["slack"], state["watermark"])
         new = arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
-        arrived = Counted.of(new, self.settings, self.rows.is_self)
-        control.hold_until_all_streams_seen(arrived.before_all_streams_seen)
-        horizons = control.step(summaries(arrived, None))
+        arrivals = ArrivalCounts.of(new, self.settings, self.rows.is_self)
+        control.hold_until_all_streams_seen(arrivals.before_all_streams_seen)
+        horizons = control.step(arrivals.summaries(None))
         mark = self._watermark(new, horizons, slack, reached)
         steps = _Steps.of(new, mark, reached, batch, control.t_last_us)
         clock = ArrivalClock.from_dict(state["clock"]) if state is not None else ArrivalClock()
@@ -64,16 +65,16 @@ class SlackJoinStage(JoinStage):
         on_time = self._released(new, mark, batch, reached, steps, clock) if reached < FOREVER else None
 
         def finalize(produced: dict[int, int]) -> BatchCommit:
-            rows = arrived.by_period(self.settings.interval_us, self.spec.period_us)
+            rows = arrivals.by_period(self.settings.interval_us, self.spec.period_us)
             waits = batch.sum_waits(self.lake, self.spec.name) if produced else {}
-            accounts.add(produced, late_count, rows, arrived.unplaced, waits)
+            accounts.add(produced, late_count, rows, arrivals.unplaced, waits)
             clock.forget(self._waiting_from(batch, steps))
             closed = accounts.close(control, flush=batch.flush)
             following = {
                 "control": control.to_dict(),
                 "books": accounts.to_dict(),
                 "carry": new.carry,
-                "slack": max(slack, arrived.longest_delay_us),
+                "slack": max(slack, arrivals.longest_delay_us),
                 "watermark": FOREVER if batch.flush else steps.after,
                 "parameters": None,
                 "clock": clock.to_dict(),
@@ -83,19 +84,19 @@ class SlackJoinStage(JoinStage):
         return Outcome(on_time, late if late.num_rows or batch.number == 0 else None, finalize)
 
     def _tick(self, clock: ArrivalClock, new: Arrivals) -> None:
-        """First arrival, and stream time there, of every interval of the micro-batch."""
-        spoken = new.stream_time_us > NEVER
-        seq, time = new.seq[spoken], new.stream_time_us[spoken]
+        """Add the first arrival of every interval of the micro-batch, with its stream time, to the clock."""
+        has_time = new.stream_time_us > NEVER
+        seq, time = new.seq[has_time], new.stream_time_us[has_time]
         _, first = np.unique(time // self.settings.interval_us, return_index=True)
         clock.add(seq[first], time[first], self.settings.interval_us)
 
     def _waiting_from(self, batch: Batch, steps: _Steps) -> int:
-        """The oldest arrival that still waits: no pair to come has a later row that arrived before it."""
-        found = [first_above(self.lake, stream, batch.seq_to, steps.after) for stream in self.rows.sources]
-        return min((seq for seq in found if seq is not None), default=batch.seq_to)
+        """Return the oldest arrival that still waits. No pair to come has a later row that arrived before it."""
+        waiting = [first_above(self.lake, stream, batch.seq_to, steps.after) for stream in self.rows.sources]
+        return min((seq for seq in waiting if seq is not None), default=batch.seq_to)
 
     def _watermark(self, new: Arrivals, horizons: Horizons, slack: int, reached: int) -> np.ndarray:
-        """The watermark after each arrival, int64 us, ``NEVER`` before there is one."""
+        """Return the watermark after each arrival, int64[n] us; ``NEVER`` before there is one."""
         strategy = self.spec.strategy
         if strategy.name == "aq_k_slack":
             horizon = self._horizon_at(horizons, 0, new.stream_time_us)
@@ -105,7 +106,7 @@ class SlackJoinStage(JoinStage):
     def _released(
         self, new: Arrivals, mark: np.ndarray, batch: Batch, reached: int, steps: _Steps, clock: ArrivalClock
     ) -> DataFrame:
-        """Pairs whose later release falls into this micro-batch, as result rows."""
+        """Return the pairs whose later release falls into this micro-batch, as result rows."""
         from pyspark.sql import functions as F
 
         marked = arrival_scan.with_arrival_values(
@@ -140,7 +141,7 @@ class SlackJoinStage(JoinStage):
 
             return pd.Series(clock.at(seq.to_numpy()))
 
-        # before every stream has spoken the clock stands at its first value, as in join_pairs.waits
+        # before all streams are seen the clock has its first value, as in bench.join_simulator.waits
         wait = F.greatest(when - arrived_at(F.greatest("l_seq", "r_seq")), F.lit(0))
         return self.rows.results(
             pairs,
@@ -152,7 +153,15 @@ class SlackJoinStage(JoinStage):
 
 
 class _Steps:
-    """The watermark as a staircase over this micro-batch: from which arrival on it has reached which event time."""
+    """The watermark as a staircase over a micro-batch: the arrival from which on it has reached an event time.
+
+    Attributes
+    ----------
+    marks, seqs, times : int64[n]
+        Values of the watermark (us), ascending, with arrival and stream time (us) at which it reached them.
+    after : int
+        The watermark after the micro-batch, us.
+    """
 
     def __init__(self, marks: np.ndarray, seqs: np.ndarray, times: np.ndarray, reached: int) -> None:
         self.marks, self.seqs, self.times = marks, seqs, times
@@ -160,7 +169,7 @@ class _Steps:
 
     @staticmethod
     def of(new: Arrivals, mark: np.ndarray, reached: int, batch: Batch, t_last_us: int) -> _Steps:
-        """One step per value of the watermark above `reached`; a flush adds the last, at the arrival after all."""
+        """Return one step per value of the watermark above `reached`; a flush adds a last one, at the arrival after all."""
         first = np.flatnonzero(mark > np.concatenate([[reached], mark[:-1]]))
         marks, seqs, times = mark[first], new.seq[first], new.stream_time_us[first]
         if batch.flush and t_last_us > NEVER:
@@ -168,30 +177,30 @@ class _Steps:
         return _Steps(marks, seqs, times, reached)
 
     def released(self, rows: DataFrame, letter: str, waits: Column) -> DataFrame:
-        """Add ``released`` and ``when`` (arrival and stream time at which a waiting row is released), -1 for the others."""
+        """Add ``released`` and ``when``: arrival and stream time at which a waiting row is released; -1 for other rows."""
         from pyspark.sql import functions as F
 
         marks, seqs, times = self.marks, self.seqs, self.times
 
         @F.pandas_udf("struct<released bigint, at bigint>")  # type: ignore[call-overload]
-        def find(ts):  # type: ignore[no-untyped-def]
+        def step_of(ts):  # type: ignore[no-untyped-def]
             import pandas as pd
 
             place = np.minimum(np.searchsorted(marks, ts.to_numpy(), "left"), max(len(marks) - 1, 0))
             return pd.DataFrame({"released": seqs[place], "at": times[place]})
 
-        own, at = F.col(f"{letter}_seq"), F.col(f"{letter}_at")
+        seq, at = F.col(f"{letter}_seq"), F.col(f"{letter}_at")
         if not len(marks):
-            found, step, when = rows, F.lit(-1).cast("bigint"), F.lit(None).cast("bigint")
+            step, when = F.lit(-1).cast("bigint"), F.lit(None).cast("bigint")
         else:
-            found = rows.withColumn("_step", find(F.col(f"{letter}_ts")))
+            rows = rows.withColumn("_step", step_of(F.col(f"{letter}_ts")))
             step, when = F.col("_step.released"), F.col("_step.at")
-        released = F.when(at, own).when(waits, F.greatest(step, own)).otherwise(F.lit(-1))
-        own_time = F.coalesce(F.col(f"{letter}_t"), when)
-        instant = F.when(at | (own > step), own_time).otherwise(when)
-        return found.withColumn(f"{letter}_released", released).withColumn(f"{letter}_when", instant).drop("_step")
+        released = F.when(at, seq).when(waits, F.greatest(step, seq)).otherwise(F.lit(-1))
+        arrival_time = F.coalesce(F.col(f"{letter}_t"), when)
+        instant = F.when(at | (seq > step), arrival_time).otherwise(when)
+        return rows.withColumn(f"{letter}_released", released).withColumn(f"{letter}_when", instant).drop("_step")
 
     def span(self, new: Arrivals, reached: int, window_us: int) -> tuple[int, int]:
-        """Event times of stored rows that may be in a pair of this micro-batch: [low, high]."""
+        """Return the event times ``[low, high]`` (us) of stored rows that may be in a pair of this micro-batch."""
         low = min(reached, int(new.event_time_us.min())) if len(new.seq) else reached
         return max(low, NEVER // 2) - window_us, min(self.after, FOREVER // 2)

@@ -1,7 +1,7 @@
-"""The rows of a join on Spark: reading both sides, naming their columns, pairing them, shaping results.
+"""The rows of a join on Spark: read both sides, name their columns, pair them, and shape results.
 
-Inside a stage every column of a side is known by a short name (``l_c3``) that no user column can collide with; the
-query's expressions are rendered over those names, the result gets its public names at the end.
+Inside a stage every column of a side has a short name (``l_c3``) with which no user's column can collide. The query's expressions are
+rendered over these names; a result gets its public names in the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class JoinRows:
     InputError
         A stream is not in the lake.
     SpecError
-        The query names a column its stream does not have, or compares what cannot be compared.
+        The query names a column that its stream lacks, or compares values that cannot be compared.
     """
 
     def __init__(self, spec: JoinSpec, spark: SparkSession, lake: Lake) -> None:
@@ -63,16 +63,16 @@ class JoinRows:
 
     @cached_property
     def needed(self) -> list[list[str]]:
-        """Per source, the columns a result or a condition needs, in the table's order."""
-        wanted: list[set[str]] = [set(ex.ALWAYS_THERE) for _ in self.sources]
+        """The columns that a result or a condition needs, per source, in the table's order."""
+        names: list[set[str]] = [set(ex.ALWAYS_THERE) for _ in self.sources]
         expressions = [expr for _, expr in self._outputs()] + ([self.spec.where] if self.spec.where is not None else [])
         for expression in expressions:
             for column in ex.columns(expression):
-                wanted[self._source(column.alias)].add(column.name)
-        for a, b in self.spec.keys:
-            wanted[0].add(a)
-            wanted[len(self.sources) - 1].add(b)
-        return [[name for name in self.events[i].columns if name in wanted[i]] for i in range(len(self.sources))]
+                names[self._source(column.alias)].add(column.name)
+        for left, right in self.spec.keys:
+            names[0].add(left)
+            names[len(self.sources) - 1].add(right)
+        return [[name for name in self.events[i].columns if name in names[i]] for i in range(len(self.sources))]
 
     def _source(self, alias: str | None) -> int:
         return 0 if self.is_self else self.aliases.index(alias or self.aliases[0])
@@ -81,14 +81,14 @@ class JoinRows:
         columns = {stream: self._side_events(side).columns for side, (_, stream) in enumerate(self.spec.streams)}
         if self.spec.select is None:
             return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.default_columns(columns)]
-        found: list[tuple[str, ex.Expr]] = [
-            (f"{alias}_{name}", ex.Column(alias, name)) for alias in self.aliases for name in ("seq", "event_ts")
-        ]
-        fixed = {name for name, _ in found}
-        return found + [(item.name, item.expr) for item in self.spec.select if item.name not in fixed]
+        fixed: dict[str, ex.Expr] = {
+            f"{alias}_{name}": ex.Column(alias, name) for alias in self.aliases for name in ("seq", "event_ts")
+        }
+        selected = [(item.name, item.expr) for item in self.spec.select if item.name not in fixed]
+        return [*fixed.items(), *selected]
 
     def name_of(self, column: ex.Column) -> str:
-        """Short name of a query's column, for rendering expressions."""
+        """Return the short name of a query's column, for rendering expressions."""
         side = self.aliases.index(column.alias or self.aliases[0])
         return f"{LETTERS[side]}_c{self.needed[self._source(column.alias)].index(column.name)}"
 
@@ -126,7 +126,7 @@ class JoinRows:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def arrivals(self, batch: Batch) -> DataFrame:
-        """New rows of all sources: ``seq, ts, side`` and their columns (``s0_c0`` ..., null for the other source)."""
+        """Read the new rows of all sources: ``seq, ts, side`` and their columns (``s0_c0`` ..., null for the other source)."""
         from pyspark.sql import functions as F
 
         parts = []
@@ -152,9 +152,16 @@ class JoinRows:
         sampled: bool = False,
         spans: Spans | None = None,
     ) -> DataFrame:
-        """Stored rows of one side that arrived in ``[seq_from, seq_to)``, with ``above < ts`` and ``from <= ts <= to``, in one of `spans` where there are any.
+        """Read the stored rows of one side that arrived in ``[seq_from, seq_to)``.
 
-        With `sampled` the deterministic sample's rows come too, however far behind `above` they are.
+        Parameters
+        ----------
+        above_us, from_us, to_us
+            ``above < ts`` and ``from <= ts <= to``.
+        sampled
+            Read the rows of the deterministic sample too, however far behind `above` they are.
+        spans
+            Closed ranges of event time (us), one of which holds the row; None: any.
         """
         from pyspark.sql import functions as F
 
@@ -175,7 +182,7 @@ class JoinRows:
         )
 
     def as_side(self, rows: DataFrame, side: int, carried: dict[str, Column]) -> DataFrame:
-        """New rows in the role of one side; `carried` adds columns (``l_`` or ``r_`` is put before their names)."""
+        """Return new rows in the role of one side; `carried` adds columns, with ``l_`` or ``r_`` before their names."""
         from pyspark.sql import functions as F
 
         source = 0 if self.is_self else side
@@ -189,7 +196,7 @@ class JoinRows:
         )
 
     def pairs(self, left: DataFrame, right: DataFrame, condition: Column, *, where: bool, copy_left: bool) -> DataFrame:
-        """Candidate pairs (with `where`: results) of two sides that pass `condition`; no row with itself."""
+        """Return the candidate pairs of two sides (with `where`: the results) that pass `condition`; no row pairs with itself."""
         from pyspark.sql import functions as F
 
         if self.is_self:
@@ -208,7 +215,7 @@ class JoinRows:
 
     @cached_property
     def _selected(self) -> list[tuple[str, Column]]:
-        """Result columns over a pair's columns: name, value."""
+        """The result columns over a pair's columns: name and value."""
         from pyspark.sql import functions as F
 
         fixed = self._fixed
@@ -219,7 +226,7 @@ class JoinRows:
 
     @cached_property
     def _fixed(self) -> dict[str, Column]:
-        """Result columns that every pair has: name, value."""
+        """The result columns that every pair has: name to value."""
         from pyspark.sql import functions as F
 
         sides = list(zip(LETTERS, self.aliases, strict=True))
@@ -227,14 +234,14 @@ class JoinRows:
         return seqs | {f"{alias}_event_ts": F.timestamp_micros(f"{letter}_ts") for letter, alias in sides}
 
     def outlined(self, pairs: DataFrame, carried: Sequence[str]) -> DataFrame:
-        """Pairs with only what results are made of (see `results`) and the columns `carried`: the least to cache."""
+        """Return pairs with only the values that `results` needs and the columns `carried`, so that least is cached."""
         values = [value.alias(f"o{i}") for i, (name, value) in enumerate(self._selected) if name not in self._fixed]
         return pairs.select("l_seq", "r_seq", "l_ts", "r_ts", *carried, *values)
 
     def results(
         self, pairs: DataFrame, *, provenance: str, published: Column, period: Column, wait: Column | None = None
     ) -> DataFrame:
-        """Public result rows of pairs, `outlined` or not; `wait` (us) goes into the ledger."""
+        """Return the public result rows of pairs, `outlined` or not; `wait` (us) goes into the ledger."""
         from pyspark.sql import functions as F
 
         known = set(pairs.columns)
@@ -253,7 +260,7 @@ class JoinRows:
 
 
 def in_sample(seq: str) -> Column:
-    """:func:`latecomer.core.join.statistics.in_sample` as SQL: is the arrival in the deterministic sample?"""
+    """Return the SQL of :func:`latecomer.core.join.statistics.in_sample`: is the arrival in the deterministic sample?"""
     from pyspark.sql import functions as F
 
     place = f"({seq} % {SAMPLE_MODULUS}) * {SAMPLE_FACTOR} % {SAMPLE_MODULUS}"

@@ -1,0 +1,134 @@
+"""Count the arrivals of a micro-batch for the control plane of a join: by adaptation interval, side, event time and delay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latecomer.core.arrays.composite_keys import distinct_rows, run_bounds
+from latecomer.core.arrays.sparse_counts import SparseCounts
+from latecomer.core.arrivals import Arrivals
+from latecomer.core.join.control import IntervalSummary, held_bucket_us
+from latecomer.core.join.retention_policies import RetentionParameters
+from latecomer.core.join.statistics import delay_bucket
+from latecomer.core.time import NEVER
+
+Int64Array = NDArray[np.int64]
+PAIR_CELL = ("j", "x", "b", "db", "candidates", "results", "sampled")
+"""Columns of counted pairs, int64[n, 7]: interval, side of the earlier row, bucket of the required retention, delay bucket of the later
+row (-1: not counted), then the numbers of candidates, results, and results in the sample."""
+RESULTS = PAIR_CELL.index("results")
+_NONE: SparseCounts = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class _Interval:
+    number: int
+    stream_time_us: int
+    rows: int
+    by_time: tuple[SparseCounts, SparseCounts]
+    by_delay: tuple[SparseCounts, SparseCounts]
+
+
+@dataclass(frozen=True)
+class ArrivalCounts:
+    """Arrivals of a micro-batch, counted.
+
+    Attributes
+    ----------
+    rows
+        All arrivals.
+    low_us, high_us
+        Their earliest and latest event time; 0 without arrivals.
+    longest_delay_us
+        The longest delay among them; ``NEVER`` without arrivals.
+    before_all_streams_seen
+        Rows per side by event time from before all streams were seen; `unplaced` is their number.
+    left_is_smaller
+        Has the left side fewer rows?
+    intervals
+        The adaptation intervals in order.
+    """
+
+    rows: int = 0
+    low_us: int = 0
+    high_us: int = 0
+    longest_delay_us: int = NEVER
+    before_all_streams_seen: tuple[SparseCounts, SparseCounts] = (_NONE, _NONE)
+    unplaced: int = 0
+    left_is_smaller: bool = False
+    intervals: tuple[_Interval, ...] = ()
+
+    @classmethod
+    def of(
+        cls, arrivals: Arrivals, settings: RetentionParameters, is_self: bool, *, lateness: bool = False
+    ) -> ArrivalCounts:
+        """Count arrivals by interval, and in it per side by event time and by delay (with `lateness`: by lateness)."""
+        rows = len(arrivals.seq)
+        if not rows:
+            return cls()
+        times, stream_time = arrivals.event_time_us, arrivals.stream_time_us
+        totals = np.bincount(arrivals.side, minlength=2)
+        side, number = arrivals.side.astype(np.int64), stream_time // settings.interval_us
+        time_bucket = times // held_bucket_us(settings.interval_us, settings.granularity_us)
+        by_time = _by_interval(side, number, time_bucket, is_self)
+        delay = delay_bucket(arrivals.lateness_us if lateness else arrivals.delay_us, settings.granularity_us)
+        by_delay = _by_interval(side, number, delay, is_self)
+        starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
+        ends = np.append(starts[1:], rows)
+        before, unplaced, intervals = (_NONE, _NONE), 0, []
+        columns = (number[starts].tolist(), stream_time[ends - 1].tolist(), (ends - starts).tolist())
+        for interval, last_us, count in zip(*columns, strict=True):
+            if last_us <= NEVER:
+                before, unplaced = by_time[interval], count
+            else:
+                intervals.append(_Interval(interval, last_us, count, by_time[interval], by_delay[interval]))
+        return cls(
+            rows,
+            int(times.min()),
+            int(times.max()),
+            int(arrivals.delay_us.max()),
+            before,
+            unplaced,
+            not is_self and bool(totals[0] < totals[1]),
+            tuple(intervals),
+        )
+
+    def by_period(self, interval_us: int, period_us: int) -> dict[int, int]:
+        """Return the arrivals per period (us), by the period in which their interval begins."""
+        rows: dict[int, int] = {}
+        for interval in self.intervals:
+            start = interval.number * interval_us // period_us * period_us
+            rows[start] = rows.get(start, 0) + interval.rows
+        return rows
+
+    def summaries(self, pairs: Int64Array | None) -> list[IntervalSummary]:
+        """Return the intervals as the control plane takes them, with the counts of their `pairs`.
+
+        `pairs` has the columns of `PAIR_CELL`, in the order of intervals; None: pairs were not counted.
+        """
+        per_interval: dict[int, Int64Array] = {}
+        if pairs is not None and len(pairs):
+            starts = run_bounds(pairs[:, 0])[:-1]
+            per_interval = dict(zip(pairs[starts, 0].tolist(), np.split(pairs[:, 1:], starts[1:]), strict=True))
+        empty = np.empty((0, len(PAIR_CELL) - 1), np.int64)
+        return [
+            IntervalSummary(i.number, i.stream_time_us, i.by_time, i.by_delay, per_interval.get(i.number, empty))
+            for i in self.intervals
+        ]
+
+
+def _by_interval(
+    side: Int64Array, number: Int64Array, bucket: Int64Array, is_self: bool
+) -> dict[int, tuple[SparseCounts, SparseCounts]]:
+    """Count buckets per interval and role; the rows of a self join play both roles."""
+    (number, side, bucket), count = distinct_rows(number, side, bucket)
+    numbers, starts = np.unique(number, return_index=True)
+    counts: dict[int, tuple[SparseCounts, SparseCounts]] = {}
+    for interval, first, end in zip(numbers.tolist(), starts, [*starts[1:], len(number)], strict=True):
+        middle = first + np.searchsorted(side[first:end], 1)
+        left, right = (bucket[first:middle], count[first:middle]), (bucket[middle:end], count[middle:end])
+        counts[interval] = (left, left) if is_self else (left, right)
+    return counts
