@@ -1,1 +1,1 @@
-"""The published rivals, behind the same interfaces as the algorithms of :mod:`latecomer.core`."""
+"""The published rivals, with the interfaces of the algorithms in :mod:`latecomer.core`."""

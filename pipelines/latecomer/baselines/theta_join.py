@@ -1,14 +1,14 @@
-"""Theta joins to compare with: cross product, 1-Bucket-Theta, cross filter and sort. Same interface, same rows.
+"""Rivals of the theta join: cross product, 1-Bucket-Theta, cross filter and sort, with its interface and its results.
 
 All three join two relations at a time; more streams follow the rounds of the planner (neighbouring pairs, then pairs of
 results). Values are compared in blocks, so memory stays bounded by a block and the output.
 
 Ordering: none asked of the input. Cost: O(n m) comparisons for the cross product and for 1-Bucket-Theta, O(n' m') for
-cross filter and sort, where n' and m' rows are left after its filter.
+cross filter and sort, with n' and m' rows after its filter.
 
-`cfs`: both sides are sorted as a whole, rows that lie beyond the other side's minimum or maximum are cut off, the rest
-is cut into p partitions of equal depth per side, each side by its own boundaries. Partitions of the two sides are thus
-not ordered relative to one another, so each meets each, as the thesis counts it.
+`cfs` sorts both sides as a whole, drops rows beyond the other side's minimum or maximum, and cuts the rest into p
+partitions of equal depth per side, each side by its own boundaries. So partitions of the two sides are not ordered
+relative to one another, and each meets each, as the thesis counts it.
 
 References
 ----------
@@ -19,7 +19,6 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ Int64 = NDArray[np.int64]
 Pairs = tuple[Int64, Int64]
 Method = Callable[[list[Side], int, int, Stats], Pairs]
 _BLOCK = 1 << 22
+"""Pairs tested at a time."""
 
 
 def cross_product(
@@ -42,7 +42,7 @@ def cross_product(
     partitions: int = PARTITIONS,
     stats: Stats | None = None,
 ) -> list[Int64]:
-    """Every pair is formed and tested. Signature, result and errors as `latecomer.core.theta_join.join.rows`.
+    """Form and test every pair. Signature, result and errors as `latecomer.core.theta_join.join.rows`.
 
     Every partition of the left side receives all of the right side.
     """
@@ -63,10 +63,11 @@ def one_bucket(
     stats: Stats | None = None,
     seed: int = 0,
 ) -> list[Int64]:
-    """The matrix of pairs is cut into near-square cells; a row goes to a random row or column of cells.
+    """Cut the matrix of pairs into near-square cells; each row goes to a random row or column of cells.
 
-    Signature, result and errors as `latecomer.core.theta_join.join.rows`; `seed` fixes the random assignment, which the
-    result does not depend on. With p partitions there are a x b <= p cells, the pair (a, b) that copies fewest rows.
+    Signature, result and errors as `latecomer.core.theta_join.join.rows`; `seed` fixes the random assignment, on which
+    the result does not depend. With p partitions there are a x b <= p cells, with the pair (a, b) that copies fewest
+    rows.
     """
 
     def method(sides: list[Side], n: int, m: int, stats: Stats) -> Pairs:
@@ -76,12 +77,12 @@ def one_bucket(
         at_row, at_column = rng.integers(0, down, n), rng.integers(0, across, m)
         stats.rows_kept += n + m
         stats.rows_shuffled += n * across + m * down
-        found = [
+        parts = [
             _tested(sides, np.flatnonzero(at_row == i), np.flatnonzero(at_column == j), stats)
             for i in range(down)
             for j in range(across)
         ]
-        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+        return _concatenated(parts)
 
     return _joined(streams, conditions, partitions, stats, method)
 
@@ -94,10 +95,11 @@ def cfs(
     stats: Stats | None = None,
     ordered: bool = True,
 ) -> list[Int64]:
-    """Cross filter, global sort, p partitions per side, every partition with every other.
+    """Filter crosswise, sort as a whole, and join every partition of one side with every partition of the other.
 
-    Signature, result and errors as `latecomer.core.theta_join.join.rows`; the first condition between two relations is the
-    one that filters and sorts. The order of results is no part of the method: without `ordered` they stay as found.
+    Signature, result and errors as `latecomer.core.theta_join.join.rows`; the first condition between two relations is
+    the one that filters and sorts. The order of results is no part of the method: without `ordered` they are not
+    sorted.
     """
 
     def method(sides: list[Side], n: int, m: int, stats: Stats) -> Pairs:
@@ -116,31 +118,36 @@ def cfs(
         left, right = left[low:], right[:high]
         stats.rows_kept += len(left) + len(right)
         stats.rows_shuffled += len(left) + partitions * len(right)
-        found = [
-            _tested(sides, one, other, stats)
-            for one in np.array_split(left, max(1, min(partitions, len(left))))
-            for other in np.array_split(right, max(1, min(partitions, len(right))))
+        parts = [
+            _tested(sides, left_part, right_part, stats)
+            for left_part in np.array_split(left, max(1, min(partitions, len(left))))
+            for right_part in np.array_split(right, max(1, min(partitions, len(right))))
         ]
-        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+        return _concatenated(parts)
 
     return _joined(streams, conditions, partitions, stats, method, ordered)
 
 
 def _tested(sides: Sequence[Side], left: Int64, right: Int64, stats: Stats) -> Pairs:
-    """Pairs of the two lists of rows that pass all conditions, tested one pair at a time in blocks."""
+    """Return the pairs of two lists of rows that pass all conditions, tested pair by pair in blocks."""
     stats.candidates += len(left) * len(right)
     stats.comparisons += len(left) * len(right) * len(sides)
     block = max(1, _BLOCK // max(1, len(right)))
-    found: list[Pairs] = [(left[:0], right[:0])]
+    parts: list[Pairs] = [(left[:0], right[:0])]
     for start in range(0, len(left), block):
-        mine = left[start : start + block]
-        keep = np.ones((len(mine), len(right)), np.bool_)
+        rows = left[start : start + block]
+        keep = np.ones((len(rows), len(right)), np.bool_)
         for side in sides:
-            near, far = side.near[mine][:, None], side.far[right][None, :]
+            near, far = side.near[rows][:, None], side.far[right][None, :]
             keep &= near == far if side.equal else (far <= near if side.inclusive else far < near)
         i, j = np.nonzero(keep)
-        found.append((mine[i], right[j]))
-    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+        parts.append((rows[i], right[j]))
+    return _concatenated(parts)
+
+
+def _concatenated(parts: Sequence[Pairs]) -> Pairs:
+    """Concatenate lists of pairs."""
+    return np.concatenate([left for left, _ in parts]), np.concatenate([right for _, right in parts])
 
 
 def _joined(
@@ -157,18 +164,18 @@ def _joined(
     stats = stats if stats is not None else Stats()
     relations: dict[tuple[int, ...], dict[int, Int64]] = {(i,): {i: kept} for i, kept in enumerate(query.kept)}
     for pairs in rounds_of(len(streams), set(query.pairs)):
-        for one, other in pairs:
-            left, right = relations.pop(one), relations.pop(other)
+        for left_group, right_group in pairs:
+            left, right = relations.pop(left_group), relations.pop(right_group)
             sides = []
-            for step in (Step(a, b) for a in one for b in other):
+            for step in (Step(a, b) for a in left_group for b in right_group):
                 for place in query.between(step.near, step.far):
                     side = query.side(place, step.near)
                     near, far = side.near[left[step.near]], side.far[right[step.far]]
                     sides.append(Side(near, far, side.inclusive, side.equal, side.flipped))
-            i, j = method(sides, len(left[one[0]]), len(right[other[0]]), stats)
-            joined: dict[int, Any] = {stream: rows[i] for stream, rows in left.items()}
+            i, j = method(sides, len(left[left_group[0]]), len(right[right_group[0]]), stats)
+            joined = {stream: rows[i] for stream, rows in left.items()}
             joined |= {stream: rows[j] for stream, rows in right.items()}
-            relations[tuple(sorted(one + other))] = joined
+            relations[tuple(sorted(left_group + right_group))] = joined
     (result,) = relations.values()
     columns = [result[stream] for stream in range(len(streams))]
     stats.results += len(columns[0])

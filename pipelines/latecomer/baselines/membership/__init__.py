@@ -1,1 +1,1 @@
-"""The published rivals of the multiple cuckoo filters, and that algorithm itself tuple by tuple."""
+"""The multiple cuckoo filters of the paper, tuple by tuple, and their published rivals."""

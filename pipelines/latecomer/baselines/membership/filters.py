@@ -1,7 +1,7 @@
-"""Rivals of the filter per (stream, window): a Bloom filter in its place, one filter for all windows, exact sets.
+"""Rivals of the multiple cuckoo filter: Bloom filters, one filter for all windows, exact sets.
 
-All have the interface of :class:`~latecomer.baselines.membership.multi_cuckoo.MultiCuckoo`; their candidates are supersets of the same
-result, so that confirmed answers are equal.
+All have the interface of :class:`~latecomer.baselines.membership.multi_cuckoo.MultiCuckoo`; their candidates are
+supersets of the same result, so that confirmed answers are equal.
 
 * `multi_bloom`: a Bloom filter per (stream, window). Smaller at a high false-positive rate; it cannot delete.
 * `OneFilter`: one cuckoo filter per stream for all windows. One insert per row and one lookup per element, but an
@@ -42,7 +42,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 @njit(cache=True)
 def _probe(hashed, seed):  # type: ignore[no-untyped-def]
-    """Two 32-bit hashes, the second odd."""
+    """Return two 32-bit hashes, the second odd."""
     x = mix(hashed ^ seed)
     return x >> _S32, (x & _LOW) | np.uint64(1)
 
@@ -52,18 +52,18 @@ def _bloom(words, size, k, seed, hashes, out, write):  # type: ignore[no-untyped
     """Set (`write`) or test the k bits of each hash."""
     for n in range(hashes.size):
         a, b = _probe(hashes[n], seed)
-        found = True
+        present = True
         for _ in range(k):
             bit = ((a & _LOW) * size) >> _S32
             mask = np.uint64(1) << (bit & np.uint64(63))
             if write:
                 words[bit >> np.uint64(6)] |= mask
             elif not words[bit >> np.uint64(6)] & mask:
-                found = False
+                present = False
                 break
             a += b
         if not write:
-            out[n] = found
+            out[n] = present
 
 
 class BloomFilter:
@@ -72,16 +72,16 @@ class BloomFilter:
     Parameters
     ----------
     expected_rows : int
-        Distinct hashes it is sized for.
+        Distinct hashes for which it is sized.
     false_positive_rate : float
-        At that fill, in (0, 1).
+        Rate at that fill, in (0, 1).
     seed : int
         Mixed into every hash.
 
     Raises
     ------
     ValueError
-        The rate is not in (0, 1), or more than 2**32 bits are needed.
+        If the rate is not in (0, 1), or more than 2**32 bits are needed.
     """
 
     def __init__(self, expected_rows: int, false_positive_rate: float = 2 * 4 / 2**12, seed: int = 0) -> None:
@@ -102,13 +102,13 @@ class BloomFilter:
         self.rows += hashes.size
 
     def contains(self, hashes: UInt64Array) -> BoolArray:
-        """Whether each may be inside, bool[n]."""
+        """Return whether each hash may be inside, bool[n]."""
         out = np.empty(hashes.size, np.bool_)
         _bloom(self._words, np.uint64(self.bits), self.hashes, np.uint64(self.seed), hashes, out, False)
         return out
 
     def delete(self, hashes: UInt64Array) -> BoolArray:
-        """Refused: TypeError. A bit may belong to several elements."""
+        """Raise TypeError: a bit may belong to several elements."""
         raise TypeError("a Bloom filter cannot delete: use a cuckoo filter, or rebuild")
 
     def __len__(self) -> int:
@@ -116,22 +116,22 @@ class BloomFilter:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the bits."""
+        """The memory of the bits, in bytes."""
         return self._words.nbytes
 
     def false_positive_bound(self) -> float:
-        """Share of set bits to the power of the number of hashes: what an absent element meets."""
+        """Return the rate at the present fill: the share of set bits to the power of the number of hashes."""
         return float(np.bitwise_count(self._words).sum() / self.bits) ** self.hashes
 
     def to_bytes(self) -> bytes:
-        """Magic, version, bits and checksum."""
+        """Return magic, version, bits and checksum."""
         head = _HEADER.pack(_MAGIC, _VERSION, self.hashes, self.bits, self.seed, self.rows, 0, self.rate)
         body = head + self._words.tobytes()
         return body + struct.pack("<I", zlib.crc32(body))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BloomFilter:
-        """What `to_bytes` wrote; ValueError for anything else."""
+        """Return the filter that `to_bytes` wrote; raise ValueError for other bytes."""
         if len(data) < _HEADER.size + 4 or data[:4] != _MAGIC:
             raise ValueError("these bytes are not a Bloom filter")
         _, version, hashes, bits, seed, rows, _, rate = _HEADER.unpack_from(data)
@@ -144,7 +144,7 @@ class BloomFilter:
 
 
 class ExactSet:
-    """Sorted distinct hashes behind the interface of a filter: no false positives but equal hashes."""
+    """Sorted distinct hashes with the interface of a filter; only equal hashes are false positives."""
 
     def __init__(self, expected_rows: int = 0, seed: int = 0) -> None:
         self._sorted: UInt64Array = np.empty(0, np.uint64)
@@ -154,7 +154,7 @@ class ExactSet:
         self._sorted = np.union1d(self._sorted, hashes)
 
     def contains(self, hashes: UInt64Array) -> BoolArray:
-        """Whether each is inside, bool[n]."""
+        """Return whether each hash is inside, bool[n]."""
         if not self._sorted.size:
             return np.zeros(hashes.size, np.bool_)
         at = np.minimum(np.searchsorted(self._sorted, hashes), self._sorted.size - 1)
@@ -162,15 +162,15 @@ class ExactSet:
 
     @property
     def size_bytes(self) -> int:
-        """Eight bytes per distinct hash."""
+        """The memory: eight bytes per distinct hash."""
         return self._sorted.nbytes
 
     def false_positive_bound(self) -> float:
-        """None but equal 64-bit hashes."""
+        """Return the probability that an absent element has the hash of an inserted one."""
         return self._sorted.size / 2.0**64
 
     def to_bytes(self) -> bytes:
-        """The hashes."""
+        """Return the hashes."""
         return self._sorted.tobytes()
 
 
@@ -180,19 +180,19 @@ def multi_bloom(
     false_positive_rate: float = 2 * 4 / 2**12,
     seed: int = 0,
 ) -> MultiCuckoo:
-    """The query with a Bloom filter per (stream, window)."""
+    """Return the query with a Bloom filter per (stream, window)."""
     return MultiCuckoo(
         windows, expected_rows, seed=seed, make_filter=lambda n, s: BloomFilter(n, false_positive_rate, s)
     )
 
 
 def multi_exact(windows: Sequence[WindowSpec]) -> MultiCuckoo:
-    """The query with a set of hashes per (stream, window)."""
+    """Return the query with a set of hashes per (stream, window)."""
     return MultiCuckoo(windows, 0, make_filter=ExactSet)
 
 
 class OneFilter:
-    """One cuckoo filter per stream, all windows in it; the interface of `MultiCuckoo`.
+    """One cuckoo filter per stream for all windows, with the interface of `MultiCuckoo`.
 
     Rows are deleted one by one once no open window of stream 0 can touch a window that holds them, so their hashes
     and event times are kept, 16 bytes a row.
@@ -213,59 +213,59 @@ class OneFilter:
         self._hashes: list[UInt64Array] = [np.empty(0, np.uint64) for _ in rows]
         self.watermark_us = NEVER
 
-    def _gone(self, stream: int) -> int:
-        """Rows at or before this event time are in no window still wanted."""
+    def _expired_until(self, stream: int) -> int:
+        """Return the event time at or before which rows are in no window that is still needed."""
         if self.watermark_us <= NEVER:
             return NEVER
         return self.watermark_us - self.windows[0].size_us - self.windows[stream].size_us
 
     def insert(self, stream: int, event_time_us: Int64Array, hashes: UInt64Array) -> BoolArray:
-        """Insert rows of a stream; bool[n] says which came too late for every window still wanted."""
-        late = event_time_us <= self._gone(stream)
+        """Insert rows of a stream; return which were late for every window that is still needed, bool[n]."""
+        late = event_time_us <= self._expired_until(stream)
         self._filters[stream].insert(hashes[~late])
         self._times[stream] = np.concatenate([self._times[stream], event_time_us[~late]])
         self._hashes[stream] = np.concatenate([self._hashes[stream], hashes[~late]])
         return np.asarray(late, np.bool_)
 
     def expire(self, watermark_us: int) -> int:
-        """Move the watermark (never back) and delete the rows nothing wants; returns how many."""
+        """Move the watermark forward and delete rows that no window needs; return how many."""
         self.watermark_us = max(self.watermark_us, watermark_us)
         total = 0
-        for i, one in enumerate(self._filters):
-            gone = self._times[i] <= self._gone(i)
-            total += int(one.delete(self._hashes[i][gone]).sum())
-            self._times[i], self._hashes[i] = self._times[i][~gone], self._hashes[i][~gone]
+        for i, stream_filter in enumerate(self._filters):
+            expired = self._times[i] <= self._expired_until(i)
+            total += int(stream_filter.delete(self._hashes[i][expired]).sum())
+            self._times[i], self._hashes[i] = self._times[i][~expired], self._hashes[i][~expired]
         return total
 
     def candidates_in(self, window_start_us: int, hashes: UInt64Array) -> BoolArray:
-        """Which elements every other stream may hold, in whatever window; every element once the window is closed."""
+        """Return which elements every other stream may hold in any window; all elements if the window is closed."""
         mask = np.ones(hashes.size, np.bool_)
         if window_start_us + self.windows[0].size_us <= self.watermark_us:
             return mask
-        for one in self._filters[1:]:
-            mask[mask] = one.contains(hashes[mask])
+        for stream_filter in self._filters[1:]:
+            mask[mask] = stream_filter.contains(hashes[mask])
         return mask
 
     def candidates(self, hashes: UInt64Array, event_time_us: Int64Array) -> BoolArray:
-        """Which rows of stream 0 may be results in at least one of their windows, bool[n]."""
+        """Return which rows of stream 0 may be results in at least one of their windows, bool[n]."""
         mask = np.ones(hashes.size, np.bool_)
         size, slide = self.windows[0].size_us, self.windows[0].slide_us
         first_end = (np.floor_divide(event_time_us - size, slide) + 1) * slide + size
-        ask = np.flatnonzero(first_end > self.watermark_us)
-        for one in self._filters[1:]:
-            answer = one.contains(hashes[ask])
-            mask[ask[~answer]] = False
-            ask = ask[answer]
+        undecided = np.flatnonzero(first_end > self.watermark_us)
+        for stream_filter in self._filters[1:]:
+            answer = stream_filter.contains(hashes[undecided])
+            mask[undecided[~answer]] = False
+            undecided = undecided[answer]
         return mask
 
     @property
     def filters(self) -> int:
-        """Filters held."""
+        """The number of filters held."""
         return len(self._filters)
 
     @property
     def size_bytes(self) -> int:
-        """Memory of filters and kept rows, in bytes."""
+        """The memory of filters and kept rows, in bytes."""
         return sum(
             f.size_bytes + t.nbytes + h.nbytes for f, t, h in zip(self._filters, self._times, self._hashes, strict=True)
         )

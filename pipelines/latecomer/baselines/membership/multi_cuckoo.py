@@ -1,18 +1,18 @@
-"""Membership: which elements of stream 0 occur in every other stream, by one cuckoo filter per (stream, window).
+"""The multiple cuckoo filter: elements of stream 0 that occur in every other stream, by a filter per (stream, window).
 
-What the query needs of a filter: no false negatives. Then the *candidates* that pass are a superset of the result,
-and confirming them exactly makes the answer exact; the filters only save the shuffle of the rest.
+Filters have no false negatives. So the *candidates* that pass are a superset of the result, and confirming them exactly
+makes the answer exact; the filters only save the shuffle of the rest.
 
 *Windows* are half-open ``[start, start + size_us)``, `start` a multiple of the stream's `slide_us` since the epoch.
 *Definition.* Element x is a result of window W = [s, e) of stream 0 if and only if x occurs in stream 0 within W and,
 for every other stream i, x occurs in stream i within at least one of the windows of stream i that W touches. Touched
 are (`windows_touched`; our choice, the papers are silent):
 
-* streams with equal size and slide: W itself and nothing else;
+* streams with equal size and slide: W itself alone;
 * otherwise the windows of stream i whose end lies in (s, e];
-* where there is none of those, the last window of stream i to end at or before e.
+* if there is none, the last window of stream i to end at or before e.
 
-So nothing that W touches lies after W's end: what a result says is known once stream time has reached e.
+So no touched window ends after W: a result is known when stream time has reached e.
 
 *Early stop.* Within a stream only elements still undecided go on to the next window; between streams only elements
 that every stream so far has answered go on.
@@ -53,23 +53,23 @@ _MAGIC, _VERSION = b"LCMF", 1
 
 
 class Filter(Protocol):
-    """What a window's filter must do; `insert` may never lose a hash."""
+    """The filter of a window; `insert` may never lose a hash."""
 
     def insert(self, hashes: UInt64Array) -> None:
         """Insert uint64[n]."""
 
     def contains(self, hashes: UInt64Array) -> BoolArray:
-        """Whether each may be inside."""
+        """Return whether each hash may be inside, bool[n]."""
 
     def to_bytes(self) -> bytes:
-        """For storage."""
+        """Return the filter for storage."""
 
     def false_positive_bound(self) -> float:
-        """Probability that an absent hash is answered with yes, at most."""
+        """Return a bound of the probability that an absent hash is answered with yes."""
 
     @property
     def size_bytes(self) -> int:
-        """Memory."""
+        """The memory, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class WindowSpec:
     Raises
     ------
     ValueError
-        Not 0 < slide_us <= size_us.
+        Unless 0 < slide_us <= size_us.
     """
 
     size_us: int
@@ -92,7 +92,7 @@ class WindowSpec:
             )
 
     def starts(self, event_time_us: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Rows and the start of a window each is in, latest window first, until every window is named."""
+        """Yield rows with the start of a window that holds each, latest windows first, until every window is named."""
         last = np.floor_divide(event_time_us, self.slide_us) * self.slide_us
         for back in range(0, self.size_us, self.slide_us):
             rows = np.flatnonzero(last - back + self.size_us > event_time_us)
@@ -101,14 +101,14 @@ class WindowSpec:
 
 
 def windows_touched(first_window: tuple[int, int], other_window_spec: WindowSpec, *, same: bool = False) -> list[int]:
-    """Starts of another stream's windows that a window of stream 0 touches, earliest first.
+    """Return the starts of another stream's windows that a window of stream 0 touches, earliest first.
 
     Parameters
     ----------
     first_window : (int, int)
         Start and end [us] of the window of stream 0.
     other_window_spec : WindowSpec
-        Of the other stream.
+        The other stream's windows.
     same : bool
         Both streams have equal size and slide: the answer is the window itself.
     """
@@ -124,21 +124,21 @@ def windows_touched(first_window: tuple[int, int], other_window_spec: WindowSpec
 
 
 def query_bound(e: float, s: int, m: int, w: int, k: int) -> float:
-    """False-positive bound of a query, ``1 - (1 - e) ** (s * (floor((m - w + 1) / k) + 1))``.
+    """Return the false-positive bound of a query, ``1 - (1 - e) ** (s * (floor((m - w + 1) / k) + 1))``.
 
     Parameters
     ----------
     e : float
         Bound of one filter, in [0, 1].
     s : int
-        Filters (streams asked).
+        Number of filters (streams).
     m, w, k : int
         Rows per stream, rows per window, rows per slide; w <= m.
 
     Raises
     ------
     ValueError
-        A parameter is out of range.
+        If a parameter is out of range.
     """
     if not 0 <= e <= 1 or s < 1 or not 0 < w <= m or k < 1:
         raise ValueError(
@@ -148,7 +148,7 @@ def query_bound(e: float, s: int, m: int, w: int, k: int) -> float:
 
 
 def _groups(keys: Int64Array, rows: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Each distinct key, ascending, with its rows in their order."""
+    """Yield each distinct key, ascending, with its rows in their order."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     cuts = np.flatnonzero(np.diff(ordered)) + 1
@@ -158,16 +158,18 @@ def _groups(keys: Int64Array, rows: NDArray[np.intp]) -> Iterator[tuple[int, NDA
 
 
 def _rows(event_time_us: Int64Array, hashes: UInt64Array) -> tuple[Int64Array, UInt64Array]:
+    """Return the rows as arrays; raise ValueError for another shape or type."""
     times, values = np.asarray(event_time_us), np.asarray(hashes)
     if times.dtype != np.int64 or values.dtype != np.uint64 or times.ndim != 1 or times.shape != values.shape:
         raise ValueError(
-            f"want event_time_us int64[n] and hashes uint64[n], not {times.dtype}{times.shape}, {values.dtype}{values.shape}"
+            "want event_time_us int64[n] and hashes uint64[n], "
+            f"not {times.dtype}{times.shape}, {values.dtype}{values.shape}"
         )
     return times, values
 
 
 class MultiCuckoo:
-    """A filter per (stream, window) and the query over them.
+    """A filter per (stream, window), and the query over them.
 
     Parameters
     ----------
@@ -176,15 +178,15 @@ class MultiCuckoo:
     expected_rows : int or sequence of int
         Rows per window, for all streams or for each.
     fingerprint_bits, bucket, seed : int
-        Of every cuckoo filter (see :class:`~latecomer.core.membership.cuckoo.CuckooFilter`); a filter's seed depends on its
-        stream too, so that two streams' filters err apart.
+        Of every cuckoo filter (see :class:`~latecomer.core.membership.cuckoo.CuckooFilter`); a filter's seed depends on
+        its stream too, so that two streams' filters err apart.
     make_filter : callable, optional
         Another filter in the cuckoo filter's place: ``make_filter(expected_rows, seed)``.
 
     Raises
     ------
     ValueError
-        Fewer than two streams, or the lengths differ.
+        If there are fewer than two streams, or the lengths differ.
     """
 
     def __init__(
@@ -209,10 +211,11 @@ class MultiCuckoo:
         self.watermark_us = NEVER
 
     def _same(self, stream: int) -> bool:
+        """Has a stream the windows of stream 0?"""
         return self.windows[stream] == self.windows[0]
 
     def _kept_after(self, stream: int) -> int:
-        """Windows of `stream` that end at or before this instant are dropped."""
+        """Return the time at or before which the end of a dropped window of `stream` lies, microseconds."""
         if self.watermark_us <= NEVER:
             return NEVER
         if self._same(stream):
@@ -234,7 +237,7 @@ class MultiCuckoo:
         Returns
         -------
         bool[n]
-            Rows that belong to a window already dropped: register these for repair.
+            Rows of a dropped window, which the caller registers for repair.
         """
         times, values = _rows(event_time_us, hashes)
         size, gone = self.windows[stream].size_us, self._kept_after(stream)
@@ -247,21 +250,22 @@ class MultiCuckoo:
         return missed
 
     def _filter(self, stream: int, start_us: int) -> Filter:
-        found = self._filters.get((stream, start_us))
-        if found is None:
-            found = self._filters[stream, start_us] = self._make(self.expected_rows[stream], self.seed + stream)
-        return found
+        """Return the filter of a window, a new one for its first row."""
+        held = self._filters.get((stream, start_us))
+        if held is None:
+            held = self._filters[stream, start_us] = self._make(self.expected_rows[stream], self.seed + stream)
+        return held
 
     def expire(self, watermark_us: int) -> int:
-        """Move the watermark (it never goes back) and drop the filters nothing open touches; returns how many."""
+        """Move the watermark forward and drop filters that no open window touches; return how many."""
         self.watermark_us = max(self.watermark_us, watermark_us)
-        gone = [key for key in self._filters if key[1] + self.windows[key[0]].size_us <= self._kept_after(key[0])]
-        for key in gone:
+        expired = [key for key in self._filters if key[1] + self.windows[key[0]].size_us <= self._kept_after(key[0])]
+        for key in expired:
             del self._filters[key]
-        return len(gone)
+        return len(expired)
 
     def candidates_in(self, window_start_us: int, hashes: UInt64Array) -> BoolArray:
-        """Which elements, known to occur in this window of stream 0, every other stream may have too; bool[n].
+        """Return which elements of a window of stream 0 every other stream may hold too, bool[n] (Algorithm 1).
 
         A window that the watermark has closed cannot be judged any more: every element passes.
         """
@@ -269,22 +273,22 @@ class MultiCuckoo:
         if window[1] <= self.watermark_us:
             return np.ones(hashes.size, np.bool_)
         alive = np.arange(hashes.size)
-        for stream in range(1, len(self.windows)):
+        for stream in range(1, len(self.windows)):  # Algorithm 1, line 4
             undecided, yes = alive, []
             for start in windows_touched(window, self.windows[stream], same=self._same(stream)):
-                found = self._filters.get((stream, start))
-                if found is None or not undecided.size:
+                window_filter = self._filters.get((stream, start))
+                if window_filter is None or not undecided.size:
                     continue
-                answer = found.contains(hashes[undecided])
+                answer = window_filter.contains(hashes[undecided])  # lines 10 to 13: a stream ends at its first yes
                 yes.append(undecided[answer])
-                undecided = undecided[~answer]
+                undecided = undecided[~answer]  # lines 17 to 21: the window slides on
             alive = np.sort(np.concatenate(yes)) if yes else alive[:0]
         mask = np.zeros(hashes.size, np.bool_)
         mask[alive] = True
         return mask
 
     def candidates(self, hashes: UInt64Array, event_time_us: Int64Array) -> BoolArray:
-        """Which rows of stream 0 may be results in at least one of their windows, bool[n]."""
+        """Return which rows of stream 0 may be results in at least one of their windows, bool[n]."""
         times, values = _rows(event_time_us, hashes)
         mask = np.zeros(times.size, np.bool_)
         for rows, starts in self.windows[0].starts(times):
@@ -294,7 +298,7 @@ class MultiCuckoo:
         return mask
 
     def false_positive_bound(self, window_start_us: int) -> float:
-        """Bound on the share of elements, in no window touched, that pass for one window of stream 0.
+        """Return a bound on the share of elements in no touched window that pass for one window of stream 0.
 
         An element absent from every other stream passes if each of them errs; the bound holds too for an element
         that is absent from one stream only, so it is that of the stream that errs most.
@@ -302,22 +306,24 @@ class MultiCuckoo:
         window, worst = (window_start_us, window_start_us + self.windows[0].size_us), 0.0
         for stream in range(1, len(self.windows)):
             touched = windows_touched(window, self.windows[stream], same=self._same(stream))
-            found = [self._filters[stream, start] for start in touched if (stream, start) in self._filters]
-            worst = max(worst, 1.0 - float(np.prod([1.0 - one.false_positive_bound() for one in found])))
+            held = [self._filters[stream, start] for start in touched if (stream, start) in self._filters]
+            worst = max(
+                worst, 1.0 - float(np.prod([1.0 - window_filter.false_positive_bound() for window_filter in held]))
+            )
         return worst
 
     @property
     def filters(self) -> int:
-        """Filters held."""
+        """The number of filters held."""
         return len(self._filters)
 
     @property
     def size_bytes(self) -> int:
-        """Memory of all filters, in bytes."""
-        return sum(one.size_bytes for one in self._filters.values())
+        """The memory of all filters, in bytes."""
+        return sum(held.size_bytes for held in self._filters.values())
 
     def to_bytes(self) -> bytes:
-        """Parameters and filters, by stream and start; the same state gives the same bytes."""
+        """Return parameters and filters, by stream and start; the same state gives the same bytes."""
         held = sorted(self._filters)
         blobs = [self._filters[key].to_bytes() for key in held]
         head = json.dumps(
@@ -339,12 +345,12 @@ class MultiCuckoo:
         load: Callable[[bytes], Filter] = CuckooFilter.from_bytes,
         make_filter: Callable[[int, int], Filter] | None = None,
     ) -> MultiCuckoo:
-        """What `to_bytes` wrote; `load` reads one filter, `make_filter` is as for the constructor.
+        """Return the filters that `to_bytes` wrote; `load` reads one filter, `make_filter` is as for the constructor.
 
         Raises
         ------
         ValueError
-            Not such bytes, another version, cut short or damaged.
+            If the bytes are other ones, of another version, cut short or damaged.
         """
         if len(data) < 10 or data[:4] != _MAGIC:
             raise ValueError("these bytes are not the filters of a membership query")

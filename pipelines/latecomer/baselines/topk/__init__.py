@@ -1,1 +1,1 @@
-"""The published rivals of the adaptive wait: modified MinTopk, its pool of rows, and the methods that answer at once."""
+"""The published rivals of the adaptive wait: modified MinTopk, its pool of rows, and methods without a wait."""

@@ -1,8 +1,8 @@
-"""Top-k methods that answer at once: `sma`, `min_topk`, `gs_topk`, `none`, on one interface.
+"""Top-k methods that answer without a wait: `sma`, `min_topk`, `gs_topk`, `none`, behind one interface.
 
-Ordering: arrival order. Each answers a window at the first arrival with ``T >= window end``, without a wait, from the rows
-that had arrived by then; a row that comes later counts only for the windows it belongs to that are still open. So the
-first two and `none` give the same answers, the exact top-k of what had arrived, and differ in what they hold and do.
+Ordering: arrival order. Each method answers a window at the first arrival with ``T >= window end`` from the rows that
+had arrived by then. A later row counts only for its windows that are still open. So the first two and `none` give the
+same answers, the exact top-k of the rows that had arrived, and differ in the rows they hold and in their cost.
 
 ==========  =================================  ==================================================================
 method      held                               cost per row
@@ -13,15 +13,17 @@ min_topk    MinTopk's list C                   O(1) for a row that cannot rank, 
 gs_topk     at most g rows per pane            O(g)
 ==========  =================================  ==================================================================
 
-`gs_topk` is approximate. Its paper is not at hand; what the top-k method of 2021 says of it is that it answers at once, takes late
-rows in as long as a window is open, and is not exact. Ours does that with bounded memory: every pane (the greatest
-common divisor of size and slide) keeps its ``g = min(k, max(2, ceil(2 k / panes)))`` best rows, and an answer is the k best of
-these. It errs where one pane holds more than g of a window's k best; it is exact if the window is one pane.
+`gs_topk` is approximate. Its paper was not available; the top-k method of 2021 says that it answers immediately,
+accepts late rows while a window is open, and is not exact. This one does so with bounded memory: every pane (the
+greatest common divisor of size and slide) keeps its ``g = min(k, max(2, ceil(2 k / panes)))`` best rows, and an answer
+is the k best of these. It errs if one pane holds more than g of a window's k best, and is exact if the window is one
+pane.
 
 References
 ----------
-Mouratidis, Bakiras and Papadias, "Continuous monitoring of top-k queries over sliding windows", SIGMOD 2006 (SMA); Yang et al., EDBT
-2011 (MinTopk); Zhu, Wang, Yang and Wang, "Continuous top-k query over high speed unordered streaming data", 2018 (GSTopk).
+Mouratidis, Bakiras and Papadias, "Continuous monitoring of top-k queries over sliding windows", SIGMOD 2006 (SMA); Yang
+et al., EDBT 2011 (MinTopk); Zhu, Wang, Yang and Wang, "Continuous top-k query over high speed unordered streaming
+data", 2018 (GSTopk).
 """
 
 from __future__ import annotations
@@ -53,18 +55,18 @@ Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
 DOMINATED = LAST
-"""Column in which `Sma` counts the entries that rank higher and expire no earlier."""
+"""The column in which `Sma` counts the entries that rank higher and expire no earlier."""
 
 
-class AtOnce(ABC):
-    """What the methods share: rows are cut at window ends, and each window is answered when it closes.
+class ImmediateTopK(ABC):
+    """A top-k method without a wait: rows are cut at window ends, and each window is answered when it closes.
 
     Parameters
     ----------
     k : int
         Rows per answer.
     size_us, slide_us : int
-        Window length and distance of window starts, microseconds.
+        Window length and distance between window starts, microseconds.
     """
 
     def __init__(self, k: int, size_us: int, slide_us: int) -> None:
@@ -72,15 +74,17 @@ class AtOnce(ABC):
         self.k, self.size_us, self.slide_us = int(k), int(size_us), int(slide_us)
         self._base: int | None = None
         self._arrival = NEVER
-        self._given: dict[int, TopRows] = {}
+        self._answers: dict[int, TopRows] = {}
 
     @property
     @abstractmethod
     def candidates_held(self) -> int:
-        """Rows held for windows that are still open."""
+        """The number of rows held for windows that are still open."""
 
     def add(self, event_time_us: Int64Array, arrival_us: Int64Array, seq: Int64Array, score: Float64Array) -> None:
-        """Take in rows in arrival order; arrays and errors as in :meth:`latecomer.baselines.topk.min_topk.MinTopK.add`."""
+        """Add rows in arrival order; arrays and errors as in
+        :meth:`latecomer.baselines.topk.min_topk.MinTopK.add`.
+        """
         event, arrival, seq, score = checked_rows(event_time_us, arrival_us, seq, score, self._arrival)
         at = 0
         while at < len(event):
@@ -99,49 +103,49 @@ class AtOnce(ABC):
         if self._base is None:
             self._base = base
         while self._base < base and self.candidates_held:
-            self._given[self._base] = self._answer(self._base)
+            self._answers[self._base] = self._answer(self._base)
             self._base += 1
             self._drop()
         self._base = max(base, self._base)
         self._arrival = max(self._arrival, stream_time_us)
 
     def answer(self, window_end_us: int) -> TopRows:
-        """The answer given at the window's end; what it would be now, while the window is open."""
+        """Return the answer given at the window's end, or the present answer of an open window."""
         window, off = divmod(window_end_us - self.size_us, self.slide_us)
         if off:
             raise ValueError(f"{window_end_us} us ends no window: ends are multiples of the slide plus the size")
         if self._base is None or window < self._base:
             nothing = np.empty(0, np.int64)
-            return self._given.get(window, TopRows(nothing, nothing, nothing, np.empty(0)))
+            return self._answers.get(window, TopRows(nothing, nothing, nothing, np.empty(0)))
         return self._answer(window)
 
     def expire(self, window_end_us: int) -> None:
         """Forget the answers of windows that end at or before `window_end_us`."""
         last = (window_end_us - self.size_us) // self.slide_us
-        self._given = {window: given for window, given in self._given.items() if window > last}
+        self._answers = {window: answer for window, answer in self._answers.items() if window > last}
 
     @abstractmethod
     def _take(self, event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array) -> None:
-        """Rows that belong to an open window, none of which closes between them."""
+        """Take in rows of open windows, between which no window closes."""
 
     @abstractmethod
     def _answer(self, window: int) -> TopRows:
-        """Answer of an open window from what is held."""
+        """Return the answer of an open window from the rows held."""
 
     @abstractmethod
     def _drop(self) -> None:
-        """Forget rows that belong to no window from `self._base` on."""
+        """Drop rows that belong to no window from `self._base` on."""
 
     def _best(self, scores: Float64Array, ints: Int64Array, window: int) -> TopRows:
-        """The k best of the given entries that belong to `window`."""
+        """Return the k best entries that belong to `window`."""
         start = window * self.slide_us
         at = np.flatnonzero((ints[:, EVENT] >= start) & (ints[:, EVENT] < start + self.size_us))
         at = at[np.lexsort((ints[at, SEQ], ints[at, EVENT], -scores[at]))][: self.k]
         return TopRows(ints[at, SEQ], ints[at, EVENT], ints[at, ARRIVAL], scores[at])
 
 
-class NoCandidates(AtOnce):
-    """Strategy ``none``: keep every row, sort at each window's end."""
+class NoCandidates(ImmediateTopK):
+    """The strategy ``none``: keeps every row and sorts at each window's end."""
 
     def __init__(self, k: int, size_us: int, slide_us: int) -> None:
         super().__init__(k, size_us, slide_us)
@@ -151,7 +155,7 @@ class NoCandidates(AtOnce):
 
     @property
     def candidates_held(self) -> int:
-        """Every row of the open windows."""
+        """The number of rows of the open windows."""
         return self._held
 
     def _take(self, event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array) -> None:
@@ -172,8 +176,8 @@ class NoCandidates(AtOnce):
         self._held = len(self._scores[0])
 
 
-class Sma(AtOnce):
-    """Strategy ``sma``: the k-skyband over (rank, event time); an entry k others dominate can never be in an answer."""
+class Sma(ImmediateTopK):
+    """The strategy ``sma``: the k-skyband over (rank, event time); an entry that k others dominate is in no answer."""
 
     def __init__(self, k: int, size_us: int, slide_us: int) -> None:
         super().__init__(k, size_us, slide_us)
@@ -182,7 +186,7 @@ class Sma(AtOnce):
 
     @property
     def candidates_held(self) -> int:
-        """Entries of the list."""
+        """The number of entries of the list."""
         return self._n
 
     def _take(self, event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array) -> None:
@@ -206,8 +210,8 @@ class Sma(AtOnce):
         self._ints = np.concatenate([self._ints, np.empty_like(self._ints)])
 
 
-class InOrderMinTopK(AtOnce):
-    """Strategy ``min_topk``: list C alone, each row offered to it on arrival."""
+class InOrderMinTopK(ImmediateTopK):
+    """The strategy ``min_topk``: list C alone, to which each row is offered on arrival."""
 
     def __init__(self, k: int, size_us: int, slide_us: int) -> None:
         super().__init__(k, size_us, slide_us)
@@ -216,7 +220,7 @@ class InOrderMinTopK(AtOnce):
 
     @property
     def candidates_held(self) -> int:
-        """Rows of list C."""
+        """The number of rows of list C."""
         return self._n
 
     def _take(self, event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array) -> None:
@@ -240,8 +244,8 @@ class InOrderMinTopK(AtOnce):
         self._n = drop_spent(self._pool, self._refs, self._n, self._windows, self._base or 0)
 
 
-class GsTopK(AtOnce):
-    """Strategy ``gs_topk``: an approximate answer from the few best rows of every pane."""
+class GsTopK(ImmediateTopK):
+    """The strategy ``gs_topk``: an approximate answer from the few best rows of every pane."""
 
     def __init__(self, k: int, size_us: int, slide_us: int) -> None:
         super().__init__(k, size_us, slide_us)
@@ -254,7 +258,7 @@ class GsTopK(AtOnce):
 
     @property
     def candidates_held(self) -> int:
-        """Rows in the panes' lists."""
+        """The number of rows in the panes' lists."""
         return int(self._counts.sum())
 
     def _take(self, event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array) -> None:
@@ -269,13 +273,18 @@ class GsTopK(AtOnce):
         self._counts[self._ints[:, 0, EVENT] < self._base * self.slide_us] = 0
 
 
-METHODS: dict[str, type[AtOnce]] = {"sma": Sma, "min_topk": InOrderMinTopK, "gs_topk": GsTopK, "none": NoCandidates}
-"""Baselines by the name of their strategy."""
+METHODS: dict[str, type[ImmediateTopK]] = {
+    "sma": Sma,
+    "min_topk": InOrderMinTopK,
+    "gs_topk": GsTopK,
+    "none": NoCandidates,
+}
+"""The methods by the name of their strategy."""
 
 
 @njit(cache=True)
 def _place_of(scores: Float64Array, ints: Int64Array, n: int, score: float, event: int, seq: int) -> int:
-    """Rank position of a row among the first `n` entries, by binary search."""
+    """Return the rank position of a row among the first `n` entries, by binary search."""
     low, high = 0, n
     while low < high:
         middle = (low + high) // 2
@@ -299,7 +308,7 @@ def _skyband_rows(
     event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array, at: int,
     scores: Float64Array, ints: Int64Array, n: int, k: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Rows from `at` on into the skyband; the first row that needs more room, and the entries after."""
+    """Insert rows from `at` on into the skyband; return the first row without room, and the number of entries."""
     for i in range(at, len(event)):
         if n + 1 > len(scores):
             return i, n
@@ -331,7 +340,7 @@ def _offer_rows(
     event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array, at: int,
     pool: Pool, refs: Int32Array, n: int, windows: Int64Array, base: int, k: int, slide_us: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Rows from `at` on into list C; the first row that needs more room, and the entries after."""
+    """Offer rows from `at` on to list C; return the first row without room, and the number of entries."""
     for i in range(at, len(event)):
         if pool.left[0] == 0:
             return i, n
@@ -345,7 +354,7 @@ def _pane_rows(
     event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array,
     scores: Float64Array, ints: Int64Array, counts: Int64Array, pane_us: int,
 ) -> None:  # fmt: skip
-    """Rows into their panes' lists, a ring: no two open panes share a place."""
+    """Insert rows into their panes' lists, a ring in which no two open panes share a place."""
     most = scores.shape[1]
     for i in range(len(event)):
         pane = (event[i] // pane_us) % len(counts)

@@ -4,37 +4,44 @@ Ordering: arrival order (`T(seq)` never falls); the result is the same for any c
 a row below the k-th best of its pane or window, which is nearly every row; O(k) for one that enters list D, O(C + W)
 for one that enters list C (at most k rows per pane and those that arrive late), with W windows per row and C <= k W
 candidates, k (1 + ln W) in expectation for random scores. A row behind closed windows is compared once with each of
-them. Per slide: O(C + W). State: every row once (:mod:`latecomer.baselines.topk.row_pool`, 56 bytes), however many lists hold it, and
-4 bytes for each entry of C, D and one list per closed window that is still observed. First published: MinTopK
-in Yang et al. 2011; lists C and D and the lists of closed windows in the top-k method of 2021, which this follows.
+them. Per slide: O(C + W). State: every row once (:mod:`latecomer.baselines.topk.row_pool`, 56 bytes), however many
+lists hold it, and 4 bytes for each entry of C, D and one list per closed window that is still observed. First
+published: MinTopK in Yang et al. 2011; lists C and D and the lists of closed windows in the top-k method of 2021, which
+this follows.
 
 Windows are ``[w * slide_us, w * slide_us + size_us)``, `w` the window's number; they need not be whole slides long.
 A row outranks another by higher score, then earlier event time, then earlier arrival (`seq`): a total order, so "the k
 best" is always one set. NaN (and null, which the caller passes as NaN) never ranks.
 
-Why three places
-----------------
+Three places for rows
+---------------------
 * *Open windows* (``window end > T``). Every row so far is older than their ends, so a later open window holds a subset
-  of an earlier one's rows, and whoever is among the k best of one is so in all later ones it belongs to. One list C in
-  rank order therefore suffices, each entry with the first and last window it serves, and per window a pointer to its
-  lowest entry. No wait is needed for these rows, whichever wait is chosen, so arrival does not count yet: an entry
+  of an earlier one's rows, and a row among the k best of one is so in all later windows that hold it. One list C in
+  rank order therefore suffices: each entry has the first and the last window that it serves, and each window a pointer
+  to its lowest entry. These rows need no wait, whichever wait is chosen, so their arrival does not count yet: an entry
   leaves when k better entries expire no earlier.
-* *The open pane*, the rows of the newest slide, all expire together: only its k best (list D) can matter, and they
-  merge into C when the pane or a window closes. Nearly every row ends at the comparison with D's lowest.
-* *Closed windows* (``window end <= T``). Rows of newer windows are no use to them (an **erratum**: "score at least as
-  high, arrived no later, expire no earlier" would let a row that began after the window's end push out one of its own;
-  dominance must be judged inside the window). So each closed window takes its k best from C and keeps the rows that
-  arrive for it afterwards if fewer than k better ones arrived before. What they push out stays: a shorter wait needs
-  it. Rows that no wait >= `least_wait_us` can tell apart (same `T`, or both before the window's end) push one another out.
+* *The open pane*, the rows of the newest slide: they expire together, so only its k best (list D) can matter. These
+  merge into C when the pane or a window closes. Nearly every row is done after the comparison with D's lowest entry.
+* *Closed windows* (``window end <= T``). Rows of newer windows cannot serve them (an **erratum**: by "score at least as
+  high, arrived no later, expire no earlier" a row that began after the window's end could push out a row of the window;
+  dominance must be judged inside the window). So each closed window takes its k best from C, and keeps the rows that
+  arrive for it afterwards if fewer than k better rows arrived before. Rows that they push out stay: a shorter wait
+  needs them. Rows that no wait >= `least_wait_us` separates (same `T`, or both before the window's end) push one
+  another out.
 
-The closed windows that a row serves need not follow one another, so first and last do not describe them: with k = 2, a better row
-shortly before it and one shortly after leave it out of those that hold both, and in those that hold one, which lie on both
-sides. Neighbours share nearly all their rows, hence lists of references, and `candidates_held` counts rows.
+The closed windows that a row serves need not be neighbours, so first and last do not describe them. With k = 2, a
+better row shortly before it and one shortly after exclude it from windows that hold both, but not from windows on both
+sides that hold one. Neighbours share nearly all their rows, hence lists of references, and `candidates_held` counts
+rows.
 
-``answer(end, wait)`` is the k best among rows with ``T(seq) < end + wait``: those that were there when the window was
-answered, at the first arrival with ``T >= end + wait``. Who answers each window once, from what has arrived by then, asks for no
-wait in the past: with ``least_wait_us=FOREVER`` a closed window holds its k best and nothing else, which still judge every wait
-(`required_waits`), as all members of the final answer that have arrived are among them.
+``answer(end, wait)`` is the k best among rows with ``T(seq) < end + wait``: the rows that had arrived when the window
+was answered, at the first arrival with ``T >= end + wait``. A caller that answers each window once, from the rows that
+have arrived by then, needs no answer for a wait in the past. With ``least_wait_us=FOREVER`` a closed window holds its k
+best and nothing else; these still judge every wait (`required_waits`), as they contain all members of the final answer
+that have arrived.
+
+The steps of the source's section 2.2 in the comments: 1, copy the k best of C to the list of the closed window; 2,
+remove expired entries of C; 3, merge D into C.
 
 References
 ----------
@@ -46,7 +53,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -80,12 +87,23 @@ Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
 
 STATE_VERSION = 2
+_LAYOUT: list[Literal["C", "W"]] = ["C", "W"]
+"""Contiguous and writable; for read-only arrays, as Arrow gives them, the loops would be compiled once more."""
 PLACES = 64
-"""Places of a new pool, which doubles."""
+"""Number of places of a new pool, which grows by doubling."""
 
 
 class TopRows(NamedTuple):
-    """Rows of an answer, best first: int64[n], int64[n] microseconds, int64[n] microseconds (`T`), float64[n]."""
+    """The rows of an answer, best first.
+
+    Attributes
+    ----------
+    seq : int64[n]
+        Place in the arrival order.
+    event_time_us, arrival_us : int64[n]
+        Event time, and stream time `T(seq)` at the arrival, microseconds.
+    score : float64[n]
+    """
 
     seq: Int64Array
     event_time_us: Int64Array
@@ -100,7 +118,7 @@ def _segment(
     closed: Int64Array, slots: Int64Array, lists: Int32Array, counts: Int64Array, bars: Float64Array,
     k: int, size_us: int, slide_us: int, least_wait_us: int, base: int, pane: int, expired: int,
 ) -> int:  # fmt: skip
-    """Rows `at` to `upto`, between which no window or pane closes. Returns the first row that lacks room or a list."""
+    """Add rows `at` to `upto`, between which no window or pane closes; return the first row without room or a list."""
     depth = lists.shape[1]
     for i in range(at, upto):
         if np.isnan(score[i]):
@@ -109,12 +127,12 @@ def _segment(
         first = (event[i] - size_us) // slide_us + 1
         from_window, to_window = max(first, expired + 1), min(last, base - 1)
         if from_window <= to_window:
-            found = np.searchsorted(closed, from_window)
-            newest_closed = found + to_window - from_window
-            if newest_closed >= len(closed) or closed[found] != from_window or closed[newest_closed] != to_window:
+            oldest = np.searchsorted(closed, from_window)
+            newest_closed = oldest + to_window - from_window
+            if newest_closed >= len(closed) or closed[oldest] != from_window or closed[newest_closed] != to_window:
                 return i
             for w in range(to_window - from_window + 1):
-                if counts[slots[found + w]] >= depth:
+                if counts[slots[oldest + w]] >= depth:
                     return i
         if pool.left[0] == 0:
             return i
@@ -134,8 +152,8 @@ def _segment(
             )
         if from_window <= to_window:
             for w in range(to_window - from_window + 1):
-                slot = slots[found + w]
-                # Nearly every row ends here; the call would cost more than the comparison.
+                slot = slots[oldest + w]
+                # Nearly every row is done here; the call would cost more than the comparison.
                 if score[i] < bars[slot]:
                     continue
                 settled_us = (from_window + w) * slide_us + size_us - 1 + least_wait_us
@@ -155,14 +173,14 @@ class MinTopK:
     k : int
         Rows per answer, at least 1.
     size_us, slide_us : int
-        Window length and distance of window starts, microseconds, ``0 < slide_us <= size_us``.
+        Window length and distance between window starts, microseconds, ``0 < slide_us <= size_us``.
     least_wait_us : int
-        No shorter wait is asked for, microseconds; `FOREVER`: answers are asked for from all that has arrived.
+        Least wait of an answer, microseconds; `FOREVER`: answers use all rows that have arrived.
 
     Raises
     ------
     ValueError
-        For values out of range; the message names the value and what to do.
+        If a value is out of range; the message names it and the remedy.
     """
 
     def __init__(self, k: int, size_us: int, slide_us: int, least_wait_us: int = 0) -> None:
@@ -186,16 +204,16 @@ class MinTopK:
 
     @property
     def candidates_held(self) -> int:
-        """Rows held, each counted once, in however many of C, D and the closed windows' lists it is."""
+        """The number of rows held; a row in several of C, D and the closed windows' lists counts once."""
         return self._pool.held
 
     @property
     def open_held(self) -> int:
-        """Rows of C and D: what MinTopk itself would hold."""
+        """The number of rows of C and D, as MinTopk itself would hold."""
         return int(self._sizes.sum())
 
     def add(self, event_time_us: Int64Array, arrival_us: Int64Array, seq: Int64Array, score: Float64Array) -> None:
-        """Take in rows in arrival order.
+        """Add rows in arrival order.
 
         Parameters
         ----------
@@ -207,7 +225,7 @@ class MinTopK:
         Raises
         ------
         ValueError
-            Where `T` falls, or an event time lies after `T`.
+            If `T` falls, or an event time lies after `T`.
         """
         event, arrival, seq, score = checked_rows(event_time_us, arrival_us, seq, score, self._arrival)
         at = 0
@@ -227,7 +245,7 @@ class MinTopK:
             self._arrival = int(arrival[upto - 1])
 
     def advance(self, stream_time_us: int) -> None:
-        """Close what ends at or before `stream_time_us`; needed only to free memory while no rows of the group come."""
+        """Close windows and panes that end at or before `stream_time_us`, which frees memory while no rows come."""
         open_window, pane = (stream_time_us - self.size_us) // self.slide_us + 1, stream_time_us // self.slide_us
         if self._base is None:
             self._base, self._pane = open_window, pane
@@ -246,12 +264,12 @@ class MinTopK:
         self._arrival = max(self._arrival, stream_time_us)
 
     def answer(self, window_end_us: int, wait_us: int = FOREVER) -> TopRows:
-        """The k best rows of a window among those with ``T(seq) < window_end_us + wait_us``; changes nothing.
+        """Return the k best rows of a window with ``T(seq) < window_end_us + wait_us``; change nothing.
 
         Raises
         ------
         ValueError
-            Not a window's end, a wait below `least_wait_us`, or a window that has expired.
+            If it is no window's end, the wait is below `least_wait_us`, or the window has expired.
         """
         refs = self._entries(window_end_us)
         refs = refs[self._within(refs, window_end_us, wait_us)][: self.k]
@@ -259,21 +277,21 @@ class MinTopK:
         return TopRows(row[:, SEQ], row[:, EVENT], row[:, ARRIVAL], self._pool.score[refs])
 
     def answers(self, window_end_us: int, waits_us: Int64Array) -> Int64Array:
-        """`seq` of the answers at each of m waits, best first, padded with -1: int64[m, k]."""
+        """Return the `seq` of the answers at each of m waits, best first, padded with -1: int64[m, k]."""
         refs = self._entries(window_end_us)
-        found = np.full((len(waits_us), self.k), -1, np.int64)
-        for row, wait_us in zip(found, waits_us, strict=True):
+        table = np.full((len(waits_us), self.k), -1, np.int64)
+        for row, wait_us in zip(table, waits_us, strict=True):
             seq = self._pool.row[refs[self._within(refs, window_end_us, int(wait_us))], SEQ][: self.k]
             row[: len(seq)] = seq
-        return found
+        return table
 
     def required_waits(self, window_end_us: int) -> tuple[Int64Array, int]:
-        """``T(seq) - window_end_us`` of each member of the final answer so far, int64[n], and n: what controllers read."""
+        """Return ``T(seq) - window_end_us`` of each member of the final answer so far, int64[n], and n."""
         final = self.answer(window_end_us)
         return final.arrival_us - window_end_us, len(final.seq)
 
     def expire(self, window_end_us: int) -> None:
-        """Forget windows that end at or before `window_end_us`: rows that come for them later are not kept."""
+        """Drop windows that end at or before `window_end_us`: later rows for them are not kept."""
         self._expired = max(self._expired, (window_end_us - self.size_us) // self.slide_us)
         spent = int(np.searchsorted(self._closed, self._expired, side="right"))
         for slot in self._slots[:spent].tolist():
@@ -282,7 +300,11 @@ class MinTopK:
         self._closed, self._slots = self._closed[spent:], self._slots[spent:]
 
     def to_dict(self) -> dict[str, Any]:
-        """Parameters and state, JSON-able; rows once, by `seq`, lists by their number; scores as their 64 bits, so that they read back exactly."""
+        """Return parameters and state as JSON values.
+
+        Rows are stored once, by `seq`, lists as row numbers, and scores as their 64 bits, so that they read back
+        exactly.
+        """
         held = np.flatnonzero(self._pool.uses)
         held = held[np.argsort(self._pool.row[held, SEQ])]
         number = np.empty(len(self._pool.uses), np.int64)
@@ -309,7 +331,7 @@ class MinTopK:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> MinTopK:
-        """Inverse of ``to_dict``."""
+        """Restore the state that ``to_dict`` returned."""
         check_version("state of MinTopK", data, STATE_VERSION)
         self = cls(data["k"], data["size_us"], data["slide_us"], data["least_wait_us"])
         self._base, self._pane = data["base"], data["pane"]
@@ -337,20 +359,21 @@ class MinTopK:
         return self
 
     def _within(self, refs: Int32Array, window_end_us: int, wait_us: int) -> NDArray[np.bool_]:
-        """Which of the rows had arrived when a wait was over."""
+        """Return which of the rows had arrived when a wait was over."""
         if wait_us < 0:
             raise ValueError(f"wait_us is {wait_us}: a window is answered at its end or later, give 0 or more")
         if wait_us < self.least_wait_us:
             raise ValueError(
                 f"wait_us is {wait_us}, kept are answers after {self.least_wait_us} or more: lower least_wait_us"
             )
-        return self._pool.row[refs, ARRIVAL] < window_end_us + wait_us
+        return np.asarray(self._pool.row[refs, ARRIVAL] < window_end_us + wait_us, np.bool_)
 
     def _list(self, slot: int) -> Int32Array:
+        """Return the list of a closed window."""
         return self._lists[slot, : self._counts[slot]]
 
     def _entries(self, window_end_us: int) -> Int32Array:
-        """Places of the rows that serve a window, in rank order."""
+        """Return the places of the rows that serve a window, in rank order."""
         window, off = divmod(window_end_us - self.size_us, self.slide_us)
         if off:
             raise ValueError(f"{window_end_us} us ends no window: ends are multiples of the slide plus the size")
@@ -369,6 +392,7 @@ class MinTopK:
         return ranked
 
     def _merge_pane(self) -> None:
+        """Merge list D into list C (step 3)."""
         while self._pool.left[0] == 0:
             self._grow()
         for at in self._newest[: self._sizes[1]].tolist():
@@ -381,7 +405,7 @@ class MinTopK:
         self._sizes[1] = 0
 
     def _close(self) -> None:
-        """Close the oldest open window: its k best become its list."""
+        """Close the oldest open window: its k best become its list (step 1), and spent entries leave C (step 2)."""
         assert self._base is not None
         opened = self._opened[: self._sizes[0]]
         serves = opened[self._pool.row[opened, FIRST] <= self._base]
@@ -391,11 +415,11 @@ class MinTopK:
         self._sizes[0] = drop_spent(self._pool, self._opened, len(opened), self._windows, self._base)
 
     def _make_room(self, event_us: int) -> None:
-        """What the row at `event_us` lacks: lists for closed windows that had no row until now, places, or longer lists."""
+        """Make room for the row at `event_us`: lists of closed windows without rows so far, places, or longer lists."""
         assert self._base is not None
         first, last = (event_us - self.size_us) // self.slide_us + 1, event_us // self.slide_us
-        wanted = np.arange(max(first, self._expired + 1), min(last, self._base - 1) + 1)
-        lacking = np.setdiff1d(wanted, self._closed, assume_unique=True).tolist()
+        windows = np.arange(max(first, self._expired + 1), min(last, self._base - 1) + 1)
+        lacking = np.setdiff1d(windows, self._closed, assume_unique=True).tolist()
         for window in lacking:
             self._slot(window)
         if lacking:
@@ -406,7 +430,7 @@ class MinTopK:
             self._lengthen()
 
     def _slot(self, window: int) -> int:
-        """An empty list for `window`."""
+        """Return the slot of an empty list for `window`."""
         if not self._free:
             n = len(self._counts)
             self._lists = np.concatenate([self._lists, np.empty_like(self._lists)])
@@ -419,8 +443,8 @@ class MinTopK:
         self._counts[slot], self._bars[slot] = 0, -math.inf
         return slot
 
-    def _fill(self, slot: int, refs: NDArray[Any]) -> None:
-        """Rows, in rank order, into an empty list."""
+    def _fill(self, slot: int, refs: NDArray[np.integer]) -> None:
+        """Write rows, in rank order, to an empty list."""
         while len(refs) > self._lists.shape[1]:
             self._lengthen()
         self._lists[slot, : len(refs)], self._counts[slot] = refs, len(refs)
@@ -429,17 +453,17 @@ class MinTopK:
             self._bars[slot] = self._pool.score[refs[self.k - 1]]
 
     def _grow(self) -> None:
-        """Twice the places for rows; C has as many, as none of its rows is in it twice."""
+        """Double the places for rows, and the length of C, in which no row is twice."""
         self._pool = grown(self._pool)
         self._opened = np.concatenate([self._opened, np.empty_like(self._opened)])
 
     def _lengthen(self) -> None:
-        """Twice the length of closed windows' lists."""
+        """Double the length of the closed windows' lists."""
         self._lists = np.concatenate([self._lists, np.empty_like(self._lists)], axis=1)
 
 
 def check_window(k: int, size_us: int, slide_us: int) -> None:
-    """Raise ValueError where `k` or the window is out of range."""
+    """Raise ValueError if `k` or the window is out of range."""
     if k < 1:
         raise ValueError(f"k is {k}: ask for one row or more")
     if not 0 < slide_us <= size_us:
@@ -449,23 +473,24 @@ def check_window(k: int, size_us: int, slide_us: int) -> None:
 def checked_rows(
     event_time_us: Int64Array, arrival_us: Int64Array, seq: Int64Array, score: Float64Array, arrived_us: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Float64Array]:
-    """The rows as contiguous arrays; ValueError where `T` falls (below `arrived_us` too) or an event time exceeds it."""
-    event = _plain(event_time_us, np.int64)
-    arrival = _plain(arrival_us, np.int64)
+    """Return the rows as contiguous arrays.
+
+    Raises
+    ------
+    ValueError
+        If `T` falls, also below `arrived_us`, or an event time exceeds it.
+    """
+    event = np.require(event_time_us, np.int64, _LAYOUT)
+    arrival = np.require(arrival_us, np.int64, _LAYOUT)
     if len(event) and (arrival[0] < arrived_us or (np.diff(arrival) < 0).any()):
         raise ValueError("arrival_us falls: give stream time T(seq), rows in arrival order")
     if (event > arrival).any():
         raise ValueError("an event_time_us exceeds its arrival_us: T(seq) is the greatest event time up to seq")
-    return event, arrival, _plain(seq, np.int64), _plain(score, np.float64)
-
-
-def _plain(values: Any, dtype: Any) -> Any:
-    """Contiguous and writable: read-only arrays, as Arrow gives them, would be compiled for once more."""
-    return np.require(values, dtype, ["C", "W"])
+    return event, arrival, np.require(seq, np.int64, _LAYOUT), np.require(score, np.float64, _LAYOUT)
 
 
 def pane_length_us(size_us: int, slide_us: int) -> int:
-    """The longest pane of which every window is made whole: the greatest common divisor, microseconds."""
+    """Return the length of the longest pane that divides every window: the greatest common divisor, microseconds."""
     return math.gcd(size_us, slide_us)
 
 
@@ -473,7 +498,7 @@ def top_rows(
     group: Int64Array, pane: Int64Array, closing: Int64Array, score: Float64Array,
     event_time_us: Int64Array, seq: Int64Array, k: int,
 ) -> Int64Array:  # fmt: skip
-    """Rows that can be in any top-k, answered or final, of windows made of whole panes: a pre-reduction for tasks.
+    """Return the rows that can be in a top-k, answered or final, of windows of whole panes: a pre-reduction for tasks.
 
     Rows of one (group, pane) belong to the same windows; one that ranks higher and is on time no later is better for
     each of them. So the rows that can matter are the k-skyband over (rank, closing), about ``k (1 + ln(n / k))`` of n.
@@ -506,9 +531,9 @@ def top_rows(
 
 @njit(cache=True)
 def _skyband(group: Int64Array, pane: Int64Array, closing: Int64Array, k: int) -> NDArray[np.bool_]:
-    """Rows (sorted by group, pane, rank) with fewer than k before them in their run that close no later: bool[n]."""
+    """Return which rows (by group, pane, rank) have fewer than k rows before them in their run that close no later."""
     keep = np.zeros(len(group), np.bool_)
-    # The k least closings so far, negated: the heap's first is the greatest of them.
+    # A heap of the k least window numbers so far, negated: its first is the greatest of them.
     least = [np.int64(0) for _ in range(0)]
     for i in range(len(group)):
         if i > 0 and (group[i] != group[i - 1] or pane[i] != pane[i - 1]):

@@ -1,11 +1,12 @@
-"""Rows of top-k candidates held once, and ranked lists of references to them.
+"""A pool that holds each top-k candidate once, and ranked lists of references to its rows.
 
-Ordering: a row outranks another by higher score, then earlier event time, then earlier arrival (`seq`). Cost: O(log n) to find
-a row's place in a list of n, O(n) to insert it (4 bytes an entry are moved), O(1) to take and release a row. State: 48 bytes a
-row and 8 for its place among the free ones and the number of lists that hold it. The list of open windows, `insert_open` and
-`drop_spent`, is list C of MinTopk: Yang, Shastri, Rundensteiner and Ward, EDBT 2011.
+Ordering: a row outranks another by higher score, then earlier event time, then earlier arrival (`seq`). Cost: O(log n)
+to find the place of a row in a list of n, O(n) to insert it (4 bytes an entry move), O(1) to take and to release a row.
+State: 48 bytes a row, and 8 for the list of free places and the count of lists that hold it. The list of open windows,
+`insert_open` and `drop_spent`, is list C of MinTopk: Yang, Shastri, Rundensteiner and Ward, EDBT 2011.
 
-Lists are ``int32`` positions in the pool. A row in several lists is stored once, and its place is free when the last list lets go of it.
+Lists are ``int32`` positions in the pool. A row in several lists is stored once; its place is free when the last list
+releases it.
 """
 
 from __future__ import annotations
@@ -21,15 +22,28 @@ Int32Array = NDArray[np.int32]
 Float64Array = NDArray[np.float64]
 
 EVENT, SEQ, ARRIVAL, LAST, FIRST = range(5)
-"""Columns of the integer half of a row; the last two, windows, count in the list of open windows only."""
+"""Columns of the integer half of a row; the last two, window numbers, are used in the list of open windows only."""
 COUNT, LOW = range(2)
-"""Columns of the per-window table: entries serving it, position of the lowest of them in the list."""
+"""Columns of the per-window table: number of entries that serve it, and position of the lowest of them in the list."""
 ABSENT = -1
-"""The place of a row that is not in the pool (yet)."""
+"""The place of a row that is not in the pool."""
 
 
 class Pool(NamedTuple):
-    """Places for P rows: float64[P], int64[P, 5], lists that hold each (int32[P]), free places (int32[P]), their number (int64[1])."""
+    """Places for P rows.
+
+    Attributes
+    ----------
+    score : float64[P]
+    row : int64[P, 5]
+        Columns `EVENT` to `FIRST`.
+    uses : int32[P]
+        Number of lists that hold the row.
+    free : int32[P]
+        Stack of free places.
+    left : int64[1]
+        Number of free places.
+    """
 
     score: Float64Array
     row: Int64Array
@@ -39,19 +53,19 @@ class Pool(NamedTuple):
 
     @property
     def held(self) -> int:
-        """Rows that some list holds."""
+        """The number of rows that some list holds."""
         return len(self.score) - int(self.left[0])
 
 
 def pool_of(places: int) -> Pool:
-    """An empty pool."""
+    """Return an empty pool."""
     free = np.arange(places - 1, -1, -1, dtype=np.int32)
     uses, left = np.zeros(places, np.int32), np.array([places], np.int64)
     return Pool(np.empty(places), np.empty((places, 5), np.int64), uses, free, left)
 
 
 def grown(pool: Pool) -> Pool:
-    """Twice the places; rows stay where they are."""
+    """Return a pool of twice the places; rows keep theirs."""
     n, left = len(pool.score), int(pool.left[0])
     larger = pool_of(2 * n)
     larger.score[:n], larger.row[:n], larger.uses[:n] = pool.score, pool.row, pool.uses
@@ -62,7 +76,7 @@ def grown(pool: Pool) -> Pool:
 
 @njit(cache=True, inline="always")
 def outranks(score: float, event: int, seq: int, other_score: float, other_event: int, other_seq: int) -> bool:
-    """Whether the first row ranks above the second: score, then event time, then arrival."""
+    """Return whether the first row ranks above the second: by score, then event time, then arrival."""
     if score != other_score:
         return score > other_score
     if event != other_event:
@@ -72,13 +86,13 @@ def outranks(score: float, event: int, seq: int, other_score: float, other_event
 
 @njit(cache=True, inline="always")
 def beats(pool: Pool, score: float, event: int, seq: int, at: int) -> bool:
-    """Whether a row ranks above the one at place `at`."""
+    """Return whether a row ranks above the row at place `at`."""
     return outranks(score, event, seq, pool.score[at], pool.row[at, EVENT], pool.row[at, SEQ])
 
 
 @njit(cache=True)
 def rank_in(pool: Pool, refs: Int32Array, n: int, score: float, event: int, seq: int) -> int:
-    """Rank position of a row among the first `n` entries of a list, by binary search."""
+    """Return the rank position of a row among the first `n` entries of a list, by binary search."""
     low, high = 0, n
     while low < high:
         middle = (low + high) // 2
@@ -91,7 +105,7 @@ def rank_in(pool: Pool, refs: Int32Array, n: int, score: float, event: int, seq:
 
 @njit(cache=True)
 def put(pool: Pool, score: float, event: int, seq: int, arrival: int) -> int:
-    """Take a free place, of which there must be one, for a row that no list holds yet; the place."""
+    """Store a row that no list holds yet in a free place, which must exist; return the place."""
     pool.left[0] -= 1
     at = pool.free[pool.left[0]]
     pool.score[at] = score
@@ -101,7 +115,7 @@ def put(pool: Pool, score: float, event: int, seq: int, arrival: int) -> int:
 
 @njit(cache=True)
 def release(pool: Pool, at: int) -> None:
-    """One list fewer holds the row at place `at`."""
+    """Release the row at place `at` from one list."""
     pool.uses[at] -= 1
     if pool.uses[at] == 0:
         pool.free[pool.left[0]] = at
@@ -110,14 +124,14 @@ def release(pool: Pool, at: int) -> None:
 
 @njit(cache=True)
 def release_all(pool: Pool, refs: Int32Array) -> None:
-    """A list is forgotten."""
+    """Release all rows of a list."""
     for at in refs:
         release(pool, at)
 
 
 @njit(cache=True)
 def insert_ref(pool: Pool, refs: Int32Array, n: int, rank: int, at: int) -> None:
-    """Hold the row at place `at` at position `rank` of a list of `n` entries."""
+    """Insert the row at place `at` at position `rank` of a list of `n` entries."""
     for i in range(n, rank, -1):
         refs[i] = refs[i - 1]
     refs[rank] = at
@@ -131,7 +145,7 @@ def insert_open(
 ) -> tuple[int, int]:  # fmt: skip
     """Offer a row to the list of open windows; `windows` is int64[W, 2] from window `base` on.
 
-    `at` is the row's place, ABSENT if it has none. Returns the number of entries after, and the place.
+    `at` is the row's place, or ABSENT. Returns the number of entries afterwards, and the place.
     """
     high = last - base
     first = high + 1
@@ -150,7 +164,7 @@ def insert_open(
     for w in range(len(windows)):
         if windows[w, LOW] >= rank:
             windows[w, LOW] += 1
-    gone = False
+    some_spent = False
     for w in range(first, high + 1):
         windows[w, COUNT] += 1
         if windows[w, COUNT] <= k:
@@ -158,17 +172,17 @@ def insert_open(
             continue
         lowest = refs[windows[w, LOW]]
         pool.row[lowest, FIRST] = base + w + 1
-        gone = gone or pool.row[lowest, FIRST] > pool.row[lowest, LAST]
+        some_spent = some_spent or pool.row[lowest, FIRST] > pool.row[lowest, LAST]
         above = windows[w, LOW] - 1
         while not pool.row[refs[above], FIRST] <= base + w <= pool.row[refs[above], LAST]:
             above -= 1
         windows[w, LOW], windows[w, COUNT] = above, k
-    return (drop_spent(pool, refs, n, windows, base) if gone else n), at
+    return (drop_spent(pool, refs, n, windows, base) if some_spent else n), at
 
 
 @njit(cache=True)
 def drop_spent(pool: Pool, refs: Int32Array, n: int, windows: Int64Array, base: int) -> int:
-    """Remove entries that serve no window from `base` on, and count the windows' pointers anew. Returns entries left."""
+    """Remove entries that serve no window from `base` on, recompute the windows' pointers; return the entries left."""
     kept = 0
     windows[:] = 0
     for i in range(n):
@@ -193,7 +207,7 @@ def insert_closed(
 ) -> tuple[int, int]:  # fmt: skip
     """Offer a row to a closed window's list; entries from position k on serve shorter waits only.
 
-    No wait that may be asked for separates arrivals up to `settled_us`. Returns as `insert_open` does.
+    No possible wait separates arrivals up to `settled_us`. Returns what `insert_open` returns.
     """
     if n >= k and not beats(pool, score, event, seq, refs[k - 1]):
         return n, at
@@ -201,7 +215,7 @@ def insert_closed(
         at = put(pool, score, event, seq, arrival)
     insert_ref(pool, refs, n, rank_in(pool, refs, min(n, k), score, event, seq), at)
     n += 1
-    # No wait separates the pushed-out row from this one: drop it.
+    # No wait separates the row pushed to position k from the new one: drop it.
     if n > k and max(pool.row[refs[k], ARRIVAL], settled_us) >= max(arrival, settled_us):
         release(pool, refs[k])
         for i in range(k, n - 1):

@@ -5,33 +5,34 @@ both sides complemented), and then, by sorting the far side, ``place < limit`` o
 number types are gone before any loop runs. Equalities cut both sides into groups first. Of several inequalities on an
 edge the two that let the fewest pairs through shape the runs; the others are residual filters on pairs.
 
-Ordering: none asked of the input. Cost: O(n log n) per edge: both sides are sorted and merged; nothing is searched, since a
-search among more rows than a near cache holds waits for memory at every step.
+Ordering: none asked of the input. Cost: O(n log n) per edge. Both sides are sorted and merged, as a search among more
+rows than a near cache holds would wait for memory at every step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.theta_join import kernels as kernels
+from latecomer.core.theta_join import kernels
 from latecomer.core.theta_join.encode import float_values, number_column, rows_within, shared_codes
 from latecomer.core.theta_join.ranks import Side, Stats, extremes_of, groups_of, ranked, take_into, taken
 from latecomer.core.theta_join.sums import Sums, summed
 
 Int64 = NDArray[np.int64]
-Streams = Sequence[Sequence[NDArray[Any]]]
+Streams = Sequence[Sequence[np.ndarray]]
+"""Per stream its operand columns, int64[n] or float64[n]."""
 _TOP, _LOW = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
+"""Each comparison, and the one that holds with both sides exchanged."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """``streams[left][left_column] op streams[right][right_column]``; op is one of < <= > >= =."""
+    """The condition ``streams[left][left_column] op streams[right][right_column]``; op is one of < <= > >= =."""
 
     left: int
     left_column: int
@@ -42,7 +43,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Step:
-    """Reach stream `far` from the already reached stream `near`."""
+    """A step along the join graph, from the reached stream `near` to the stream `far`."""
 
     near: int
     far: int
@@ -50,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Residuals:
-    """Inequalities kept as filters on pairs: a pair holds where ``places[k, far] < limits[k, near]`` for every k."""
+    """Inequalities kept as filters: a pair passes if ``places[k, far] < limits[k, near]`` for every k."""
 
     limits: Int64
     places: Int64
@@ -58,12 +59,12 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Edge:
-    """Which far rows each near row matches, as half-open runs of `order`.
+    """The far rows that each near row matches, as half-open runs of `order`.
 
     Attributes
     ----------
     near_rows, far_rows
-        int64, row numbers that take part, the near ones by ascending `last` where there is a `limit`.
+        int64, row numbers that take part; near rows by ascending `last` if there is a `limit`.
     order
         int64[m], row numbers of the far stream.
     first, last
@@ -84,19 +85,21 @@ class Edge:
     residuals: Residuals
 
     def runs(self) -> tuple[kernels.Ints, kernels.Ints, kernels.Ints, kernels.Ints]:
-        """``(order, row, first, last)``: the edge without its second inequality, O(n log n) runs, none of them empty."""
+        """Return ``(order, row, first, last)``: the edge without its second inequality, as O(n log n) nonempty runs."""
         if self.limit is None or self.place is None:
-            some = np.flatnonzero(self.last > self.first)
-            whole = len(some) and int(some[-1] - some[0]) == len(some) - 1
-            own = slice(int(some[0]), int(some[-1]) + 1) if whole else some
-            return self.order, self.near_rows[own], self.first[own], self.last[own]
+            nonempty = np.flatnonzero(self.last > self.first)
+            contiguous = len(nonempty) and int(nonempty[-1] - nonempty[0]) == len(nonempty) - 1
+            rows = slice(int(nonempty[0]), int(nonempty[-1]) + 1) if contiguous else nonempty
+            return self.order, self.near_rows[rows], self.first[rows], self.last[rows]
         depth = max(1, len(self.order).bit_length())
         flat, starts, lefts, before = kernels.levels_of(self.place, self.order, depth)
-        rows, first, last = self.near_rows, self.first, self.last
-        return flat, *kernels.canonical_runs(rows, first, last, self.limit, starts, lefts, before, len(flat))
+        runs = kernels.canonical_runs(
+            self.near_rows, self.first, self.last, self.limit, starts, lefts, before, len(flat)
+        )
+        return flat, *runs
 
     def by_row(self, weights: Int64 | None, size: int, modulus: int | None = None) -> Int64:
-        """As :meth:`latecomer.core.theta_join.sums.Sums.by_row`."""
+        """Return sums by near row, as :meth:`latecomer.core.theta_join.sums.Sums.by_row` does."""
         if weights is None:
             weights = np.ones(int(self.far_rows[-1]) + 1 if len(self.far_rows) else 0, np.int64)
         order, rows, first, last = self.runs()
@@ -108,44 +111,47 @@ class Edge:
         return out if modulus is None else out % modulus
 
     def total(self, weights: Int64 | None, modulus: int | None = None) -> int:
-        """As :meth:`latecomer.core.theta_join.sums.Sums.total`."""
+        """Return the sum over all pairs, as :meth:`latecomer.core.theta_join.sums.Sums.total` does."""
         size = int(self.near_rows.max(initial=-1)) + 1
         sums = self.by_row(weights, size, modulus)
         return summed(sums, modulus)
 
     def adjacency(self, near_size: int, far_size: int) -> tuple[Int64, Int64]:
-        """``(starts int64[near_size + 1], far)``: matches of every near row number, ascending; O(n log n + pairs)."""
+        """Return ``(starts int64[near_size + 1], far)``: the matches of every near row number, ascending.
+
+        O(n log n + pairs).
+        """
         if self.limit is None and not len(self.residuals.limits):
             return kernels.expand_prefixes(self.near_rows, self.first, self.last, self.order, near_size, far_size)
         order, rows, first, last = self.runs()
         limits, places, number = self.residuals.limits, self.residuals.places, len(self.far_rows)
-        few = 2 * number < far_size  # then numbers among these rows sort in less time
-        if few:
-            own = np.zeros(far_size, np.int64)
-            own[self.far_rows] = np.arange(number)
-            order, places = own[order], places[:, self.far_rows]
+        renumbered = 2 * number < far_size  # numbers among few rows sort in less time
+        if renumbered:
+            numbers = np.zeros(far_size, np.int64)
+            numbers[self.far_rows] = np.arange(number)
+            order, places = numbers[order], places[:, self.far_rows]
         starts, far = kernels.expand_runs(rows, first, last, order, limits, places, near_size)
-        kernels.sort_runs(starts, far, number if few else far_size)
-        return starts, self.far_rows[far] if few else far
+        kernels.sort_runs(starts, far, number if renumbered else far_size)
+        return starts, self.far_rows[far] if renumbered else far
 
     def take(self, low: int, high: int) -> Edge:
-        """The same edge for the near rows from number `low` up to and without `high`."""
-        own = (self.near_rows >= low) & (self.near_rows < high)
-        limit = None if self.limit is None else self.limit[own]
-        return replace(self, near_rows=self.near_rows[own], first=self.first[own], last=self.last[own], limit=limit)
+        """Return the edge of the near rows with numbers ``low <= row < high``."""
+        rows = (self.near_rows >= low) & (self.near_rows < high)
+        limit = None if self.limit is None else self.limit[rows]
+        return replace(self, near_rows=self.near_rows[rows], first=self.first[rows], last=self.last[rows], limit=limit)
 
 
 @dataclass
 class Query:
-    """Streams and conditions, checked and coded once.
+    """The streams and conditions of a theta join, checked and coded once.
 
     Raises
     ------
     ValueError
-        For an unknown op, a stream or column that does not exist, a stream compared with itself, columns of one stream
-        of different lengths, or fewer than two streams.
+        If an op is unknown, a stream or column does not exist, a stream is compared with itself, columns of one stream
+        have different lengths, or there are fewer than two streams.
     TypeError
-        For a column that is neither int64 nor float64.
+        If a column is neither int64 nor float64.
     """
 
     streams: Streams
@@ -176,9 +182,9 @@ class Query:
             sides = [self.streams[c.left][c.left_column], self.streams[c.right][c.right_column]]
             coded, good = shared_codes([number_column(side) for side in sides])
             self._codes.append(coded)
-            for stream, own in zip((c.left, c.right), good, strict=True):
+            for stream, mask in zip((c.left, c.right), good, strict=True):
                 before = valid[stream]
-                valid[stream] = own if before is None else before if own is None else before & own
+                valid[stream] = mask if before is None else before if mask is None else before & mask
             self.pairs.setdefault((min(c.left, c.right), max(c.left, c.right)), []).append(place)
         self.kept = [
             np.arange(size) if good is None else np.flatnonzero(good)
@@ -186,7 +192,7 @@ class Query:
         ]
 
     def side(self, place: int, near: int) -> Side:
-        """Condition number `place` as seen from stream `near`."""
+        """Return condition number `place` as stream `near` sees it."""
         c = self.conditions[place]
         codes = self._codes[place]
         op = c.op if c.left == near else MIRROR[c.op]
@@ -199,11 +205,11 @@ class Query:
         )
 
     def codes(self, place: int, stream: int) -> Int64:
-        """int64 codes of one of the two operands of condition `place`, by row number."""
+        """Return the codes of one operand of condition `place` by row number, int64[n]."""
         return self._codes[place][0 if self.conditions[place].left == stream else 1]
 
     def decode(self, place: int, codes: Int64) -> list[float | int]:
-        """The value of each code; of a whole number beside floating-point ones, as it is compared with them."""
+        """Return the value of each code; whole numbers compared with floating-point numbers become such."""
         c = self.conditions[place]
         sides = [
             number_column(self.streams[c.left][c.left_column]),
@@ -213,25 +219,25 @@ class Query:
             return [int(code) for code in codes]
         return [float(value) for value in float_values(codes)]
 
-    def between(self, one: int, other: int) -> list[int]:
-        """The conditions between two streams."""
-        return self.pairs.get((min(one, other), max(one, other)), [])
+    def between(self, stream: int, other: int) -> list[int]:
+        """Return the numbers of the conditions between two streams."""
+        return self.pairs.get((min(stream, other), max(stream, other)), [])
 
     def tree(self, root: int) -> tuple[list[Step], list[Step]]:
-        """A spanning tree seen from `root`, parents first, and the edges that close cycles.
+        """Return a spanning tree as steps from `root`, parents first, and the edges that close cycles.
 
-        The tree is one and the same for every root. It is grown from stream 0 by the lowest stream that a condition
-        reaches, along an equality where there is a choice; a stream that no condition reaches is joined to stream 0
-        with no condition, and every pair matches.
+        The tree is the same for every root. It grows from stream 0 by the lowest stream that a condition reaches, along
+        an equality if there is a choice. A stream that no condition reaches is joined to stream 0 without a condition,
+        and every pair matches.
         """
         reached, steps, closing = [0], [], []
         waiting = list(range(1, len(self.streams)))
         while waiting:
             far = next((s for s in waiting if any(self.between(s, r) for r in reached)), waiting[0])
-            ties = [r for r in reached if self.between(far, r)] or [0]
-            ties.sort(key=lambda r: not any(self.conditions[c].op == "=" for c in self.between(far, r)))
-            steps.append(Step(ties[0], far))
-            closing += [Step(near, far) for near in ties[1:]]
+            parents = [r for r in reached if self.between(far, r)] or [0]
+            parents.sort(key=lambda r: not any(self.conditions[c].op == "=" for c in self.between(far, r)))
+            steps.append(Step(parents[0], far))
+            closing += [Step(near, far) for near in parents[1:]]
             waiting.remove(far)
             reached.append(far)
         if root == 0:
@@ -247,11 +253,11 @@ class Query:
         return turned, closing
 
     def coarse(self, stats: Stats | None = None) -> list[Int64]:
-        """Rows per stream that can match something: the rule of the coarse filter, along every condition.
+        """Return per stream the rows that pass the coarse filter along every condition, in ascending order.
 
-        For ``near > far``: keep near > min(far) and far < max(near), and so for the other ops, with the same strictness
-        as the condition. Minima and maxima are of the rows still kept. O(n) per condition; dropping a row never drops a
-        result.
+        For ``near > far``: keep near > min(far) and far < max(near), and so for the other ops, with the strictness of
+        the condition. O(n) per condition; a dropped row is in no result. This is Algorithm 2 with two errata, see
+        :mod:`latecomer.core.theta_join.plan`: a row is kept if it can match something.
         """
         kept = list(self.kept)
         for place, c in enumerate(self.conditions):
@@ -259,6 +265,7 @@ class Query:
             if len(kept[near]) == 0 or len(kept[far]) == 0:
                 return [rows[:0] for rows in kept]
             ours, theirs = self.codes(place, near), self.codes(place, far)
+            # Algorithm 2, line 6: minima and maxima, here of the rows that are still kept.
             (near_low, near_high), (far_low, far_high) = ends = [
                 extremes_of(codes, kept[stream]) for codes, stream in ((ours, near), (theirs, far))
             ]
@@ -266,7 +273,7 @@ class Query:
                 stats.comparisons += 2 * (len(kept[near]) + len(kept[far]))
             strict = c.op in ("<", ">")
             if strict and (far_low >= near_high if c.op == ">" else near_low >= far_high):
-                return [rows[:0] for rows in kept]  # so that one more and one less stay within int64
+                return [rows[:0] for rows in kept]  # hence one more and one less stay within int64
             if c.op in (">", ">="):
                 near_low, far_high = far_low + strict, near_high - strict
                 near_high, far_low = _TOP, _LOW
@@ -275,6 +282,7 @@ class Query:
                 near_low, far_high = _LOW, _TOP
             else:
                 near_low, near_high, far_low, far_high = far_low, far_high, near_low, near_high
+            # Algorithm 2, lines 7 to 24 for the left stream and 25 to 42 for the right one.
             if near_low > ends[0][0] or near_high < ends[0][1]:
                 kept[near] = rows_within(ours, kept[near], near_low, near_high)
             if far_low > ends[1][0] or far_high < ends[1][1]:
@@ -286,7 +294,7 @@ class Query:
         return kept
 
     def residuals(self, step: Step, places: Sequence[int]) -> Residuals:
-        """Conditions as limits and places by row number; an equality becomes two inequalities."""
+        """Return conditions as limits and places by row number; an equality becomes two inequalities."""
         limits, ranks = [], []
         for place in places:
             side = self.side(place, step.near)
@@ -306,7 +314,7 @@ class Query:
         return Residuals(np.array(limits, np.int64).reshape(shape[0]), np.array(ranks, np.int64).reshape(shape[1]))
 
     def edge(self, step: Step, kept: Sequence[Int64], stats: Stats | None = None) -> Edge:
-        """The edge from `step.near` to `step.far`, between the kept rows."""
+        """Return the edge from `step.near` to `step.far` between the kept rows."""
         stats = stats if stats is not None else Stats()
         near_rows, far_rows = kept[step.near], kept[step.far]
         near_size, far_size = len(near_rows), len(far_rows)
@@ -327,17 +335,18 @@ class Query:
             order = kernels.stable_order(theirs, np.arange(far_size), number) if equal else np.arange(far_size)
             last = ends[ours + 1] if equal else np.full(near_size, far_size, np.int64)
             return Edge(near_rows, far_rows, far_rows[order], first, last, None, None, residuals)
-        one = views[0][1]
-        order = one.far_order if far_size == self.sizes[step.far] else far_rows[one.far_order]
-        near = one.near_order
-        edge = Edge(near_rows[near], far_rows, order, first[near] if equal else first, one.bound, None, None, residuals)
+        shaping = views[0][1]
+        order = shaping.far_order if far_size == self.sizes[step.far] else far_rows[shaping.far_order]
+        near = shaping.near_order
+        first = first[near] if equal else first
+        edge = Edge(near_rows[near], far_rows, order, first, shaping.bound, None, None, residuals)
         if len(views) == 1:
             return edge
-        two = views[1][1]
-        return replace(edge, limit=two.limits()[near], place=two.ranks()[one.far_order])
+        second = views[1][1]
+        return replace(edge, limit=second.limits()[near], place=second.ranks()[shaping.far_order])
 
     def sums(self, step: Step, kept: Sequence[Int64], stats: Stats | None = None) -> Sums | Edge:
-        """What sums along the edge from `step.near` to `step.far`, between the kept rows: the edge itself only where it must be."""
+        """Return sums along an edge between the kept rows; the edge itself unless it has one or two inequalities."""
         stats = stats if stats is not None else Stats()
         places = self.between(step.near, step.far)
         ordered = [place for place in places if self.conditions[place].op != "="]
@@ -362,6 +371,7 @@ class Query:
         return Sums.of(near_rows, far_rows, codes, groups)
 
     def _picked(self, place: int, step: Step, near_rows: Int64, far_rows: Int64) -> Side:
+        """Return condition `place` as `step.near` sees it, for the given rows."""
         side = self.side(place, step.near)
         near, far = taken(side.near, near_rows), taken(side.far, far_rows)
         return Side(near, far, side.inclusive, side.equal, side.flipped)

@@ -1,19 +1,19 @@
-"""Comparable integers for the operand columns of a theta join, and the one way to sort and to merge them.
+"""Comparable integers for the operand columns of a theta join, and the way to sort and to merge them.
 
-Long arrays are made by NumPy and handed to the compiled loops, here and in `theta_kernels`: NumPy asks for large pages,
-and to touch memory page by page costs more than to fill it.
+Ordering: none asked of the input. Cost: O(n) for numbers, O(n log n) for other Arrow columns and for sorting. The
+integers are order-preserving: a < b as values exactly if a < b as integers, so the join itself compares nothing but
+int64.
 
-Ordering: none asked of the input. Cost: O(n) for numbers, O(n log n) for other Arrow columns and for sorting. The integers are
-order-preserving: a < b as values exactly where a < b as integers, so the join itself compares nothing but int64.
+Whole numbers compared with floating-point numbers are rounded to such, as SQL does and every strategy must: 2**53 + 1
+equals 2.0**53 there, and only there.
 
-Whole numbers beside floating-point ones are compared as such, as SQL does and every strategy must: 2**53 + 1 equals 2.0**53 there, and
-only there.
+NumPy allocates the long arrays of the compiled loops, here and in `kernels`: it requests large pages, and touching
+memory page by page costs more than filling it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +25,16 @@ Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 _TOP = np.iinfo(np.int64).max
 FEW = 256
-"""One row in so many is left in by a filter that need not be exact."""
+"""A filter that need not be exact drops no row if it would drop less than one in so many."""
 
 
-def number_column(values: NDArray[Any]) -> NDArray[Any]:
-    """`values` as int64 or float64, one dimension.
+def number_column(values: np.ndarray) -> np.ndarray:
+    """Return `values` as one-dimensional int64 or float64.
 
     Raises
     ------
     TypeError
-        For any other type, or whole numbers beyond int64.
+        If the type is another one, or whole numbers may exceed int64.
     """
     values = np.asarray(values)
     if values.ndim != 1:
@@ -49,24 +49,25 @@ def number_column(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def float_codes(values: NDArray[np.float64]) -> Int64:
-    """float64 as order-preserving int64 (zeros are one value; NaN has no meaning here)."""
+    """Return float64 values as order-preserving int64; both zeros get one code, NaN an arbitrary one."""
     return _float_codes((values + 0.0).view(np.int64))
 
 
 def float_values(codes: Int64) -> NDArray[np.float64]:
-    """What `float_codes` made the codes of; its own inverse on bits."""
+    """Return the values from which `float_codes` made the codes."""
     return _float_codes(codes.copy()).view(np.float64)
 
 
 @njit(cache=True)
 def _float_codes(bits: Int64) -> Int64:
+    """Turn the bits of floating-point numbers into codes, or back, in place."""
     for i in range(len(bits)):
         bits[i] ^= (bits[i] >> 63) & _TOP
     return bits
 
 
-def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Bool | None]]:
-    """Codes of number columns that are compared with one another, and which rows can match (all but NaN).
+def shared_codes(columns: Sequence[np.ndarray]) -> tuple[list[Int64], list[Bool | None]]:
+    """Return codes of number columns that are compared with one another, and the rows that can match (all but NaN).
 
     Parameters
     ----------
@@ -88,10 +89,10 @@ def shared_codes(columns: Sequence[NDArray[Any]]) -> tuple[list[Int64], list[Boo
 
 
 def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]:
-    """Order-preserving integers of Arrow columns that are compared with one another.
+    """Return order-preserving integers of Arrow columns that are compared with one another.
 
     Numbers of any width, decimals, strings (order of their UTF-8 bytes), binary, dates, times, durations, timestamps
-    and booleans. Whole numbers and decimals beside floating-point numbers are rounded to such.
+    and booleans. Whole numbers and decimals compared with floating-point numbers are rounded to such.
 
     Parameters
     ----------
@@ -135,7 +136,8 @@ def encode(columns: Sequence[pa.ChunkedArray]) -> tuple[list[Int64], list[Bool]]
     return _cut(ranks[_numpy(pc.fill_null(encoded.indices, 0), np.int64)], lengths), valid
 
 
-def _numpy(column: Any, dtype: Any) -> NDArray[Any]:
+def _numpy(column: pa.Array | pa.ChunkedArray, dtype: type[np.generic]) -> np.ndarray:
+    """Return a column as a NumPy array of type `dtype`."""
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
@@ -143,7 +145,7 @@ def _numpy(column: Any, dtype: Any) -> NDArray[Any]:
 
 
 def _common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
-    """The one type all columns are cast to; None for whole and floating-point numbers, decimals among the latter too."""
+    """Return the type to which all columns are cast; None for whole and floating-point numbers, also with decimals."""
     known = [t for t in types if not pa.types.is_null(t)]
     floating = any(pa.types.is_floating(t) for t in known)
     if all(pa.types.is_integer(t) or pa.types.is_floating(t) or (floating and pa.types.is_decimal(t)) for t in known):
@@ -164,7 +166,7 @@ def _common_type(types: Sequence[pa.DataType]) -> pa.DataType | None:
 
 
 def _finest(types: Sequence[pa.DataType]) -> pa.DataType:
-    """A type that holds the values of all `types` (one family) without rounding."""
+    """Return a type that holds the values of all `types` (one family) without rounding."""
     if any(pa.types.is_decimal(t) for t in types):
         scale = max(t.scale if pa.types.is_decimal(t) else 0 for t in types)
         whole = max(t.precision - t.scale if pa.types.is_decimal(t) else 20 for t in types)
@@ -178,14 +180,15 @@ def _finest(types: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def _cut(values: Int64, lengths: Sequence[int]) -> list[Int64]:
+    """Split an array into parts of these lengths."""
     return np.split(values, np.cumsum(lengths)[:-1]) if lengths else []
 
 
 def stable_sort(codes: Int64) -> tuple[Int64, Int64]:
-    """``(order, codes[order])``, ties in the order given; O(n log n), and the only sort of values there is.
+    """Return ``(order, codes[order])``, ties in the order given; O(n log n).
 
-    Code and place are packed into one 64-bit word, which is sorted by itself: no comparison follows an index. Where code
-    and place need more than 64 bits together (floating point), the lowest bits of the code are left out and the few
+    Code and place are packed into one 64-bit word, and the words are sorted: no comparison follows an index. If code
+    and place need more than 64 bits together (floating point), the lowest bits of the code are left out, and the few
     codes that differ in these alone are put in order afterwards.
     """
     if not len(codes):
@@ -238,7 +241,7 @@ def _unpack(
 
 
 def merged_bounds(far: Int64, near: Int64, inclusive: bool) -> Int64:
-    """Per value of `near` how many of `far` are below it (with `inclusive`: or equal); both ascending; O(n + m)."""
+    """Count per value of `near` the values of `far` below it (with `inclusive`: or equal); both ascending; O(n + m)."""
     out = np.empty(len(near), np.int64)
     _merge(far, near, inclusive, out)
     return out
@@ -246,10 +249,9 @@ def merged_bounds(far: Int64, near: Int64, inclusive: bool) -> Int64:
 
 @njit(cache=True)
 def _merge(far: Int64, near: Int64, inclusive: bool, out: Int64) -> None:
-    i: Any = 0
-    at: Any = 0
-    while i < len(near) and at < len(far):  # one step on either side, without a branch that cannot be guessed
-        below = np.int64((far[at] < near[i]) | (inclusive & (far[at] == near[i])))
+    i = at = 0
+    while i < len(near) and at < len(far):  # one step on either side, without a branch that cannot be predicted
+        below = int((far[at] < near[i]) | (inclusive & (far[at] == near[i])))
         out[i] = at
         at += below
         i += 1 - below
@@ -258,7 +260,7 @@ def _merge(far: Int64, near: Int64, inclusive: bool, out: Int64) -> None:
 
 @njit(cache=True)
 def extremes(codes: Int64, rows: Int64) -> tuple[int, int]:
-    """Least and greatest code of these rows, of which there is one at least."""
+    """Return the least and the greatest code of at least one row."""
     low = high = codes[rows[0]]
     for row in rows:
         low, high = min(low, codes[row]), max(high, codes[row])
@@ -266,9 +268,9 @@ def extremes(codes: Int64, rows: Int64) -> tuple[int, int]:
 
 
 def rows_within(codes: Int64, rows: Int64, low: int, high: int) -> Int64:
-    """The rows with ``low <= code <= high``; the same array where that is all of them, or all but one in `FEW`.
+    """Return the rows with ``low <= code <= high``; `rows` itself if fewer than one in `FEW` would be dropped.
 
-    To leave out that few costs more, here and where the rest is then gathered, than to carry them along.
+    To drop so few rows, and to gather the rest afterwards, costs more than to keep them.
     """
     number = _within(codes, rows, low, high)
     if (len(rows) - number) * FEW <= len(rows):
@@ -280,27 +282,27 @@ def rows_within(codes: Int64, rows: Int64, low: int, high: int) -> Int64:
 
 @njit(cache=True)
 def _within(codes: Int64, rows: Int64, low: int, high: int) -> int:
-    number: Any = 0
+    number = 0
     if len(rows) == len(codes):
         for code in codes:
-            number += np.int64((code >= low) & (code <= high))
+            number += int((code >= low) & (code <= high))
     else:
         for row in rows:
-            number += np.int64((codes[row] >= low) & (codes[row] <= high))
+            number += int((codes[row] >= low) & (codes[row] <= high))
     return number
 
 
 @njit(cache=True)
 def _rows_within(codes: Int64, rows: Int64, low: int, high: int, out: Int64) -> None:
-    to: Any = 0
+    to = 0
     for row in rows:
         out[to] = row
-        to += np.int64((codes[row] >= low) & (codes[row] <= high))
+        to += int((codes[row] >= low) & (codes[row] <= high))
 
 
 @njit(cache=True)
 def dense_pair(near: Int64, near_order: Int64, far: Int64, far_order: Int64) -> tuple[Int64, Int64, int]:
-    """Equal values of two sorted lists get one number, 0, 1, ...: numbers by place in the unsorted lists, how many."""
+    """Number the distinct values of two sorted lists 0, 1, ...; return the numbers by unsorted place, and how many."""
     near_ids, far_ids = np.empty(len(near), np.int64), np.empty(len(far), np.int64)
     i = j = number = 0
     while i < len(near) or j < len(far):

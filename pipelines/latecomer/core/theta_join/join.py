@@ -1,20 +1,20 @@
-"""Theta join of one window on arrays: counted, factorised, or row by row, and never more work than the form asks.
+"""The theta join of one window on arrays: counted, factorised, or row by row, with no more work than the form needs.
 
 A result takes one row of every stream such that all conditions hold; conditions compare a column of one stream with a
-column of another by ``<, <=, >, >=, =``. NaN matches nothing. Answers do not depend on how many partitions are asked
-for, and row numbers come in lexicographic order.
+column of another by ``<, <=, >, >=, =``. NaN matches nothing. Answers do not depend on the number of partitions, and
+row numbers come in lexicographic order.
 
 Ordering: none asked of the input. Cost, for n rows in all and two streams or an acyclic join graph:
 
-* `count`, `matches`: O(n log n) where no two streams share more than two inequalities (any number of equalities), by
-  dynamic programming along the tree; no pair is built. Three and more inequalities on an edge: the two that rule out
-  most shape the runs and the pairs they let through are tested one by one, without being stored.
-* `rows`: O(n log n + output). With at most one inequality on an edge a row's list of matches is the one before it and
-  some rows more, so it is merged and copied, at the speed of memory. With two, lists shorter than 1/64 of the far rows
-  that are left are sorted, with a logarithm of their own length. Streams are first reduced to rows that take part in
-  some result, so no intermediate result is larger than the last one. The rounds of `plan` (neighbouring pairs, then
-  pairs of results) are for an executor that runs the pairs of a round at once; here the tree is followed stream by
-  stream, which on reduced streams is bounded alike.
+* `count`, `matches`: O(n log n) if no two streams share more than two inequalities (any number of equalities), by
+  dynamic programming along the tree; no pair is built. With three or more inequalities on an edge, the two that rule
+  out most shape the runs, and the pairs in the runs are tested one by one, without being stored.
+* `rows`: O(n log n + output). With at most one inequality on an edge, the list of matches of a row is that of the row
+  before it and further rows, so it is merged and copied at the speed of memory. With two inequalities, lists shorter
+  than 1/64 of the remaining far rows are sorted, with a logarithm of their own length. Streams are first reduced to
+  rows that take part in some result, so no intermediate result is larger than the last one. The rounds of `plan`
+  (Algorithm 3: neighbouring pairs, then pairs of results) are for an executor that runs the pairs of a round at once.
+  This module follows the tree stream by stream, with the same bound on reduced streams.
 * `latest`: as two or three times `matches`; with two inequalities once more per bit of the ranks.
 * `ranges`: linear space per edge with at most one inequality, O(n log n) runs with two; a third stays as a filter.
 
@@ -34,12 +34,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.theta_join import kernels as kernels
+from latecomer.core.theta_join import kernels
 from latecomer.core.theta_join.edges import Comparison, Edge, Query, Residuals, Step, Streams
 from latecomer.core.theta_join.plan import PARTITIONS, check_partitions, partitioned_edge
 from latecomer.core.theta_join.ranks import Stats
@@ -51,7 +50,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class RangeEdge:
-    """The pairs between two streams as runs, lossless.
+    """The pairs between two streams, as runs without loss.
 
     Attributes
     ----------
@@ -97,26 +96,31 @@ class Ranges:
 
 
 def count(streams: Streams, conditions: Sequence[Comparison], *, stats: Stats | None = None) -> int:
-    """Number of results, exact at any size.
+    """Count the results, exactly at any size.
 
     Parameters
     ----------
     streams
         ``streams[i][c]`` is operand column c of stream i, int64[n_i] or float64[n_i].
     conditions
-        All must hold.
+        The conditions, all of which must hold.
     stats
-        Added to.
+        Receives the work of the call, added to its own.
 
     Returns
     -------
     int
-        A Python int; beyond 63 bits the sum is taken modulo 2**64 and several primes and put together at the end.
+        Beyond 63 bits the sum is taken modulo 2**64 and several primes, and restored at the end.
 
     Raises
     ------
     ValueError, TypeError
-        As `latecomer.core.theta_join.edges.Query`.
+        As :class:`latecomer.core.theta_join.edges.Query`.
+
+    Examples
+    --------
+    >>> count([[np.array([1, 5])], [np.array([2, 3, 7])]], [Comparison(0, 0, "<", 1, 0)])
+    4
     """
     query = Query(streams, conditions)
     kept = query.coarse(stats)
@@ -130,14 +134,14 @@ def count(streams: Streams, conditions: Sequence[Comparison], *, stats: Stats | 
 
 
 def matches(streams: Streams, conditions: Sequence[Comparison], of: int, *, stats: Stats | None = None) -> Int64:
-    """Per row of stream `of`, in how many results it takes part.
+    """Count the results in which each row of stream `of` takes part.
 
     Parameters and errors as `count`.
 
     Returns
     -------
     int64[n_of]
-        Zero for rows that match nothing. Its sum is `count`; weighted by a key it counts per key.
+        0 for rows without a match. The sum is `count`; grouped by a key, the sums are counts per key.
 
     Raises
     ------
@@ -148,34 +152,33 @@ def matches(streams: Streams, conditions: Sequence[Comparison], of: int, *, stat
     if not 0 <= of < len(streams):
         raise ValueError(f"of is {of}: there are streams 0 to {len(streams) - 1}")
     kept = query.coarse(stats)
-    found: NDArray[Any] = np.zeros(query.sizes[of], np.int64)
+    counts = np.zeros(query.sizes[of], np.int64)
     if query.tree(of)[1]:
         for chunk in _chunks(query, kept, _CHUNK, 0, stats):
-            found += np.bincount(chunk[of], minlength=query.sizes[of])
+            counts += np.bincount(chunk[of], minlength=query.sizes[of])
     else:
-        found = _tree_matches(query, of, kept, stats)
-        if found.dtype == object:
-            if max(found, default=0) > np.iinfo(np.int64).max:
-                raise OverflowError(f"a row of stream {of} takes part in more than 2**63 - 1 results: use count()")
-            found = found.astype(np.int64)
+        exact = _tree_matches(query, of, kept, stats)
+        if exact.dtype == object and max(exact, default=0) > np.iinfo(np.int64).max:
+            raise OverflowError(f"a row of stream {of} takes part in more than 2**63 - 1 results: use count()")
+        counts = exact.astype(np.int64, copy=False)
     if stats is not None:
-        stats.results += int(found.astype(object).sum())
-    return found
+        stats.results += int(counts.astype(object).sum())
+    return counts
 
 
 def latest(streams: Streams, conditions: Sequence[Comparison], ranks: Sequence[Int64]) -> list[Int64]:
-    """Per row of two streams, in how many results it is the one of greater rank, or of equal rank and of stream 0.
+    """Count per row of two streams the results in which its rank is the greater one (of equal ranks, that of stream 0).
 
-    Every result is counted once, at the rank that it has as a whole: so one pass tells how the number of results grew while rows
-    came rank by rank. The comparison of ranks is one more inequality; where that would be a third, which is tested pair by pair,
-    it is an equality per bit instead: the greater rank has the first bit that differs.
+    Every result is counted once, at its greatest rank. So one pass tells how the number of results grew while rows came
+    rank by rank. The comparison of ranks is one more inequality. A third inequality would be tested pair by pair;
+    instead it becomes an equality per bit, as the greater rank has the first bit that differs.
 
     Parameters
     ----------
     streams, conditions
         As for `count`, two streams.
     ranks
-        int64[n_0] and int64[n_1], 0 or greater; small numbers are less work.
+        int64[n_0] and int64[n_1], 0 or greater; smaller numbers are less work.
 
     Returns
     -------
@@ -185,44 +188,45 @@ def latest(streams: Streams, conditions: Sequence[Comparison], ranks: Sequence[I
     Raises
     ------
     ValueError, TypeError
-        As `count`; or there are not two streams.
+        As `count`, and if there are not two streams.
     """
     if len(streams) != 2:
         raise ValueError(f"there are {len(streams)} streams: give 2")
-    found = [np.zeros(len(rank), np.int64) for rank in ranks]
+    counts = [np.zeros(len(rank), np.int64) for rank in ranks]
     if sum(c.op != "=" for c in conditions) != 2:
         last = len(streams[0]), len(streams[1])
         known = [[*columns, rank] for columns, rank in zip(streams, ranks, strict=True)]
         for of, op in enumerate((">=", "<")):
-            found[of] += matches(known, [*conditions, Comparison(0, last[0], op, 1, last[1])], of)
-        return found
-    most = max((int(rank.max(initial=0)) for rank in ranks), default=0)
-    for bit in range(most.bit_length()):
+            counts[of] += matches(known, [*conditions, Comparison(0, last[0], op, 1, last[1])], of)
+        return counts
+    greatest = max((int(rank.max(initial=0)) for rank in ranks), default=0)
+    for bit in range(greatest.bit_length()):
         above = [rank >> (bit + 1) for rank in ranks]
         upper = [rank >> bit & 1 == 1 for rank in ranks]
         for of in (0, 1):
             chosen = [upper[side] if side == of else ~upper[side] for side in (0, 1)]
-            _add(found[of], chosen, streams, conditions, above, of)
-    _add(found[0], [np.ones(len(rank), np.bool_) for rank in ranks], streams, conditions, ranks, 0)
-    return found
+            _add(counts[of], chosen, streams, conditions, above, of)
+    _add(counts[0], [np.ones(len(rank), np.bool_) for rank in ranks], streams, conditions, ranks, 0)
+    return counts
 
 
 def _add(
-    found: Int64,
+    counts: Int64,
     chosen: Sequence[NDArray[np.bool_]],
     streams: Streams,
     conditions: Sequence[Comparison],
     same: Sequence[Int64],
     of: int,
 ) -> None:
-    """Add to `found` the matches of the chosen rows of stream `of` with those of the other whose `same` is equal."""
-    if not all(each.any() for each in chosen):
+    """Add the matches of the chosen rows of stream `of` with chosen rows of the other stream of an equal `same`."""
+    if not all(mask.any() for mask in chosen):
         return
-    some = [
-        [column[own] for column in (*columns, extra)] for columns, extra, own in zip(streams, same, chosen, strict=True)
+    selected = [
+        [column[mask] for column in (*columns, extra)]
+        for columns, extra, mask in zip(streams, same, chosen, strict=True)
     ]
     equal = Comparison(0, len(streams[0]), "=", 1, len(streams[1]))
-    found[chosen[of]] += matches(some, [*conditions, equal], of)
+    counts[chosen[of]] += matches(selected, [*conditions, equal], of)
 
 
 def rows(
@@ -232,15 +236,15 @@ def rows(
     partitions: int = PARTITIONS,
     stats: Stats | None = None,
 ) -> list[Int64]:
-    """All results as row numbers.
+    """Return all results as row numbers.
 
     Parameters
     ----------
     streams, conditions, stats
         As for `count`.
     partitions
-        As for `plan`; it changes the work, not the answer. An edge with one inequality follows the plan: partition
-        pairs that match wholly are produced without a comparison, the diagonal is sorted and searched.
+        As for `plan`: the number changes the work, not the answer. An edge with one inequality follows the plan:
+        partition pairs that match wholly are produced without a comparison, the diagonal is sorted and searched.
 
     Returns
     -------
@@ -250,7 +254,11 @@ def rows(
     Raises
     ------
     ValueError, TypeError
-        As `plan`. Memory is the caller's to watch: `count` says how many, `iter_rows` bounds it.
+        As `plan`.
+
+    Notes
+    -----
+    The caller watches memory: `count` returns the number of results, `iter_rows` bounds the memory.
     """
     check_partitions(partitions)
     query = Query(streams, conditions)
@@ -263,16 +271,16 @@ def rows(
 def iter_rows(
     streams: Streams, conditions: Sequence[Comparison], chunk_rows: int, *, stats: Stats | None = None
 ) -> Iterator[list[Int64]]:
-    """The results of `rows`, in the same order, in chunks of at most `chunk_rows` results.
+    """Yield the results of `rows`, in the same order, in chunks of at most `chunk_rows` results.
 
-    Memory is O(n log n + chunk_rows). Every chunk costs O(n) or, with three streams and more, O(n log n) besides its
+    Memory is O(n log n + chunk_rows). Every chunk costs O(n), with three or more streams O(n log n), besides its
     results, so choose chunks of n rows or more. For a cyclic graph a chunk is cut before the closing filters and may be
-    small; empty ones are left out.
+    small; empty chunks are left out.
 
     Raises
     ------
     ValueError
-        For `chunk_rows` below 1.
+        If `chunk_rows` is below 1.
     """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows is {chunk_rows}: give 1 or more")
@@ -284,11 +292,11 @@ def iter_rows(
 
 
 def ranges(streams: Streams, conditions: Sequence[Comparison], *, stats: Stats | None = None) -> Ranges:
-    """The result factorised: per edge of the join tree, runs of sorted far rows.
+    """Return the factorised result: per edge of the join tree, runs of sorted far rows.
 
     Space is O(n) per edge with at most one inequality and any equalities, O(n log n) with two or more (the answer of
-    two inequalities is cut into canonical runs, so no filter is left; a third and further ones stay as filters).
-    With three streams and more, rows that take part in no result are removed first.
+    two inequalities is cut into canonical runs, so no filter remains; a third and further inequalities stay as
+    filters). With three or more streams, rows that take part in no result are removed first.
 
     Parameters and errors as `count`.
     """
@@ -310,7 +318,7 @@ def ranges(streams: Streams, conditions: Sequence[Comparison], *, stats: Stats |
 
 
 def expand(factorised: Ranges) -> list[Int64]:
-    """The rows of a factorised result: equal to `rows` of what it was made from, in the same order."""
+    """Return the rows of a factorised result: those of `rows`, in the same order."""
     steps = [Step(edge.near, edge.far) for edge in factorised.edges]
     adjacency = []
     for edge in factorised.edges:
@@ -328,21 +336,21 @@ def expand(factorised: Ranges) -> list[Int64]:
 
 
 def _tree_count(query: Query, kept: Sequence[Int64], stats: Stats | None) -> int:
-    """Results of an acyclic query. Its root is a stream with one edge, whose sums need no order and are not stored by row."""
+    """Count the results of an acyclic query from a stream with one edge, as its sums need no order."""
     linked = [stream for step in query.tree(0)[0] for stream in (step.near, step.far)]
     root = min(range(len(query.sizes)), key=linked.count)
     steps = query.tree(root)[0]
     edges = [query.sums(step, kept, stats) for step in steps]
-    found = []
-    for modulus in _moduli(kept):
+    residues = []
+    moduli = _moduli(kept)
+    for modulus in moduli:
         weights = _weights(query, steps[1:], edges[1:], modulus)
-        value = edges[0].total(weights[steps[0].far], modulus)
-        found.append((np.array([value], object), modulus or 1 << 64))
-    return int(_joined([value for value, _ in found], [modulus for _, modulus in found])[0])
+        residues.append(np.array([edges[0].total(weights[steps[0].far], modulus)], object))
+    return int(_from_residues(residues, [modulus or 1 << 64 for modulus in moduli])[0])
 
 
 def _moduli(bounded: Sequence[Int64]) -> list[int | None]:
-    """What to compute modulo, None for 2**64, so that a product of these streams' rows is known."""
+    """Return moduli (None for 2**64) whose product exceeds the number of combinations of these rows."""
     bits = sum(len(rows).bit_length() for rows in bounded)
     return [None, *_primes(-(-(bits - 64) // 30) if bits > 64 else 0)]
 
@@ -350,21 +358,21 @@ def _moduli(bounded: Sequence[Int64]) -> list[int | None]:
 def _weights(
     query: Query, steps: Sequence[Step], edges: Sequence[Sums | Edge], modulus: int | None
 ) -> list[Int64 | None]:
-    """Per stream and row the results of the streams reached from it by these steps; None: 1 for every kept row."""
+    """Count per stream and row the results of the streams that these steps reach; None: 1 for every kept row."""
     weights: list[Int64 | None] = [None] * len(query.sizes)
     for step, edge in zip(reversed(steps), reversed(edges), strict=True):
         sums = edge.by_row(weights[step.far], query.sizes[step.near], modulus)
-        own = weights[step.near]
-        if own is not None:
-            sums *= own
+        near = weights[step.near]
+        if near is not None:
+            sums *= near
             if modulus is not None:
                 sums %= modulus
         weights[step.near] = sums
     return weights
 
 
-def _tree_matches(query: Query, root: int, kept: Sequence[Int64], stats: Stats | None) -> NDArray[Any]:
-    """Results per row of `root` along its tree: int64, or object where int64 could overflow."""
+def _tree_matches(query: Query, root: int, kept: Sequence[Int64], stats: Stats | None) -> Int64 | NDArray[np.object_]:
+    """Count the results per row of `root` along its tree: int64, or object if int64 could overflow."""
     steps, _ = query.tree(root)
     edges = [query.sums(step, kept, stats) for step in steps]
     bounded = [rows for i, rows in enumerate(kept) if i != root]
@@ -375,11 +383,11 @@ def _tree_matches(query: Query, root: int, kept: Sequence[Int64], stats: Stats |
     values = [
         w.view(np.uint64).astype(object) if m is None else w.astype(object) for w, m in zip(parts, moduli, strict=True)
     ]
-    return _joined(values, [m or 1 << 64 for m in moduli])
+    return _from_residues(values, [m or 1 << 64 for m in moduli])
 
 
-def _joined(values: Sequence[NDArray[np.object_]], moduli: Sequence[int]) -> NDArray[np.object_]:
-    """The numbers with these residues (Garner's form of the Chinese remainder theorem)."""
+def _from_residues(values: Sequence[NDArray[np.object_]], moduli: Sequence[int]) -> NDArray[np.object_]:
+    """Return the numbers with these residues (Garner's form of the Chinese remainder theorem)."""
     total, product = values[0], moduli[0]
     for value, modulus in zip(values[1:], moduli[1:], strict=True):
         total = total + (value - total) * pow(product, -1, modulus) % modulus * product
@@ -388,18 +396,18 @@ def _joined(values: Sequence[NDArray[np.object_]], moduli: Sequence[int]) -> NDA
 
 
 def _primes(number: int) -> list[int]:
-    """The largest primes below 2**31."""
-    found: list[int] = []
+    """Return the largest primes below 2**31."""
+    primes: list[int] = []
     candidate = (1 << 31) - 1
-    while len(found) < number:
+    while len(primes) < number:
         if np.all(candidate % np.arange(3, 46_342, 2)):
-            found.append(candidate)
+            primes.append(candidate)
         candidate -= 2
-    return found
+    return primes
 
 
 def _reduced(query: Query, kept: Sequence[Int64], stats: Stats | None) -> list[Int64]:
-    """Rows that take part in some result of the tree: once from the leaves to stream 0, once back."""
+    """Return the rows that take part in some result of the tree: once from the leaves to stream 0, once back [2]_."""
     left = list(kept)
     steps, _ = query.tree(0)
     for step in [*reversed(steps), *(Step(step.far, step.near) for step in steps)]:
@@ -411,7 +419,7 @@ def _reduced(query: Query, kept: Sequence[Int64], stats: Stats | None) -> list[I
 def _expanded(
     query: Query, kept: Sequence[Int64], partitions: int | None, stats: Stats | None, known: Edge | None = None
 ) -> list[Int64]:
-    """All results between the kept rows; `known` is the first edge, where the caller has it already."""
+    """Return all results between the kept rows; `known` is the first edge, if the caller has it already."""
     steps, closing = query.tree(0)
     if len(query.sizes) > 2:
         kept = _reduced(query, kept, stats)
@@ -439,7 +447,7 @@ def _followed(
     columns: dict[int, Int64] = {0: start}
     waiting = list(filters)
     for step, (starts, far) in zip(steps, adjacency, strict=True):
-        if len(columns) == 1:  # the first step: `start` holds every row that has matches, so its list is the answer
+        if len(columns) == 1:  # `start` holds every row with matches, so the first list is the answer
             columns, child = {0: kernels.repeated(starts)}, far
         else:
             origin, child = kernels.follow(columns[step.near], starts, far)
@@ -465,24 +473,24 @@ def _followed(
 def _chunks(
     query: Query, kept: Sequence[Int64], chunk_rows: int, level: int, stats: Stats | None
 ) -> Iterator[list[Int64]]:
-    """Cut the results by rows of stream `level`; a row with too many of its own is cut by the next stream."""
-    two = len(query.sizes) == 2 and level == 0
-    found = _tree_matches(query, level, kept, stats)[kept[level]]
-    per_row = np.minimum(found, chunk_rows + 1).astype(np.int64)
+    """Cut the results by rows of stream `level`; a row with too many results is cut by the next stream."""
+    two_streams = len(query.sizes) == 2 and level == 0
+    counts = _tree_matches(query, level, kept, stats)[kept[level]]
+    per_row = np.minimum(counts, chunk_rows + 1).astype(np.int64)
     active, per_row = kept[level][per_row > 0], per_row[per_row > 0]
-    edge = query.edge(query.tree(0)[0][0], [active, kept[1]]) if two and len(active) else None
+    edge = query.edge(query.tree(0)[0][0], [active, kept[1]]) if two_streams and len(active) else None
     ends = np.cumsum(per_row)
     start = 0
     while start < len(active):
         done = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, done + chunk_rows, "right"))
-        here = [*kept[:level], active[start : max(stop, start + 1)], *kept[level + 1 :]]
+        part = [*kept[:level], active[start : max(stop, start + 1)], *kept[level + 1 :]]
         if stop == start:
-            yield from _chunks(query, here, chunk_rows, level + 1, stats)
+            yield from _chunks(query, part, chunk_rows, level + 1, stats)
             start += 1
             continue
         known = edge.take(int(active[start]), int(active[stop - 1]) + 1) if edge is not None else None
-        chunk = _expanded(query, here, None, stats, known)
+        chunk = _expanded(query, part, None, stats, known)
         if len(chunk[0]):
             yield chunk
         start = stop

@@ -14,19 +14,17 @@ References
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
-Ints = NDArray[np.signedinteger[Any]]
+Ints = NDArray[np.signedinteger]
 _NONE = np.empty((0, 0), np.int64)
 
 
 def run_sums(order: Int64, weights: Int64, rows: Int64, first: Int64, last: Int64, size: int) -> Int64:
-    """Sum of ``weights[order[p]]`` over ``first <= p < last`` per near row, as int64[size] by row number, modulo 2**64."""
+    """Sum ``weights[order[p]]`` over ``first <= p < last`` per near row, int64[size] by row number, modulo 2**64."""
     out = np.zeros(size, np.int64)
     _run_sums(order, weights, rows, first, last, np.empty(len(order) + 1, np.int64), out)
     return out
@@ -41,13 +39,13 @@ def _run_sums(order: Int64, weights: Int64, rows: Int64, first: Int64, last: Int
         out[rows[i]] = prefix[last[i]] - prefix[first[i]]
 
 
-def narrow(most: int) -> type[np.signedinteger[Any]]:
-    """The integer type for numbers up to `most`: half the memory is half the time, where arrays are longer than the rows."""
+def narrow(most: int) -> type[np.signedinteger]:
+    """Return the integer type for numbers up to `most`: half the memory is half the time of long arrays."""
     return np.int32 if most < 1 << 31 else np.int64
 
 
 def levels_of(place: Int64, order: Int64, depth: int) -> tuple[Ints, Int64, NDArray[np.uint64], NDArray[np.int32]]:
-    """Rows sorted by place within the left halves of aligned blocks of positions, one level per block size.
+    """Sort rows by place within the left halves of aligned blocks of positions, one level per block size.
 
     Parameters
     ----------
@@ -61,14 +59,14 @@ def levels_of(place: Int64, order: Int64, depth: int) -> tuple[Ints, Int64, NDAr
     Returns
     -------
     flat : int32[about depth * m / 2] (int64 for row numbers beyond)
-        Rows of the left halves of ``2**(depth - 1 - l)`` positions, each half by ascending place: level ``l`` at ``starts[l]``,
-        the half that begins at position p at ``p / 2`` from there.
+        Rows of the left halves of ``2**(depth - 1 - l)`` positions, each half by ascending place: level ``l`` at
+        ``starts[l]``, the half that begins at position p at ``p / 2`` from there.
     starts : int64[depth]
     lefts : uint64[depth, words]
-        Level ``l``, bit i: the i-th entry of the level above goes to a left half. 64 entries a word, so that a level of a
-        million entries fits a near cache.
+        Level ``l``, bit i: the i-th entry of the level above goes to a left half. 64 entries a word, so that a level of
+        a million entries fits a near cache.
     before : int32[depth, words]
-        How many go to a left half in the words before.
+        Number of entries in the words before that go to a left half.
     """
     size = len(place)
     halves = 1 << np.arange(depth - 1, -1, -1, dtype=np.int64)
@@ -102,10 +100,10 @@ def _levels_of(
         word = np.uint64(0)
         before[level, 0] = 0
         for start in range(0, size, 2 * half):
-            to_left: Any = start
-            to_right: Any = min(start + half, size)
+            to_left = start
+            to_right = min(start + half, size)
             shared = starts[level] - start + (start >> 1)
-            for i in range(start, min(start + 2 * half, size)):  # both are written, the later entry of one overwrites
+            for i in range(start, min(start + 2 * half, size)):  # both are written; the next entry overwrites one
                 position = above[i]
                 right = (position >> shift) & 1
                 below[to_right if right else to_left] = position
@@ -114,7 +112,7 @@ def _levels_of(
                 to_left += 1 - right
                 word |= np.uint64(1 - right) << np.uint64(i & 63)
                 if i & 63 == 63:
-                    total += _ones(word)
+                    total += int(_ones(word))
                     lefts[level, i >> 6] = word
                     before[level, (i >> 6) + 1] = total
                     word = np.uint64(0)
@@ -123,7 +121,8 @@ def _levels_of(
 
 
 @njit(cache=True)
-def _ones(word: Any) -> Any:
+def _ones(word: np.uint64) -> np.int64:
+    """Count the set bits of a word."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -131,8 +130,8 @@ def _ones(word: Any) -> Any:
 
 
 @njit(cache=True)
-def _lefts_before(lefts: NDArray[np.uint64], before: NDArray[np.int32], i: int) -> Any:
-    """Of the first i entries of a level, how many go to a left half."""
+def _lefts_before(lefts: NDArray[np.uint64], before: NDArray[np.int32], i: int) -> np.int64:
+    """Count the entries among the first i of a level that go to a left half."""
     return np.int64(before[i >> 6]) + _ones(lefts[i >> 6] & ((np.uint64(1) << np.uint64(i & 63)) - np.uint64(1)))
 
 
@@ -154,7 +153,7 @@ def canonical_runs(
     Returns
     -------
     row, first, last : int32[k] or int64[k]
-        Near row number and half-open run, in the order given; k <= n log2(m). Any order would do: by ascending
+        Near row number and half-open run, in the order given; k <= n log2(m). Any order is correct; by ascending
         `last`, near rows walk the same blocks one after the other, and these stay in a near cache.
     """
     most = _most_runs(first, last)
@@ -219,7 +218,7 @@ def _canonical_runs(
 
 @njit(cache=True)
 def _kept(limits: Int64, places: Int64, row: int, far: int) -> bool:
-    """Does this pair pass every inequality that is left: ``places[k, far] < limits[k, row]`` for all k?"""
+    """Does a pair pass every residual inequality: ``places[k, far] < limits[k, row]`` for all k?"""
     keep = True
     for k in range(len(limits)):
         keep &= places[k, far] < limits[k, row]
@@ -230,7 +229,7 @@ def _kept(limits: Int64, places: Int64, row: int, far: int) -> bool:
 def filtered_sums(
     rows: Int64, first: Int64, last: Int64, order: Int64, limits: Int64, places: Int64, weights: Int64, size: int
 ) -> Int64:
-    """Sum of weights over runs, keeping far rows that pass every residual inequality, modulo 2**64; O(pairs in runs).
+    """Sum the weights of far rows in runs that pass every residual inequality, modulo 2**64; O(pairs in runs).
 
     `rows` and `order` hold row numbers of the two streams; ``limits[k, row]``, ``places[k, far]`` are residuals that
     hold where place < limit. Returns int64[size] by row number.
@@ -248,7 +247,7 @@ def filtered_sums(
 def expand_runs(
     rows: Ints, first: Ints, last: Ints, order: Ints, limits: Int64, places: Int64, size: int
 ) -> tuple[Int64, Int64]:
-    """Matches of every near row: ``(starts int64[size + 1], far int64[pairs])``; in any order of runs.
+    """Return the matches of every near row, ``(starts int64[size + 1], far int64[pairs])``, for any order of runs.
 
     Far rows stand in run order, unsorted. Residuals as in `filtered_sums`.
     """
@@ -261,7 +260,7 @@ def expand_runs(
 
 @njit(cache=True)
 def _lengths(rows: Ints, first: Ints, last: Ints, order: Ints, limits: Int64, places: Int64, starts: Int64) -> None:
-    """Where the matches of every row begin."""
+    """Write to `starts` where the matches of every row begin."""
     plain = len(limits) == 0
     for run in range(len(rows)):
         row = rows[run]
@@ -293,11 +292,11 @@ def _expand_runs(
 
 
 def expand_prefixes(rows: Ints, first: Ints, last: Ints, order: Ints, size: int, far_size: int) -> tuple[Int64, Int64]:
-    """As `expand_runs` and `sort_runs` together, for one run per near row.
+    """Return what `expand_runs` and `sort_runs` return together, for one run per near row.
 
-    By ascending `last`, a run with the `first` of the one before it is that one and some rows more: the sorted list is
-    kept, grows by a merge, and is copied out. Where `first` changes the list begins anew. O(m log m) and what a copy of the
-    output costs, if runs share a `first` or no position.
+    By ascending `last`, a run with the `first` of the run before it consists of that run and further rows: the sorted
+    list is kept, grows by a merge, and is copied to the output. If `first` changes, the list begins anew. O(m log m)
+    and the cost of copying the output, if runs share a `first` or no position.
     """
     if (last[1:] < last[:-1]).any():
         by = stable_order(last, np.arange(len(last)), len(order) + 1)
@@ -337,7 +336,7 @@ def _expand_prefixes(
 
 @njit(cache=True)
 def _merged(held: Int64, count: int, more: Int64, new: int) -> int:
-    """Merge `new` sorted rows into `count`, from the back; the stretches between two of them are moved as they are."""
+    """Merge `new` sorted rows into `count` rows, from the back; the stretches between two new rows move unchanged."""
     to = count
     for j in range(new - 1, -1, -1):
         low, high = 0, to
@@ -356,7 +355,7 @@ def _merged(held: Int64, count: int, more: Int64, new: int) -> int:
 
 @njit(cache=True)
 def sort_runs(starts: Int64, far: Int64, far_size: int) -> None:
-    """Put far rows in ascending order within each near row, in place; `_sort` says what that costs."""
+    """Put far rows in ascending order within each near row, in place; `_sort` states the cost."""
     words = np.zeros((far_size >> 6) + 1, np.uint64)
     for row in range(len(starts) - 1):
         if starts[row + 1] - starts[row] > 1:
@@ -365,7 +364,7 @@ def sort_runs(starts: Int64, far: Int64, far_size: int) -> None:
 
 @njit(cache=True, inline="always")
 def _sort(rows: Int64, begin: int, end: int, words: NDArray[np.uint64]) -> None:
-    """Sort the distinct row numbers ``rows[begin:end]`` in place; `words` has a bit for each there is, all zero.
+    """Sort the distinct row numbers ``rows[begin:end]`` in place; `words` has a zero bit for each possible number.
 
     A list that holds at least 1/64 of them is marked bit by bit and read off 64 at a time, in linear time; a shorter
     list of k is sorted, O(k log k). Both beat the strictly linear way for many lists, transposing twice, whose
@@ -397,7 +396,7 @@ def _sort(rows: Int64, begin: int, end: int, words: NDArray[np.uint64]) -> None:
 
 
 def repeated(starts: Int64) -> Int64:
-    """int64[starts[-1]]: every row number as often as it has matches."""
+    """Return every row number once per match, int64[starts[-1]]."""
     out = np.empty(int(starts[-1]), np.int64)
     _repeat(starts, out)
     return out
@@ -411,9 +410,9 @@ def _repeat(starts: Int64, out: Int64) -> None:
 
 
 def follow(parents: Int64, starts: Int64, far: Int64) -> tuple[Int64, Int64]:
-    """One step of a multi-way expansion: every partial result times the matches of its parent row.
+    """Extend every partial result by the matches of its parent row: one step of a multi-way expansion.
 
-    Returns ``(origin int64[out], child int64[out])``: which partial result, and the far row; order is kept.
+    Returns ``(origin int64[out], child int64[out])``: the number of the partial result, and the far row; order is kept.
     """
     total = _followed(parents, starts)
     origin, child = np.empty(total, np.int64), np.empty(total, np.int64)
@@ -442,7 +441,7 @@ def _follow(parents: Int64, starts: Int64, far: Int64, origin: Int64, child: Int
 
 
 def stable_order(keys: Int64, order: Int64, size: int) -> Int64:
-    """`order` rearranged by ascending ``keys[order]`` in 0 .. size-1, ties as they were; O(len + size)."""
+    """Return `order` by ascending ``keys[order]`` in 0 .. size-1, ties in their order; O(len + size)."""
     out = np.empty(len(order), np.int64)
     _stable_order(keys, order, np.zeros(size + 1, np.int64), out)
     return out

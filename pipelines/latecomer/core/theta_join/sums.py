@@ -1,23 +1,24 @@
-"""Sums along one edge of a theta join without the edge: both sides are sorted as one list and swept once.
+"""Sums along one edge of a theta join, without forming it: both sides are sorted as one list and swept once.
 
-Row i of the far side is *event* i, row j of the near side event m + j. In the order of an inequality a near event matches the
-far events before it; ties stand as strictness asks, so nothing is compared again and no bound is searched for. A second
-inequality sorts the places of the first order by its own codes and counts, before each near event, far events of lower place.
-Groups of equalities are put above both orders.
+Row i of the far side is *event* i, row j of the near side event m + j. In the order of an inequality, a near event
+matches the far events before it; ties are ordered as strictness requires, so nothing is compared again and no bound is
+searched for. A second inequality sorts the places of the first order by its own codes and counts, before each near
+event, far events of lower place. Groups of equalities come first in both orders.
 
-Ordering: none asked of the input. Cost: the sorts, O(n log n), and O(n) besides; whatever grows is read and written in order, but
-for a gather per second inequality and, where sums are wanted by row, a scatter: all other counters fit a near cache.
+Ordering: none asked of the input. Cost: the sorts, O(n log n), and O(n) besides. Arrays that grow with the input are
+read and written in order, except for a gather per second inequality and, for sums by row, a scatter; all other counters
+fit a near cache.
 
 References
 ----------
-.. [1] B. Chazelle, A functional approach to data structures and its use in multidimensional searching, SIAM J. Comput. 17, 1988
+.. [1] B. Chazelle, A functional approach to data structures and its use in multidimensional searching, SIAM J. Comput.
+       17, 1988
    (counting dominated points offline; here blocks of places stand for its levels).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import njit
@@ -27,19 +28,20 @@ from latecomer.core.theta_join.kernels import stable_order
 
 Int64 = NDArray[np.int64]
 Words = NDArray[np.uint64]
+Ints = NDArray[np.signedinteger]
 
 _BITS = 12
-"""Counters of one block of `dominated` fill 35 KiB: what the nearest cache holds."""
+"""Bits of a place within a block of `dominated`: its counters fill 35 KiB, about the nearest cache."""
 _LANES = 16
 _NONE = np.empty(0, np.int64)
 
 
 def sorted_events(codes: Int64, far: int, inclusive: bool) -> Int64:
-    """Events by ascending code, as int64[n + m]; of equal codes the near side first, or with `inclusive` the far side.
+    """Return events by ascending code, int64[n + m]; of equal codes the near side first, if `inclusive` the far side.
 
-    Code, side and number are packed into one word, which is sorted by itself: no comparison follows an index. Where they need more
-    than 64 bits (floating point), the lowest bits of the code are left out and the few codes that differ in these alone are put
-    in order afterwards.
+    Code, side and number are packed into one word, and the words are sorted: no comparison follows an index. If they
+    need more than 64 bits (floating point), the lowest bits of the code are left out, and the few codes that differ in
+    these alone are put in order afterwards.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def sorted_events(codes: Int64, far: int, inclusive: bool) -> Int64:
 
 
 def sorted_places(codes: Int64, order: Int64, far: int, inclusive: bool) -> Int64:
-    """``2 * place + (1 if near)`` for the places 0 .. n + m - 1 of `order` (events), sorted as `sorted_events` does.
+    """Return ``2 * place + (1 if near)`` for the places of `order` (events), sorted as `sorted_events` does.
 
     `codes` are by place, and overwritten.
     """
@@ -60,7 +62,7 @@ def sorted_places(codes: Int64, order: Int64, far: int, inclusive: bool) -> Int6
 
 
 def _sorted(codes: Int64, order: Int64, far: int, inclusive: bool, marked: bool) -> Int64:
-    """As `sorted_places`, or without the mark; `order` is empty where the events themselves are the places."""
+    """Do as `sorted_places`, or without the mark; `order` is empty if the events themselves are the places."""
     size = len(codes)
     if not size:
         return np.empty(0, np.int64)
@@ -88,10 +90,10 @@ def _pack(codes: Int64, order: Int64, far: int, inclusive: bool, low: int, bits:
 
 @njit(cache=True)
 def _untie(words: Words, codes: Int64, low: int, bits: int, cut: int) -> None:
-    """Order the words whose codes differ in the bits left out alone."""
+    """Put words in order whose codes differ only in the bits left out."""
     one = np.uint64(1)
     shift, mask = np.uint64(bits + 1), (one << np.uint64(bits)) - one
-    own, rest = (one << shift) - one, (one << np.uint64(cut)) - one
+    kept, rest = (one << shift) - one, (one << np.uint64(cut)) - one
     begin = 0
     while begin < len(words):
         end = begin + 1
@@ -100,7 +102,7 @@ def _untie(words: Words, codes: Int64, low: int, bits: int, cut: int) -> None:
         if end - begin > 1:
             for i in range(begin, end):
                 code = np.uint64(codes[words[i] & mask]) - np.uint64(low)
-                words[i] = ((code & rest) << shift) | (words[i] & own)
+                words[i] = ((code & rest) << shift) | (words[i] & kept)
             words[begin:end] = np.sort(words[begin:end])
         begin = end
 
@@ -118,8 +120,11 @@ def _unpack(words: Words, inclusive: bool, bits: int, marked: bool) -> None:
         words[i] = ((words[i] & mask) << one) | (late ^ flip)
 
 
-def parted(order: Int64, far: int, kind: Any = np.int64) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """``(near [n], far [m], bound [n])`` of an integer type: near row ``near[i]`` stands after the far rows ``far[:bound[i]]``."""
+def parted(order: Int64, far: int, kind: type[np.signedinteger] = np.int64) -> tuple[Ints, Ints, Ints]:
+    """Split an order of events into ``(near [n], far [m], bound [n])``, arrays of an integer type.
+
+    Near row ``near[i]`` stands after the far rows ``far[:bound[i]]``.
+    """
     size = len(order) - far
     near_order, far_order, bound = np.empty(size + 1, kind), np.empty(far + 1, kind), np.empty(size + 1, kind)
     _part(order, far, near_order, far_order, bound)
@@ -127,19 +132,18 @@ def parted(order: Int64, far: int, kind: Any = np.int64) -> tuple[NDArray[Any], 
 
 
 @njit(cache=True)
-def _part(order: Int64, far: int, near_order: NDArray[Any], far_order: NDArray[Any], bound: NDArray[Any]) -> None:
-    at: Any = 0
-    to: Any = 0
-    for event in order:  # both sides are written and one moves on: no branch that cannot be guessed
-        near = np.int64(event >= far)
+def _part(order: Int64, far: int, near_order: Ints, far_order: Ints, bound: Ints) -> None:
+    at = to = 0
+    for event in order:  # both sides are written and one moves on: no branch that cannot be predicted
+        near = int(event >= far)
         near_order[to], bound[to], far_order[at] = event - far, at, event
         to += near
         at += 1 - near
 
 
 @njit(cache=True)
-def _pairs(order: Int64, far: int) -> Any:
-    """How many far events stand before near events, all near events together, modulo 2**64."""
+def _pairs(order: Int64, far: int) -> np.uint64:
+    """Count the pairs of a far event before a near event, modulo 2**64."""
     at, total = np.uint64(0), np.uint64(0)
     for event in order:
         near = np.uint64(event >= far)
@@ -150,7 +154,7 @@ def _pairs(order: Int64, far: int) -> Any:
 
 @dataclass(frozen=True)
 class Sums:
-    """One edge with one or two inequalities and any equalities, ready to be summed along.
+    """An edge with one or two inequalities and any equalities, along which weights are summed.
 
     Attributes
     ----------
@@ -177,21 +181,31 @@ class Sums:
         codes: list[tuple[Int64, bool]],
         groups: tuple[Int64, int] | None,
     ) -> Sums:
-        """From codes by event and inclusiveness of one or two inequalities, and group numbers by event and how many there are."""
+        """Sort an edge.
+
+        Parameters
+        ----------
+        near_rows, far_rows
+            Row numbers that take part, ascending.
+        codes
+            Per inequality, codes by event, and whether it is inclusive; overwritten.
+        groups
+            Group numbers by event and how many there are; None without equalities.
+        """
         far = len(far_rows)
         order = sorted_events(codes[0][0], far, codes[0][1])
         if groups is not None:
             order = stable_order(groups[0], order, groups[1])
-        own = None if groups is None else groups[0][order]
+        by_place = None if groups is None else groups[0][order]
         second = None
         if len(codes) > 1:
             second = sorted_places(codes[1][0][order], order, far, codes[1][1])
-            if own is not None and groups is not None:
-                second = stable_order(np.repeat(own, 2), second, groups[1])
-        return Sums(near_rows, far_rows, order, second, own)
+            if by_place is not None and groups is not None:
+                second = stable_order(np.repeat(by_place, 2), second, groups[1])
+        return Sums(near_rows, far_rows, order, second, by_place)
 
     def by_row(self, weights: Int64 | None, size: int, modulus: int | None = None) -> Int64:
-        """Per near row number (int64[size]) the sum of the weights of the far rows it matches.
+        """Sum per near row the weights of the far rows that it matches, int64[size] by row number.
 
         Parameters
         ----------
@@ -211,28 +225,28 @@ class Sums:
         return out
 
     def total(self, weights: Int64 | None, modulus: int | None = None) -> int:
-        """The sum of `by_row` over all near rows, modulo 2**64 or `modulus`."""
+        """Return the sum of `by_row` over all near rows, modulo 2**64 or `modulus`."""
         if weights is None and self.second is None and self.groups is None and modulus is None:
             return int(_pairs(self.order, len(self.far_rows)))
         sums = self._sums(weights)[0]
         return summed(sums if modulus is None else sums % modulus, modulus)
 
-    def _sums(self, weights: Int64 | None) -> tuple[Int64, Int64]:
-        """Sums in some order of the near rows, and that order, as numbers in `near_rows`."""
+    def _sums(self, weights: Int64 | None) -> tuple[Int64, Ints]:
+        """Return sums in some order of the near rows, and that order, as numbers in `near_rows`."""
         far = len(self.far_rows)
         kind = np.int32 if len(self.order) < 1 << 31 else np.int64
         near_order, far_order, bound = parted(self.order, far, kind)
-        prefix, own = _NONE, _NONE
+        prefix, far_weights = _NONE, _NONE
         if weights is not None:
-            own = weights if len(weights) == far else weights[self.far_rows]
+            far_weights = weights if len(weights) == far else weights[self.far_rows]
             prefix = np.empty(far + 1, np.int64)
-            _sum_up(own, far_order, prefix)
+            _sum_up(far_weights, far_order, prefix)
         if self.second is None:
             sums = _looked_up(prefix, bound)
         else:
-            by_place = np.append(own, 0)[np.minimum(self.order, far)] if weights is not None else _NONE
+            by_place = np.append(far_weights, 0)[np.minimum(self.order, far)] if weights is not None else _NONE
             sums = dominated(self.second, by_place)[self.order >= far]
-        if self.groups is not None:  # far rows of earlier groups stand before, and lower, in both orders
+        if self.groups is not None:  # far rows of earlier groups come first in both orders
             new = np.diff(self.groups, prepend=-1) != 0
             before = np.cumsum(self.order < far)
             before[1:] = before[:-1].copy()
@@ -242,13 +256,13 @@ class Sums:
 
 
 def summed(sums: Int64, modulus: int | None) -> int:
-    """The sum of sums, modulo 2**64, or modulo `modulus` where they are below it."""
+    """Return the total of sums, modulo 2**64, or modulo `modulus` if they are below it."""
     return int(sums.view(np.uint64).sum()) if modulus is None else int(sums.sum()) % modulus
 
 
 @njit(cache=True)
-def _sum_up(weights: Int64, order: NDArray[Any], prefix: Int64) -> None:
-    """Sums of the first 0, 1, ... weights in an order."""
+def _sum_up(weights: Int64, order: Ints, prefix: Int64) -> None:
+    """Write the sums of the first 0, 1, ... weights in an order to `prefix`."""
     prefix[0] = total = np.int64(0)
     for i in range(len(order)):
         total += weights[order[i]]
@@ -256,8 +270,8 @@ def _sum_up(weights: Int64, order: NDArray[Any], prefix: Int64) -> None:
 
 
 @njit(cache=True)
-def _looked_up(prefix: Int64, bound: NDArray[Any]) -> Int64:
-    """``prefix[bound]``; an empty `prefix` stands for 0, 1, 2, ..."""
+def _looked_up(prefix: Int64, bound: Ints) -> Int64:
+    """Return ``prefix[bound]``; an empty `prefix` stands for 0, 1, 2, ..."""
     out = np.empty(len(bound), np.int64)
     if len(prefix):
         for i in range(len(bound)):
@@ -269,8 +283,8 @@ def _looked_up(prefix: Int64, bound: NDArray[Any]) -> Int64:
 
 
 @njit(cache=True)
-def _scatter(values: Int64, near: NDArray[Any], rows: Int64, out: Int64) -> None:
-    """``out[rows[near]] = values``; empty `rows` stand for 0, 1, 2, ..."""
+def _scatter(values: Int64, near: Ints, rows: Int64, out: Int64) -> None:
+    """Set ``out[rows[near]] = values``; empty `rows` stand for 0, 1, 2, ..."""
     if len(rows):
         for i in range(len(near)):
             out[rows[near[i]]] = values[i]
@@ -280,10 +294,11 @@ def _scatter(values: Int64, near: NDArray[Any], rows: Int64, out: Int64) -> None
 
 
 def dominated(second: Int64, weights: Int64) -> Int64:
-    """Per place of a near event the weights of the far events that stand before it in `second` at a lower place, modulo 2**64.
+    """Sum, per place of a near event, the far events before it in `second` at a lower place, modulo 2**64.
 
-    Places are cut into blocks. Events are taken in order: counters per block answer for whole blocks, and the event is handed on to the
-    block its place falls into, which answers for its part in the same order. All counters in use stay in the nearest cache.
+    Weights are summed. Places are cut into blocks, and events are taken in order: counters per block answer for whole
+    blocks, and the event is passed on to the block of its place, which answers for its part in the same order. All
+    counters in use stay in the nearest cache.
 
     Parameters
     ----------
@@ -318,12 +333,12 @@ def _dominated(second: Int64, weights: Int64, words: Int64, carried: Int64, out:
         inner, to = place & (width - 1), fill[block]
         fill[block] = to + 1
         if event & 1:
-            found = _below(counters, top, block, lanes)
+            before = _below(counters, top, block, lanes)
             if unit:
-                words[to] = (found << (_BITS + 1)) | width | inner
+                words[to] = (before << (_BITS + 1)) | width | inner
             else:
                 words[to] = width | inner
-                carried[to] = found
+                carried[to] = before
         else:
             words[to] = inner
             _add(counters, top, block, np.int64(1) if unit else weights[place])
@@ -335,15 +350,18 @@ def _dominated(second: Int64, weights: Int64, words: Int64, carried: Int64, out:
             word = words[at]
             inner = word & (width - 1)
             if word & width:
-                found = word >> (_BITS + 1) if unit else carried[at]
-                out[start | inner] = found + _below(counters, lanes, np.uint64(inner), lanes)
+                before = word >> (_BITS + 1) if unit else carried[at]
+                out[start | inner] = before + _below(counters, lanes, np.uint64(inner), lanes)
             else:
                 _add(counters, lanes, np.uint64(inner), np.int64(1) if unit else weights[start | inner])
 
 
 @njit(cache=True)
-def _below(counters: Int64, top: int, number: Any, lanes: int) -> Any:
-    """Sum of the counters below a number: of 256, of 16 and of one each. `lanes` is 16, and not a constant: constant loops of this length are not made vectors."""
+def _below(counters: Int64, top: int, number: np.uint64, lanes: int) -> np.int64:
+    """Sum the counters below a number: of 256, of 16 and of one number each.
+
+    `lanes` is 16, but no constant: the compiler makes no vector code of constant loops of this length.
+    """
     of_256, of_16, low = number >> np.uint64(8), number >> np.uint64(4), np.uint64(15)
     middle = np.uint64(top) + (of_256 << np.uint64(4))
     single = np.uint64(17 * top) + (of_16 << np.uint64(4))
@@ -358,7 +376,8 @@ def _below(counters: Int64, top: int, number: Any, lanes: int) -> Any:
 
 
 @njit(cache=True)
-def _add(counters: Int64, top: int, number: Any, weight: Any) -> None:
+def _add(counters: Int64, top: int, number: np.uint64, weight: np.int64) -> None:
+    """Add a weight to the three counters of a number."""
     counters[number >> np.uint64(8)] += weight
     counters[np.uint64(top) + (number >> np.uint64(4))] += weight
     counters[np.uint64(17 * top) + number] += weight

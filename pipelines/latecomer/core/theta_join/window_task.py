@@ -1,19 +1,18 @@
-"""A theta join of one window as Arrow tables: what a Spark task runs, for rows, counts and ranges.
+"""The theta join of one window on Arrow tables, as a Spark task runs it: rows, counts and ranges.
 
-A task is handed the rows of one window, all streams in one table, and gives back result rows. Which rows are new (registered
-late, repaired now) can be said by a column: then only results with at least one new row are produced, each once, and each
-carries the latest repair of its rows. That is done without looking at the others: the results whose first new row is of
-stream `k` are a join in which streams before `k` give old rows, stream `k` new rows, and later streams all of theirs.
+A task receives the rows of one window, all streams in one table, and returns result rows. A column may mark new rows
+(registered late, repaired now). Then only results with at least one new row are produced, each once, and each carries
+the latest repair of its rows. No other result is formed: the results with their first new row in stream `k` are a join
+of old rows of the streams before `k`, new rows of stream `k`, and all rows of the later streams.
 
-Ordering: none. Cost: that of :mod:`latecomer.core.theta_join.join`, at most once per stream; `increments` of three streams and more: once per
-value of the column.
+Ordering: none. Cost: that of :mod:`latecomer.core.theta_join.join`, at most once per stream; `increments` of three
+streams and more: once per value of the column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +28,11 @@ Int64 = NDArray[np.int64]
 Method = Callable[..., list[Int64]]
 
 PIECE_BITS = 40
-"""Positions of one piece's factorised result lie within this many bits, above them its number."""
+"""Bits for the positions in the factorised result of one piece; the bits above hold the number of the piece."""
 CHUNK_ROWS = 1 << 18
 """Result rows per Arrow batch."""
 SMALL_ROWS = 1 << 12
-"""Rows of a window up to which it shares a join with others: see `WindowJoin.for_many_windows`."""
+"""Greatest number of rows of a window that shares a join with others: see `WindowJoin.for_many_windows`."""
 
 RANGES = pa.schema(
     [
@@ -47,17 +46,18 @@ RANGES = pa.schema(
         ("last", pa.int64()),
     ]
 )
-"""A factorised result as rows.
+"""The schema of a factorised result. The column `part` says what a row means.
 
-``order``: far row `seq` stands at `position`; positions ascend and may have gaps. ``run``: near row `seq` matches the far rows at positions ``[first, last)``.
-``near_filter`` and ``far_filter``: a pair of this edge counts only where, for each filter number `position`, the far row's `first` is less
-than the near row's `first`.
+* ``order``: the far row `seq` is at `position`; positions ascend and may have gaps.
+* ``run``: the near row `seq` matches the far rows at positions ``[first, last)``.
+* ``near_filter`` and ``far_filter``: a pair of this edge counts only if, for each filter number `position`, the far
+  row's `first` is less than the near row's `first`.
 """
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One side of a condition: position of the alias, name of its column in the table."""
+    """One side of a condition: the position of its alias, and the name of its column in the table."""
 
     alias: int
     column: str
@@ -65,20 +65,20 @@ class Operand:
 
 @dataclass(frozen=True)
 class WindowJoin:
-    """A theta join's conditions over one window's table.
+    """The theta join of one window's table.
 
     Parameters
     ----------
     aliases, sides
-        Names of the streams as the query has them, and which source (value of column ``side``) each reads.
+        Names of the streams in the query, and the source (value of column ``side``) that each reads.
     conditions
         Triples of operand, op, operand.
     payload
-        Per alias, the columns of the table that a result row needs, beside ``seq``.
+        Per alias, the columns of the table that a result row needs besides ``seq``.
     method
-        A rival with the signature of :func:`latecomer.core.theta_join.join.rows`, in its place; None: ours.
+        A published rival with the signature of :func:`latecomer.core.theta_join.join.rows`; None: that function.
     partitions
-        As in the query: for rivals, and for windows that are cut; None: the rivals' default, by a window's rows.
+        Partitions that the query names, for rivals and for windows that are cut; None: their default.
     """
 
     aliases: tuple[str, ...]
@@ -89,12 +89,20 @@ class WindowJoin:
     partitions: int | None = None
 
     def rows(self, table: pa.Table, new: str | None = None) -> Iterator[pa.Table]:
-        """Result rows, chunk by chunk: ``<position>_seq``, ``<position>_<payload column>``, and with `new` its greatest value.
+        """Yield the result rows in chunks.
 
         Parameters
         ----------
+        table
+            Rows of one window, with columns ``side``, ``seq``, operands and payload.
         new
-            An int64 column, -1 for old rows; only results with a row that is not old are produced.
+            An int64 column, -1 for old rows; only results with a new row are produced.
+
+        Yields
+        ------
+        pyarrow.Table
+            Columns ``<position>_seq`` and ``<position>_<payload column>``, and with `new` its greatest value as
+            ``_new``.
         """
         parts = self._parts(table)
         if new is None:
@@ -104,58 +112,63 @@ class WindowJoin:
         for k in range(len(parts)):
             if fresh[k].any():
                 chosen = [
-                    part.filter(pa.array(~own if i < k else own)) if i <= k else part
-                    for i, (part, own) in enumerate(zip(parts, fresh, strict=True))
+                    part.filter(pa.array(~is_new if i < k else is_new)) if i <= k else part
+                    for i, (part, is_new) in enumerate(zip(parts, fresh, strict=True))
                 ]
                 yield from self._produced(chosen, new)
 
     def _produced(self, parts: list[pa.Table], new: str | None) -> Iterator[pa.Table]:
+        """Yield the result rows of the given rows of every alias."""
         parts, streams, comparisons = self._encoded(parts)
-        for found in self._iterate(streams, comparisons):
-            columns: dict[str, Any] = {}
-            latest = None
-            for place, (part, at) in enumerate(zip(parts, found, strict=True)):
+        for chunk in self._iterate(streams, comparisons):
+            columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+            latest: Int64 | None = None
+            for place, (part, at) in enumerate(zip(parts, chunk, strict=True)):
                 columns[f"{place}_seq"] = part["seq"].take(pa.array(at))
                 for name in self.payload[place]:
                     columns[f"{place}_{name}"] = part[name].take(pa.array(at))
                 if new is not None:
-                    own = part[new].to_numpy()[at]
-                    latest = own if latest is None else np.maximum(latest, own)
+                    repair = part[new].to_numpy()[at]
+                    latest = repair if latest is None else np.maximum(latest, repair)
             if latest is not None:
                 columns["_new"] = pa.array(latest)
             yield pa.table(columns)
 
     def _iterate(self, streams: list[list[Int64]], comparisons: list[Comparison]) -> Iterator[list[Int64]]:
+        """Yield chunks of results as row numbers, one array per stream."""
         if any(not len(columns[0]) for columns in streams):
             return
         if self.method is None:
             yield from theta.iter_rows(streams, comparisons, chunk_rows=CHUNK_ROWS)
             return
-        whole = self.method(streams, comparisons, **self._asked)
+        whole = self.method(streams, comparisons, **self._partition_argument)
         for start in range(0, len(whole[0]), CHUNK_ROWS):
-            yield [each[start : start + CHUNK_ROWS] for each in whole]
+            yield [column[start : start + CHUNK_ROWS] for column in whole]
 
     def count(self, table: pa.Table) -> int:
-        """Number of results."""
+        """Return the number of results."""
         _, streams, comparisons = self._encoded(self._parts(table))
         return self._count(streams, comparisons)
 
     def _count(self, streams: list[list[Int64]], comparisons: list[Comparison]) -> int:
+        """Return the number of results of encoded streams."""
         if any(not len(columns[0]) for columns in streams):
             return 0
         if self.method is None:
             return theta.count(streams, comparisons)
-        return len(self.method(streams, comparisons, **self._asked)[0])
+        return len(self.method(streams, comparisons, **self._partition_argument)[0])
 
     @property
-    def _asked(self) -> dict[str, int]:
+    def _partition_argument(self) -> dict[str, int]:
+        """The number of partitions as a keyword argument, if the query names one."""
         return {} if self.partitions is None else {"partitions": self.partitions}
 
     def for_many_windows(self, key: str) -> WindowJoin:
-        """The join of several windows in one table, whose int64 column `key` says which a row is of.
+        """Return the join of several windows in one table; its int64 column `key` numbers the window of a row.
 
-        The window becomes an equality along every compared pair of streams, so many small windows cost what one of all their rows
-        does. `rows` gives the column back as ``0_<key>``; for counts see `counts_by_window`. Ranges are per window and are not shared.
+        The window becomes an equality along every compared pair of streams. So many small windows cost as much as one
+        window of all their rows. `rows` returns the column as ``0_<key>``; for counts see `counts_by_window`. Ranges
+        exist for one window only.
         """
         pairs = sorted({tuple(sorted((left.alias, right.alias))) for left, _, right in self.conditions})
         reached = {0}
@@ -164,12 +177,12 @@ class WindowJoin:
             lone = [alias for alias in range(len(self.aliases)) if alias not in reached]
             if lone and not any(reached & set(pair) and set(pair) - reached for pair in pairs):
                 pairs.append((0, lone[0]))
-        same = tuple((Operand(one, key), "=", Operand(other, key)) for one, other in pairs)
+        same = tuple((Operand(left, key), "=", Operand(right, key)) for left, right in pairs)
         payload = ((*self.payload[0], key), *self.payload[1:])
         return replace(self, conditions=(*self.conditions, *same), payload=payload)
 
     def counts_by_window(self, table: pa.Table, key: str, windows: int) -> Int64:
-        """int64[windows], the number of results of each window of a table for `for_many_windows`.
+        """Return the number of results of each window of a table for `for_many_windows`, int64[windows].
 
         Raises
         ------
@@ -183,22 +196,25 @@ class WindowJoin:
         return out
 
     def increments(self, table: pa.Table, new: str, key: str | None = None) -> tuple[Int64, Int64, list[int]]:
-        """By how much the number of results grew with each value of `new`: results whose greatest value it is.
+        """Count the results by their greatest value of `new`: by how much each value made the number of results grow.
 
-        Two streams: one pass. More, or a rival: counted again with each value, but only windows that have that many.
+        Two streams take one pass. With more streams, or a rival, the results are counted again with each value, in the
+        windows that have so many values.
 
         Parameters
         ----------
+        table
+            Rows of one window, or of several windows (`for_many_windows`).
         new
             An int64 column, -1 for old rows.
         key
-            For a table of several windows (`for_many_windows`): the int64 column that says which a row is of.
+            Of several windows, the int64 column that numbers the window of a row.
 
         Returns
         -------
         key, new, results
-            int64[k], int64[k] and k whole numbers, every pair of the first two once, in order; the key is 0 where there is none.
-            Only what is not 0.
+            int64[k], int64[k] and k whole numbers above 0, each pair of the first two once, in order. The key is 0 for
+            a single window.
         """
         parts, streams, comparisons = self._encoded(self._parts(table))
         if any(not len(columns[0]) for columns in streams):
@@ -208,20 +224,20 @@ class WindowJoin:
         order, rank = sort_order(*both), np.empty(len(both[0]), np.int64)
         begins = run_bounds(*(column[order] for column in both))[:-1]
         first = run_bounds(both[0][order[begins]])  # per key, the first of its distinct values
-        each = np.diff(first)
-        number = np.arange(len(begins)) - np.repeat(first[:-1], each)
+        values = np.diff(first)
+        number = np.arange(len(begins)) - np.repeat(first[:-1], values)
         rank[order] = np.repeat(number, np.diff(np.append(begins, len(order))))
         ends = np.cumsum([part.num_rows for part in parts])[:-1]
         ranks = np.split(rank, ends)
         if self.method is None and len(streams) == 2:
-            found = theta.latest(streams, comparisons, ranks)
-            sums = np.add.reduceat(np.concatenate(found)[order], begins).astype(object)
+            per_row = theta.latest(streams, comparisons, ranks)
+            sums = np.add.reduceat(np.concatenate(per_row)[order], begins).astype(object)
         else:
-            which = np.searchsorted(both[0][order[begins[first[:-1]]]], both[0])
-            sums = self._grown(streams, comparisons, ranks, np.split(which, ends), each)
-        some = np.flatnonzero(sums > 0)
-        at = order[begins[some]]
-        return both[0][at], both[1][at], sums[some].tolist()
+            window = np.searchsorted(both[0][order[begins[first[:-1]]]], both[0])
+            sums = self._grown(streams, comparisons, ranks, np.split(window, ends), values)
+        positive = np.flatnonzero(sums > 0)
+        at = order[begins[positive]]
+        return both[0][at], both[1][at], sums[positive].tolist()
 
     def _grown(
         self,
@@ -229,37 +245,44 @@ class WindowJoin:
         comparisons: list[Comparison],
         ranks: list[Int64],
         windows: list[Int64],
-        each: Int64,
+        ranks_per_window: Int64,
     ) -> NDArray[np.object_]:
-        """Per window and rank, one after the other, the results that are there with it and not without; windows have `each` many ranks."""
-        sums = np.zeros(int(each.sum()), object)
-        first = np.cumsum(each) - each
-        for number in range(int(each.max())):
-            chosen = [(rank <= number) & (each[own] > number) for rank, own in zip(ranks, windows, strict=True)]
-            known = [[column[own] for column in columns] for columns, own in zip(streams, chosen, strict=True)]
+        """Return per window and rank, in this order, the results that a rank adds to those of lower ranks."""
+        sums = np.zeros(int(ranks_per_window.sum()), object)
+        first = np.cumsum(ranks_per_window) - ranks_per_window
+        for number in range(int(ranks_per_window.max())):
+            chosen = [
+                (rank <= number) & (ranks_per_window[window] > number)
+                for rank, window in zip(ranks, windows, strict=True)
+            ]
+            known = [[column[rows] for column in columns] for columns, rows in zip(streams, chosen, strict=True)]
             if any(not len(columns[0]) for columns in known):
                 continue
-            if len(each) == 1:
+            if len(ranks_per_window) == 1:
                 sums[number] = self._count(known, comparisons)
             else:
                 matches = theta.matches(known, comparisons, 0)
-                there = np.zeros(len(each), np.int64)
-                np.add.at(there, windows[0][chosen[0]], matches)
-                live = each > number
-                sums[first[live] + number] = there[live]
+                per_window = np.zeros(len(ranks_per_window), np.int64)
+                np.add.at(per_window, windows[0][chosen[0]], matches)
+                has_rank = ranks_per_window > number
+                sums[first[has_rank] + number] = per_window[has_rank]
         before = np.append([0], sums[:-1])
         before[first] = 0
-        return sums - before
+        grown: NDArray[np.object_] = sums - before
+        return grown
 
     def ranges(self, table: pa.Table, piece: int = 0) -> pa.Table:
-        """The factorised result in rows of `RANGES`; :func:`expand` is its inverse. Positions begin at ``piece << 40``."""
+        """Return the factorised result in the schema `RANGES`; :func:`expand` is its inverse.
+
+        Positions begin at ``piece << PIECE_BITS``.
+        """
         parts, streams, comparisons = self._encoded(self._parts(table))
         if any(not len(columns[0]) for columns in streams):
             return RANGES.empty_table()
-        found = theta.ranges(streams, comparisons)
+        factorised = theta.ranges(streams, comparisons)
         seqs = [part["seq"].to_numpy() for part in parts]
         tables = []
-        for number, edge in enumerate(found.edges):
+        for number, edge in enumerate(factorised.edges):
             names = (self.aliases[edge.near], self.aliases[edge.far])
             order = seqs[edge.far][edge.order]
             base = np.int64(piece) << PIECE_BITS
@@ -267,49 +290,52 @@ class WindowJoin:
             runs = {"first": base + edge.first, "last": base + edge.last}
             tables.append(_part(number, "run", names, seqs[edge.near][edge.row], **runs))
             tables += _filters(number, names, seqs[edge.near], seqs[edge.far], edge.limits, edge.places)
-        for number, (near, far, limits, places) in enumerate(found.closing, len(found.edges)):
+        for number, (near, far, limits, places) in enumerate(factorised.closing, len(factorised.edges)):
             names = (self.aliases[near], self.aliases[far])
             tables += _filters(number, names, seqs[near], seqs[far], limits, places)
         return pa.concat_tables(tables)
 
     @property
     def can_join_many_windows(self) -> bool:
-        """May small windows be joined `for_many_windows`? Not by a rival; and no count of one may need more than 63 bits."""
+        """May small windows share a join? Not by a rival; and no count of one window may need more than 63 bits."""
         return self.method is None and SMALL_ROWS ** len(self.aliases) < 1 << 63
 
     @property
     def planned_condition(self) -> int:
-        """Number of the condition along which a window is cut: of the first two streams that are compared, the first equality, else
-        the first inequality."""
+        """The number of the condition along which a window is cut.
+
+        Of the first two streams that are compared, it is the first equality, else the first inequality.
+        """
         pairs = [tuple(sorted((left.alias, right.alias))) for left, _, right in self.conditions]
-        own = [place for place, pair in enumerate(pairs) if pair == min(pairs)]
-        return next((place for place in own if self.conditions[place][1] == "="), own[0])
+        places = [place for place, pair in enumerate(pairs) if pair == min(pairs)]
+        return next((place for place in places if self.conditions[place][1] == "="), places[0])
 
     @property
     def ranges_can_unite(self) -> bool:
-        """Do the `ranges` of pieces unite to those of the window? Not where a filter or a second edge would hold for one piece only."""
+        """Do the `ranges` of pieces unite to those of the window? Not if a filter or a second edge is of one piece."""
         return len(self.aliases) == 2 and sum(op != "=" for _, op, _ in self.conditions) < 3
 
     def for_piece(self, whole: bool) -> WindowJoin:
-        """The join of one piece of a cut window, where column ``side`` numbers the aliases; with `whole` the planned condition holds.
+        """Return the join of one piece of a cut window, where column ``side`` numbers the aliases.
 
-        `rows` of the pieces (also with `new`) are those of the whole, each once; `count` adds up; `ranges`, see `ranges_can_unite`.
+        With `whole` the planned condition holds for all pairs of the piece. The `rows` of all pieces (also with `new`)
+        are the rows of the window, each once. Their `count` adds up. For `ranges` see `ranges_can_unite`.
         """
-        left = tuple(c for place, c in enumerate(self.conditions) if not whole or place != self.planned_condition)
-        return replace(self, sides=tuple(range(len(self.aliases))), conditions=left)
+        conditions = tuple(c for place, c in enumerate(self.conditions) if not whole or place != self.planned_condition)
+        return replace(self, sides=tuple(range(len(self.aliases))), conditions=conditions)
 
     def encode(self, table: pa.Table) -> tuple[list[pa.Table], list[list[Int64]], list[Comparison]]:
-        """Rows of every alias that can match, their operands as integers, and the comparisons between them."""
+        """Return the rows of every alias that can match, their operands as integers, and the comparisons of these."""
         return self._encoded(self._parts(table))
 
     def _parts(self, table: pa.Table) -> list[pa.Table]:
-        """The rows of every alias, in the order of their arrival."""
+        """Return the rows of every alias in the order of their arrival."""
         table = table.sort_by("seq")
         side = table["side"]
         return [table.filter(pc.equal(side, source)) for source in self.sides]
 
     def _encoded(self, parts: list[pa.Table]) -> tuple[list[pa.Table], list[list[Int64]], list[Comparison]]:
-        """Rows that can match at all, and their operands as integers that compare as the values do."""
+        """Return the rows that can match at all, and their operands as integers that compare as the values do."""
         codes: list[list[Int64]] = [[] for _ in parts]
         masks = [np.ones(part.num_rows, bool) for part in parts]
         comparisons = []
@@ -322,15 +348,17 @@ class WindowJoin:
                 Comparison(left.alias, len(codes[left.alias]) - 1, op, right.alias, len(codes[right.alias]) - 1)
             )
         kept = [part.filter(pa.array(mask)) for part, mask in zip(parts, masks, strict=True)]
-        for own, mask in zip(codes, masks, strict=True):
-            if not own:  # a stream without a condition still has a number of rows
-                own.append(np.zeros(len(mask), np.int64))
-        return kept, [[each[mask] for each in own] for own, mask in zip(codes, masks, strict=True)], comparisons
+        for columns, mask in zip(codes, masks, strict=True):
+            if not columns:  # a stream without a condition still has a number of rows
+                columns.append(np.zeros(len(mask), np.int64))
+        streams = [[column[mask] for column in columns] for columns, mask in zip(codes, masks, strict=True)]
+        return kept, streams, comparisons
 
 
 def _part(number: int, part: str, names: tuple[str, str], seq: Int64, **columns: Int64) -> pa.Table:
+    """Return rows of one part of an edge in the schema `RANGES`."""
     n = len(seq)
-    arrays: dict[str, Any] = {
+    arrays: dict[str, pa.Array | np.ndarray] = {
         "edge": np.full(n, number, np.int32),
         "part": pa.array([part] * n, pa.string()),
         "near": pa.array([names[0]] * n, pa.string()),
@@ -345,55 +373,57 @@ def _part(number: int, part: str, names: tuple[str, str], seq: Int64, **columns:
 def _filters(
     number: int, names: tuple[str, str], near: Int64, far: Int64, limits: Int64, places: Int64
 ) -> list[pa.Table]:
-    found = []
+    """Return the filters of an edge in the schema `RANGES`."""
+    tables = []
     for place in range(len(limits)):
         at = np.full(len(near), place, np.int64)
-        found.append(_part(number, "near_filter", names, near, position=at, first=limits[place]))
+        tables.append(_part(number, "near_filter", names, near, position=at, first=limits[place]))
         at = np.full(len(far), place, np.int64)
-        found.append(_part(number, "far_filter", names, far, position=at, first=places[place]))
-    return found
+        tables.append(_part(number, "far_filter", names, far, position=at, first=places[place]))
+    return tables
 
 
 def expand(table: pa.Table, aliases: Sequence[str]) -> dict[str, Int64]:
-    """The result rows of one window's factorised result.
+    """Return the result rows of one window's factorised result.
 
     Parameters
     ----------
     table
-        Rows of `RANGES`, in any order.
+        Rows in the schema `RANGES`, in any order.
     aliases
         Streams in the order of the query.
 
     Returns
     -------
     dict of int64[n]
-        Alias to the `seq` of each result's row, results in lexicographic order.
+        Per alias the `seq` of each result's row; results in lexicographic order.
     """
-    found: dict[str, Int64] = {}
+    results: dict[str, Int64] = {}
     numbers = sorted(set(table["edge"].to_pylist()))
     for number in numbers:
         edge = table.filter(pc.equal(table["edge"], number))
         near, far = edge["near"][0].as_py(), edge["far"][0].as_py()
-        if far not in found:
+        if far not in results:
             runs = edge.filter(pc.equal(edge["part"], "run"))
-            if not runs.num_rows:  # there is no result; edges that close a cycle may hold rows all the same
+            if not runs.num_rows:  # there is no result, though edges that close a cycle may hold rows
                 break
             order = edge.filter(pc.equal(edge["part"], "order")).sort_by("position")
-            found = _follow(found, near, far, runs, order)
-        found = _kept(found, near, far, edge)
-    if len(found) < len(aliases):  # an edge without a row: there is no result
+            results = _follow(results, near, far, runs, order)
+        results = _filtered(results, near, far, edge)
+    if len(results) < len(aliases):  # an edge without rows: there is no result
         return {alias: np.empty(0, np.int64) for alias in aliases}
-    place = np.lexsort([found[alias] for alias in reversed(aliases)])
-    return {alias: found[alias][place] for alias in aliases}
+    place = np.lexsort([results[alias] for alias in reversed(aliases)])
+    return {alias: results[alias][place] for alias in aliases}
 
 
-def _follow(found: dict[str, Int64], near: str, far: str, runs: pa.Table, stood: pa.Table) -> dict[str, Int64]:
-    positions, order = stood["position"].to_numpy(), stood["seq"].to_numpy()
+def _follow(results: dict[str, Int64], near: str, far: str, runs: pa.Table, far_order: pa.Table) -> dict[str, Int64]:
+    """Extend partial results along one edge."""
+    positions, order = far_order["position"].to_numpy(), far_order["seq"].to_numpy()
     seq = runs["seq"].to_numpy()
     first, last = (np.searchsorted(positions, runs[name].to_numpy()) for name in ("first", "last"))
     by = np.argsort(seq, kind="stable")
     seq, first, last = seq[by], first[by], last[by]
-    known = found or {near: np.unique(seq)}
+    known = results or {near: np.unique(seq)}
     low, high = np.searchsorted(seq, known[near], "left"), np.searchsorted(seq, known[near], "right")
     at = np.repeat(np.arange(len(known[near])), high - low)
     run = np.repeat(low, high - low) + _within(high - low)
@@ -403,17 +433,20 @@ def _follow(found: dict[str, Int64], near: str, far: str, runs: pa.Table, stood:
     return {alias: values[again] for alias, values in known.items()} | {far: order[position]}
 
 
-def _kept(found: dict[str, Int64], near: str, far: str, edge: pa.Table) -> dict[str, Int64]:
-    ours = edge.filter(pc.equal(edge["part"], "near_filter"))
-    for number in sorted(set(ours["position"].to_pylist())):
+def _filtered(results: dict[str, Int64], near: str, far: str, edge: pa.Table) -> dict[str, Int64]:
+    """Keep the partial results that pass the filters of an edge."""
+    near_filters = edge.filter(pc.equal(edge["part"], "near_filter"))
+    for number in sorted(set(near_filters["position"].to_pylist())):
         values = []
         for part, alias in (("near_filter", near), ("far_filter", far)):
-            own = edge.filter(pc.and_(pc.equal(edge["part"], part), pc.equal(edge["position"], number))).sort_by("seq")
-            values.append(own["first"].to_numpy()[np.searchsorted(own["seq"].to_numpy(), found[alias])])
+            chosen = pc.and_(pc.equal(edge["part"], part), pc.equal(edge["position"], number))
+            rows = edge.filter(chosen).sort_by("seq")
+            values.append(rows["first"].to_numpy()[np.searchsorted(rows["seq"].to_numpy(), results[alias])])
         keep = values[1] < values[0]
-        found = {alias: each[keep] for alias, each in found.items()}
-    return found
+        results = {alias: column[keep] for alias, column in results.items()}
+    return results
 
 
 def _within(lengths: Int64) -> Int64:
+    """Return the numbers 0, 1, ... within runs of these lengths, one after the other."""
     return np.asarray(np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths), np.int64)
