@@ -30,7 +30,7 @@ def implied(one: CuckooFilter) -> float:
 
 
 class AgainstCounter(RuleBasedStateMachine):
-    """Differential: a filter and a Counter see the same inserts and deletes of what is there."""
+    """Differential: a filter and a Counter see the same inserts, and deletes of inserted elements."""
 
     @initialize(
         rows=st.integers(0, 40),
@@ -55,9 +55,9 @@ class AgainstCounter(RuleBasedStateMachine):
 
     @rule(data=st.data(), share=st.floats(0, 1))
     def delete_some(self, data: st.DataObject, share: float) -> None:
-        there = sorted(self.model.elements())
-        order = np.random.default_rng(data.draw(st.integers(0, 99))).permutation(len(there))
-        chosen = [there[i] for i in order[: int(share * len(there))]]
+        present = sorted(self.model.elements())
+        order = np.random.default_rng(data.draw(st.integers(0, 99))).permutation(len(present))
+        chosen = [present[i] for i in order[: int(share * len(present))]]
         assert self.filter.delete(as_hashes(chosen)).all()
         self.model.subtract(chosen)
         self.model = +self.model
@@ -92,7 +92,7 @@ TestAgainstCounter.settings = settings(max_examples=60, stateful_step_count=20, 
 @pytest.mark.parametrize(("bits", "bucket"), [(4, 4), (8, 4), (12, 4), (13, 4), (16, 4), (12, 2), (20, 4), (9, 8)])
 def test_false_positives_stay_under_the_bound(bits: int, bucket: int) -> None:
     """Oracle: 10 seeds, filled to the expected rows; one-sided binomial margin of four sigma on the sum of them."""
-    bound, wrong, asked = 0.0, 0, 0
+    bound, wrong, lookups = 0.0, 0, 0
     for seed in range(10):
         one = CuckooFilter(20_000, bits, bucket, seed)
         one.insert(random_hashes(20_000, seed))
@@ -100,11 +100,11 @@ def test_false_positives_stay_under_the_bound(bits: int, bucket: int) -> None:
         bound = one.false_positive_bound()
         assert bound == 2 * bucket / 2**bits
         wrong += int(one.contains(ABSENT).sum())
-        asked += ABSENT.size
+        lookups += ABSENT.size
         assert implied(one) <= bound
-    assert wrong / asked <= bound + 4 * (bound * (1 - bound) / asked) ** 0.5
+    assert wrong / lookups <= bound + 4 * (bound * (1 - bound) / lookups) ** 0.5
     estimate = implied(one)
-    assert wrong / asked >= 0.5 * estimate, "fewer than the fill implies: does contains look at both buckets?"
+    assert wrong / lookups >= 0.5 * estimate, "fewer than the fill implies: does contains look at both buckets?"
 
 
 def test_false_positives_of_a_full_and_of_a_chained_filter() -> None:
@@ -140,12 +140,12 @@ def test_number_of_buckets_need_not_be_a_power_of_two() -> None:
 
 @pytest.mark.parametrize(("rate", "bits"), [(0.01, 12), (0.002, 12), (0.001, 13), (1e-6, 23)])
 def test_sizing_meets_the_stated_rate(rate: float, bits: int) -> None:
-    found = size_for(50_000, rate)
-    assert found.fingerprint_bits == bits and found.false_positive_bound <= rate
-    one = CuckooFilter(50_000, found.fingerprint_bits, found.bucket)
-    assert (one.size_bytes - found.bytes) < 1_000
+    sizing = size_for(50_000, rate)
+    assert sizing.fingerprint_bits == bits and sizing.false_positive_bound <= rate
+    one = CuckooFilter(50_000, sizing.fingerprint_bits, sizing.bucket)
+    assert (one.size_bytes - sizing.bytes) < 1_000
     one.insert(random_hashes(50_000, 1))
-    assert one.false_positive_bound() == found.false_positive_bound
+    assert one.false_positive_bound() == sizing.false_positive_bound
     assert one.contains(ABSENT).mean() <= rate + 4 * (rate / ABSENT.size) ** 0.5
 
 
@@ -241,9 +241,9 @@ def test_a_restored_filter_goes_on_as_the_original() -> None:
     one = CuckooFilter(1_000, 12, 4, seed=9)
     one.insert(random_hashes(950, 1))
     two = CuckooFilter.from_bytes(one.to_bytes())
-    for each in (one, two):
-        each.insert(random_hashes(3_000, 2))
-        each.delete(random_hashes(3_000, 2)[:500])
+    for filter_ in (one, two):
+        filter_.insert(random_hashes(3_000, 2))
+        filter_.delete(random_hashes(3_000, 2)[:500])
     assert one.to_bytes() == two.to_bytes()
 
 

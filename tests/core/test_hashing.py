@@ -24,7 +24,7 @@ def test_packed_hashes_are_unpacked(values: list[int], bits: int) -> None:
             unpack(wrong)
 
 
-def test_another_number_of_hashes_than_was_said_is_refused() -> None:
+def test_another_number_of_hashes_than_the_header_says_is_refused() -> None:
     data = bytearray(pack(np.arange(5, dtype=np.uint64), 40))
     data[-1] ^= 1
     with pytest.raises(ValueError, match="another number"):
@@ -57,6 +57,6 @@ def test_shards_are_a_function_of_stream_window_and_hash(rows: list[tuple[int, i
     hashes = np.array([row[2] for row in rows], np.uint64)
     want = [h % shards.get((p, m), 1) for p, m, h in rows]
     assert shard_of(place, window, hashes, shards).tolist() == want
-    for one in range(3):
-        own = place == one
-        assert shard_of(one, window[own], hashes[own], shards).tolist() == np.array(want)[own].tolist()
+    for stream in range(3):
+        chosen = place == stream
+        assert shard_of(stream, window[chosen], hashes[chosen], shards).tolist() == np.array(want)[chosen].tolist()

@@ -1,4 +1,4 @@
-"""Rows of several integer columns: in order, and counted, with and without room for them in one number."""
+"""Composite keys: rows of several integer columns, sorted and counted, with and without room for them in one number."""
 
 from collections import Counter
 
@@ -17,16 +17,16 @@ VALUES = st.one_of(st.integers(-3, 3), st.sampled_from([-(1 << 62), 1 << 61, 1 <
 def test_rows_in_order_and_how_often_each_occurs(rows):
     columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
     assert [rows[at] for at in sort_order(*columns)] == sorted(rows)
-    found, count = distinct_rows(*columns)
+    distinct, count = distinct_rows(*columns)
     expected = sorted(Counter(rows).items())
-    assert list(zip(*(column.tolist() for column in found), strict=True)) == [row for row, _ in expected]
+    assert list(zip(*(column.tolist() for column in distinct), strict=True)) == [row for row, _ in expected]
     assert count.tolist() == [often for _, often in expected]
 
 
 @pytest.mark.parametrize("columns", [1, 3])
 def test_no_rows(columns):
-    found, count = distinct_rows(*[np.empty(0, np.int64)] * columns)
-    assert [len(column) for column in (*found, count)] == [0] * (columns + 1)
+    distinct, count = distinct_rows(*[np.empty(0, np.int64)] * columns)
+    assert [len(column) for column in (*distinct, count)] == [0] * (columns + 1)
 
 
 def test_wide_columns_have_no_room_in_one_number():
@@ -38,6 +38,6 @@ def test_rows_whose_first_column_rises_already(runs, monkeypatch):
     monkeypatch.setattr(composite_keys, "DENSE", 0)
     rng = np.random.default_rng(runs)
     columns = [np.sort(rng.integers(-7, runs, 5_000)), rng.integers(0, 2, 5_000), rng.integers(-9, 9, 5_000)]
-    found, count = distinct_rows(*columns)
-    rows, often = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
-    assert np.array_equal(np.stack(found, axis=1), rows) and np.array_equal(count, often)
+    distinct, count = distinct_rows(*columns)
+    rows, expected_count = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
+    assert np.array_equal(np.stack(distinct, axis=1), rows) and np.array_equal(count, expected_count)

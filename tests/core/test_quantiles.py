@@ -1,4 +1,4 @@
-"""Quantiles after batches, against each answer counted anew."""
+"""Quantiles after batches, against a recomputation of every answer."""
 
 import math
 
@@ -19,7 +19,7 @@ def percentile(values, share):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_equals_each_answer_counted_anew(seed):
+def test_equals_a_recomputation_of_every_answer(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 200))
     window = np.sort(rng.integers(0, 1 + n // 8, n)) - 3
@@ -28,19 +28,19 @@ def test_equals_each_answer_counted_anew(seed):
     value[rng.random(n) < 0.05] = np.nan
     value[rng.random(n) < 0.05] = np.inf
     shares = np.array([0.0, 0.5, 0.9, 1.0, 1 / 3])
-    place, found = after_batches(window, value, often, shares)
-    wanted = []
+    place, quantiles = after_batches(window, value, often, shares)
+    expected = []
     for row in np.flatnonzero(often == 0):
         before = np.flatnonzero((window[:row] == window[row]) & (often[:row] > 0))
         values = np.repeat(value[before], often[before]).tolist()
         if values:
-            wanted.append((row, [percentile(values, share) for share in shares.tolist()]))
-    assert place.tolist() == [row for row, _ in wanted]
-    np.testing.assert_array_equal(found, np.array([each for _, each in wanted]).reshape(-1, len(shares)))
+            expected.append((row, [percentile(values, share) for share in shares.tolist()]))
+    assert place.tolist() == [row for row, _ in expected]
+    np.testing.assert_array_equal(quantiles, np.array([row for _, row in expected]).reshape(-1, len(shares)))
 
 
-def test_nothing_asked_nothing_found():
-    place, found = after_batches(np.zeros(2, np.int64), np.ones(2), np.ones(2, np.int64), np.array([0.5]))
-    assert len(place) == 0 and found.shape == (0, 1)
-    place, found = after_batches(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.array([0.5]))
+def test_no_request_no_quantile():
+    place, quantiles = after_batches(np.zeros(2, np.int64), np.ones(2), np.ones(2, np.int64), np.array([0.5]))
+    assert len(place) == 0 and quantiles.shape == (0, 1)
+    place, quantiles = after_batches(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.array([0.5]))
     assert len(place) == 0

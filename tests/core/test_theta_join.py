@@ -116,15 +116,15 @@ def test_oracle_latest_counts_every_result_at_its_greatest_rank(seed, n, m, draw
     ]
     streams, rng = streams_of(seed, (n, m)), np.random.default_rng(seed)
     rank = [rng.integers(0, ranks, size) for size in (n, m)]
-    wanted = [np.zeros(n, int), np.zeros(m, int)]
+    expected = [np.zeros(n, int), np.zeros(m, int)]
     for i, j in reference.rows(streams, conditions):
         of, row = (0, i) if rank[0][i] >= rank[1][j] else (1, j)
-        wanted[of][row] += 1
-    found = theta.latest(streams, conditions, rank)
-    assert all(np.array_equal(own, want) for own, want in zip(found, wanted, strict=True))
+        expected[of][row] += 1
+    counts = theta.latest(streams, conditions, rank)
+    assert all(np.array_equal(count, want) for count, want in zip(counts, expected, strict=True))
 
 
-def test_latest_is_of_two_streams():
+def test_latest_takes_two_streams():
     with pytest.raises(ValueError, match="3 streams"):
         theta.latest([[np.arange(2)]] * 3, [], [np.arange(2)] * 3)
 
@@ -308,7 +308,7 @@ def test_differential_count_of_chains_agrees_with_matches():
 @pytest.mark.parametrize(("near", "far"), [(1, 1), (3, 900), (900, 3), (400, 400), (70, 5000)])
 @pytest.mark.parametrize("groups", [1, 6])
 def test_differential_sorted_prefixes(near, far, groups):
-    """Lists that grow by nothing, by one, by a few (sorted) and by many rows (marked), in any order of near rows, with groups."""
+    """Lists that grow by no row, one, a few (sorted) and many rows (marked), in any order of near rows, with groups."""
     rng = np.random.default_rng([near, far, groups])
     ours, theirs = np.sort(rng.integers(0, groups, near)), np.sort(rng.integers(0, groups, far))
     order = rng.permutation(3 * far)[:far]
@@ -326,29 +326,29 @@ def test_differential_sorted_prefixes(near, far, groups):
 @pytest.mark.parametrize("rows", [300, 2000])
 @pytest.mark.parametrize("ops", [(">",), ("=",), (">", "<"), ("=", "<="), (">", "<", ">=")])
 def test_differential_rows_of_little_overlap(rows, ops):
-    """A coarse filter that leaves a twentieth of either side: rows are numbered among those, and given by their own numbers."""
+    """A coarse filter that keeps a twentieth of either side: kept rows are renumbered inside, not in the result."""
     rng = np.random.default_rng([rows, len(ops)])
     near = [rng.integers(0, rows, rows), rng.random(rows), rng.random(rows)]
     far = [rng.integers(0, rows, rows) + rows * 19 // 20, rng.random(rows), rng.random(rows)]
     conditions = [Comparison(0, i, op, 1, i) for i, op in enumerate(ops)]
     keep = np.ones((rows, rows), bool)
     for i, op in enumerate(ops):
-        one, other = near[i][:, None], far[i][None, :]
-        keep &= {">": one > other, "=": one == other, "<": one < other, "<=": one <= other, ">=": one >= other}[op]
+        left, right = near[i][:, None], far[i][None, :]
+        keep &= {">": left > right, "=": left == right, "<": left < right, "<=": left <= right, ">=": left >= right}[op]
     assert keep.any()
-    for found in (
+    for results in (
         theta.rows([near, far], conditions),
         theta.expand(theta.ranges([near, far], conditions)),
         [np.concatenate(parts) for parts in zip(*theta.iter_rows([near, far], conditions, 700), strict=True)],
         baselines.cfs([near, far], conditions),
     ):
-        assert all(np.array_equal(own, wanted) for own, wanted in zip(found, np.nonzero(keep), strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(results, np.nonzero(keep), strict=True))
     loose = baselines.cfs([near, far], conditions, ordered=False)
     assert np.array_equal(np.sort(loose[0] * rows + loose[1]), np.flatnonzero(keep))
 
 
 @pytest.mark.parametrize("out", [0, 1, 3, 4, 5, 1000])
-def test_coarse_filter_leaves_a_few_rows_in(out):
+def test_coarse_filter_may_keep_a_few_rows_too_many(out):
     codes = np.random.default_rng(out).permutation(1000)
     for rows in (np.arange(1000), np.flatnonzero(codes != 500)):
         kept = rows_within(codes, rows, out, 999)

@@ -40,21 +40,28 @@ def brute(rows, join):
             yield chosen
 
 
+def join_of(sides, *conditions, payload=None):
+    """The join of one alias per side; a condition is (alias, column, op, alias, column)."""
+    aliases = ("r", "s", "l")[: len(sides)]
+    operands = tuple((Operand(a, x), op, Operand(b, y)) for a, x, op, b, y in conditions)
+    return WindowJoin(aliases, sides, operands, payload or ((),) * len(sides))
+
+
 JOINS = [
-    WindowJoin(("r", "s"), (0, 1), ((Operand(0, "v"), ">", Operand(1, "w")),), (("v",), ("s",))),
-    WindowJoin(("r", "s"), (0, 0), ((Operand(0, "v"), "<", Operand(1, "v")), (Operand(0, "w"), ">", Operand(1, "w"))), ((), ())),
-    WindowJoin(("r", "s"), (0, 1), ((Operand(0, "s"), "<=", Operand(1, "s")), (Operand(0, "w"), "=", Operand(1, "w"))), ((), ())),
-    WindowJoin(("r", "s", "l"), (0, 1, 2), ((Operand(0, "v"), ">", Operand(1, "w")), (Operand(1, "w"), ">=", Operand(2, "v"))), ((), (), ())),
-    WindowJoin(("r", "s", "l"), (0, 1, 1), ((Operand(0, "v"), ">", Operand(1, "w")), (Operand(1, "w"), ">=", Operand(2, "w")), (Operand(2, "v"), "<", Operand(0, "w"))), ((), (), ())),
-    WindowJoin(("r", "s"), (0, 1), ((Operand(0, "v"), ">", Operand(1, "w")), (Operand(0, "w"), "<", Operand(1, "w")), (Operand(0, "w"), "<=", Operand(1, "v"))), ((), ())),
-]  # fmt: skip
+    join_of((0, 1), (0, "v", ">", 1, "w"), payload=(("v",), ("s",))),
+    join_of((0, 0), (0, "v", "<", 1, "v"), (0, "w", ">", 1, "w")),
+    join_of((0, 1), (0, "s", "<=", 1, "s"), (0, "w", "=", 1, "w")),
+    join_of((0, 1, 2), (0, "v", ">", 1, "w"), (1, "w", ">=", 2, "v")),
+    join_of((0, 1, 1), (0, "v", ">", 1, "w"), (1, "w", ">=", 2, "w"), (2, "v", "<", 0, "w")),
+    join_of((0, 1), (0, "v", ">", 1, "w"), (0, "w", "<", 1, "w"), (0, "w", "<=", 1, "v")),
+]
 
 
 @pytest.mark.parametrize("join", JOINS)
 @pytest.mark.parametrize("seed", range(4))
 def test_equals_nested_loops(join, seed):
     rows = table(seed, max(join.sides) + 1)
-    wanted = sorted(tuple(r["seq"] for r in chosen) for chosen in brute(rows, join))
+    expected = sorted(tuple(r["seq"] for r in chosen) for chosen in brute(rows, join))
     names = [f"{i}_seq" for i in range(len(join.aliases))]
     found = list(join.rows(rows))
     got = (
@@ -62,9 +69,9 @@ def test_equals_nested_loops(join, seed):
         if found
         else []
     )
-    assert got == wanted and join.count(rows) == len(wanted)
+    assert got == expected and join.count(rows) == len(expected)
     opened = expand(join.ranges(rows), join.aliases)
-    assert sorted(zip(*(opened[a].tolist() for a in join.aliases), strict=True)) == wanted
+    assert sorted(zip(*(opened[a].tolist() for a in join.aliases), strict=True)) == expected
     fresh = sorted(
         (*(r["seq"] for r in chosen), max(r["new"] for r in chosen))
         for chosen in brute(rows, join)
@@ -97,15 +104,15 @@ def seqs_of(join, tables):
 
 
 def cut_at(join, rows, value):
-    """The join's pieces for partitions below and from `value` on: the planned condition holds between upper and lower part."""
+    """Yield the join's pieces for partitions below and from `value` on; the planned condition holds between them."""
     left, op, right = join.conditions[join.planned_condition]
 
     def part(alias, column, upper):
-        own = [r for r in rows.to_pylist() if r["side"] == join.sides[alias]]
+        chosen = [r for r in rows.to_pylist() if r["side"] == join.sides[alias]]
         if upper is not None:
-            valid = [r for r in own if r[column] is not None and r[column] == r[column]]  # not NaN
-            own = [r for r in valid if (r[column] >= value) == upper]
-        return [r | {"side": alias} for r in own]
+            valid = [r for r in chosen if r[column] is not None and r[column] == r[column]]  # not NaN
+            chosen = [r for r in valid if (r[column] >= value) == upper]
+        return [r | {"side": alias} for r in chosen]
 
     for whole, upper, lower in [(False, False, False), (False, True, True), (True, op[0] == ">", op[0] == "<")]:
         if whole and op == "=":
@@ -188,8 +195,8 @@ def test_filters_of_a_window_without_results_expand_to_none():
 @pytest.mark.parametrize(
     "join", [*JOINS, replace(JOINS[0], aliases=("r", "s", "l"), sides=(0, 1, 1), payload=((), (), ("s",)))]
 )
-def test_windows_joined_together_are_those_joined_alone(join):
-    """Five windows in one table, one of them without a row of the first stream; also a stream that no condition names."""
+def test_windows_that_share_a_join_give_what_each_gives_alone(join):
+    """Five windows in one table, one without a row of the first stream; also a stream that no condition names."""
     parts = [table(seed, max(join.sides) + 1, 18) for seed in range(5)]
     parts[3] = parts[3].filter(pc.not_equal(parts[3]["side"], join.sides[0]))
     windows = np.repeat(np.arange(5), [part.num_rows for part in parts])

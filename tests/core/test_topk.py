@@ -393,7 +393,7 @@ def settled_wait() -> AdaptiveWait:
     return wait
 
 
-def test_what_answers_lack_makes_the_rule_stricter_until_it_is_made_up_for():
+def test_a_shortfall_makes_the_rule_stricter_until_it_is_made_up_for():
     wait = AdaptiveWait(0.9, 2, 10, 2 * SECOND, SECOND, slide_us=SECOND)
     hits_of(wait, 10, 80, 300)
     assert (wait.low_us, wait.judged_hit_rate) == (2 * SECOND, 0.9), "nothing counts until a decision has settled"
@@ -401,7 +401,7 @@ def test_what_answers_lack_makes_the_rule_stricter_until_it_is_made_up_for():
     hits_of(wait, 9, 80, 300)
     assert wait.judged_hit_rate == 0.9
     hits_of(wait, 1, 80, 300)
-    assert wait.judged_hit_rate == pytest.approx(0.91), "a tenth of what 0.8 lacks of 0.9"
+    assert wait.judged_hit_rate == pytest.approx(0.91), "a tenth of the shortfall of 0.8 from 0.9"
     hits_of(wait, 10, 95, 300)
     assert wait.judged_hit_rate == pytest.approx(0.905)
     hits_of(wait, 10, 100)
@@ -413,8 +413,8 @@ def test_what_answers_lack_makes_the_rule_stricter_until_it_is_made_up_for():
 
 def test_candidates_are_judged_by_the_stricter_rate():
     lax, strict = settled_wait(), AdaptiveWait.from_dict({**settled_wait().to_dict(), "lack": 0.05})
-    for each in (lax, strict):
-        hits_of(each, 10, 91, 300)
+    for wait in (lax, strict):
+        hits_of(wait, 10, 91, 300)
     assert lax.wait_us <= 6 * SECOND < strict.wait_us
 
 
@@ -541,7 +541,7 @@ def test_differential_controller_state_round_trip(name):
 
 
 def test_members_that_need_no_wait_are_hits():
-    """They are shown only as the difference to the total; left out, the wait would run away from a rate it cannot reach."""
+    """An observed window holds them only in its total; left out, the wait would grow towards a rate it cannot reach."""
     policy = policy_of("adaptive_wait")
     for window in range(13 * 20):
         policy.observe(seen(window, np.array([-SECOND, -2, 0, 0, int(1.5 * SECOND)])), policy.choose(window), window)
@@ -565,7 +565,7 @@ def test_calibrated_keeps_the_promise_on_members(seed):
 @pytest.mark.parametrize("name", ["adaptive_wait", "calibrated"])
 @pytest.mark.parametrize(("before", "after"), [(4.0, 20.0), (20.0, 4.0)])
 def test_waits_follow_a_change_of_the_delays_both_ways(name, before, after):
-    """Stated numbers of windows: 300 for the adaptive wait; 12 upwards and 4 memories (of 960) downwards for `calibrated`."""
+    """Within 300 windows for the adaptive wait; 12 upwards and 4 memories (of 960) downwards for `calibrated`."""
     within = 300 if name == "adaptive_wait" else 12 if after > before else 4 * 960
     policy = policy_of(name)
     policy.delays(100 * SECOND)
