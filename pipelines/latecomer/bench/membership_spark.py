@@ -1,7 +1,7 @@
 """The benchmark of memberships on Spark: how many bytes do filters save, and do all strategies give the same answers?
 
-Bytes moved: one stream of elements of 64 bytes against others that share 1, 10 and 50% of them. Every strategy has a whole `run`
-over one lake, commits included, beside plain semi-joins of the landing files with and without Spark's Bloom
+Bytes moved: one stream of elements of 64 bytes against others that share 1, 10 and 50% of them. Every strategy has a
+whole `run` over one lake, commits included, beside plain semi-joins of the landing files with and without Spark's Bloom
 filter join. All joins shuffle; no side is broadcast. Bytes are Spark's own figures: the bytes that tasks wrote for a
 shuffle, and the bytes that they sent to the driver. The latter count twice, because the driver sends them on to at
 least one machine.
