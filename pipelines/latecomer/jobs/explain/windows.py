@@ -1,29 +1,33 @@
-"""`explain` for the windowed kinds: error, hit rate or recall against the wait, the plan of a theta join, the filters of a membership.
+"""Explain the windowed kinds: quality by wait, the plan of a theta join, the filters of a membership.
 
-Where a target is stated, history says what wait every answer (or result, or member of a final top-k) would have required, so one pass
-gives the whole curve; and a row's arrival says how long it would have been held, until its last window closes. The *clairvoyant* is the
-least constant wait that keeps the promise in the promised share of periods.
+The history of a query with a target gives the wait that every answer (result, or member of a final top-k) required, so
+one pass gives the whole curve. A row is held from its arrival until its last window closes. The *clairvoyant* is the
+least constant wait that meets the target in the promised share of periods.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from latecomer.core.theta_join.edges import Comparison
 from latecomer.core.theta_join.plan import plan_join
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed
 from latecomer.jobs import formatting
 from latecomer.jobs.explain.curve import POINTS, Explained, Point, draw, picture
 from latecomer.lake.lake import Lake
-from latecomer.ledger import ledger as books
+from latecomer.ledger.ledger import ledger
 from latecomer.quality import promise
 from latecomer.specs import expressions as ex
 from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.theta_join import Condition
 from latecomer.specs.windows import WaitingSpec, WindowedSpec
 
 if TYPE_CHECKING:
@@ -31,58 +35,78 @@ if TYPE_CHECKING:
 
     from latecomer.core.theta_join.plan import Plan as ThetaPlan
     from latecomer.lake.journal import RunState
+    from latecomer.spark.theta_join.stage import ThetaJoinStage
 
 
 @dataclass(frozen=True)
 class Text:
-    """An explanation in words: the query, and lines that may be parsed as `values`."""
+    """An explanation in words.
+
+    Attributes
+    ----------
+    query : str
+        Name of the query.
+    lines : list of str
+        The explanation, for people.
+    values : dict
+        The same as JSON-able values, for programs.
+    """
 
     query: str
     lines: list[str]
-    values: dict[str, Any]
+    values: dict[str, float | str]
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+    def to_dict(self) -> dict[str, object]:
+        """Return a JSON-able dictionary of all attributes."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """For a terminal."""
+        """Return the lines for a terminal, under the name of the query."""
         return "\n".join([f"{self.query}:", *self.lines])
 
 
 def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) -> Explained | Text:
-    """What every wait would have given; of a theta join and a membership also what the work is, and that alone where they promise nothing."""
+    """Evaluate the history of a query over constant waits.
+
+    A theta join adds its plan and a membership its filters; without a promise, that is the whole explanation.
+    """
     curved = spec.promises or not isinstance(spec, WaitingSpec)
     if isinstance(spec, MembershipSpec) and not curved:
         return _filters(lake, spec, plot)
+    from latecomer.spark.aggregate.stage import AggregateStage
     from latecomer.spark.engine.session import tuned
     from latecomer.spark.registry import stage_of
+    from latecomer.spark.theta_join.stage import ThetaJoinStage
+    from latecomer.spark.windows.stage import WindowedStage
 
-    stage: Any = stage_of(spec, tuned(lake, state.seq_to), lake)
-    if not curved:
-        return _plan(stage, state.seq_to, plot)
+    stage = stage_of(spec, tuned(lake, state.seq_to), lake)
+    assert isinstance(stage, WindowedStage)
     more: tuple[str, ...] = ()
-    if isinstance(spec, WaitingSpec):
-        work = _filters(lake, spec, None) if isinstance(spec, MembershipSpec) else _plan(stage, state.seq_to, None)
-        more = tuple(work.lines)
-    if spec.kind == "aggregate":
+    if isinstance(stage, ThetaJoinStage):
+        plan = _plan(stage, state.seq_to, None if curved else plot)
+        if not curved:
+            return plan
+        more = tuple(plan.lines)
+    if isinstance(spec, MembershipSpec):
+        more = tuple(_filters(lake, spec, None).lines)
+    if isinstance(stage, AggregateStage):
         stage.by_answer = True
-    history = [each for shard in stage.history(state.seq_to, whole=state.flushed) for each in shard]
+    history = [window for shard in stage.history(state.seq_to, whole=state.flushed) for window in shard]
     confidence = spec.confidence
-    rows = books.ledger(lake, spec).to_pandas()
+    rows = ledger(lake, spec).to_pandas()
     grid, waits = stage.grid, _waits(history)
     held = stage.held(state.seq_to, waits)
     points = [_point(history, grid, spec, wait, mean) for wait, mean in zip(waits, held, strict=True)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
     share = {"aggregate": "answers within error", "topk": "hit rate"}.get(spec.kind, "recall")
-    found = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(rows), "wait", share, more)
+    curve = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(rows), "wait", share, more)
     if plot is not None:
-        draw(found, plot)
-    return found
+        draw(curve, plot)
+    return curve
 
 
 def _waits(history: list[Observed]) -> list[int]:
-    """Waits worth a look: quantiles of what was required."""
+    """Return the waits to evaluate, in us: 0 and quantiles of the required waits."""
     required = np.concatenate([h.required_us for h in history]) if history else np.empty(0, np.int64)
     weight = np.concatenate([h.weight for h in history]) if history else np.empty(0)
     if not len(required):
@@ -95,12 +119,13 @@ def _waits(history: list[Observed]) -> list[int]:
 
 
 def _point(history: list[Observed], grid: Grid, spec: WindowedSpec, wait_us: int, held: float) -> Point:
+    """Evaluate one constant wait over the history."""
     lost: dict[int, float] = {}
     total: dict[int, float] = {}
-    for each in history:
-        period = (grid.end(each.window) - 1) // spec.period_us
-        lost[period] = lost.get(period, 0.0) + each.lost(wait_us)
-        total[period] = total.get(period, 0.0) + each.total
+    for window in history:
+        period = (grid.end(window.window) - 1) // spec.period_us
+        lost[period] = lost.get(period, 0.0) + window.lost(wait_us)
+        total[period] = total.get(period, 0.0) + window.total
     whole = sum(total.values())
     met = [lost[p] <= (1 - spec.target) * total[p] + 1e-9 for p in total]
     return Point(
@@ -112,11 +137,12 @@ def _point(history: list[Observed], grid: Grid, spec: WindowedSpec, wait_us: int
 
 
 def _done(rows: pd.DataFrame) -> Point | None:
+    """Return the point of the run itself, from the periods of the ledger that are known."""
     judged = promise.judged(rows)
     if not len(judged):
         return None
     kept, periods = promise.kept(rows)
-    due = judged["windows" if "windows" in judged else "expected"].astype(float)  # what the share is a share of
+    due = judged["windows" if "windows" in judged else "expected"].astype(float)  # denominator of `achieved_on_time`
     held = promise.known(rows)
     return Point(
         int(judged["wait_mean_us"].mean()),
@@ -126,8 +152,8 @@ def _done(rows: pd.DataFrame) -> Point | None:
     )
 
 
-def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
-    """The plan of the largest window so far, with its predicted comparisons; as a picture, which pairs of partitions are joined."""
+def _plan(stage: ThetaJoinStage, seq_to: int, plot: Path | None) -> Text:
+    """Plan the largest window so far; the text has the predicted comparisons, the figure the partition pairs joined."""
     from pyspark.sql import functions as F
 
     rows = stage.in_windows(stage.stored(seq_to=seq_to).where("ok"), stage.first_of("ts"), stage.last_of("ts"))
@@ -139,19 +165,22 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
     parts, streams, comparisons = stage.window_join.encode(table)
     plan = plan_join(streams, comparisons, stage.spec.strategy.partitions)
     start = window * stage.grid.slide_us
-    names, conditions = [alias for alias, _ in stage.spec.streams], [_says(each) for each in stage.spec.conditions]
+    names, conditions = (
+        [alias for alias, _ in stage.spec.streams],
+        [_query_text(condition) for condition in stage.spec.conditions],
+    )
     cuts = []
     for edge in plan.edges:
-        ends = zip(stage.window_join.conditions[edge.condition][::2], _ends(comparisons[edge.condition]), strict=True)
-        known = [(streams[place][column], parts[place][operand.column]) for operand, (place, column) in ends]
+        operands = zip(
+            stage.window_join.conditions[edge.condition][::2], _operands(comparisons[edge.condition]), strict=True
+        )
+        known = [(streams[place][column], parts[place][operand.column]) for operand, (place, column) in operands]
         cuts.append([_value(cut, known) for cut in edge.cuts])
     shown = plan.to_text(names, conditions, cuts)
     if plot is not None:
         _draw_plan(plan, names, conditions, f"{stage.spec.name}: the largest window so far", plot)
-    largest, name = (
-        f"largest window starts at {formatting.instant(start)}, {counts[0]['count']:,} rows",
-        stage.spec.strategy.name,
-    )
+    largest = f"largest window starts at {formatting.instant(start)}, {counts[0]['count']:,} rows"
+    name = stage.spec.strategy.name
     if name != "fast_theta_join":
         largest += f"; {name} compares in its own way, fast_theta_join would go by this plan"
     return Text(
@@ -159,22 +188,22 @@ def _plan(stage: Any, seq_to: int, plot: Path | None) -> Text:
     )
 
 
-def _says(condition: Any) -> str:
-    """A condition as it may stand in a query file."""
+def _query_text(condition: Condition) -> str:
+    """Return a condition in the syntax of query files."""
     left, right = (
-        ex.to_spark_sql(each, lambda column: f"{column.alias}.{column.name}").replace("`", "")
-        for each in (condition.left, condition.right)
+        ex.to_spark_sql(side, lambda column: f"{column.alias}.{column.name}").replace("`", "")
+        for side in (condition.left, condition.right)
     )
     return f"{left} {condition.op} {right}"
 
 
-def _ends(comparison: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Stream and operand column of both sides."""
+def _operands(comparison: Comparison) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return stream and operand column of both sides."""
     return (comparison.left, comparison.left_column), (comparison.right, comparison.right_column)
 
 
-def _value(code: float, known: list[tuple[np.ndarray, pa.ChunkedArray]]) -> str:
-    """The value that an operand's code stands for: that of a row which has it."""
+def _value(code: float, known: Sequence[tuple[NDArray[np.int64], pa.ChunkedArray]]) -> str:
+    """Return the value that an operand's code stands for, read from a row with that code."""
     for codes, values in known:
         at = np.flatnonzero(codes == code)
         if len(at):
@@ -184,6 +213,7 @@ def _value(code: float, known: list[tuple[np.ndarray, pa.ChunkedArray]]) -> str:
 
 
 def _draw_plan(plan: ThetaPlan, names: list[str], conditions: list[str], title: str, path: Path) -> None:
+    """Draw, per edge of the plan, which pairs of partitions are joined, compared or ruled out."""
     from matplotlib.colors import ListedColormap
 
     colours = {"ruled out": "#e6e9ee", "compared row by row": "#f0a35e", "joined whole": "#5b8def"}
@@ -195,20 +225,16 @@ def _draw_plan(plan: ThetaPlan, names: list[str], conditions: list[str], title: 
             axis.set(
                 xlabel=f"partition of {left}, values rising",
                 ylabel=f"partition of {right}, values rising",
-                title=f"{_cut_short(conditions[edge.condition])}\n{edge.comparisons:,} comparisons",
+                title=f"{formatting.one_line(conditions[edge.condition], 36)}\n{edge.comparisons:,} comparisons",
             )
         marks = [axes[0].plot([], [], "s", color=colour, label=name)[0] for name, colour in colours.items()]
         figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize="small")
         figure.suptitle(f"{title}, {plan.comparisons:,} comparisons")
 
 
-def _cut_short(says: str) -> str:
-    return formatting.one_line(says, 36)
-
-
 def _filters(lake: Lake, spec: MembershipSpec, plot: Path | None) -> Text:
-    """What the filters let through, and what they saved; as a picture, period by period."""
-    rows = books.ledger(lake, spec).to_pandas()
+    """Sum up the elements that the filters passed and the bytes that they saved; the figure has them by period."""
+    rows = ledger(lake, spec).to_pandas()
     if not spec.counts_filters:
         return Text(spec.name, [f"strategy {spec.strategy.name} counts nothing about filters; mcf and bloom do"], {})
     if plot is not None:
@@ -217,16 +243,18 @@ def _filters(lake: Lake, spec: MembershipSpec, plot: Path | None) -> Text:
     values = {name: int(rows[name].sum()) if len(rows) else 0 for name in names}
     absent = values["tested"] - values["confirmed"]
     rate = (values["candidates"] - values["confirmed"]) / absent if absent else 0.0
-    values_all: dict[str, Any] = values | {"false_positive_rate": rate, "bound": spec.false_positive_rate}
     lines = [
-        f"{values['tested']:,} elements tested, {values['candidates']:,} passed the filters, {values['confirmed']:,} were in every stream (before repair)",
+        f"{values['tested']:,} elements tested, {values['candidates']:,} passed the filters, "
+        f"{values['confirmed']:,} were in every stream (before repair)",
         f"false-positive rate of the filters {rate:.2g}, bound {spec.false_positive_rate:g}",
-        f"{values['moved_bytes']:,} bytes moved between streams; an exact semi-join would move {values['exact_bytes']:,}",
+        f"{values['moved_bytes']:,} bytes moved between streams; "
+        f"an exact semi-join would move {values['exact_bytes']:,}",
     ]
-    return Text(spec.name, lines, values_all)
+    return Text(spec.name, lines, {**values, "false_positive_rate": rate, "bound": spec.false_positive_rate})
 
 
 def _draw_filters(rows: pd.DataFrame, spec: MembershipSpec, path: Path) -> None:
+    """Draw the bytes moved between streams by period, beside those of an exact semi-join."""
     with picture(path, 1) as (_, (axis,)):
         if len(rows):
             axis.plot(rows["period_start"], rows["exact_bytes"], color="0.6", label="an exact semi-join would move")
