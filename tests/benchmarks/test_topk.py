@@ -1,4 +1,4 @@
-"""The benchmark of top-k in seconds: its figures, and the order of its methods."""
+"""The quick benchmark of top-k: its figures, and the order of its methods."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from latecomer.bench import topk as bench
 
 
-def test_benchmark_in_seconds(tmp_path: Path):
+def test_waiting_methods_reach_more_and_wait_longer(tmp_path: Path):
     lines: list[str] = []
     figures = bench.run(None, tmp_path, lines.append, quick=True)
     json.dumps(figures)
