@@ -231,15 +231,15 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
 def test_an_object_is_read_again_only_if_it_was_written_to(store, monkeypatch):
     store.put_object(BUCKET, "looks/a.csv", io.BytesIO(b"event_ts\n1\n"), 11)
     first = look(f"s3://{BUCKET}/looks/a.csv")
-    assert first.looks() is None, "its time is that of this second"
+    assert first.stat_fingerprint() is None, "its time is that of this second"
     later = time.time() + 100
     monkeypatch.setattr(source_file.time, "time", lambda: later)
-    known = first.looks()
-    assert known is not None and look(f"s3://{BUCKET}/looks/a.csv").looks() == known
+    known = first.stat_fingerprint()
+    assert known is not None and look(f"s3://{BUCKET}/looks/a.csv").stat_fingerprint() == known
     time.sleep(1.1)  # the store's clock has ticks of a second
     store.put_object(BUCKET, "looks/a.csv", io.BytesIO(b"event_ts\n2\n"), 11)
     (again,) = look(f"s3://{BUCKET}/looks").files
-    assert again.looks() != known and first.stamp() == again.stamp() != (0, *first.listed)
+    assert again.stat_fingerprint() != known and first.stamp() == again.stamp() != (0, *first.listed)
 
 
 @pytest.mark.parametrize(

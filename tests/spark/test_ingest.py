@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from latecomer.ingest import ingest as ingestion
-from latecomer.ingest import known_files, read_text, source_file, staging
+from latecomer.ingest import known_files, read_text, source_file, staging, write_tables
 from latecomer.ingest.find_files import digest
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
@@ -55,7 +55,7 @@ def test_order_is_by_arrival_then_file_then_position(lake, tmp_path):
 
 @pytest.mark.parametrize("bad", [0, 97])
 def test_many_rows_are_ordered_in_pieces_as_a_whole(lake, tmp_path, monkeypatch, bad):
-    monkeypatch.setattr(ingestion, "ROWS_PER_FILE", 40_000)
+    monkeypatch.setattr(write_tables, "ROWS_PER_FILE", 40_000)
     rng = np.random.default_rng(7)
     rows = 240_000
     arrival = rng.integers(0, 1_000, rows) * 1_000_000
@@ -456,7 +456,7 @@ def test_numbers_too_large_for_a_time_go_to_quarantine(lake, tmp_path):
 def test_few_rows_of_long_text_are_not_brought_to_the_driver(lake, tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("event_ts,v\n" + "".join(f"{i},{'x' * 1000}\n" for i in range(50)) + "never,1\n")
     few = []
-    monkeypatch.setattr(ingestion._Ingestion, "_write_few", lambda *_: few.append(True))
+    monkeypatch.setattr(write_tables.TableWriter, "write_in_driver", lambda *_: few.append(True))
     monkeypatch.setattr(tables, "DRIVER_LOCAL_BYTES", 50_000)
     assert ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s")).rows_ingested == {"s": 50}
     assert not few and len(rows_of(lake, "s")) == 50 and quarantined(lake, ["s"]) == 1

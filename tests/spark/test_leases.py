@@ -106,7 +106,7 @@ def test_repair_plans_nothing_more(lake, loaded, asleep, monkeypatch):
 def test_ingest_writes_no_further_table(lake, tmp_path, spark, asleep, monkeypatch, point, written, few):
     if not few:
         monkeypatch.setattr("latecomer.spark.engine.tables.DRIVER_LOCAL_ROWS", 10)
-        monkeypatch.setattr("latecomer.ingest.ingest._WRITERS", 1)
+        monkeypatch.setattr("latecomer.ingest.write_tables.WRITERS", 1)
     path = events.write(events.disordered(5, rows=50), tmp_path / "in.parquet")
     asleep(point, "ingest")
     with pytest.raises(LeaseLost, match="host:1"):

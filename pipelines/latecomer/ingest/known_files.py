@@ -14,7 +14,7 @@ from latecomer.ingest.source_file import LandingFile
 from latecomer.lake.errors import InputError
 
 _READERS = 16
-"""Objects of a bucket that are read at a time, for their digests: a store answers many as fast as one."""
+"""Objects of a bucket that are read at a time for their digests: a store answers many requests as fast as one."""
 
 
 @dataclass(frozen=True)
@@ -23,35 +23,37 @@ class KnownFile:
 
     Attributes
     ----------
-    looks
-        What it looked like before it was read, and how it is to be read; None where that does not tell it from what it may become.
+    fingerprint
+        Its stat fingerprint before it was read, with the options; None where that does not tell it from later content.
     digest
-        Of its content; None where one that looked like that was ingested before, so that it was not read.
+        Digest of its content; None where a file of that fingerprint was ingested before, so that it was not read.
     """
 
     file: LandingFile
-    looks: str | None
+    fingerprint: str | None
     digest: str | None
 
 
 def map_files(function: Callable[..., Any], files: list[LandingFile], *more: Iterable[Any]) -> list[Any]:
-    """What a function makes of each file; of files that are not local of several at a time."""
+    """Call a function with each file, for several at a time where they are objects of a bucket; return its values."""
     with ThreadPoolExecutor(1 if all(file.is_local for file in files) else _READERS) as pool:
         return list(pool.map(function, files, *more))
 
 
 def stat_fingerprint(file: LandingFile, options: IngestOptions) -> str | None:
-    """What a file looks like, and how it is to be read; None where that does not tell it from what it may become."""
-    now = file.looks()
-    return now and f"{_how(file, options)} {now}"
+    """Return a file's stat fingerprint with its options; None where that does not tell it from later content."""
+    fingerprint = file.stat_fingerprint()
+    return fingerprint and f"{_options_text(file, options)} {fingerprint}"
 
 
-def identify(file: LandingFile, options: IngestOptions, looks: str | None, looked: set[str]) -> KnownFile:
-    """A file and its digest, for which it is read from end to end unless its looks are among those of files that were ingested."""
-    if looks in looked:
-        return KnownFile(file, looks, None)
+def identify(
+    file: LandingFile, options: IngestOptions, fingerprint: str | None, known_fingerprints: set[str]
+) -> KnownFile:
+    """Compute the digest of a file, which reads it from end to end, unless its fingerprint is known."""
+    if fingerprint in known_fingerprints:
+        return KnownFile(file, fingerprint, None)
     with readable(file):
-        return KnownFile(file, looks, content_digest(file, options))
+        return KnownFile(file, fingerprint, content_digest(file, options))
 
 
 def size_of(file: LandingFile) -> int:
@@ -66,19 +68,22 @@ def changed_while_read(file: LandingFile) -> InputError:
     return InputError(str(file), None, "was changed while it was read; nothing was ingested", remedy)
 
 
-def _how(file: LandingFile, options: IngestOptions) -> str:
-    """How a file is read."""
+def _options_text(file: LandingFile, options: IngestOptions) -> str:
+    """Return the options that change what a file's content means, as text."""
     named = [options.stream, options.by, options.event_column, options.arrival_column, options.timezone]
     named += [] if options.time_unit == "us" else [options.time_unit]
     return f"{json.dumps(named)} {format_of(file, options.format)}"
 
 
 def content_digest(file: LandingFile, options: IngestOptions) -> str:
-    """Digest of a file's content and of how it is read, then its format: read as another it comes in again, as it should after a mistake."""
-    named, _, kind = _how(file, options).rpartition(" ")
+    """Return the digest of a file's content and options, followed by its format.
+
+    Read in another format it is other content, and comes in again, as it should after a mistake.
+    """
+    named, _, kind = _options_text(file, options).rpartition(" ")
     return f"{digest(file, named)} {kind}"
 
 
 def without_format(known: str) -> str:
-    """What earlier versions noted: what they ingested stays ingested, as whatever format."""
+    """Return the digest as earlier versions kept it: content that they ingested stays ingested in whatever format."""
     return known.split()[0]

@@ -1,4 +1,4 @@
-"""What a caller of `ingest` decides; apart from it, as reading the files and judging their rows go by it too."""
+"""The options of `ingest`, which reading files and validating rows need too."""
 
 from __future__ import annotations
 
@@ -6,16 +6,35 @@ from dataclasses import dataclass
 
 DAY_US = 86_400_000_000
 EARLIEST_EVENT_US = -2_208_988_800_000_000
-"""1900: an earlier event time is taken for a clock that is wrong."""
+"""1900. An earlier event time is the error of a clock."""
 
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """How landing files are read; exactly one of `stream` and `by`. Bounds in microseconds.
+    """How landing files are read. Exactly one of `stream` and `by` is set.
 
-    `time_unit` is what numbers in the two time columns count since 1970, one of
-    :data:`latecomer.specs.streams.TIME_UNITS`; `recursive` reads the files in folders of a folder too. A call of which a larger share of a
-    stream's rows than `max_quarantined` (0 to 1) cannot be used is refused.
+    Attributes
+    ----------
+    stream
+        The stream of all rows.
+    by
+        The column that names each row's stream.
+    format
+        csv, json or parquet; None: as each file's suffix tells.
+    event_column, arrival_column
+        Columns of event time and arrival time.
+    timezone
+        The zone of times that name none.
+    time_unit
+        Unit in which numbers in the two time columns count since 1970, one of :data:`latecomer.specs.streams.TIME_UNITS`.
+    max_future_us
+        Most microseconds by which an event time may lie after its arrival.
+    earliest_us
+        Earliest time allowed, us since 1970.
+    recursive
+        Read the files in folders of a folder too.
+    max_quarantined
+        Largest share (0 to 1) of a stream's rows that may be unusable; a call with more is refused.
     """
 
     stream: str | None = None

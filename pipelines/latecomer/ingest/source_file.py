@@ -113,7 +113,7 @@ class LandingFile:
         # the last is set at any change, also by who sets the other
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
-    def looks(self) -> str | None:
+    def stat_fingerprint(self) -> str | None:
         """What tells it, without a look inside, from what it may become; None where its times are too young for that, or it is gone."""
         try:
             marks = self.marks()

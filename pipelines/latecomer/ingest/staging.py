@@ -1,4 +1,4 @@
-"""What both ways to read landing files need: folders in the lake for what Spark does not read where it lies, and which columns a file may have."""
+"""Staging folders in the lake for files that Spark does not read in place, and a check of column names; both readers need them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from latecomer.spark.engine.tables import escape_pattern
 from latecomer.specs.names import duplicates, fold_case
 
 RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place", "_metadata")
-"""Columns of the product's own beside those of a file."""
+"""Columns that ingestion adds to those of a file."""
 
 
 class Staging:
-    """Folders in the lake for what Spark does not read where it lies; :meth:`close` removes them."""
+    """Staging folders in the lake, which :meth:`close` removes."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._made: list[tuple[fs.FileSystem, str]] = []
 
     def folder(self) -> tuple[fs.FileSystem, str, str]:
-        """A new folder: its file system, its place there, and its place as Spark reads it."""
+        """Make a folder, and return its file system, its path there, and its path as Spark reads it."""
         filesystem, root = self.lake.filesystem()
         name = f"_staging/{uuid.uuid4().hex}"
         if self.lake.is_local:
@@ -35,21 +35,21 @@ class Staging:
         return filesystem, f"{root}/{name}", escape_pattern(spark_uri(f"{self.lake.uri}/{name}"))
 
     def sweep(self) -> None:
-        """Remove what ingestions left that were killed. Only for the holder of their lease."""
+        """Remove the folders of killed ingestions. Only the holder of the lease may call it."""
         filesystem, root = self.lake.filesystem()
         with contextlib.suppress(OSError):
             if filesystem.get_file_info(f"{root}/_staging").type != fs.FileType.NotFound:
                 filesystem.delete_dir(f"{root}/_staging")
 
     def close(self) -> None:
-        """Remove them."""
+        """Remove the folders."""
         for filesystem, folder in self._made:
             with contextlib.suppress(OSError):
                 filesystem.delete_dir(folder)
 
 
 def refuse_columns(names: Sequence[str]) -> None:
-    """Refuse columns without a name, of a name that only case tells apart from another's, and of one of the product's own."""
+    """Refuse columns without a name, names that differ in case only, and names that ingestion reserves."""
     check_names(names)
     twice = duplicates(names)
     if twice:

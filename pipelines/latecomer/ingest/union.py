@@ -1,8 +1,8 @@
-"""Landing files as one DataFrame of the union of their columns, before any judgement.
+"""Unite landing files in one DataFrame with the union of their columns, before rows are validated.
 
-Text comes in string columns, staged as Parquet in the lake (:mod:`latecomer.ingest.read_text`), so that Spark sees one layout whatever
-came; Parquet is read in place (:mod:`latecomer.ingest.read_parquet`). The common columns are ``_file`` (index of the file), ``_row`` (position in it),
-``_line``, ``_raw`` and ``_problem`` (set where the row could not even be read).
+The columns of text files are strings, staged as Parquet in the lake (:mod:`latecomer.ingest.read_text`), so that Spark sees one layout
+whatever the format. Parquet is read in place (:mod:`latecomer.ingest.read_parquet`). The common columns are ``_file`` (number of the
+file), ``_row`` (position in it), ``_line``, ``_raw`` and ``_problem`` (set where the row could not be read).
 """
 
 from __future__ import annotations
@@ -32,17 +32,23 @@ if TYPE_CHECKING:
 WIDENS = {(a, b) for i, a in enumerate(WHOLE) for b in WHOLE[i + 1 :]} | {
     ("float", "double"), ("int", "double"), ("smallint", "double"), ("tinyint", "double"), ("timestamp_ntz", "timestamp"),
 }  # fmt: skip
-"""Types, and those that hold their values too. A column without a value has the type ``void``, and goes with all."""
+"""Pairs of a type and a wider one that holds all its values. A column without a value has the type ``void``, which fits every type."""
 _EXACT_TO = {"float": 1 << 24, "double": 1 << 53}
-"""Up to where every whole number is one of these types' own."""
+"""The bound up to which these types hold every whole number exactly."""
 
 
 @dataclass
-class Landed:
-    """Rows of a call before any judgement.
+class UnifiedInput:
+    """The rows of a call before they are validated.
 
-    `text` names columns that are strings only because the format is text; `origin` has the file that holds a column first;
-    `shared` names the columns of every file that has any.
+    Attributes
+    ----------
+    text
+        Columns that are strings only because their format is text.
+    origin
+        The first file that holds a column, by the column's name.
+    shared
+        Columns that every file with columns has.
     """
 
     rows: DataFrame
@@ -53,17 +59,17 @@ class Landed:
 
 def read(
     spark: SparkSession, files: list[LandingFile], options: IngestOptions, staging: Staging, first: int = 0
-) -> Landed:
-    """All files as one DataFrame, numbered from `first`.
+) -> UnifiedInput:
+    """Read files into one DataFrame; the files are numbered from `first`.
 
     Raises
     ------
     InputError
-        A file that cannot be used as a whole.
+        A file as a whole cannot be used.
     """
     from pyspark.sql import functions as F
 
-    brought = _brought(spark, files, options, staging, first)
+    loaded = _load(spark, files, options, staging, first)
     text: set[str] = set()
     typed: set[str] = set()
     named: list[set[str]] = []
@@ -71,8 +77,8 @@ def read(
     kept: dict[str, str] = {}
     kinds: dict[str, tuple[str, LandingFile]] = {}
     for index, path in enumerate(files, first):
-        names = brought.columns[index]
-        (typed if index in brought.in_place else text).update(names)
+        names = loaded.columns[index]
+        (typed if index in loaded.in_place else text).update(names)
         named += [set(names)] if names else []
         for name in names:
             origin.setdefault(name, path)
@@ -84,14 +90,14 @@ def read(
                     f"differs from column {other!r} of {origin[other]} in case only",
                     "name it the same everywhere",
                 )
-        if index in brought.in_place:
+        if index in loaded.in_place:
             times = {options.event_column, options.arrival_column}
-            _agree(kinds, types_of(brought.in_place[index].select(*map(quoted, names))), path, times)
+            _resolve_types(kinds, types_of(loaded.in_place[index].select(*map(quoted, names))), path, times)
     both = text & typed
     zoned = {name for name, (kind, _) in kinds.items() if kind == "timestamp"}
-    union = _together([_alike(part, both, zoned, options.timezone) for part in brought.rows()])
+    union = _union([_with_common_types(part, both, zoned, options.timezone) for part in loaded.rows()])
     if len(files) > 1 and typed:
-        _refuse_rounding({files[index - first]: rows for index, rows in brought.in_place.items()}, union)
+        _refuse_rounding({files[index - first]: rows for index, rows in loaded.in_place.items()}, union)
     for name in [options.event_column] + ([options.by] if options.by else []):
         if name in origin:
             continue
@@ -102,13 +108,15 @@ def read(
             )
         union = union.withColumn(name, F.lit(None).cast("string"))
         text.add(name)
-    return Landed(union, text, origin, set.intersection(*named) if named else set())
+    return UnifiedInput(union, text, origin, set.intersection(*named) if named else set())
 
 
-def _agree(kinds: dict[str, tuple[str, LandingFile]], own: dict[str, str], path: LandingFile, times: set[str]) -> None:
-    """Add the column types of a file to those known, with their files; refuse what is neither the same, nor numbers, nor moments.
+def _resolve_types(
+    kinds: dict[str, tuple[str, LandingFile]], own: dict[str, str], path: LandingFile, times: set[str]
+) -> None:
+    """Add a file's column types to the known ones, with their files; refuse a column whose types have no common one.
 
-    Of the columns in `times` each call makes moments, so files that write them otherwise can come by another one.
+    Each call reads the columns in `times` as times, so files that write them differently can be ingested by another call.
     """
     for name, kind in own.items():
         known, other = kinds.get(name, ("void", path))
@@ -125,19 +133,19 @@ def _agree(kinds: dict[str, tuple[str, LandingFile]], own: dict[str, str], path:
 
 
 @dataclass
-class _Brought:
-    """Files as they were brought here, by their number.
+class _LoadedFiles:
+    """Files that were loaded, by their number.
 
     Attributes
     ----------
     in_place
-        Rows of those in Parquet.
+        Rows of the Parquet files.
     columns
-        Names of columns, of all files.
+        Column names of all files.
     parts
-        Rows of all files; where several are in one part it has the first one's number.
+        Rows of all files; a part of several files has the number of the first.
     shapes
-        Of parts whose rows are JSON objects, in ``line``, their keys.
+        Keys of the JSON objects in ``line``, for parts that consist of such objects.
     """
 
     in_place: dict[int, DataFrame] = field(default_factory=dict)
@@ -146,53 +154,56 @@ class _Brought:
     shapes: dict[int, StructType] = field(default_factory=dict)
 
     def rows(self) -> list[DataFrame]:
-        """All parts, with a column each for the keys of objects, in order."""
+        """Return all parts in order, with a column for each key of JSON objects."""
         return [
             taken_apart(self.parts[index], self.shapes[index]) if index in self.shapes else self.parts[index]
             for index in sorted(self.parts)
         ]
 
 
-def _brought(
+def _load(
     spark: SparkSession, files: list[LandingFile], options: IngestOptions, staging: Staging, first: int
-) -> _Brought:
-    """Bring them here; refuse columns that no file may have."""
+) -> _LoadedFiles:
+    """Load the files; refuse columns that no file may have."""
     from pyspark.sql import functions as F
 
-    found = _Brought()
+    files_loaded = _LoadedFiles()
     with contextlib.closing(StagedText(staging)) as staged:
         for index, path in enumerate(files, first):
             kind = format_of(path, options.format)
-            with _of_file(path):
+            with _naming_file(path):
                 if kind == "parquet":
                     rows = read_parquet(spark, path, staging)
-                    found.columns[index] = [name for name in rows.columns if name not in RESERVED]
-                    found.in_place[index], found.parts[index] = rows, rows.withColumn("_file", F.lit(index))
+                    files_loaded.columns[index] = [name for name in rows.columns if name not in RESERVED]
+                    files_loaded.in_place[index], files_loaded.parts[index] = (
+                        rows,
+                        rows.withColumn("_file", F.lit(index)),
+                    )
                 else:
-                    found.columns[index] = staged.add(index, path, kind or "csv")
+                    files_loaded.columns[index] = staged.add(index, path, kind or "csv")
         for together, rows, kind in staged.frames(spark):
-            found.parts[together[0]] = rows
+            files_loaded.parts[together[0]] = rows
             if kind == "csv" or "line" not in rows.columns:
                 continue
-            shape = found.shapes[together[0]] = shape_of(spark, rows)
+            shape = files_loaded.shapes[together[0]] = shape_of(spark, rows)
             for index, names in keys_of(rows, shape, together).items():
-                found.columns[index] = names
-                with _of_file(files[index - first]):
+                files_loaded.columns[index] = names
+                with _naming_file(files[index - first]):
                     refuse_columns(names)
-    return found
+    return files_loaded
 
 
 @contextlib.contextmanager
-def _of_file(path: LandingFile) -> Iterator[None]:
-    """Say of which file a problem is."""
+def _naming_file(path: LandingFile) -> Iterator[None]:
+    """Add the file to a problem of reading it."""
     try:
         yield
     except FileProblem as problem:
         raise InputError(str(path), None, problem.problem, problem.remedy) from None
 
 
-def _together(parts: list[DataFrame]) -> DataFrame:
-    """All rows, with the columns of all as they first come: unions of unions, so that a plan's depth is the logarithm of their number."""
+def _union(parts: list[DataFrame]) -> DataFrame:
+    """Return all rows with the union of columns; unions of unions keep the plan's depth at the logarithm of their number."""
     while len(parts) > 1:
         pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
         parts = [
@@ -202,7 +213,10 @@ def _together(parts: list[DataFrame]) -> DataFrame:
 
 
 def _refuse_rounding(parts: dict[LandingFile, DataFrame], union: DataFrame) -> None:
-    """Refuse whole numbers that the type of the same column in another file would round; pandas writes ids as doubles where one is missing."""
+    """Refuse whole numbers that the type of the same column in another file would round.
+
+    pandas writes ids as doubles where one is missing.
+    """
     from pyspark.sql import functions as F
 
     kinds = dict(union.dtypes)
@@ -222,8 +236,8 @@ def _refuse_rounding(parts: dict[LandingFile, DataFrame], union: DataFrame) -> N
                 )
 
 
-def _alike(part: DataFrame, text: set[str], zoned: set[str], zone: str) -> DataFrame:
-    """Rows with the columns that `text` names as text, and without times that name no zone in those of `zoned`: they are in `zone`."""
+def _with_common_types(part: DataFrame, text: set[str], zoned: set[str], zone: str) -> DataFrame:
+    """Return rows with the columns of `text` as strings, and with times that name no zone converted from `zone` in those of `zoned`."""
     from pyspark.sql import functions as F
 
     for name, kind in part.dtypes:

@@ -1,4 +1,4 @@
-"""The rows of a call judged: its columns' types agreed with the tables they go to, every row typed, placed or quarantined."""
+"""Validate the rows of a call: resolve the types of its columns with its streams' tables, then type every row or quarantine it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from latecomer.core.time import LATEST_US
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import RESERVED
 from latecomer.ingest.type_inference import PATTERNS, guess
-from latecomer.ingest.union import WIDENS, Landed
+from latecomer.ingest.union import WIDENS, UnifiedInput
 from latecomer.lake.errors import InputError
 from latecomer.spark.engine.columns import instant, quoted
 from latecomer.spark.engine.decimals import digits_of
@@ -26,63 +26,70 @@ if TYPE_CHECKING:
     from latecomer.ingest.options import IngestOptions
 
 
-def stored(name: str) -> str:
-    """What a payload column of a file is called in the table."""
+def column_in_table(name: str) -> str:
+    """Return the name that a payload column of a file has in its table."""
     return "source_seq" if name == "seq" else stored_name(name)
 
 
-def streams(landed: Landed, options: IngestOptions, known: Sequence[str]) -> list[str]:
-    """Which of the `known` streams the rows are of."""
+def streams(unified: UnifiedInput, options: IngestOptions, known: Sequence[str]) -> list[str]:
+    """Return those of the `known` streams to which rows belong, sorted."""
     from pyspark.sql import functions as F
 
     if not known:
         return []
-    found = landed.rows.select(_stream(options).alias("_stream")).where(F.col("_stream").isin(list(known))).distinct()
+    found = unified.rows.select(_stream(options).alias("_stream")).where(F.col("_stream").isin(list(known))).distinct()
     return sorted(row["_stream"] for row in found.collect())
 
 
 def _stream(options: IngestOptions) -> Column:
-    """The stream that a row says it is of; null where it names none."""
+    """Return the stream that a row names; null where it names none."""
     from pyspark.sql import functions as F
 
     return F.lit(options.stream) if options.by is None else F.col(quoted(options.by)).cast("string")
 
 
-def agree(
-    landed: Landed, existing: dict[str, dict[str, str]], options: IngestOptions, files: list[LandingFile]
+def resolve_types(
+    unified: UnifiedInput, existing: dict[str, dict[str, str]], options: IngestOptions, files: list[LandingFile]
 ) -> dict[str, str]:
-    """Payload column -> Spark type, for the whole call, which reads `files`; `existing` has the tables of the streams it is of.
+    """Return the Spark type of every payload column of the call, by its name in the files.
 
-    Text columns get the narrowest type that holds them, or the type their stream's table has, where some value fits it. A column
-    without a value has none yet.
+    A text column gets the type that its stream's table has, if a value fits it, else the narrowest type that holds its values. A column
+    without a value has no type yet and is left out.
+
+    Parameters
+    ----------
+    existing
+        Columns and types of the tables of the call's streams.
+    files
+        The files of the call, for messages.
 
     Raises
     ------
     InputError
-        A column has changed its type: no value fits the one its table has. Or no table can hold its name beside those it has.
+        No value of a column fits the type that its table has, or a table cannot hold its name beside the names that it has.
     """
     where = str(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     skip = {*RESERVED, options.event_column, options.arrival_column, options.by}
-    types = {name: kind for name, kind in types_of(landed.rows).items() if name not in skip}
-    _agree_names(landed, types, existing)
-    texts = [name for name in types if name in landed.text and types[name] == "string"]
+    types = {name: kind for name, kind in types_of(unified.rows).items() if name not in skip}
+    _refuse_clashing_names(unified, types, existing)
+    texts = [name for name in types if name in unified.text and types[name] == "string"]
     before: dict[str, str] = {}
     owner: dict[str, str] = {}
     for stream, columns in existing.items():
         for name in types:
-            kind = columns.get(stored(name))
+            kind = columns.get(column_in_table(name))
             if kind is None:
                 continue
             if before.setdefault(name, kind) != kind:
                 # streams of one call that disagree about a column keep their own types only if fed one by one
                 raise InputError(
-                    f"{landed.origin[name]}: column {name}",
+                    f"{unified.origin[name]}: column {name}",
                     None,
                     f"is {kind} in stream {stream} and {before[name]} in stream {owner[name]}",
                     "ingest the streams apart with --stream",
                 )
             owner.setdefault(name, stream)
-    counted = _count_text(landed.rows, texts, before, options.timezone) if texts else {}
+    counted = _count_text(unified.rows, texts, before, options.timezone) if texts else {}
     for name in texts:
         values, matches, fits, odd = counted[name]
         guessed = guess(values, matches)
@@ -123,34 +130,34 @@ def agree(
     return types
 
 
-def orders(landed: Landed, types: dict[str, str]) -> bool:
-    """Does the source's ``seq`` order the rows? Where every file has one, and it has a value."""
-    return "seq" in landed.shared and types.get("seq", "void") != "void"
+def orders(unified: UnifiedInput, types: dict[str, str]) -> bool:
+    """Return whether the source's ``seq`` orders the rows: every file has that column, and it has a value."""
+    return "seq" in unified.shared and types.get("seq", "void") != "void"
 
 
-def refuse_unordered(landed: Landed, types: dict[str, str]) -> None:
-    """Refuse a ``seq`` that cannot order rows: they would stand as they do in the files, and nobody would know."""
+def refuse_unordered(unified: UnifiedInput, types: dict[str, str]) -> None:
+    """Refuse a ``seq`` that cannot order rows: they would silently keep the order of the files."""
     from pyspark.sql import functions as F
 
     kind, value = types["seq"], F.col("seq")
     if is_number(kind) or kind in (*_TIMES, "date"):
         return
     odd = value.isNotNull() & ~value.rlike(_WHOLE) if kind == "string" else F.lit(True)
-    found = landed.rows.where(odd).select(value.cast("string")).head(1)
+    found = unified.rows.where(odd).select(value.cast("string")).head(1)
     if found:
         raise InputError(
-            f"{landed.origin['seq']}: column seq",
+            f"{unified.origin['seq']}: column seq",
             found[0][0],
             "is to order the rows, and is neither a whole number nor a time",
             "mend the value, or rename the column",
         )
 
 
-def _seq(landed: Landed, types: dict[str, str], zone: str) -> Column:
-    """The source's ``seq`` as what orders rows; see :func:`judge`."""
+def _seq(unified: UnifiedInput, types: dict[str, str], zone: str) -> Column:
+    """Return the source's ``seq`` as a value that orders rows; see :func:`validate_rows`."""
     from pyspark.sql import functions as F
 
-    value = _typed(F.col("seq"), types_of(landed.rows)["seq"], types["seq"], zone)
+    value = _typed(F.col("seq"), types_of(unified.rows)["seq"], types["seq"], zone)
     if types["seq"] != "string":
         return value
     digits = F.regexp_replace(value, "^[+-]?0*(?=[0-9])", "")
@@ -160,24 +167,24 @@ def _seq(landed: Landed, types: dict[str, str], zone: str) -> Column:
 
 
 _WHOLE = "^[+-]?[0-9]+$"
-"""Whole numbers of any length, as some services number records."""
+"""A whole number of any length, as some services number records."""
 
 
-def _agree_names(landed: Landed, names: Iterable[str], existing: dict[str, dict[str, str]]) -> None:
-    """Refuse names that no table can hold beside those it has: tables do not tell columns apart by case.
+def _refuse_clashing_names(unified: UnifiedInput, names: Iterable[str], existing: dict[str, dict[str, str]]) -> None:
+    """Refuse names that no table can hold beside the names that it has: tables do not distinguish columns by case.
 
-    That is known before anything is planned, so nothing is half written.
+    This comes before anything is planned, so nothing is half written.
     """
     taken: dict[str, str] = {}
     for name in names:
-        clash = _clash(stored(name), taken, existing)
+        clash = _clash(column_in_table(name), taken, existing)
         if clash is not None:
-            raise InputError(f"{landed.origin[name]}: column {name}", None, *clash)
-        taken[fold_case(stored(name))] = name
+            raise InputError(f"{unified.origin[name]}: column {name}", None, *clash)
+        taken[fold_case(column_in_table(name))] = name
 
 
 def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]) -> tuple[str, str] | None:
-    """What is wrong with a stored column's name, and what to do; None: nothing."""
+    """Return problem and remedy of a stored column's name; None where it has no problem."""
     same = fold_case(name)
     if same in ALWAYS_THERE:
         return (
@@ -196,7 +203,7 @@ def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]
 def _count_text(
     rows: DataFrame, names: list[str], before: dict[str, str], zone: str
 ) -> dict[str, tuple[int, dict[str, int], int, str | None]]:
-    """Per text column: values, how many match each pattern, how many fit the type before, one that does not."""
+    """Count, per text column, its values, those that match each pattern, and those that fit its earlier type; with one that does not."""
     from pyspark.sql import functions as F
 
     wanted: list[Column] = []
@@ -221,15 +228,17 @@ def _count_text(
     }
 
 
-def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_us: int, by_seq: bool) -> DataFrame:
-    """Typed rows with ``_stream``, ``_order``, and where a row cannot be used ``_problem`` and ``_raw``: of most rows it is not worked out.
+def validate_rows(
+    unified: UnifiedInput, types: dict[str, str], options: IngestOptions, clock_us: int, by_seq: bool
+) -> DataFrame:
+    """Return typed rows with ``_stream`` and ``_order``, and with ``_problem`` and ``_raw`` where a row cannot be used.
 
-    ``_order`` is the source's ``seq`` where it orders the call, `by_seq` (text of digits as text that sorts as they count), else the
-    arrival in us, null where there is none.
+    ``_order`` is the source's ``seq`` where it orders the call (`by_seq`; digits in text become text that sorts like the numbers), else
+    the arrival in us, null where there is none. `clock_us` is the arrival time of rows without one.
     """
     from pyspark.sql import functions as F
 
-    rows = landed.rows
+    rows = unified.rows
     kinds = types_of(rows)
     event = _moment(options.event_column, kinds[options.event_column], options)
     has_arrival = options.arrival_column in kinds
@@ -266,7 +275,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
     for name, kind in types.items():
         value = F.col(quoted(name))
         cast = _typed(value, kinds[name], kind, options.timezone)
-        columns.append(cast.alias(stored(name)))
+        columns.append(cast.alias(column_in_table(name)))
         if kinds[name] != kind:
             problems.append(
                 F.when(
@@ -274,7 +283,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
                     F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string")),
                 )
             )
-    order = _seq(landed, types, options.timezone) if by_seq else arrival
+    order = _seq(unified, types, options.timezone) if by_seq else arrival
     problem = F.coalesce(*problems)
     return rows.select(
         F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= LATEST_US), event)).alias("event_ts"),
@@ -285,7 +294,7 @@ def judge(landed: Landed, types: dict[str, str], options: IngestOptions, clock_u
 
 
 UNKNOWN = "_unknown"
-"""In place of a stream, for rows that name none."""
+"""The stream of rows that name none."""
 
 
 def _day(time_us: int) -> str:
@@ -293,7 +302,10 @@ def _day(time_us: int) -> str:
 
 
 def _moment(name: str, kind: str, options: IngestOptions) -> Column:
-    """A time column as bigint microseconds; null where it cannot be read. Numbers count the unit that the call says, and may have a fraction of it."""
+    """Return a time column as bigint microseconds; null where it cannot be read.
+
+    Numbers count the call's time unit, and may have a fraction of it.
+    """
     from pyspark.sql import functions as F
 
     value, unit = F.col(quoted(name)), TIME_UNITS[options.time_unit]
@@ -319,11 +331,11 @@ def _moment(name: str, kind: str, options: IngestOptions) -> Column:
 
 
 _NUMBER = "^[+-]?[0-9]{1,18}([.][0-9]*)?([eE][+-]?[0-9]{1,2})?$"
-"""Also with an exponent, as Spark writes the large ones of JSON that have a fraction."""
+"""A number, also with an exponent, as Spark writes large numbers of JSON that have a fraction."""
 
 
 def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
-    """Values of one type as another; null where one does not fit, or text says more of it than the type holds: digits, a time of day.
+    """Convert values of one type to another; null where a value does not fit, or text has more digits, or a time of day, than it holds.
 
     Times are UTC in tables, also where their type has no zone.
     """

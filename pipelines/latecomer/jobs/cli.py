@@ -168,7 +168,7 @@ def ingest(
         found = {} if file is None else stream_specs.load_stream(file)
         return replace(asked, **{key: value for key, value in found.items() if key not in said})
 
-    done = stage.ingest(Lake(lake_uri), named, options, progress=_progress, own=own)
+    done = stage.ingest(Lake(lake_uri), named, options, progress=_progress, with_stream_file=own)
     quarantined = sum(done.rows_quarantined.values())
     _report(
         as_json,
