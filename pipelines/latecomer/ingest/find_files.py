@@ -1,4 +1,4 @@
-"""Landing files: found, told apart by their content, read."""
+"""Find landing files, compute the digests of their content, and read their bytes."""
 
 from __future__ import annotations
 
@@ -22,55 +22,63 @@ PIECE_BYTES = 1 << 20
 
 
 def find(paths: Sequence[str], forced: str | None, recursive: bool = False) -> tuple[list[LandingFile], list[str]]:
-    """Files in the order given, a folder's in name order; and what is left out of it: files whose format is not known, and folders.
+    """Find the files at paths: in the order given, and those of a folder in the order of their names.
 
-    Hidden files (names with a dot in front) are no data: file systems and editors keep notes in them; nor are folders whose names
-    begin with ``_``, where others keep theirs. With a `forced` format a folder's other files all count; `recursive` looks into its folders
-    too, all the way down, and takes the files in order of their paths.
+    Hidden files, whose names begin with a dot, are no data: file systems and editors keep notes in them. Nor are
+    folders whose names begin with ``_``, in which other tools keep notes.
+
+    Parameters
+    ----------
+    forced
+        The format of all files; None: as their suffixes tell.
+    recursive
+        Take the files in folders of folders too, in the order of their paths.
+
+    Returns
+    -------
+    files
+        The files to ingest.
+    left_out
+        Files of folders whose format is not known, and folders.
 
     Raises
     ------
     InputError
-        A path that does not exist or cannot be read, or a file given by name whose format is not known.
+        A path does not exist or cannot be read, or the format of a file given by name is not known.
     """
-    found: list[LandingFile] = []
-    others: list[str] = []
+    files: list[LandingFile] = []
+    left_out: list[str] = []
     folders: list[str] = []
     for text in paths:
         if not text:
             raise InputError("PATH", text, "names no file and no folder", "check the path (is a variable unset?)")
         with readable(text):
-            there = look(text, recursive)
-        if there is None:
+            entry = look(text, recursive)
+        if entry is None:
             raise InputError(text, None, "no such file or folder", "check the path")
-        if isinstance(there, LandingFile):
-            if format_of(there, forced) is None:
+        if isinstance(entry, LandingFile):
+            if format_of(entry, forced) is None:
                 problem, remedy = "the format does not follow from the suffix", "say --format csv, json or parquet"
-                raise InputError(str(there), PurePosixPath(there.name).suffix, problem, remedy)
-            found.append(there)
+                raise InputError(str(entry), PurePosixPath(entry.name).suffix, problem, remedy)
+            files.append(entry)
             continue
-        found += [file for file in there.files if format_of(file, forced)]
-        others += [str(file) for file in there.files if not format_of(file, forced)]
-        others += there.paths
-        folders += there.folders
-    if not found and folders:
-        problem = f"holds no file that can be ingested, but folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
-        raise InputError(
-            " ".join(paths),
-            None,
-            problem,
-            "files are read from a folder itself: name those folders, or say --recursive",
-        )
-    if not found:
-        raise InputError(
-            " ".join(paths), None, "holds no file that can be ingested", "expected .csv, .json(l) or .parquet"
-        )
-    return found, others
+        files += [file for file in entry.files if format_of(file, forced)]
+        left_out += [str(file) for file in entry.files if not format_of(file, forced)]
+        left_out += entry.paths
+        folders += entry.folders
+    if not files and folders:
+        some = f"{', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''}"
+        remedy = "files are read from a folder itself: name those folders, or say --recursive"
+        raise InputError(" ".join(paths), None, f"holds no file that can be ingested, but folders ({some})", remedy)
+    if not files:
+        remedy = "expected .csv, .json(l) or .parquet"
+        raise InputError(" ".join(paths), None, "holds no file that can be ingested", remedy)
+    return files, left_out
 
 
 @contextlib.contextmanager
 def readable(path: object) -> Iterator[None]:
-    """What the operating system or a store refuses (permissions, a broken disk, a name too long) is a problem of the path, in one line."""
+    """Turn an error of the operating system or of a store (permissions, disk, name) into an InputError of the path."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -81,13 +89,13 @@ def readable(path: object) -> Iterator[None]:
 
 
 def format_of(path: LandingFile, forced: str | None) -> str | None:
-    """csv, json or parquet: the `forced` one, else by the suffix; None where that does not say."""
+    """Return csv, json or parquet: the `forced` format, else the one of the suffix; None where that tells none."""
     suffixes = [suffix for suffix in map(str.lower, path.suffixes) if suffix != ".gz"]
     return forced or (SUFFIXES.get(suffixes[-1]) if suffixes else None)
 
 
 def digest(path: LandingFile, options: str) -> str:
-    """SHA-256 of a file's content and of the options that change what it means."""
+    """Return the SHA-256 of a file's content and of the options that change its meaning."""
     hasher = hashlib.sha256(options.encode())
     with path.opened() as handle:
         while block := handle.read(PIECE_BYTES):
@@ -96,12 +104,12 @@ def digest(path: LandingFile, options: str) -> str:
 
 
 def content(path: LandingFile) -> Iterator[bytes]:
-    """The file from its beginning, piece by piece; gzip is taken apart, also where the suffix does not say so.
+    """Yield the file's bytes piece by piece from the beginning; gzip is decompressed, whatever the suffix.
 
     Raises
     ------
     FileProblem
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         with path.opened() as handle:

@@ -1,11 +1,12 @@
 """`ingest`: turn landing files into event tables; every row gets its place in one global arrival order, once.
 
-The rows of one call are ordered by the source's ``seq``, else by arrival, else as in the files; ties are broken by file and position.
-They follow everything ingested before. Rows that cannot be used go to ``quarantine/<stream>`` and get no place. A call may have several
-streams, each with its own files and column types, in one order.
+The rows of one call are ordered by the source's ``seq``, else by arrival, else as in the files; ties are broken by file
+and position. They follow everything ingested before. Rows that cannot be used go to ``quarantine/<stream>`` and get no
+place. A call may have several streams, each with its own files and column types, in one order.
 
-Commit order: plan (``ingest/journal``), event and quarantine tables, ``ingest/committed``. Readers trust arrivals below the last
-committed ``seq``. An interrupted ingestion is resumed if the same content comes again, and taken back if other content comes first.
+Commit order: plan (``ingest/journal``), event and quarantine tables, ``ingest/committed``. Readers trust arrivals below
+the last committed ``seq``. An interrupted ingestion is resumed if the same content comes again, and taken back if other
+content comes first.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class IngestResult:
     left_out_files
         Files of a folder whose format their names do not tell, and its folders.
     changed_files
-        Files that had been ingested into the same stream before with other content or options; rows that they still hold came again.
+        Files that had been ingested into the same stream before with other content or options; rows that they still
+        hold came again.
     seq_from, seq_to
         The places in the arrival order that the call gave, ``[seq_from, seq_to)``.
     event_times_us
@@ -126,7 +128,8 @@ def ingest(
     Raises
     ------
     InputError
-        The call, or a file as a whole, cannot be used. Nothing was written, but an interrupted ingestion may have been taken back.
+        The call, or a file as a whole, cannot be used. Nothing was written, but an interrupted ingestion may have been
+        taken back.
     LeaseHeld
         Another ingestion is at work.
     """
@@ -212,7 +215,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Part:
-    """A source that was read: its rows, the types of its payload columns, and their names until its tables are written."""
+    """A source that was read: its rows, and the types and temporary names of its payload columns."""
 
     options: IngestOptions
     unified: union.UnifiedInput
@@ -262,7 +265,7 @@ class _Ingestion:
         self.staging.close()
 
     def check_unchanged(self) -> None:
-        """Refuse files that were written to while they were read: their digests do not stand for the rows that were read."""
+        """Refuse files that changed while they were read: their digests do not stand for the rows."""
         for source in self.sources:
             for known in source.known_files:
                 digest = None
@@ -272,7 +275,7 @@ class _Ingestion:
                     raise changed_while_read(known.file)
 
     def check_in_place(self) -> None:
-        """Refuse Parquet files that were written to since: they are not copied, but read again until their rows are written."""
+        """Refuse Parquet files that changed: they are read in place until their rows are written."""
         for file, stamp in self._stamps.items():
             if file.stamp() != stamp:
                 raise changed_while_read(file)
@@ -301,7 +304,10 @@ class _Ingestion:
         return {name: types_of(tables.read(self.spark, self.lake.table("events", name))) for name in streams}
 
     def _is_by_seq(self) -> bool:
-        """Return whether the source's ``seq`` orders the call: every file has one. A ``seq`` that cannot order is refused."""
+        """Return whether the source's ``seq`` orders the call: every file has one.
+
+        A ``seq`` that cannot order is refused.
+        """
         if not all(validate.orders(part.unified, part.types) for part in self.parts):
             return False
         for part in self.parts:
@@ -319,9 +325,9 @@ class _Ingestion:
     def _unfinished(self) -> tuple[int, int] | None:
         """Return number and clock (us) of an interrupted ingestion of the same content; take back one of other content.
 
-        An ingestion of Parquet files that were written to since is taken back too: they are read in place, so the tables may hold rows of
-        either content. First its plan is made void, for the tables keep the number of a commit that was taken back, and would leave out
-        its rows if the ingestion were resumed.
+        An ingestion of Parquet files that were written to since is taken back too: they are read in place, so the
+        tables may hold rows of either content. First its plan is made void, for the tables keep the number of a commit
+        that was taken back, and would leave out its rows if the ingestion were resumed.
         """
         done = last_committed(self.lake)
         planned = self.lake.table("ingest", "journal").last_version("ingest")
@@ -415,8 +421,8 @@ class _Ingestion:
     def _refuse_unusable(self, options: IngestOptions, rows: DataFrame, counts: StreamCounts, number: int) -> None:
         """Refuse the call if more rows of a stream would go to quarantine than its options allow.
 
-        Rows that name no stream are compared with all rows. The plan becomes void: by its clock some rows may lie in the future that will
-        not when the same files come again.
+        Rows that name no stream are compared with all rows. The plan becomes void: by its clock some rows may lie in
+        the future that will not when the same files come again.
         """
         from pyspark.sql import functions as F
 
@@ -438,13 +444,16 @@ class _Ingestion:
                 f"{self.files[first['_file']]}, line {first['_line']}: {first['_problem']}"
             )
             remedy = (
-                "mend or remove the files, or raise max_quarantined (--max-quarantined): with 1 such rows go to quarantine "
-                "and the others come in"
+                "mend or remove the files, or raise max_quarantined (--max-quarantined): with 1 such rows go to "
+                "quarantine and the others come in"
             )
             raise InputError(f"stream {stream}", None, problem, remedy)
 
     def _note_arrivals(self, arrivals: dict[str, Row], counts: StreamCounts, progress: Callable[[str], None]) -> None:
-        """Add the arrival times of each stream to `counts`; report a stream of an earlier call whose rows arrived much later."""
+        """Add the arrival times of each stream to `counts`.
+
+        Report a stream of an earlier call whose rows arrived much later.
+        """
         before = last_arrivals(self.lake)
         for stream, row in arrivals.items():
             counts[stream] |= {"arrived_from": row["arrived_from"], "arrived_to": row["arrived_to"]}
@@ -456,9 +465,9 @@ class _Ingestion:
             if later:
                 other, time = max(later.items(), key=lambda item: item[1])
                 progress(
-                    f"ingest: rows of {stream} arrived from {_instant(row['arrived_from'])} on, but stand after those of {other}, which "
-                    f"arrived up to {_instant(time)} and were ingested by an earlier call; a query over both sees such an order of "
-                    f"arrival. One call orders its streams by arrival: latecomer ingest {other}=PATH {stream}=PATH"
+                    f"ingest: rows of {stream} arrived from {_instant(row['arrived_from'])} on, but stand after those of "
+                    f"{other}, which arrived up to {_instant(time)} and were ingested by an earlier call; a query over "
+                    f"both sees such an order of arrival. One call orders its streams by arrival: latecomer ingest {other}=PATH {stream}=PATH"
                 )
 
     def _commit(self, counts: StreamCounts, rows: int, number: int) -> StreamCounts:
@@ -485,7 +494,10 @@ class _Ingestion:
         return counts
 
     def _fingerprints(self) -> list[str]:
-        """Return the stat fingerprints of the files that were read; an empty text for a file that changed or has none."""
+        """Return the stat fingerprints of the files that were read.
+
+        An empty text for a file that changed or has none.
+        """
         files = (known for source in self.sources for known in source.known_files)
         return [known.fingerprint if known.fingerprint and known.file.is_as_listed else "" for known in files]
 

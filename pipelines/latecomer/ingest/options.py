@@ -26,7 +26,8 @@ class IngestOptions:
     timezone
         The zone of times that name none.
     time_unit
-        Unit in which numbers in the two time columns count since 1970, one of :data:`latecomer.specs.streams.TIME_UNITS`.
+        Unit in which numbers in the two time columns count since 1970, one of
+        :data:`latecomer.specs.streams.TIME_UNITS`.
     max_future_us
         Most microseconds by which an event time may lie after its arrival.
     earliest_us

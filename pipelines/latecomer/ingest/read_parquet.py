@@ -1,4 +1,4 @@
-"""Landing files in Parquet: read where they lie, with the types that tables have."""
+"""Read Parquet files in place, with the types that tables have."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _NOT_IN_PLACE = re.compile(r"[_.].*|.*:.*|.*\._COPYING_", re.DOTALL)
 
 
 def read_parquet(spark: SparkSession, path: LandingFile, staging: Staging) -> DataFrame:
-    """The rows of a Parquet file with the common columns but ``_file``.
+    """Read the rows of a Parquet file with the common columns except ``_file``.
 
     Raises
     ------
     FileProblem
-        It cannot be used as a whole.
+        The file as a whole cannot be used.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
 
     try:
-        filesystem, there = path.source
-        # the unit of Spark's and Hive's times
-        with pq.ParquetFile(there, coerce_int96_timestamp_unit="us", filesystem=filesystem) as file:
+        filesystem, source_path = path.source
+        # Spark and Hive write times of 96 bits, in microseconds
+        with pq.ParquetFile(source_path, coerce_int96_timestamp_unit="us", filesystem=filesystem) as file:
             schema = file.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from None
@@ -61,10 +61,11 @@ def read_parquet(spark: SparkSession, path: LandingFile, staging: Staging) -> Da
                     f"has a field {odd[0]!r} in column {item.name!r}, a name that tables do not take", "rename it"
                 )
     place = escape_pattern(spark_uri(path.place))
-    # with a local lake Spark is not told of any store
-    if _NOT_IN_PLACE.fullmatch(there.rpartition("/")[2]) or (staging.lake.is_local and not path.is_local):
+    # with a local lake Spark is not configured for any store
+    if _NOT_IN_PLACE.fullmatch(source_path.rpartition("/")[2]) or (staging.lake.is_local and not path.is_local):
         destination, folder, place = staging.folder()
-        fs.copy_files(there, f"{folder}/rows.parquet", source_filesystem=filesystem, destination_filesystem=destination)
+        copy = f"{folder}/rows.parquet"
+        fs.copy_files(source_path, copy, source_filesystem=filesystem, destination_filesystem=destination)
     try:
         rows = _as_written(spark.read.parquet(place), schema)
         everything = F.to_json(F.struct(*(F.col(quoted(c)) for c in schema.names)))
@@ -78,11 +79,11 @@ def read_parquet(spark: SparkSession, path: LandingFile, staging: Staging) -> Da
 
 
 _UNSTORED = re.compile("[ ,;{}()\n\t=]")
-"""What Delta has in no column's name; those of fields inside one are not renamed."""
+"""Characters that Delta allows in no column's name; names of fields inside a column are not changed."""
 
 
 def _nested(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """A type, and all inside it."""
+    """Yield a type and all types inside it."""
     yield kind
     for place in range(kind.num_fields):
         yield from _nested(kind.field(place).type)
@@ -93,13 +94,13 @@ def _unreadable(error: Exception) -> FileProblem:
 
 
 def _as_written(rows: DataFrame, schema: pa.Schema) -> DataFrame:
-    """What pandas writes and Spark takes for numbers: timestamps in nanoseconds (as microseconds), columns without a value (as ``void``)."""
+    """Convert columns of pandas that Spark takes for numbers: nanosecond timestamps, and columns without a value."""
     from pyspark.sql import functions as F
 
     columns, kinds = [], dict(rows.dtypes)
     for item in schema:
         column = F.col(quoted(item.name))
-        # in 96 bits, as Spark and Hive write them, they are times to Spark
+        # Spark reads times of 96 bits, as it and Hive write them, as timestamps
         if pa.types.is_timestamp(item.type) and item.type.unit == "ns" and kinds[item.name] == "bigint":
             column = F.timestamp_micros(floor_div(column, 1000))
             column = column if item.type.tz else column.cast("timestamp_ntz")

@@ -1,4 +1,4 @@
-"""Landing files that are text: read by pyarrow, staged as Parquet in the lake, and JSON objects taken apart by Spark."""
+"""Read text files: pyarrow parses them into staged Parquet, and Spark splits JSON objects into columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _MOST_OPEN = 64
-"""Files that are written at a time."""
+"""Most staged files that are open at a time."""
 
 
 class StagedText:
-    """Text files' rows as strings in Parquet: those of files with the same columns together, so that a thousand are read back as one."""
+    """The rows of text files as strings in Parquet.
+
+    Files with the same columns share one, so that a thousand are read back as one.
+    """
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
@@ -31,12 +34,12 @@ class StagedText:
         self._closed: list[tuple[list[int], str, str]] = []
 
     def add(self, index: int, path: LandingFile, kind: str) -> list[str]:
-        """Stage a file; returns its columns, of ``json`` the only one: ``line``.
+        """Stage a file, and return its columns; a JSON file has the one column ``line``.
 
         Raises
         ------
         FileProblem
-            It cannot be used as a whole.
+            The file as a whole cannot be used.
         """
         names, first = list[str](), 0
         for text in (read_csv if kind == "csv" else read_json)(lambda: content(path)):
@@ -48,12 +51,12 @@ class StagedText:
         return names
 
     def frames(self, spark: SparkSession) -> list[tuple[list[int], DataFrame, str]]:
-        """What was staged together: the files, their rows, and what they were written in."""
+        """Return the parts that were staged together: numbers of files, rows, and the format of the files."""
         self.close()
         return [(files, spark.read.parquet(place), kind) for files, place, kind in self._closed]
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Close the staged files that are open."""
         while self._open:
             self._close_first()
 
@@ -79,7 +82,7 @@ class StagedText:
 
 
 def _numbered(text: TextRows, first: int) -> pa.Table:
-    """Rows with the common columns, then what could not be read; positions from `first`."""
+    """Return rows with the common columns, followed by the unreadable ones; positions count from `first`."""
     good, bad = text.rows.num_rows, len(text.bad)
     lines, raws, problems = zip(*text.bad, strict=True) if bad else ((), (), ())
     read = {
@@ -107,28 +110,26 @@ def _raw(rows: pa.Table) -> pa.Array | pa.ChunkedArray:
 
 
 def keys_of(rows: DataFrame, shape: StructType, files: list[int]) -> dict[int, list[str]]:
-    """The keys of each of the `files`, whose objects have this `shape`."""
+    """Return the keys of each of the `files`, whose objects have this `shape`."""
     from pyspark.sql import functions as F
 
     names = list(dict.fromkeys(shape.names))
     if len(files) == 1:
         return {files[0]: names}
-    found: dict[int, set[str]] = {index: set() for index in files}
-    objects = F.from_json(
-        "line", "map<string,string>"
-    )  # as they are read; Spark's own list of keys is none where a NaN stands
+    keys_by_file: dict[int, set[str]] = {index: set() for index in files}
+    objects = F.from_json("line", "map<string,string>")  # Spark's json_object_keys finds none in a line with a NaN
     for index, key in rows.select("_file", F.explode(F.map_keys(objects))).distinct().collect():
-        found[index].add(key)
-    found[files[0]].update(set(names).difference(*found.values()))
-    return {index: [name for name in names if name in keys] for index, keys in found.items()}
+        keys_by_file[index].add(key)
+    keys_by_file[files[0]].update(set(names).difference(*keys_by_file.values()))
+    return {index: [name for name in names if name in keys] for index, keys in keys_by_file.items()}
 
 
-def taken_apart(rows: DataFrame, shape: StructType) -> DataFrame:
-    """Rows with a column ``line`` taken apart: a string column for each key of the objects, which have this `shape`."""
+def split_objects(rows: DataFrame, shape: StructType) -> DataFrame:
+    """Split the column ``line`` into a string column for each key of the objects, which have this `shape`."""
     from pyspark.sql import functions as F
 
     twice = F.lit(False)
-    if len(set(shape.names)) < len(shape.names):  # in one object, as keys of others are told apart by their names
+    if len(set(shape.names)) < len(shape.names):  # within one object: keys of several objects are merged by name
         shape = type(shape)(list({item.name: item for item in shape.fields}.values()))
         keys = F.json_object_keys("line")
         twice = F.size(keys) > F.size(F.array_distinct(keys))
@@ -142,14 +143,14 @@ def taken_apart(rows: DataFrame, shape: StructType) -> DataFrame:
     for item in shape.fields:
         value = F.col(f"_j.{quoted(item.name)}")
         nested = item.dataType.typeName() not in ("string", "void")
-        if nested:  # as it is written, so that numbers in it stay numbers; a path cannot hold the sign that ends it
-            parsed_again = F.to_json(value)  # where a NaN stands in the line, Spark's path finds nothing
+        if nested:  # the original text, so that its numbers stay numbers; a JSON path cannot hold a quote
+            parsed_again = F.to_json(value)  # in a line with a NaN Spark's JSON path finds nothing
             named = "'" not in item.name
             value = F.coalesce(F.get_json_object("line", f"$['{item.name}']"), parsed_again) if named else parsed_again
-        else:  # numbers that JSON does not have, and Python writes, come quoted
+        else:  # numbers outside JSON, which Python writes, arrive in quotes
             bare = F.replace(value, F.lit('"'), F.lit(""))
             value = F.when(value.isin('"NaN"', '"Infinity"', '"-Infinity"'), bare).otherwise(value)
-            if "'" not in item.name:  # nested here, and elsewhere not
+            if "'" not in item.name:  # nested in this row, and not in others
                 written = F.get_json_object("line", f"$['{item.name}']")
                 value = F.when(value.rlike(r"^[\[{]"), F.coalesce(written, value)).otherwise(value)
         columns.append(value.cast("string").alias(item.name))
@@ -162,7 +163,10 @@ def taken_apart(rows: DataFrame, shape: StructType) -> DataFrame:
 
 
 def shape_of(spark: SparkSession, rows: DataFrame) -> StructType:
-    """The keys of all lines that are objects; keys that only case tells apart are two, for the caller to refuse."""
+    """Return the keys of all lines that are objects.
+
+    Keys that differ in case only are two keys, which the caller refuses.
+    """
     sensitive = "spark.sql.caseSensitive"
     given = spark.conf.get(sensitive)
     try:

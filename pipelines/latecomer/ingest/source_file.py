@@ -1,6 +1,6 @@
-"""A landing file where it lies: in a local or mounted folder, or as an object of an S3-compatible bucket.
+"""A landing file in a local or mounted folder, or as an object in a bucket of an S3-compatible store.
 
-Buckets are reached as a lake in one is (:func:`latecomer.lake.storage.object_store`): address and credentials come from the environment.
+The store's address and credentials come from the environment (:func:`latecomer.lake.storage.object_store`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.storage import STORE_REMEDY, object_store
 
 READ_AHEAD = 1 << 24
-"""Bytes of an object that are asked for at a time."""
+"""Bytes of an object that are requested at a time."""
 _SETTLED_S = {True: 10.0, False: 60.0}
-"""By whether it is local: how old a file's times must be before they tell it from a later one. File systems count in ticks, at worst of two
-seconds, and stores in seconds, by clocks of their own."""
+"""Seconds after which a file's times tell it from later content, by whether it is local.
+
+File systems count in ticks of up to two seconds, and stores in seconds, by clocks of their own.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,13 @@ class LandingFile:
     Attributes
     ----------
     text
-        As it was named: for messages, and in quarantine.
+        The name under which it was given, for messages and for quarantine.
     place
-        What names it, whoever asks: an absolute path, or ``s3://BUCKET/KEY``.
+        Its full name: an absolute path, or ``s3://BUCKET/KEY``.
     store
-        The bucket's file system; None of a local file.
+        The bucket's file system; None for a local file.
     listed
-        Of an object, its bytes and its time, in ns since 1970, when it was looked for.
+        Size in bytes and time in ns since 1970 of an object when it was listed.
     """
 
     text: str
@@ -49,7 +51,7 @@ class LandingFile:
 
     @property
     def is_as_listed(self) -> bool:
-        """Is an object still what it was when it was looked for? Of a file that is not asked: its times tell."""
+        """Is an object still as it was listed? True for a local file, whose times tell."""
         return self.store is None or self.stamp()[1:] == self.listed
 
     def __str__(self) -> str:
@@ -57,29 +59,29 @@ class LandingFile:
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of the path."""
         return PurePosixPath(self.text).name
 
     @property
     def suffixes(self) -> list[str]:
-        """Of its name, each with its dot."""
+        """The suffixes of the name, each with its dot."""
         return PurePosixPath(self.text).suffixes
 
     @property
     def is_local(self) -> bool:
-        """In a local or mounted folder, where Spark's processes find it too?"""
+        """Does it lie in a local or mounted folder, where Spark's processes find it too?"""
         return self.store is None
 
     @property
     def source(self) -> tuple[fs.FileSystem, str]:
-        """Its file system, and its path there."""
+        """The file system, and the path in it."""
         if self.store is None:
             return fs.LocalFileSystem(), self.place
         return self.store, self.place.removeprefix("s3://")
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Any]:
-        """Its bytes as they are stored, from the beginning; OSError where it cannot be read."""
+        """Open the stored bytes from the beginning; OSError where the file cannot be read."""
         if self.store is None:
             with open(self.text, "rb") as handle:
                 yield handle
@@ -89,13 +91,13 @@ class LandingFile:
             yield stream
 
     def size(self) -> int:
-        """Bytes; OSError where it is gone."""
+        """Return the size in bytes; OSError where the file is gone."""
         if self.store is None:
             return os.stat(self.text).st_size
         return self.listed[0]
 
     def stamp(self) -> tuple[int, int, int]:
-        """What differs once it was written to or replaced; zeros where it is gone."""
+        """Return a mark that differs once the file was written to or replaced; zeros where it is gone."""
         try:
             if self.store is None:
                 found = os.stat(self.text)
@@ -106,15 +108,22 @@ class LandingFile:
             return 0, 0, 0
 
     def marks(self) -> tuple[int, ...]:
-        """What it looks like, an object: when it was looked for. The last two, of an object the last one, are times in ns; OSError where it is gone."""
+        """Return the marks that differ between a file and its later content.
+
+        Of an object they are size and time as listed, of a local file device, inode, size and two times. Times are in ns since
+        1970 and come last. OSError where the file is gone.
+        """
         if self.store is not None:
             return self.listed
         found = os.stat(self.text)
-        # the last is set at any change, also by who sets the other
+        # any change sets the last one, also a change of the other time
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def stat_fingerprint(self) -> str | None:
-        """What tells it, without a look inside, from what it may become; None where its times are too young for that, or it is gone."""
+        """Return a text that tells the file from its later content without reading it.
+
+        None where its times are too recent for that, or the file is gone.
+        """
         try:
             marks = self.marks()
         except OSError:
@@ -126,9 +135,12 @@ class LandingFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds that is not hidden, in name order: files, and the names of folders (those that begin with ``_`` are others' notes).
+    """A folder's files and the names of its folders, in the order of names.
 
-    One that was looked at all the way down has the files of its folders among its own, and of folders only links, which may lead back.
+    Hidden ones and folders whose names begin with ``_`` are left out.
+
+    A folder that was searched recursively has the files of its folders among its own. Of its folders only links remain,
+    which may lead back.
     """
 
     text: str
@@ -137,19 +149,19 @@ class Folder:
 
     @property
     def paths(self) -> list[str]:
-        """Of its folders."""
+        """The paths of the folders."""
         return [f"{self.text.rstrip('/')}/{name}" for name in self.folders]
 
 
 def look(text: str, recursive: bool = False) -> LandingFile | Folder | None:
-    """The file or folder of that path or URI, `recursive` all the way down; None where there is none.
+    """Return the file or folder at a path or URI, searched recursively with `recursive`; None where there is none.
 
     Raises
     ------
     OSError
-        It may not be looked at.
+        The place may not be read.
     InputError
-        It is a URI of something else than a local file or a bucket's object.
+        The URI names neither a local file nor an object of a bucket.
     """
     scheme, _, rest = text.partition("://")
     if "://" not in text:
@@ -172,13 +184,13 @@ def look(text: str, recursive: bool = False) -> LandingFile | Folder | None:
 
 
 def look_into(text: str, recursive: bool = False) -> Folder:
-    """The folder of that path or URI; an empty one where there is none. Errors as for `look`."""
+    """Return the folder at a path or URI; an empty one where there is none. Errors are those of `look`."""
     there = look(f"{text.rstrip('/')}/", recursive)
     return there if isinstance(there, Folder) else Folder(text, [], [])
 
 
 def unreachable(text: str, error: Exception) -> InputError:
-    """The store does not answer, refuses the credentials, or has no such bucket."""
+    """Return the error of a store that does not answer, refuses the credentials, or has no such bucket."""
     said = " ".join(str(error).split())[:400]
     return InputError(text, None, f"the object store cannot be used ({said})", STORE_REMEDY)
 
@@ -201,7 +213,7 @@ def _local(text: str, recursive: bool) -> LandingFile | Folder | None:
 
 
 def _object(key: str, recursive: bool, folder: bool) -> LandingFile | Folder | None:
-    """As `look`; `folder`: an object of the same name is not meant."""
+    """Return the object or folder of a key; `folder`: a folder is meant, not an object of the same name."""
     store = object_store()
 
     def of(info: fs.FileInfo) -> LandingFile:
@@ -224,7 +236,7 @@ def _object(key: str, recursive: bool, folder: bool) -> LandingFile | Folder | N
 
 
 def _notes(folders: list[str]) -> bool:
-    """Does one of these folders hold notes of others, no data?"""
+    """Return whether one of these folders holds notes of other tools, not data."""
     return any(name[:1] in ("", ".", "_") for name in folders)
 
 

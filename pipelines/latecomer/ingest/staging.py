@@ -1,4 +1,7 @@
-"""Staging folders in the lake for files that Spark does not read in place, and a check of column names; both readers need them."""
+"""Staging folders in the lake for files that Spark does not read in place, and a check of column names.
+
+Both readers need them.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Text as Arrow tables of strings: every readable row, and every unreadable one with its line and its reason.
+"""Parse CSV and JSON lines into Arrow tables of strings; unreadable rows are returned with line and reason.
 
-Vectorised: pyarrow reads, in blocks, so that a file may be larger than memory. A file is gone through twice: first for what only
-the whole of it tells (:class:`_Text`), then for its rows. Types are decided over all files of a call from counts of values that
-match a pattern (:func:`latecomer.ingest.type_inference.guess`), sums that do not depend on the order of files.
+pyarrow reads in blocks, so that a file may be larger than memory. A file is read twice: first for the properties of the
+whole (:class:`_Text`), then for its rows. Types are inferred over all files of a call
+(:mod:`latecomer.ingest.type_inference`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pyarrow.csv as pacsv
 from numba import njit
 
 BLOCK_BYTES = 16 << 20
-"""Bytes read at once. A record of CSV may have that many."""
+"""Bytes that are read at once, and the longest record of CSV."""
 Source = Callable[[], Iterable[bytes]]
-"""A file's bytes from the beginning, in pieces of any size; may be asked again."""
+"""Returns a file's bytes from the beginning, in pieces of any size, at each call."""
 
 
 class FileProblem(Exception):
-    """The file as a whole cannot be used; `str` says why, `remedy` what to do."""
+    """A file as a whole cannot be used. The text is the problem, `remedy` the way to mend it."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem, self.remedy = problem, remedy
@@ -33,9 +33,16 @@ class FileProblem(Exception):
 
 @dataclass(frozen=True)
 class TextRows:
-    """Rows that follow one another in a file: string columns, the physical line on which each begins, and what could not be read.
+    """Consecutive rows of a file.
 
-    `bad` has the line, the text and the reason of each.
+    Attributes
+    ----------
+    rows
+        The readable rows, in string columns.
+    lines
+        The physical line on which each begins, from 1.
+    bad
+        Line, text and reason of each unreadable row.
     """
 
     rows: pa.Table
@@ -47,26 +54,26 @@ NOTHING = TextRows(pa.table({}), pa.array([], pa.int64()))
 
 
 class _Text:
-    """A file's text in blocks of whole lines: UTF-8, lines end in newlines, broken bytes are U+FFFD.
+    """A file's text in blocks of whole lines: as UTF-8, with newlines as line ends and U+FFFD for invalid bytes.
 
     Attributes
     ----------
     begins_with
-        Its first sign that is no white space; empty where there is none.
+        The first character that is no white space; empty where there is none.
     above
-        Empty lines before the first other one.
+        Number of empty lines before the first other line. The text below them is the body.
     broken
-        Did it have bytes that are no UTF-8?
+        Does the file hold bytes that are not UTF-8?
     one_line
-        Does it have no newline below `above`?
+        Does the body hold no newline?
     quotes, ends_quoted
-        How many double quotes there are; is one the last sign but newlines?
-    empty
-        int64[n]: lines without a sign, ascending, the first below `above` being 1.
+        Number of double quotes; is one the last character before the final newlines?
+    empty : int64[n]
+        Empty lines of the body, ascending; its first line is 1.
     """
 
     def __init__(self, source: Source, returns: bool) -> None:
-        """`returns`: a carriage return ends a line also where there are newlines."""
+        """`returns`: a carriage return ends a line also in a file with newlines."""
         self._source, self._returns = source, returns
         self.begins_with, self.above, self.broken, self.quotes, self.ends_quoted = b"", 0, False, 0, False
         if not returns:
@@ -93,14 +100,14 @@ class _Text:
         self.empty = np.concatenate(empty)
 
     def blocks(self, surveyed: bool = True) -> Iterator[bytes]:
-        """All of it; before it is `surveyed`, broken bytes are as they are."""
+        """Yield the whole text; not yet `surveyed`, invalid bytes stay."""
         for block in self._raw():
             text = block.replace(b"\r\n", b"\n")
             text = text.replace(b"\r", b"\n") if self._returns else text
             yield text.decode("utf-8", "replace").encode("utf-8") if surveyed and self.broken else text
 
     def body(self) -> Iterator[bytes]:
-        """What is below `above`."""
+        """Yield the text below the empty lines at the beginning."""
         within = False
         for block in self.blocks():
             text = block if within else block.lstrip(b"\n")
@@ -108,16 +115,16 @@ class _Text:
             yield text
 
     def from_line(self, line: int) -> str:
-        """The body from this line on."""
-        kept = []
+        """Return the body from this line on."""
+        parts = []
         for block in self.body():
             breaks = block.count(b"\n")
-            kept.append(block.split(b"\n", line - 1)[-1] if line <= breaks + 1 else b"")
+            parts.append(block.split(b"\n", line - 1)[-1] if line <= breaks + 1 else b"")
             line = max(line - breaks, 1)
-        return b"".join(kept).decode("utf-8", "replace")
+        return b"".join(parts).decode("utf-8", "replace")
 
     def _raw(self) -> Iterator[bytes]:
-        """Blocks that end where a line does, as far as they hold more than one."""
+        """Yield blocks that end with a line, if they hold more than one line."""
         parts: list[bytes] = []
         held, enough = 0, BLOCK_BYTES
         for piece in _utf8(self._source()):
@@ -136,7 +143,7 @@ class _Text:
 
 
 def _utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same as UTF-8 without a byte order mark. Spreadsheets write UTF-16 with one."""
+    """Yield the pieces as UTF-8 without a byte order mark. Spreadsheets write UTF-16 with one."""
     rest = iter(pieces)
     begin = b""
     for piece in rest:
@@ -155,7 +162,7 @@ def _utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Stream:
-    """Blocks as what pyarrow reads like a file."""
+    """A file-like object over blocks, for pyarrow."""
 
     closed = False
 
@@ -163,7 +170,7 @@ class _Stream:
         self._blocks, self._block = blocks, memoryview(b"")
 
     def read(self, size: int) -> memoryview:
-        """At most `size` bytes; none at the end."""
+        """Read at most `size` bytes; none at the end."""
         while not self._block:
             block = next(self._blocks, None)
             if block is None:
@@ -177,14 +184,14 @@ class _Stream:
 
 
 def read_csv(source: Source) -> Iterator[TextRows]:
-    """The rows of CSV with a header line; all columns as strings, empty fields null. Blank lines are no rows. Line ends in values are ``\\n``.
+    """Yield the rows of CSV with a header line, in at least one table; all tables have the same columns.
 
-    At least one table, all with the same columns.
+    All columns are strings, and empty fields are null. Blank lines are no rows. Line ends in values are ``\\n``.
 
     Raises
     ------
     FileProblem
-        It is not CSV, or a name in its header is empty.
+        The file is not CSV, or a name in its header is empty.
     """
     text = _Text(source, returns=True)
     if not text.begins_with:
@@ -216,7 +223,10 @@ def read_csv(source: Source) -> Iterator[TextRows]:
 
 
 def _too_long(text: _Text) -> FileProblem:
-    """For a file with a record that does not end within a block: the line on which the longest begins, by the quotes before it."""
+    """Return the problem of a file with a record longer than a block, with the line on which the longest begins.
+
+    The quotes before a line end tell whether it ends a record.
+    """
     breaks, byte, line, odd = [np.array([[-1], [0]])], 0, 0, False
     for block in text.body():
         signs = np.frombuffer(block, np.uint8)
@@ -235,7 +245,7 @@ def _too_long(text: _Text) -> FileProblem:
 
 
 def _opened(text: _Text, skip: object, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
-    """Blank lines are kept, as rows of nulls: they count as lines."""
+    """Open the body with pyarrow. Blank lines become rows of nulls, since they count as lines."""
     body = _ended(text.body()) if text.one_line else text.body()
     return pacsv.open_csv(
         pa.PythonFile(_Stream(body), mode="r"),
@@ -248,7 +258,7 @@ def _opened(text: _Text, skip: object, types: dict[str, pa.DataType]) -> pacsv.C
 
 
 def _ended(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same text of one line, which ends: a header that does not is none to pyarrow."""
+    """Yield a text of one line with a newline at its end: pyarrow accepts no header without one."""
     last = next(blocks, b"")
     for block in blocks:
         yield last
@@ -257,15 +267,15 @@ def _ended(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Place:
-    """Where in the file the next rows stand: the number of the record (the header is 1), and its line in the body."""
+    """The place of the next rows in the file: the number of the record (the header is 1), and its line in the body."""
 
     def __init__(self, text: _Text, skipped: list[tuple[int, str, str]], header_breaks: int) -> None:
-        """`skipped` is filled as the file is read: the number of each record that is no row, its text, and why."""
+        """`skipped` is filled while the file is read: number, text and reason of each record that is no row."""
         self._text, self._skipped = text, skipped
         self._record, self._line = 2, 2 + header_breaks
 
     def rows(self, table: pa.Table, last: bool) -> TextRows:
-        """The next rows, and the skipped records before and between them, of the `last` ones those after them too."""
+        """Return the next rows with the skipped records among them; with the `last` rows also the records after them."""
         skipped = self._take(table.num_rows, last)
         begins, places = self._lines(table, skipped)
         above = self._text.above
@@ -279,7 +289,7 @@ class _Place:
         return _without_broken(table.filter(keep), pa.array(above + begins).filter(keep), bad, self._text.broken)
 
     def _take(self, rows: int, last: bool) -> list[tuple[int, str, str]]:
-        """Skipped records among the next `rows` rows; the reader may be ahead of them."""
+        """Take the skipped records among the next `rows` rows; the reader may have gone further."""
         self._skipped.sort()
         end, count = self._record + rows, 0
         while count < len(self._skipped) and (last or self._skipped[count][0] < end + count):
@@ -289,7 +299,7 @@ class _Place:
         return taken
 
     def _lines(self, table: pa.Table, skipped: Sequence[tuple[int, str, str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Line on which each row, and each skipped record, begins (int64); moves on behind them.
+        """Return the lines on which each row and each skipped record begin, int64, and move behind them.
 
         A record begins one line after the one before it, plus the line breaks inside that one.
         """
@@ -307,21 +317,21 @@ class _Place:
 
 
 def _never_closed(table: pa.Table, text: _Text) -> bool:
-    """Does the last row's last value hold the rest of the file, as its quote is not closed?"""
+    """Return whether the last row's last value holds the rest of the file because its quote is not closed."""
     if not table.num_rows or text.quotes % 2 == 0 or text.ends_quoted:
         return False
     return "\n" in (table.columns[-1][-1].as_py() or "")
 
 
 def read_json(source: Source) -> Iterator[TextRows]:
-    """One column ``line`` with the text of each object, or of a line that holds no object whole, for the engine to parse.
+    """Yield tables of one column ``line``: the text of each object, or of a line without a whole object.
 
-    Several objects may stand on a line, one after the other, as some services write them. At least one table, all with the same columns.
+    There is at least one table. Spark parses the objects. A line may hold several objects one after the other, as some services write them.
 
     Raises
     ------
     FileProblem
-        It is one JSON array.
+        The file is one JSON array.
     """
     text = _Text(source, returns=False)
     if text.begins_with == b"[":
@@ -331,26 +341,34 @@ def read_json(source: Source) -> Iterator[TextRows]:
         return
     above = 0
     for block in text.blocks():
-        yield _objects_of(block, above, text.broken)
+        yield _split_lines(block, above, text.broken)
         above += block.count(b"\n")
 
 
-def _objects_of(text: bytes, above: int, broken: bool) -> TextRows:
-    """Those of whole lines, with `above` lines before them."""
-    text, line_of, more = _taken_apart(text)
+def _split_lines(text: bytes, above: int, broken: bool) -> TextRows:
+    """Return one row per JSON object of whole lines; `above` is the number of lines before them."""
+    text, line_of, mixed = _one_object_per_line(text)
     texts = pc.split_pattern(pa.scalar(text.decode("utf-8")), "\n")
     column = pc.utf8_trim_whitespace(pa.array(texts.values if hasattr(texts, "values") else texts.as_py(), pa.string()))
-    numbers, beside = pa.array(above + line_of), pa.array(np.isin(line_of, more))
-    texts_beside, numbers_beside = column.filter(beside).to_pylist(), numbers.filter(beside).to_pylist()
-    bad = [
-        (line, each, "has something beside its object") for line, each in zip(numbers_beside, texts_beside, strict=True)
-    ]
-    keep = pc.and_(pc.greater(pc.utf8_length(column), 0), pc.invert(beside))
-    return _without_broken(pa.table({"line": column.filter(keep)}), numbers.filter(keep), bad, broken)
+    lines, is_mixed = pa.array(above + line_of), pa.array(np.isin(line_of, mixed))
+    mixed_rows = zip(lines.filter(is_mixed).to_pylist(), column.filter(is_mixed).to_pylist(), strict=True)
+    bad = [(line, line_text, "has something beside its object") for line, line_text in mixed_rows]
+    keep = pc.and_(pc.greater(pc.utf8_length(column), 0), pc.invert(is_mixed))
+    return _without_broken(pa.table({"line": column.filter(keep)}), lines.filter(keep), bad, broken)
 
 
-def _taken_apart(text: bytes) -> tuple[bytes, np.ndarray, np.ndarray]:
-    """Objects that stand on one line on lines of their own; the line each line was (from 1), and lines with something beside an object."""
+def _one_object_per_line(text: bytes) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """Put each object on a line of its own.
+
+    Returns
+    -------
+    text
+        The new text.
+    line_of : int64[n]
+        The original line of each new line, from 1.
+    mixed : int64[m]
+        Original lines that hold an object and something else.
+    """
     signs, none = np.frombuffer(text, np.uint8), np.empty(0, np.int64)
     counts = _objects(signs, none, none)
     cuts, more = (np.empty(count, np.int64) for count in counts)
@@ -364,9 +382,12 @@ def _taken_apart(text: bytes) -> tuple[bytes, np.ndarray, np.ndarray]:
 
 @njit(cache=True)
 def _objects(text, cuts, more):  # type: ignore[no-untyped-def]
-    """Lines of JSON: places where another object begins on a line of objects alone, and lines (from 1) with an object and something else.
+    """Find further objects on a line, and lines with an object and something else.
 
-    Commas and blanks may stand between objects. Written where there is room; how many there are of each.
+    The first are places where an object begins after another one on a line of objects; lines count from 1.
+
+    Commas and blanks may separate objects. The places are written to `cuts` and the lines to `more` as far as these
+    have room; both numbers are returned.
     """
     found = others = 0
     line, depth, objects, before = 1, 0, 0, 0
@@ -409,12 +430,12 @@ def _objects(text, cuts, more):  # type: ignore[no-untyped-def]
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse columns without a name, or of the same as another's.
+    """Refuse columns without a name, and names that two columns share.
 
     Raises
     ------
     FileProblem
-        There is one.
+        There is such a column.
     """
     if any(not name.strip() for name in names):
         raise FileProblem("has a column without a name", "name every column in the header line")
@@ -423,7 +444,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def _header(text: _Text) -> list[str]:
-    """The names that pyarrow finds, which may hold line breaks."""
+    """Return the column names that pyarrow reads; a name may hold line breaks."""
     with _opened(text, lambda row: "skip", {}) as reader:
         names: list[str] = reader.schema.names
     if any("\0" in name for name in names):
@@ -436,7 +457,10 @@ def _header(text: _Text) -> list[str]:
 
 
 def _blank(table: pa.Table, begins: np.ndarray, empty: np.ndarray) -> np.ndarray:
-    """Which rows (bool[n]) are blank lines, one of the `empty` ones; a row of empty fields (``,,``) is none."""
+    """Mark the rows that are blank lines, bool[n]: their line is among the `empty` ones.
+
+    A row of empty fields (``,,``) is none.
+    """
     blank = np.ones(table.num_rows, bool)
     for column in sorted(table.columns, key=lambda column: column.null_count):
         if column.null_count < table.num_rows:
@@ -448,7 +472,7 @@ def _blank(table: pa.Table, begins: np.ndarray, empty: np.ndarray) -> np.ndarray
 
 
 def _without_broken(table: pa.Table, lines: pa.Array, bad: list[tuple[int, str, str]], broken: bool) -> TextRows:
-    """Rows with broken bytes become bad ones, where there are any."""
+    """Move rows with invalid bytes to the unreadable ones; `broken`: the file has some."""
     if not broken:
         return TextRows(table, lines, bad)
     wrong = pa.array([False] * table.num_rows, pa.bool_())

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 LEADING_ZERO = r"^[+-]?0[0-9]"
-
-
 INTEGER = r"^[+-]?[0-9]{1,38}$"
-
-
 NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
-
-
 ENDLESS = r"^[+-]?[0-9]{39,}$"
-
-
 LONG = r"^[+-]?[0-9]{16,}$"
-
-
 SPECIAL = r"^(nan|NaN|NAN|[+-]?(inf|Inf|INF|Infinity))$"
-
-
 BOOLEAN = r"^(true|false|True|False|TRUE|FALSE)$"
-
-
 STAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?$"
-
-
 PATTERNS = {
-    "zero": LEADING_ZERO, "integer": INTEGER, "number": NUMBER, "boolean": BOOLEAN, "timestamp": STAMP, "endless": ENDLESS,
-    "long": LONG, "special": SPECIAL,
-}  # fmt: skip
+    "zero": LEADING_ZERO,
+    "integer": INTEGER,
+    "number": NUMBER,
+    "boolean": BOOLEAN,
+    "timestamp": STAMP,
+    "endless": ENDLESS,
+    "long": LONG,
+    "special": SPECIAL,
+}
 
 
 def guess(values: int, counts: dict[str, int]) -> str | None:
-    """Narrowest Spark type of a text column, from how many of its `values` match each of `PATTERNS`; None: no value.
+    """Return the narrowest Spark type that holds every value of a text column; None for a column without a value.
 
-    ``bigint`` in `counts`: how many of the whole numbers fit it. Whole numbers are ids as often as amounts, so a column of them is never
-    rounded: where some have more digits, it is a decimal. Beside fractions they are amounts, and all are doubles. ``007`` is a name,
-    not a number, so one leading zero keeps the column text. ``NaN`` and ``Infinity`` are numbers, as Python and NumPy write them, but
-    where a whole number beside them would be rounded.
+    Whole numbers are ids as often as amounts, so a column of them is never rounded: where some do not fit ``bigint``,
+    it is a decimal. A column that mixes them with fractions holds amounts, and becomes ``double``. ``007`` is a name
+    and not a number, so one leading zero keeps the column text. ``NaN`` and ``Infinity`` are numbers, as Python and
+    NumPy write them, unless a whole number in the same column would be rounded.
+
+    Parameters
+    ----------
+    values
+        Number of values.
+    counts
+        Number of values that match each of `PATTERNS`, and under ``bigint`` the whole numbers that fit that type.
     """
     if values == 0:
         return None

@@ -1,8 +1,9 @@
 """Unite landing files in one DataFrame with the union of their columns, before rows are validated.
 
-The columns of text files are strings, staged as Parquet in the lake (:mod:`latecomer.ingest.read_text`), so that Spark sees one layout
-whatever the format. Parquet is read in place (:mod:`latecomer.ingest.read_parquet`). The common columns are ``_file`` (number of the
-file), ``_row`` (position in it), ``_line``, ``_raw`` and ``_problem`` (set where the row could not be read).
+The columns of text files are strings, staged as Parquet in the lake (:mod:`latecomer.ingest.read_text`), so that Spark
+sees one layout whatever the format. Parquet is read in place (:mod:`latecomer.ingest.read_parquet`). The common columns
+are ``_file`` (number of the file), ``_row`` (position in it), ``_line``, ``_raw`` and ``_problem`` (set where the row
+could not be read).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from latecomer.ingest.find_files import format_of
 from latecomer.ingest.read_parquet import read_parquet
-from latecomer.ingest.read_text import StagedText, keys_of, shape_of, taken_apart
+from latecomer.ingest.read_text import StagedText, keys_of, shape_of, split_objects
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import RESERVED, Staging, refuse_columns
 from latecomer.ingest.text_parser import FileProblem
@@ -30,9 +31,16 @@ if TYPE_CHECKING:
     from latecomer.ingest.options import IngestOptions
 
 WIDENS = {(a, b) for i, a in enumerate(WHOLE) for b in WHOLE[i + 1 :]} | {
-    ("float", "double"), ("int", "double"), ("smallint", "double"), ("tinyint", "double"), ("timestamp_ntz", "timestamp"),
-}  # fmt: skip
-"""Pairs of a type and a wider one that holds all its values. A column without a value has the type ``void``, which fits every type."""
+    ("float", "double"),
+    ("int", "double"),
+    ("smallint", "double"),
+    ("tinyint", "double"),
+    ("timestamp_ntz", "timestamp"),
+}
+"""Pairs of a type and a wider one that holds all its values.
+
+A column without a value has the type ``void``, which fits every type.
+"""
 _EXACT_TO = {"float": 1 << 24, "double": 1 << 53}
 """The bound up to which these types hold every whole number exactly."""
 
@@ -116,7 +124,8 @@ def _resolve_types(
 ) -> None:
     """Add a file's column types to the known ones, with their files; refuse a column whose types have no common one.
 
-    Each call reads the columns in `times` as times, so files that write them differently can be ingested by another call.
+    Each call reads the columns in `times` as times, so files that write them differently can be ingested by another
+    call.
     """
     for name, kind in own.items():
         known, other = kinds.get(name, ("void", path))
@@ -156,7 +165,7 @@ class _LoadedFiles:
     def rows(self) -> list[DataFrame]:
         """Return all parts in order, with a column for each key of JSON objects."""
         return [
-            taken_apart(self.parts[index], self.shapes[index]) if index in self.shapes else self.parts[index]
+            split_objects(self.parts[index], self.shapes[index]) if index in self.shapes else self.parts[index]
             for index in sorted(self.parts)
         ]
 
@@ -203,7 +212,10 @@ def _naming_file(path: LandingFile) -> Iterator[None]:
 
 
 def _union(parts: list[DataFrame]) -> DataFrame:
-    """Return all rows with the union of columns; unions of unions keep the plan's depth at the logarithm of their number."""
+    """Return all rows with the union of columns.
+
+    Unions of unions keep the plan's depth at the logarithm of their number.
+    """
     while len(parts) > 1:
         pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
         parts = [
@@ -237,7 +249,10 @@ def _refuse_rounding(parts: dict[LandingFile, DataFrame], union: DataFrame) -> N
 
 
 def _with_common_types(part: DataFrame, text: set[str], zoned: set[str], zone: str) -> DataFrame:
-    """Return rows with the columns of `text` as strings, and with times that name no zone converted from `zone` in those of `zoned`."""
+    """Return rows with the columns of `text` as strings.
+
+    In the columns of `zoned`, times that name no zone are converted from `zone`.
+    """
     from pyspark.sql import functions as F
 
     for name, kind in part.dtypes:

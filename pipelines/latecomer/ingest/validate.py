@@ -1,4 +1,4 @@
-"""Validate the rows of a call: resolve the types of its columns with its streams' tables, then type every row or quarantine it."""
+"""Validate the rows of a call: resolve the types of its columns, then type every row or quarantine it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def resolve_types(
 ) -> dict[str, str]:
     """Return the Spark type of every payload column of the call, by its name in the files.
 
-    A text column gets the type that its stream's table has, if a value fits it, else the narrowest type that holds its values. A column
-    without a value has no type yet and is left out.
+    A text column gets the type that its stream's table has, if a value fits it, else the narrowest type that holds its
+    values. A column without a value has no type yet and is left out.
 
     Parameters
     ----------
@@ -66,7 +66,8 @@ def resolve_types(
     Raises
     ------
     InputError
-        No value of a column fits the type that its table has, or a table cannot hold its name beside the names that it has.
+        No value of a column fits the type that its table has, or a table cannot hold its name beside the names that it
+        has.
     """
     where = str(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     skip = {*RESERVED, options.event_column, options.arrival_column, options.by}
@@ -203,7 +204,10 @@ def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]
 def _count_text(
     rows: DataFrame, names: list[str], before: dict[str, str], zone: str
 ) -> dict[str, tuple[int, dict[str, int], int, str | None]]:
-    """Count, per text column, its values, those that match each pattern, and those that fit its earlier type; with one that does not."""
+    """Count, per text column, its values, those that match each pattern, and those that fit its earlier type.
+
+    With one that does not.
+    """
     from pyspark.sql import functions as F
 
     wanted: list[Column] = []
@@ -233,8 +237,8 @@ def validate_rows(
 ) -> DataFrame:
     """Return typed rows with ``_stream`` and ``_order``, and with ``_problem`` and ``_raw`` where a row cannot be used.
 
-    ``_order`` is the source's ``seq`` where it orders the call (`by_seq`; digits in text become text that sorts like the numbers), else
-    the arrival in us, null where there is none. `clock_us` is the arrival time of rows without one.
+    ``_order`` is the source's ``seq`` where it orders the call (`by_seq`; digits in text become text that sorts like
+    the numbers), else the arrival in us, null where there is none. `clock_us` is the arrival time of rows without one.
     """
     from pyspark.sql import functions as F
 
@@ -287,10 +291,18 @@ def validate_rows(
     problem = F.coalesce(*problems)
     return rows.select(
         F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= LATEST_US), event)).alias("event_ts"),
-        F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= LATEST_US), arrival)).alias("arrival_ts"),
-        *columns, "_file", "_row", "_line", F.when(problem.isNotNull(), F.col("_raw")).alias("_raw"),
-        problem.alias("_problem"), F.when(valid, named).otherwise(F.lit(UNKNOWN)).alias("_stream"), order.alias("_order"),
-    )  # fmt: skip
+        F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= LATEST_US), arrival)).alias(
+            "arrival_ts"
+        ),
+        *columns,
+        "_file",
+        "_row",
+        "_line",
+        F.when(problem.isNotNull(), F.col("_raw")).alias("_raw"),
+        problem.alias("_problem"),
+        F.when(valid, named).otherwise(F.lit(UNKNOWN)).alias("_stream"),
+        order.alias("_order"),
+    )
 
 
 UNKNOWN = "_unknown"
@@ -335,7 +347,9 @@ _NUMBER = "^[+-]?[0-9]{1,18}([.][0-9]*)?([eE][+-]?[0-9]{1,2})?$"
 
 
 def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
-    """Convert values of one type to another; null where a value does not fit, or text has more digits, or a time of day, than it holds.
+    """Convert values of one type to another.
+
+    Null where a value does not fit, or text has more digits, or a time of day, than it holds.
 
     Times are UTC in tables, also where their type has no zone.
     """

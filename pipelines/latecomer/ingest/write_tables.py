@@ -1,4 +1,4 @@
-"""Write the validated rows of an ingestion: give each event its place in the arrival order, and append events and quarantined rows."""
+"""Write the validated rows of an ingestion: events with their place in the arrival order, and quarantined rows."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class TableWriter:
         crash_points.point(f"ingest:{area}")
 
     def _ordered(self, rows: DataFrame, count: int) -> tuple[DataFrame, DataFrame]:
-        """Give each row its ``seq``: sort by ranges, number the rows of each range, and add the rows of the ranges before.
+        """Give each row its ``seq``: sort by ranges, number the rows of each, and add the rows of earlier ranges.
 
         Returns
         -------

@@ -13,7 +13,8 @@ from latecomer.lake.lake import Lake
 def effective(lake: Lake, query: str, seq: int) -> int | None:
     """Return the number of the newest parameters that hold at arrival `seq`; None where there are none.
 
-    A micro-batch goes by the number in its plan, also where the plan is carried out again: newer parameters hold for later plans.
+    A micro-batch goes by the number in its plan, also where the plan is carried out again: newer parameters hold for
+    later plans.
     """
     rows = lake.table("parameters", query).read(columns=["number"], filter=pc.field("effective_seq") <= seq)
     return None if rows is None else pc.max(rows["number"]).as_py()

@@ -1,8 +1,8 @@
 """A handle of one Delta table, read and committed to by delta-rs, without a JVM; each commit counts once.
 
-Idempotence rests on Delta's own transaction identifiers: a writer names itself (`app_id`) and numbers its commits (`version`),
-and a commit whose number the table already holds is left out. A table has a single writer. Where two race all the same, for a
-lease or because one slept between its look and its write, the commit itself refuses the second.
+Idempotence rests on Delta's own transaction identifiers: a writer names itself (`app_id`) and numbers its commits
+(`version`), and a commit whose number the table already holds is left out. A table has a single writer. Where two race
+all the same, for a lease or because one slept between its look and its write, the commit itself refuses the second.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SHORT_LOG = 100
 APPENDED = {"delta.checkpointInterval": str(CHECKPOINT_EVERY), "delta.enableExpiredLogCleanup": "false"}
 """Properties of tables to which rows are appended.
 
-Opening a table reads its log from the last checkpoint on. delta-rs would make a checkpoint every hundred commits, Spark every
-ten. A commit that makes one would also remove log entries that are a month old, and could then not be undone
+Opening a table reads its log from the last checkpoint on. delta-rs would make a checkpoint every hundred commits, Spark
+every ten. A commit that makes one would also remove log entries that are a month old, and could then not be undone
 (:meth:`Table.before`); maintenance removes them instead.
 """
 REPLACED_HOURS = 1
@@ -84,7 +84,7 @@ class Table:
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
-        """Add the table's place to an error of reading it: its files may be gone or damaged, or the store may not answer."""
+        """Add the table's place to an error of reading it: files may be gone or damaged, or the store may be away."""
         try:
             yield
         except (DeltaError, pa.ArrowException, OSError) as error:
@@ -166,7 +166,7 @@ class Table:
     def _aggregate_by(
         self, column: str, columns: list[str], function: str, filter: pc.Expression | None
     ) -> dict[int, int]:
-        """Aggregate the last of the columns by the first, batch by batch, so that memory does not grow with the table."""
+        """Aggregate the last of the columns by the first, batch by batch, in memory that does not grow."""
         totals: dict[int, int] = {}
         for batch in self.batches(columns, filter):
             groups = pa.Table.from_batches([batch]).group_by(column).aggregate([(columns[-1], function)])
@@ -185,8 +185,8 @@ class Table:
     def append(self, rows: pa.Table, app_id: str, version: int, undone: Callable[[int], bool] | None = None) -> bool:
         """Append `rows` as commit `version` of writer `app_id`; in `REPLACED_AREAS` they replace all other rows.
 
-        Every column becomes nullable, as in the tables that Spark writes. Where the table ends with commits of the writer that
-        are `undone`, by their numbers, they are taken back first (:meth:`take_back`).
+        Every column becomes nullable, as in the tables that Spark writes. Where the table ends with commits of the
+        writer that are `undone`, by their numbers, they are taken back first (:meth:`take_back`).
 
         Returns
         -------
@@ -206,13 +206,15 @@ class Table:
         return True
 
     def commit(self, table: DeltaTable | None, rows: pa.Table, transaction: Transaction | None = None) -> None:
-        """Commit `rows` to the version that was opened as `table` (None: there was none); a later commit refuses this one.
+        """Commit `rows` to the version that was opened as `table` (None: there was none).
+
+        A later commit refuses this one.
 
         Raises
         ------
         DeltaError, OSError
-            The commit was refused; also where a column has another type than the table's: it would be cast, whatever that does
-            to its values.
+            The commit was refused; also where a column has another type than the table's: it would be cast, whatever
+            that does to its values.
         """
         rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
         if table is not None and not self.is_replaced:
@@ -254,8 +256,8 @@ class Table:
     def take_back(self, app_id: str, undone: Callable[[int], bool]) -> DeltaTable | None:
         """Undo the writer's last commits that are `undone`, by their numbers, and return the table as it is then.
 
-        Rows, columns and types are again those before these commits; a table that began with one is deleted, and None is
-        returned. Nobody else may have written since. A second call does nothing.
+        Rows, columns and types are again those before these commits; a table that began with one is deleted, and None
+        is returned. Nobody else may have written since. A second call does nothing.
         """
         table = self.open()
         if table is None:
@@ -272,8 +274,8 @@ class Table:
     def drop(self) -> None:
         """Delete the table, or the remains that a killed call left of it.
 
-        The log goes first, for without it nothing is a table. Of the log its first commit goes last: until then a reader sees a
-        table of that commit alone, and after it none.
+        The log goes first, for without it nothing is a table. Of the log its first commit goes last: until then a
+        reader sees a table of that commit alone, and after it none.
         """
         filesystem, root = self.storage.filesystem()
         place = f"{root}/{self.area}/{self.name}"

@@ -13,7 +13,7 @@ class LatecomerError(Exception):
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an error, or a substitute where the error comes from a JVM that is gone and cannot give its text."""
+    """Return the text of an error, or a substitute where it comes from a JVM that is gone."""
     try:
         return str(error)
     except Exception:

@@ -65,7 +65,10 @@ def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | No
 
 
 def within_bounds(seq_from: int | None, seq_to: int | None, low_us: int | None, high_us: int | None) -> pc.Expression:
-    """Return the Arrow filter ``seq_from <= seq < seq_to and low_us <= event_ts <= high_us``; None leaves a bound out."""
+    """Return the Arrow filter ``seq_from <= seq < seq_to and low_us <= event_ts <= high_us``.
+
+    None leaves a bound out.
+    """
     arrived = _between("seq", seq_from, None if seq_to is None else seq_to - 1, pa.int64())
     return arrived & _between("event_ts", low_us, high_us, delta.TIMESTAMP)
 

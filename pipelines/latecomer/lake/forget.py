@@ -1,8 +1,8 @@
 """Forget a query: delete all that the lake holds of it, so that it can begin again as in a fresh lake.
 
-Events and quarantine stay. A marker, ``forgetting/<query>``, is committed first and deleted last. While it exists every command
-refuses the query (:func:`refuse_forgotten`). So a process that is killed in between leaves the query whole, marked as half
-forgotten, or gone. The leases of all its writers are held meanwhile; their tables stay.
+Events and quarantine stay. A marker, ``forgetting/<query>``, is committed first and deleted last. While it exists every
+command refuses the query (:func:`refuse_forgotten`). So a process that is killed in between leaves the query whole,
+marked as half forgotten, or gone. The leases of all its writers are held meanwhile; their tables stay.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def stored_rows(lake: Lake, query: str) -> dict[str, int | None]:
 
 
 def forget(lake: Lake, query: str) -> dict[str, int | None]:
-    """Delete all that the lake holds of a query, and return its :func:`stored_rows`; goes on where a killed call stopped.
+    """Delete all that the lake holds of a query, and return its :func:`stored_rows`.
+
+    Goes on where a killed call stopped.
 
     Raises
     ------

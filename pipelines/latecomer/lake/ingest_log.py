@@ -25,7 +25,7 @@ def last_committed(lake: Lake) -> int:
 
 
 def is_committed(lake: Lake, number: int) -> bool:
-    """Return whether the ingestion of that number was committed: not while it is under way, nor once it was taken back."""
+    """Return whether that ingestion was committed: not while it is at work, nor once it was taken back."""
     if number not in lake.known_ingestions:  # a committed ingestion stays committed
         rows = lake.table("ingest", "committed").read(columns=["number"])
         lake.known_ingestions.update([] if rows is None else rows["number"].to_pylist())
@@ -43,8 +43,8 @@ def uncommitted(lake: Lake, current: int | None = None) -> Callable[[int], bool]
 def open_ingested(lake: Lake, area: str, stream: str) -> DeltaTable | None:
     """Open a stream's table in ``events`` or ``quarantine`` as ingestions have committed it; None where none has.
 
-    Commits count by the numbers of their ingestions, not by their order: a writer that slept may have committed an ingestion that
-    another process had taken back and followed by one of its own.
+    Commits count by the numbers of their ingestions, not by their order: a writer that slept may have committed an
+    ingestion that another process had taken back and followed by one of its own.
     """
     table = lake.table(area, stream).open()
     if table is None:
@@ -55,8 +55,9 @@ def open_ingested(lake: Lake, area: str, stream: str) -> DeltaTable | None:
 def open_events(lake: Lake, stream: str) -> DeltaTable | None:
     """Open a stream's events as ingestions have committed them; None where none has.
 
-    An ingestion that is under way, or was killed, may be taken back: its rows are beyond :func:`committed_seq`, and its columns and
-    their types do not belong to the stream yet. A :meth:`~latecomer.lake.lake.Lake.snapshot` returns the table that it opened first.
+    An ingestion that is under way, or was killed, may be taken back: its rows are beyond :func:`committed_seq`, and its
+    columns and their types do not belong to the stream yet. A :meth:`~latecomer.lake.lake.Lake.snapshot` returns the
+    table that it opened first.
     """
     if lake.opened_events is None:
         return open_ingested(lake, "events", stream)
@@ -66,7 +67,10 @@ def open_events(lake: Lake, stream: str) -> DeltaTable | None:
 
 
 def read_quarantine(lake: Lake, stream: str, last: int) -> pa.Table | None:
-    """Read the stream's quarantined rows of committed ingestions up to number `last`; None where there never was one."""
+    """Read the stream's quarantined rows of committed ingestions up to number `last`.
+
+    None where there never was one.
+    """
     table = open_ingested(lake, "quarantine", stream)
     if table is None:
         return None
@@ -103,8 +107,9 @@ def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
     Returns
     -------
     dict of stream to counts
-        ``rows`` and ``quarantined``; ``arrived_to``, the arrival time of the last row, and ``event_to``, the latest event time, both
-        in us. ``arrived_to`` is missing where rows have no arrival time, ``event_to`` where an earlier version ingested them.
+        ``rows`` and ``quarantined``; ``arrived_to``, the arrival time of the last row, and ``event_to``, the latest
+        event time, both in us. ``arrived_to`` is missing where rows have no arrival time, ``event_to`` where an earlier
+        version ingested them.
     """
     committed = None if last is None else pc.field("number") <= last
     rows = lake.table("ingest", "committed").read(columns=["counts"], filter=committed)
@@ -139,7 +144,7 @@ def _latest(lake: Lake, key: str) -> dict[str, int]:
 
 
 def quarantined(lake: Lake, streams: Iterable[str], last: int | None = None) -> int:
-    """Sum the rows of these streams that ingestions counted as quarantined: all of them, or those up to number `last`."""
+    """Sum the rows of these streams that ingestions (up to number `last`) counted as quarantined."""
     totals = stream_totals(lake, last)
     return sum(totals[stream]["quarantined"] for stream in set(streams) & totals.keys())
 
@@ -150,7 +155,8 @@ def among_ingested(lake: Lake, column: str, candidates: Iterable[str]) -> set[st
     Parameters
     ----------
     column
-        ``digests``, of the contents of files, or ``looks``, their stat fingerprints (which earlier versions did not keep).
+        ``digests``, of the contents of files, or ``looks``, their stat fingerprints (which earlier versions did not
+        keep).
     """
     sought = pa.array(sorted(set(candidates)), pa.string())
     rows = lake.table("ingest", "committed").read_known((column,)) if len(sought) else None

@@ -1,12 +1,13 @@
 """The batch journal: the plans of a query's writers, and the state of its last committed micro-batch.
 
-A plan (which range of ``seq``) is committed before anything else of its micro-batch; then come the micro-batch's tables in one fixed
-order, each with the micro-batch's number as transaction version; the state comes last. A process that finds a plan without its
-state carries that plan out again: tables that hold its commits ignore the repeat, the others get them now. A writer that failed
-without being killed, and had written nothing, takes its plan back, so that a smaller one may follow where memory ran out.
+A plan (which range of ``seq``) is committed before anything else of its micro-batch; then come the micro-batch's tables
+in one fixed order, each with the micro-batch's number as transaction version; the state comes last. A process that
+finds a plan without its state carries that plan out again: tables that hold its commits ignore the repeat, the others
+get them now. A writer that failed without being killed, and had written nothing, takes its plan back, so that a smaller
+one may follow where memory ran out.
 
-``journal/<query>`` holds one row per plan of ``run``, ``repair_journal/<query>`` one per plan of ``repair``: both may work at once,
-and a table has one writer. ``state/<query>`` has one row, which each commit replaces.
+``journal/<query>`` holds one row per plan of ``run``, ``repair_journal/<query>`` one per plan of ``repair``: both may
+work at once, and a table has one writer. ``state/<query>`` has one row, which each commit replaces.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from latecomer.specs.diff import differences
 from latecomer.specs.spec import Spec
 
 STATE_FORMAT = 1
-"""Layout of states and plans. A document of another layout is refused, never misread; one without a number has layout 1."""
+"""Layout of states and plans. A document of another layout is refused, never misread.
+
+One without a number has layout 1.
+"""
 
 _PLAN = pa.schema([("number", pa.int64()), ("plan", pa.string())])
 _AGAIN = _PLAN.append(pa.field("again", pa.int64()))
@@ -39,8 +43,9 @@ _PLANS = {"run": "journal", "repair": "repair_journal"}
 class RunState:
     """Where `run` of a query stands: its last committed batch, the next ``seq`` to process, and the stage's state.
 
-    `flushed_results` are the result rows that this batch's flush published, and the sum of their waits (us), by period (us). `signature` is
-    that of the query that ran (:meth:`latecomer.specs.spec.Spec.signature`), None where an earlier version wrote the state.
+    `flushed_results` are the result rows that this batch's flush published, and the sum of their waits (us), by period
+    (us). `signature` is that of the query that ran (:meth:`latecomer.specs.spec.Spec.signature`), None where an earlier
+    version wrote the state.
     """
 
     number: int

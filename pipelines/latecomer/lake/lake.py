@@ -1,9 +1,9 @@
 """A lake: the Delta tables of streams and queries at one place.
 
 Layout: ``<lake>/<area>/<name>`` is one Delta table. Users read the areas ``events`` and ``quarantine`` (one table per
-stream), ``on_time``, ``corrections``, ``backfill``, ``late`` and ``ledger`` (one table per query). The product keeps the
-others for itself: ``state``, ``journal``, ``repair_journal``, ``repairs``, ``parameters``, ``checks`` and ``forgetting`` (per
-query), ``ingest`` (per lake), ``lease`` (per purpose).
+stream), ``on_time``, ``corrections``, ``backfill``, ``late`` and ``ledger`` (one table per query). The product keeps
+the others for itself: ``state``, ``journal``, ``repair_journal``, ``repairs``, ``parameters``, ``checks`` and
+``forgetting`` (per query), ``ingest`` (per lake), ``lease`` (per purpose).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Lake(Storage):
         return [name for name in folders if self.table(area, name).exists()]
 
     def snapshot(self) -> Lake:
-        """Return the same lake for a reader that opens each stream's events once and reads that version from then on."""
+        """Return the same lake for a reader that opens each stream's events once and keeps that version."""
         lake = Lake(self.uri)
         lake.opened_events, lake.known_ingestions = {}, self.known_ingestions
         return lake

@@ -1,11 +1,14 @@
 """One writer per table: a lease in the lake refuses a second writer and names the first.
 
-A lease is a Delta table of its own. Each change of the holder is one commit, and the commit protocol (put if absent of the next log
-entry, on a disk as on an object store) decides a race. The holder renews the lease from a thread. A dead holder is replaced:
+A lease is a Delta table of its own. Each change of the holder is one commit, and the commit protocol (put if absent of
+the next log entry, on a disk as on an object store) decides a race. The holder renews the lease from a thread. A dead
+holder is replaced:
 
-- on the same boot of the same machine and in the same process namespace, when its process is gone (host names do not tell, since
+- on the same boot of the same machine and in the same process namespace, when its process is gone (host names do not
+  tell, since
   containers share them);
-- elsewhere, when it has not renewed the lease for `EXPIRY_S`, nor, as clocks differ, while it was watched for `WATCH_S`.
+- elsewhere, when it has not renewed the lease for `EXPIRY_S`, nor, as clocks differ, while it was watched for
+  `WATCH_S`.
 
 A holder that only slept confirms the lease before every commit (:meth:`Lease.confirm`) and finds that it was replaced.
 """
@@ -212,9 +215,9 @@ def _place() -> str:
 
 
 def _started(pid: int) -> float:
-    """Return when a process started: ticks since boot, which no change of the clock moves, or elsewhere seconds since 1970.
+    """Return when a process started, in ticks since boot.
 
-    0 for a process that has ended, also while it keeps its number because its parent has not collected it.
+    No change of the clock moves these; where they are not known, the value is seconds since 1970.     0 for a process that has ended, also while it keeps its number because its parent has not collected it.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -1,12 +1,13 @@
 """Maintain tables: compact small files, and remove files and log entries that no kept version needs.
 
-After its work a writer maintains the tables that it alone writes (the first of several checks maintains ``checks``), so a table
-never has two writers. Compaction changes no row and no transaction version; a process that is killed in it leaves the table as it
-was. Files are kept for a week after they were replaced, or for an hour where every commit replaces all rows: longer than any
-reader takes. Repairs read the newest version, since only compaction removes files.
+After its work a writer maintains the tables that it alone writes (the first of several checks maintains ``checks``), so
+a table never has two writers. Compaction changes no row and no transaction version; a process that is killed in it
+leaves the table as it was. Files are kept for a week after they were replaced, or for an hour where every commit
+replaces all rows: longer than any reader takes. Repairs read the newest version, since only compaction removes files.
 
-``events`` are written in arrival order and compacted into files of `TARGET_BYTES`. So a file holds the rows of few ingestions, a
-narrow range of ``seq`` and ``event_ts``, and a micro-batch finds by file statistics the rows that its retention needs.
+``events`` are written in arrival order and compacted into files of `TARGET_BYTES`. So a file holds the rows of few
+ingestions, a narrow range of ``seq`` and ``event_ts``, and a micro-batch finds by file statistics the rows that its
+retention needs.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def compact_and_vacuum(tables: Iterable[Table], commits: int = 1) -> list[str]:
     Parameters
     ----------
     commits
-        Commits that the caller has made to each table, about. A table whose rows are replaced has few files; it is vacuumed every
-        `MANY_FILES` versions.
+        Commits that the caller has made to each table, about. A table whose rows are replaced has few files; it is
+        vacuumed every `MANY_FILES` versions.
     """
     maintained = []
     for table in tables:
@@ -57,7 +58,8 @@ def compact_and_vacuum(tables: Iterable[Table], commits: int = 1) -> list[str]:
                 opened.optimize.compact(target_size=TARGET_BYTES)
                 crash_points.point("tend:compacted")
             if opened.version():
-                # full: a checkpoint forgets a file once it may be removed, so the log does not know all files that lie there
+                # full: a checkpoint forgets a file once it may be removed, so the log does not know all files that lie
+                # there
                 opened.vacuum(dry_run=False, full=True)
                 opened.cleanup_metadata()
         except (DeltaError, OSError):

@@ -1,7 +1,8 @@
 """Views of a query for its readers, joined from tables that have one writer each, without a JVM.
 
-``results`` is on-time rows plus corrections and backfills, in their latest revision; ``late`` gains ``repaired_in`` from the repairs.
-Every view is sorted by the identity of its rows, so two lakes that hold the same rows export the same file.
+``results`` is on-time rows plus corrections and backfills, in their latest revision; ``late`` gains ``repaired_in``
+from the repairs. Every view is sorted by the identity of its rows, so two lakes that hold the same rows export the same
+file.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
 def results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression] | None = None) -> pa.Table:
     """Return on-time rows, corrections and backfills without duplicates.
 
-    Each answer appears in its newest revision; where answers only grow, in its first. A backfilled answer is ``repaired``, one
-    revision after the last that `run` and `repair` have written; where answers only grow, it is left out once they have written it.
+    Each answer appears in its newest revision; where answers only grow, in its first. A backfilled answer is
+    ``repaired``, one revision after the last that `run` and `repair` have written; where answers only grow, it is left
+    out once they have written it.
 
     Parameters
     ----------
@@ -137,7 +139,8 @@ def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
 def _newest_windows(rows: pa.Table) -> pa.Table:
     """Return the rows of each window's newest answer, where an answer consists of many rows.
 
-    A flush publishes under the number of the next arrival, so a correction by that arrival has the same ``published_seq``.
+    A flush publishes under the number of the next arrival, so a correction by that arrival has the same
+    ``published_seq``.
     """
     (window,) = row_keys.codes([rows], ["window_start"])
     published, revision = (rows[name].to_numpy() for name in ("published_seq", "revision"))
@@ -151,7 +154,9 @@ def _newest_windows(rows: pa.Table) -> pa.Table:
 def _with_coverage(
     lake: Lake, spec: Spec, rows: pa.Table, keys: list[str], read: Mapping[str, pa.Table | None]
 ) -> pa.Table:
-    """Replace ``coverage`` by the rows in the first answer divided by the rows known now; 0 where there was no first answer.
+    """Replace ``coverage`` by the rows in the first answer divided by the rows known now.
+
+    0 where there was no first answer.
 
     `read` holds the answer tables that were read whole already; the others are read here.
     """
@@ -201,9 +206,9 @@ def closed_to(lake: Lake, query: str) -> int:
 
 
 def repaired_to(lake: Lake, query: str) -> tuple[int, int]:
-    """Return the last arrival up to which all late rows are repaired (-1: none), and the corrections that repairs had counted by then.
+    """Return the last arrival up to which all late rows are repaired, and the corrections counted by then.
 
-    Both come from one version of the table.
+    The arrival is -1 before the first repair. Both come from one version of the table.
     """
     rows = lake.table("repairs", query).read(columns=["closes", "repaired"])
     if rows is None:
@@ -221,7 +226,10 @@ def pending(lake: Lake, query: str, seq_to: int) -> int:
 
 
 def quarantine(lake: Lake, streams: Sequence[str]) -> pa.Table:
-    """Return the quarantined rows of the given streams with the stream's name; an uncommitted ingestion's rows are not among them."""
+    """Return the quarantined rows of the given streams with the stream's name.
+
+    An uncommitted ingestion's rows are not among them.
+    """
     parts = []
     last = ingest_log.last_committed(lake)
     for stream in dict.fromkeys(streams):

@@ -1,7 +1,7 @@
 """Identify rows of tables by key columns of any type: by a code per identity, or by a hash.
 
-Values are never converted: two different 64-bit integers stay different. A null equals a null and no value, NaN equals NaN and no
-null, as in the groups of Spark and SQL; zero has no sign.
+Values are never converted: two different 64-bit integers stay different. A null equals a null and no value, NaN equals
+NaN and no null, as in the groups of Spark and SQL; zero has no sign.
 """
 
 from __future__ import annotations

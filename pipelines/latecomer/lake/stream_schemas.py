@@ -1,4 +1,4 @@
-"""Check a query against the columns of a lake's streams without a JVM, so that a mistake is found before one is started."""
+"""Check a query against the columns of a lake's streams, before a JVM is started."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unknown(lake: Lake, spec: Spec, stream: str) -> SpecError:
 
 
 def _kind(column: pa.DataType) -> str:
-    """Return the kind of a column's type, as :func:`latecomer.spark.engine.query_columns.kind_of` does for Spark's types."""
+    """Return the kind of a column's type; for Spark's types see :func:`latecomer.spark.engine.query_columns.kind_of`."""
     types = pa.types
     if types.is_integer(column) or types.is_floating(column) or types.is_decimal(column):
         return "number"

@@ -1,8 +1,8 @@
 """Period accounts: the counts that `run` keeps of every period that is still open.
 
-An account belongs to one period of stream time. It is closed, and written as a row of the ledger, once nothing can be added to it, so
-the row does not depend on where micro-batches are cut. A flush writes the open accounts too, and once more (``emission`` 1, 2, ...)
-should arrivals follow after all.
+An account belongs to one period of stream time. It is closed, and written as a row of the ledger, once nothing can be
+added to it, so the row does not depend on where micro-batches are cut. A flush writes the open accounts too, and once
+more (``emission`` 1, 2, ...) should arrivals follow after all.
 """
 
 from __future__ import annotations

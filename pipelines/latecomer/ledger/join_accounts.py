@@ -1,6 +1,7 @@
-"""The accounts of a join: results published, arrivals, rows that came late, rows held and waits, per period of stream time.
+"""The accounts of a join: results, arrivals, late rows, rows held and waits, per period of stream time.
 
-`repair` writes the other half of the ledger (``repairs/<query>``), and :mod:`latecomer.ledger.join_ledger` puts the two together.
+`repair` writes the other half of the ledger (``repairs/<query>``), and :mod:`latecomer.ledger.join_ledger` puts the two
+together.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ class JoinAccounts(PeriodAccounts[JoinCounts]):
         self.add_totals(sum(rows.values()) + unplaced, sum(on_time.values()), late_rows)
 
     def close(self, control: JoinControl, *, flush: bool) -> pa.Table | None:
-        """Close the periods that stream time has left and return their rows; with `flush`, also rows of the open ones."""
+        """Close the periods that stream time has left and return their rows.
+
+        With `flush`, also rows of the open ones.
+        """
         closed = control.closed_periods()
         completed = set(closed) | {start for start in self.periods if closed and start <= closed[-1]}
         rows = []

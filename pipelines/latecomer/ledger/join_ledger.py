@@ -19,7 +19,7 @@ def repaired(lake: Lake, query: str) -> dict[int, int]:
 
 
 def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return ``achieved_final``, float64[n]: stored result rows divided by the rows that were counted when they were published.
+    """Return ``achieved_final``, float64[n]: stored result rows divided by those counted at their publication.
 
     It is 1 unless the lake was damaged, since rows are committed before they are counted.
 
@@ -36,8 +36,8 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
 def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
     """Return a join's ledger, one row per period: results published on time, missed and repaired.
 
-    ``expected``, and with it ``missed``, ``repaired`` and both ``achieved``, is null until every late row registered in the period has
-    been repaired. A period in which nothing was due has recall 1.
+    ``expected``, and with it ``missed``, ``repaired`` and both ``achieved``, is null until every late row registered in
+    the period has been repaired. A period in which nothing was due has recall 1.
     """
     written = lake.table("ledger", spec.name).read()
     rows = open_periods if written is None else pa.concat_tables([written, open_periods], promote_options="default")

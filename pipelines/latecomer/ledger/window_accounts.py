@@ -1,9 +1,10 @@
 """The accounts of a windowed kind: answers published, waits, rows held and slack, per period.
 
-A window belongs to the period that holds its last microsecond. Arrivals, rows held and slack belong to the period of stream time they
-fell into, an interval's to the one in which it begins. A period is complete once every shard's watermark has reached its end and the
-shard's current interval begins after it. Lateness and completeness are joined when the ledger is read
-(:mod:`latecomer.ledger.window_ledger`), since late rows may concern periods that were written long ago.
+A window belongs to the period that holds its last microsecond. Arrivals, rows held and slack belong to the period of
+stream time they fell into, an interval's to the one in which it begins. A period is complete once every shard's
+watermark has reached its end and the shard's current interval begins after it. Lateness and completeness are joined
+when the ledger is read (:mod:`latecomer.ledger.window_ledger`), since late rows may concern periods that were written
+long ago.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The ledger of the windowed kinds: the rows that `run` wrote, and the completeness of their answers by now.
 
-A window's answer can be corrected long after its period was written, so completeness is computed from on-time rows, corrections and
-late rows whenever the ledger is read. ``expected``, ``missed``, ``repaired`` and both ``achieved`` are null while a late row of the
-period awaits repair.
+A window's answer can be corrected long after its period was written, so completeness is computed from on-time rows,
+corrections and late rows whenever the ledger is read. ``expected``, ``missed``, ``repaired`` and both ``achieved`` are
+null while a late row of the period awaits repair.
 
 ==========  ==================================================  ===============================================
 kind        unit of ``expected`` and ``on_time``                ``achieved_on_time``
@@ -137,7 +137,8 @@ def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.Dat
 
 def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
     first, fixed = _answers(lake, spec, ["rows", "revision", "error"])
-    # An error that is NaN counts as infinite: the answer or the truth is no number, and hides the errors of other functions.
+    # An error that is NaN counts as infinite: the answer or the truth is no number, and hides the errors of other
+    # functions.
     last = fixed.sort_values("revision").drop_duplicates("answer", keep="last").fillna({"error": np.inf})
     both = (
         first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
@@ -208,7 +209,10 @@ def _counted(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
 
 
 def _final_at_first(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
-    """Count the windows with an answer, and those whose first answer was never replaced, by period; an answer is many rows."""
+    """Count the windows with an answer, and those whose first answer was never replaced, by period.
+
+    An answer is many rows.
+    """
     first, fixed = (rows.drop_duplicates() for rows in _answers(lake, spec, []))
     both = pd.concat([first, fixed]).drop_duplicates()
     stood = both["answer"].isin(first["answer"]) & ~both["answer"].isin(fixed["answer"])

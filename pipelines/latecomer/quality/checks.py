@@ -1,8 +1,9 @@
 """Check a query against its promises with Great Expectations, and write the outcome as Data Docs.
 
-A check reads tables that the product wrote, never estimates: the ledger (recall on time against the target, completeness after repair,
-rows held), the conservation invariants (:mod:`latecomer.quality.conservation`) and the results (no row twice, repairs and on-time rows
-disjoint). All of that is bookkeeping. An audit computes the answers of some periods anew (:mod:`latecomer.spark.audit`).
+A check reads tables that the product wrote, never estimates: the ledger (recall on time against the target,
+completeness after repair, rows held), the conservation invariants (:mod:`latecomer.quality.conservation`) and the
+results (no row twice, repairs and on-time rows disjoint). All of that is bookkeeping. An audit computes the answers of
+some periods anew (:mod:`latecomer.spark.audit`).
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ def check(
 def _remember(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audited: dict[int, dict[str, Any]]) -> bool:
     """Keep the outcome for `status`, and for the next check the periods that are wrong, of these `audited` ones and of those before; False where another check was first.
 
-    Where the lake can be written: what the last check found does not depend on who looks. Of a query that was forgotten meanwhile nothing is kept.
+    Where the lake can be written: what the last check found does not depend on who looks. Of a query that was forgotten
+    meanwhile nothing is kept.
     """
     if lake.unwritable() is not None or not _is_there(lake, spec.name, seq_to):
         return True

@@ -1,8 +1,9 @@
 """Conservation invariants: the stored rows are those that were counted when they were written.
 
-Every writer counts its rows once: `run` counts arrivals and on-time rows in its state, `repair` counts corrections in ``repairs``. The
-invariants count the stored rows again, up to the writers' last commits. A lost row, a row that nobody published, a period lost from
-the ledger or a row lost from quarantine breaks one of them; a writer that works meanwhile does not.
+Every writer counts its rows once: `run` counts arrivals and on-time rows in its state, `repair` counts corrections in
+``repairs``. The invariants count the stored rows again, up to the writers' last commits. A lost row, a row that nobody
+published, a period lost from the ledger or a row lost from quarantine breaks one of them; a writer that works meanwhile
+does not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Find results that are stored twice, and count the rows that revisions and ranks say there must be.
 
-The results of `run` and `repair` are read batch by batch, and each row is identified by a hash of its keys, so that 8 to 24 bytes per
-row are held, of at most `ROWS_AT_ONCE` rows. Rows with equal hashes are read again and compared by value, so a reported duplicate is
-one. The invariants of revisions and ranks count hashes: two of n answers are taken for one with probability ``n^2 / 2^65``.
+The results of `run` and `repair` are read batch by batch, and each row is identified by a hash of its keys, so that 8
+to 24 bytes per row are held, of at most `ROWS_AT_ONCE` rows. Rows with equal hashes are read again and compared by
+value, so a reported duplicate is one. The invariants of revisions and ranks count hashes: two of n answers are taken
+for one with probability ``n^2 / 2^65``.
 
 The views of results cannot show this: they show an identity once, however often it is stored.
 """
@@ -42,7 +43,8 @@ class StoredResults:
     surplus
         Rows that would have to be removed for each identity to be stored once.
     invariants
-        Rows with ``law``, ``left`` and ``right``, which must be equal, for kinds whose answers say how many rows there must be.
+        Rows with ``law``, ``left`` and ``right``, which must be equal, for kinds whose answers say how many rows there
+        must be.
     """
 
     rows: dict[str, int]

@@ -1,7 +1,7 @@
 """Expectations about queries, on top of Great Expectations' built-in ones.
 
-Each is a built-in expectation under a name that states a promise about a query, so that a failure and the Data Docs name the promise
-that was broken.
+Each is a built-in expectation under a name that states a promise about a query, so that a failure and the Data Docs
+name the promise that was broken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an expectation found, in the words of the query's author; Great Expectations' own name stays beside them.
 
-Periods are named by their start. A value that misses its bound never looks as if it met it: it is written with as many digits
-as that takes.
+Periods are named by their start. A value that misses its bound never looks as if it met it: it is written with as many
+digits as that takes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: 
     Returns
     -------
     dict
-        ``expectation`` (Great Expectations' name), ``subject``, ``success``, ``says`` (what is expected, in two or three words),
-        ``observed``, ``expected``, ``message`` (all of it on one line).
+        ``expectation`` (Great Expectations' name), ``subject``, ``success``, ``says`` (what is expected, in two or
+        three words), ``observed``, ``expected``, ``message`` (all of it on one line).
     """
     name = each.expectation_config.type
     found = each.result or {}

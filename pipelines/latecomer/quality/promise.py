@@ -1,7 +1,7 @@
 """Decide which periods a promise is judged by, and how many may miss it: one definition for `check`, `explain` and the demo.
 
-A promise is about the periods in which a result was due. A period without one cannot miss. Counted as kept, it would make up for a
-period that missed: a shop that is closed at night would keep half its periods whatever happens by day.
+A promise is about the periods in which a result was due. A period without one cannot miss. Counted as kept, it would
+make up for a period that missed: a shop that is closed at night would keep half its periods whatever happens by day.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def kept(ledger: pd.DataFrame) -> tuple[int, int]:
 def bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
     """Return the periods by which `check` judges the promise, with the bound of each.
 
-    ``least`` is the value that ``achieved_on_time`` has to reach: the target, or for an aggregate the target less what chance alone
-    takes from the period's number of answers.
+    ``least`` is the value that ``achieved_on_time`` has to reach: the target, or for an aggregate the target less what
+    chance alone takes from the period's number of answers.
     """
     rows = judged(ledger)
     if not len(rows):
@@ -53,8 +53,8 @@ def bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
 def filter_bounds(spec: Spec, ledger: pd.DataFrame) -> pd.DataFrame:
     """Return the periods by which `check` judges the filters of a membership; none for other kinds.
 
-    ``passed`` counts the absent elements that passed the filters, and ``most_passed`` bounds it. All periods share the level, so that
-    a long ledger does not fail by its length.
+    ``passed`` counts the absent elements that passed the filters, and ``most_passed`` bounds it. All periods share the
+    level, so that a long ledger does not fail by its length.
     """
     rows = known(ledger)
     if not isinstance(spec, MembershipSpec) or not len(rows):

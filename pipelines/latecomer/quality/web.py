@@ -19,8 +19,8 @@ HEADERS = {
 def application() -> Any:
     """Return a FastAPI application that serves the folder ``LATECOMER_REPORTS``.
 
-    Airflow mounts a plugin's application beside its own and does not protect it. So every route here requires what the list of DAGs
-    requires: 401 without a login, 403 for a user who may not see DAGs.
+    Airflow mounts a plugin's application beside its own and does not protect it. So every route here requires what the
+    list of DAGs requires: 401 without a login, 403 for a user who may not see DAGs.
     """
     from airflow.api_fastapi.core_api.security import requires_access_dag
     from fastapi import Depends, FastAPI, HTTPException

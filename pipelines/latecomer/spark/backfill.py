@@ -1,8 +1,8 @@
-"""`backfill`: answer the closed windows of a range of event time again from all stored rows, and replace earlier backfills.
+"""`backfill`: answer the closed windows of a range of event time again, and replace earlier backfills.
 
-A backfill reads the same history as `run` and `repair` and writes a table of its own (``backfill/<query>``), whose range it replaces
-in one commit, so that a second call changes nothing. Its answers equal on-time rows plus corrections, and include late rows that
-still await repair; `results` shows the newest answer of each window.
+A backfill reads the same history as `run` and `repair` and writes a table of its own (``backfill/<query>``), whose
+range it replaces in one commit, so that a second call changes nothing. Its answers equal on-time rows plus corrections,
+and include late rows that still await repair; `results` shows the newest answer of each window.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Observe the next micro-batches while the rows of one are being written.
 
-Spark keeps the cores busy for part of the time that a write takes. Planning, commits and the control plane, most of the rest, keep
-one core busy. What a windowed kind must read before it decides (:meth:`latecomer.spark.stage.Stage.scan` and ``observe``) depends
-on the arrival order alone, not on earlier decisions, so it is read meanwhile: each micro-batch in a thread of its own, which begins
-once the one before is scanned. Nothing depends on it. What fails here is done again in its turn, and an error is reported only
-then. At most `DEPTH` micro-batches are prefetched, which bounds the memory.
+Spark keeps the cores busy for part of the time that a write takes. Planning, commits and the control plane, most of the
+rest, keep one core busy. What a windowed kind must read before it decides (:meth:`latecomer.spark.stage.Stage.scan` and
+``observe``) depends on the arrival order alone, not on earlier decisions, so it is read meanwhile: each micro-batch in
+a thread of its own, which begins once the one before is scanned. Nothing depends on it. What fails here is done again
+in its turn, and an error is reported only then. At most `DEPTH` micro-batches are prefetched, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from threading import Event
 from latecomer.spark.stage import Batch, BatchScan, Observation, Stage, StageState
 
 DEPTH = 2
-"""Micro-batches that are prefetched beside the one that is written; with one, its decisions wait for Spark while a core is idle."""
+"""Micro-batches that are prefetched beside the one that is written.
+
+With one, its decisions wait for Spark while a core is idle.
+"""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """`repair`: turn registered late rows into corrections, Gamma batch by Gamma batch, each once.
 
-Repair reads what `run` has committed and writes tables of its own (``corrections``, ``repairs``), so both may work at the same time.
-Commit order: plan, corrections, repairs; the last commit makes the repair count.
+Repair reads what `run` has committed and writes tables of its own (``corrections``, ``repairs``), so both may work at
+the same time. Commit order: plan, corrections, repairs; the last commit makes the repair count.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 REPAIR_WEIGHT = 10
 """Stored rows that are read for a late row, about. Spark is tuned for that many."""
 MOST_LATE = 1_000_000
-"""Late rows that one plan repairs, about. A long backlog takes several plans, and a repair that dies begins again with its last."""
+"""Late rows that one plan repairs, about.
+
+A long backlog takes several plans, and a repair that dies begins again with its last.
+"""
 REPAIRS = pa.schema(
     [
         ("number", pa.int64()),
@@ -42,7 +45,10 @@ REPAIRS = pa.schema(
         ("closes", pa.list_(pa.int64())),
     ]
 )
-"""Columns of ``repairs/<query>``: per plan one row without a period, which lists the closing arrivals, and one row per period."""
+"""Columns of ``repairs/<query>``.
+
+A plan has one row without a period, which lists the closing arrivals, and one row per period.
+"""
 
 
 @dataclass(frozen=True)
@@ -111,9 +117,9 @@ def _plans(
     flush: bool,
     confirm: Callable[[], None],
 ) -> Iterator[_Plan]:
-    """Yield the plan that a killed repair left, then plans of the batches that are complete, each recorded before it is yielded.
+    """Yield the plan that a killed repair left, then plans of the batches that are complete.
 
-    The caller carries a plan out before it takes the next.
+    Each is recorded before it is yielded. The caller carries a plan out before it takes the next.
     """
     seq, event_time = pending
     last = lake.table("repairs", spec.name).last_version("repair")
@@ -133,7 +139,7 @@ def _plans(
 
 
 def _portions(seq: np.ndarray, closes: np.ndarray) -> list[np.ndarray]:
-    """Group batches, given by the arrivals that close them, into plans of at most `MOST_LATE` late rows, or of one batch.
+    """Group batches, given by their closing arrivals, into plans of at most `MOST_LATE` late rows, or of one batch.
 
     The grouping changes no correction.
     """
@@ -159,7 +165,10 @@ def _closes(seq: np.ndarray, event_time: np.ndarray, gamma_us: int, flush: bool)
 
 
 def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Callable[[], None]) -> int:
-    """Commit a plan's corrections and their counts, and return how many there are. `confirm` is called before either commit."""
+    """Commit a plan's corrections and their counts, and return how many there are.
+
+    `confirm` is called before either commit.
+    """
     done = lake.table("corrections", spec.name).last_version("repair")
     if done is None or done < plan.number:
         spark = session(lake, rows=arrivals)
@@ -170,7 +179,8 @@ def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Call
         )
         try:
             corrections = stage.repair(late, pa.table({"seq": plan.seq, "repaired_in": assign(plan.seq, plan.closes)}))
-            # few late rows may bring many corrections, which Spark would compute twice if the driver tried to collect them
+            # few late rows may bring many corrections, which Spark would compute twice if the driver tried to collect
+            # them
             many = stage.most_corrections(len(plan.seq)) > tables.DRIVER_LOCAL_ROWS
             driver_local = False if many else None
             table = lake.table("corrections", spec.name)

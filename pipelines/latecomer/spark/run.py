@@ -1,8 +1,8 @@
 """`run`: micro-batches of any query kind, each planned, produced and committed once.
 
-Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what* is written; this module
-decides *when it counts*. While one micro-batch is committed, the next ones may be prefetched (:mod:`latecomer.spark.prefetch`),
-which writes nothing.
+Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what* is written;
+this module decides *when it counts*. While one micro-batch is committed, the next ones may be prefetched
+(:mod:`latecomer.spark.prefetch`), which writes nothing.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Plans:
     flush: bool
 
     def batches(self, state: journal.RunState | None, confirm: Callable[[], None]) -> Iterator[Batch]:
-        """Yield the micro-batches still to be done, each planned before it is yielded: an unfinished one first, then new ones."""
+        """Yield the micro-batches still to be done, an unfinished one first; each is planned before it is yielded."""
         number = state.number + 1 if state else 0
         seq = state.seq_to if state else 0
         flushed = state.flushed if state else False
@@ -150,7 +150,10 @@ class _Plans:
             number, seq, flushed = number + 1, plan["seq_to"], plan["flush"]
 
     def after(self, batch: Batch) -> Batch | None:
-        """Return the micro-batch that will be planned after `batch`, as far as Spark is tuned alike for both; else None."""
+        """Return the micro-batch that will be planned after `batch`, as far as Spark is tuned alike for both.
+
+        Else None.
+        """
         if batch.flush or batch.seq_to >= self.end:  # nothing follows, or only the flush
             return None
         following = Batch(batch.number + 1, **self._next(batch.seq_to))
@@ -184,7 +187,8 @@ def _unfinished(lake: Lake, spec: Spec, number: int) -> dict[str, Any] | None:
 def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]) -> None:
     """Undo the plan of a micro-batch that failed, so that the next plan may be smaller or of another query.
 
-    It stays where anything was written, and where another process holds the lease by now: then it is that process's plan.
+    It stays where anything was written, and where another process holds the lease by now: then it is that process's
+    plan.
     """
     with contextlib.suppress(LatecomerError, DeltaError, OSError):
         confirm()
@@ -193,7 +197,10 @@ def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]
 
 
 def _scan(plans: _Plans, spark: SparkSession, batch: Batch, state: StageState | None) -> PrefetchedBatch:
-    """Scan a micro-batch with a stage of its own, which the caller releases. The parameters of `adapt` play no part in it."""
+    """Scan a micro-batch with a stage of its own, which the caller releases.
+
+    The parameters of `adapt` play no part in it.
+    """
     stage = stage_of(plans.spec, spark, plans.lake)
     try:
         return PrefetchedBatch(batch, stage, stage.scan(batch, state))

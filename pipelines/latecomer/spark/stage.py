@@ -1,7 +1,7 @@
 """The contract between the runner and the Spark stage of a query kind.
 
-The runner hands a stage a micro-batch (a range of the arrival order) and the state that its predecessor left. The stage returns
-rows to write and, once they are written, the next state. It never commits: the runner does, in one order, once.
+The runner hands a stage a micro-batch (a range of the arrival order) and the state that its predecessor left. The stage
+returns rows to write and, once they are written, the next state. It never commits: the runner does, in one order, once.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchCommit:
-    """What the runner commits after the rows of a micro-batch: ledger rows, the next state, and running counts for people."""
+    """The commit after the rows of a micro-batch: ledger rows, the next state, and running counts for people."""
 
     ledger: pa.Table | None
     state: StageState
@@ -152,7 +152,7 @@ class StageCache:
         return shared
 
     def materialize(self, rows: DataFrame) -> DataFrame:
-        """Compute rows that are read more than once: in the driver where the session is tuned for few and they are, else cached."""
+        """Compute rows that are read more than once: in the driver where they are few, else cached in Spark."""
         collected = tables.collect_if_small(rows) if is_driver_local(self._spark) else None
         return self.keep(rows) if collected is None else tables.to_spark(self._spark, collected)
 
@@ -211,8 +211,8 @@ class Stage:
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
         """Return the corrections for rows of the query's late table.
 
-        `repaired_in` holds ``seq`` and ``repaired_in`` (int64): the late rows to repair, and the arrival that closed the Gamma batch
-        of each.
+        `repaired_in` holds ``seq`` and ``repaired_in`` (int64): the late rows to repair, and the arrival that closed
+        the Gamma batch of each.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Count the arrivals of a micro-batch for the control plane of a join: by adaptation interval, side, event time and delay."""
+"""Count the arrivals of a micro-batch for the control plane of a join, by interval, side, event time and delay."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from latecomer.core.time import NEVER
 
 Int64Array = NDArray[np.int64]
 PAIR_CELL = ("j", "x", "b", "db", "candidates", "results", "sampled")
-"""Columns of counted pairs, int64[n, 7]: interval, side of the earlier row, bucket of the required retention, delay bucket of the later
-row (-1: not counted), then the numbers of candidates, results, and results in the sample."""
+"""Columns of counted pairs, int64[n, 7].
+
+The interval, the side of the earlier row, the bucket of the required retention and the delay bucket of the later row (-1: not counted);
+then the numbers of candidates, of results, and of results in the sample.
+"""
 RESULTS = PAIR_CELL.index("results")
 _NONE: SparseCounts = (np.empty(0, np.int64), np.empty(0, np.int64))
 

@@ -1,8 +1,8 @@
 """Scan the arrivals of a micro-batch in order, in the driver, and join values per arrival to rows in Spark.
 
-Running maxima, stream time and delays follow from the arrival order alone. They need two narrow columns, ``seq`` and event time, and
-one pass over arrays (:mod:`latecomer.core.arrivals`), so Spark sorts and numbers nothing. Memory is about 40 bytes per arrival of a
-micro-batch.
+Running maxima, stream time and delays follow from the arrival order alone. They need two narrow columns, ``seq`` and
+event time, and one pass over arrays (:mod:`latecomer.core.arrivals`), so Spark sorts and numbers nothing. Memory is
+about 40 bytes per arrival of a micro-batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def arrivals(
     carry
         Running maxima of event time before them: entry ``side * shards + shard``, ``NEVER`` where nothing came yet.
     shards, groups, shard_of
-        With more than one shard, `shard_of` returns the shard of every arrival, int32[n], by the columns `groups` of its stream.
+        With more than one shard, `shard_of` returns the shard of every arrival, int32[n], by the columns `groups` of
+        its stream.
     """
     parts = [event_scan.arrivals(lake, stream, seq_from, seq_to, groups if shard_of else ()) for stream in sources]
     side = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])
@@ -55,7 +56,7 @@ def arrivals(
 
 
 _BLOCK = 1024
-"""Arrivals whose values go to Spark as one row: arrays by block of ``seq`` are shorter to convert and to join than a row each."""
+"""Arrivals whose values go to Spark as one row, since arrays are faster to convert and to join than a row each."""
 
 
 def with_arrival_values(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.ndarray]) -> DataFrame:

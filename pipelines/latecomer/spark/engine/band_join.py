@@ -1,9 +1,10 @@
-"""Band join: pairs of rows of two sides whose event times differ by at most `w`, as an equi-join that Spark runs in the JVM.
+"""Band join: pairs of rows whose event times differ by at most `w`, as an equi-join that Spark runs in the JVM.
 
-Event time is cut into buckets of two windows. One side keeps each row in its own bucket; the other side is copied into the one or two
-buckets that its window touches, so every pair within `w` meets in exactly one bucket. The join's keys are the bucket, the query's
-equal keys and, where the predicate is ``within_distance``, the cell of a grid of that distance. So one hot key is spread over its
-buckets, and Spark's adaptive skew handling splits the partitions that are still heavy.
+Event time is cut into buckets of two windows. One side keeps each row in its own bucket; the other side is copied into
+the one or two buckets that its window touches, so every pair within `w` meets in exactly one bucket. The join's keys
+are the bucket, the query's equal keys and, where the predicate is ``within_distance``, the cell of a grid of that
+distance. So one hot key is spread over its buckets, and Spark's adaptive skew handling splits the partitions that are
+still heavy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Column arithmetic and joins that Spark lacks: exact integer division, instants, joins on keys that may be null.
 
-The functions over numbers take int64 arrays, Spark columns and names of columns alike, so that the driver and Spark share them.
+The functions over numbers take int64 arrays, Spark columns and names of columns alike, so that the driver and Spark
+share them.
 """
 
 from __future__ import annotations

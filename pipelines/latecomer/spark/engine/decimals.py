@@ -1,8 +1,8 @@
 """Sum decimals exactly in SQL, also where a partial sum exceeds the 38 digits of Spark's type.
 
-A partial sum of decimals may exceed 38 digits although the total does not. So that the order of the rows does not matter, every value
-is split at 10^20 units of its last digit into two numbers. The sum of either has room for 10^10 rows and more, and only the two totals
-are put together.
+A partial sum of decimals may exceed 38 digits although the total does not. So that the order of the rows does not
+matter, every value is split at 10^20 units of its last digit into two numbers. The sum of either has room for 10^10
+rows and more, and only the two totals are put together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def is_wide(kind: str) -> bool:
 
 
 def halves(value: str, scale: int) -> tuple[str, str]:
-    """Return the SQL of a decimal's two parts: whole steps of 10^20 units, and the remainder. Both have the value's sign."""
+    """Return the SQL of a decimal's two parts: whole steps of 10^20 units, and the remainder.
+
+    Both have the value's sign.
+    """
     whole = f"cast({value} as decimal({_ROOM},{scale}))"
     step = f"{10 ** (CUT - scale)}BD" if scale <= CUT else f"0.{'0' * (scale - CUT - 1)}1BD"
     return f"cast({whole} div {step} as decimal({_ROOM},0))", f"cast({whole} % {step} as decimal({_ROOM},{scale}))"

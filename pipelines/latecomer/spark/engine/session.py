@@ -1,8 +1,8 @@
 """The Spark session of a job: local by default, a cluster by configuration.
 
-Settings that a deployment gives to ``spark-submit`` or in ``spark-defaults.conf`` win over those of this module. ``make setup``
-fetches the jars that Spark needs (Delta Lake; for object stores Hadoop's S3 file system), and they are used by path. On a cluster
-whose images hold them, set ``LATECOMER_JARS`` to the empty string.
+Settings that a deployment gives to ``spark-submit`` or in ``spark-defaults.conf`` win over those of this module. ``make
+setup`` fetches the jars that Spark needs (Delta Lake; for object stores Hadoop's S3 file system), and they are used by
+path. On a cluster whose images hold them, set ``LATECOMER_JARS`` to the empty string.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[4]
 
 
 def jars() -> list[Path]:
-    """Return the jars for Spark's class path: those of the folder ``LATECOMER_JARS`` (empty: none), else of the checkout.
+    """Return the jars for Spark's class path: of the folder ``LATECOMER_JARS`` (empty: none), else of the checkout.
 
     Raises
     ------
@@ -61,7 +61,9 @@ G1 would take it for a humongous object in smaller regions, and mark the heap ev
 
 
 def java_options(rows: int | None = None) -> str:
-    """Return the options of the driver's JVM. The class archive of ``make setup`` starts Spark about three times faster.
+    """Return the options of the driver's JVM.
+
+    The class archive of ``make setup`` starts Spark about three times faster.
 
     Parameters
     ----------
@@ -88,21 +90,26 @@ RESULT_SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
-    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",  # else 2 and 1.75 are equal as decimal(38,0) and (10,2)
+    # without it 2 and 1.75 are equal as decimal(38,0) and decimal(10,2)
+    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",
     "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing_parquet.py turns them into timestamps
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is read as nanoseconds, which end in 2262
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
     "spark.sql.parquet.binaryAsString": "false",
-    # The version before an uncommitted ingestion may be older than a week. Its files exist, but Delta would refuse to read it.
+    # The version before an uncommitted ingestion may be older than a week. Its files exist, but Delta would refuse to
+    # read it.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     "spark.sql.variable.substitute": "false",  # a query's text is what it says, also where it says ${env:HOME}
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
 }
-"""Settings on which results depend. They always hold, whatever a deployment or an earlier user of the session has set."""
+"""Settings on which results depend.
+
+They always hold, whatever a deployment or an earlier user of the session has set.
+"""
 
 
 def session(
@@ -152,11 +159,13 @@ _JVM_CLASSES = {
     "SerDeUtil": ("pythonToJava", "toJavaArray"),
     "SimplePythonFunction": (),
 }
-"""Classes of the JVM, and their static members, that PySpark looks up by name whenever it builds an expression or a plan."""
+"""Classes of the JVM, with static members, that PySpark looks up by name whenever it builds an expression."""
 
 
 def _cache_jvm_classes(spark: SparkSession) -> None:
-    """Look up `_JVM_CLASSES` once. They stay the same while the JVM lives, and each look-up of a star import searches all jars.
+    """Look up `_JVM_CLASSES` once.
+
+    They stay the same while the JVM lives, and each look-up of a star import searches all jars.
 
     The look-ups would take a fifth of the CPU time of small micro-batches.
     """
@@ -225,7 +234,7 @@ def usable_cores() -> int:
 
 
 def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
-    """Return the settings of a job of about so many `rows`, less those that the deployment gave and the `RESULT_SETTINGS`."""
+    """Return the settings of a job of about so many `rows`, less `RESULT_SETTINGS` and those of the deployment."""
     cores = usable_cores()
     path = ":".join(str(jar) for jar in jars())
     wanted = {
@@ -244,13 +253,14 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
         "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "16m",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
-        # joins: no sort where the parts fit in memory; cached rows are read once or twice, and compressing them costs more
+        # joins: no sort where the parts fit in memory; cached rows are read once or twice, and compressing them costs
+        # more
         "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         # aggregations that keep rows (top-k): by hash for as many keys as a task may meet
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-        # Spark keeps the code of 100 plans by default, and one micro-batch has 30: jobs that take turns in a session would evict and
-        # compile one another's code again and again
+        # Spark keeps the code of 100 plans by default, and one micro-batch has 30: jobs that take turns in a session
+        # would evict and compile one another's code again and again
         "spark.sql.codegen.cache.maxEntries": "1000",
         # an embedded machine: as many partitions as cores are enough, and Delta's log is small
         "spark.sql.shuffle.partitions": str(2 * cores),
@@ -267,8 +277,9 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # a long list of arrivals is data, not part of a plan: planning would go through its rows again and again
         "spark.sql.execution.arrow.localRelationThreshold": "1m",
-        # Tasks are short, and allocate a page per sort and aggregation and a block per plan. Pages of 64 MB and blocks of 4 MB, the
-        # defaults, are humongous objects to G1 (see `HEAP_REGIONS`). A task may still have 8,192 pages, which is 15 GB.
+        # Tasks are short, and allocate a page per sort and aggregation and a block per plan. Pages of 64 MB and blocks
+        # of 4 MB, the defaults, are humongous objects to G1 (see `HEAP_REGIONS`). A task may still have 8,192 pages,
+        # which is 15 GB.
         "spark.buffer.pageSize": "1900k",
         "spark.broadcast.blockSize": "256k",
         "spark.broadcast.compress": "false",
@@ -281,11 +292,12 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
 
 
 def _given() -> set[str]:
-    """Return the names of the settings that a deployment gave to ``spark-submit``, or else in ``spark-defaults.conf``."""
+    """Return the names of the settings that a deployment gave to ``spark-submit`` or in ``spark-defaults.conf``."""
     from pyspark import SparkConf, SparkContext
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        SparkContext._ensure_initialized()  # type: ignore[attr-defined]  # the JVM that started this process knows the settings
+        # the JVM that started this process knows the settings
+        SparkContext._ensure_initialized()  # type: ignore[attr-defined]
         return {key for key, _ in SparkConf().getAll()}
     folder = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME", "/nowhere")) / "conf")
     defaults = Path(folder) / "spark-defaults.conf"
@@ -298,8 +310,8 @@ def _given() -> set[str]:
 def _s3_settings() -> dict[str, str]:
     """Return the settings of Hadoop's S3 file system. Credentials come from the environment, on executors too.
 
-    Delta's log store for S3 checks before it puts, and is safe for a single driver only. The lease in the lake, which delta-rs takes
-    with a conditional put, keeps a second driver away.
+    Delta's log store for S3 checks before it puts, and is safe for a single driver only. The lease in the lake, which
+    delta-rs takes with a conditional put, keeps a second driver away.
     """
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     settings = {

@@ -1,8 +1,8 @@
 """Read Delta tables into Spark, hand Arrow tables to Spark and back, and append to a Delta table once.
 
-Small tables go through the driver. To Spark a scan of a Delta table is two jobs over its log, and a commit takes seconds
-whatever it writes; delta-rs does both in milliseconds. A session that is tuned for few rows (:mod:`latecomer.spark.engine.tuning`)
-therefore reads and writes in the driver, as long as the rows are few indeed.
+Small tables go through the driver. To Spark a scan of a Delta table is two jobs over its log, and a commit takes
+seconds whatever it writes; delta-rs does both in milliseconds. A session that is tuned for few rows
+(:mod:`latecomer.spark.engine.tuning`) therefore reads and writes in the driver, as long as the rows are few indeed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ARROW_ROWS_DEFAULT = 10_000
 _MANY_PARTITIONS = 1 << 20
 """More partitions than a scan has."""
 _arrow_setting = Lock()
-"""Held while `_ARROW_ROWS` has another value: several threads of a run convert tables (:mod:`latecomer.spark.prefetch`)."""
+"""Held while `_ARROW_ROWS` has another value: several threads of a run convert tables."""
 
 
 # ----------------------------------------------------------------------------------------------------------------- read
@@ -128,8 +128,8 @@ def events(
 
     Notes
     -----
-    File statistics are read here and the files named to Spark: its own scan of a Delta table begins with two jobs over the log,
-    whose code is generated anew for every bound.
+    File statistics are read here and the files named to Spark: its own scan of a Delta table begins with two jobs over
+    the log, whose code is generated anew for every bound.
     """
     opened = ingest_log.open_events(lake, stream)
     filter = within_bounds(seq_from, seq_to, low_us, high_us)
@@ -164,7 +164,10 @@ def _spans_sql(column: str, spans: Spans, *, is_time: bool) -> str:
 def _read_in_driver(
     spark: SparkSession, opened: DeltaTable, columns: list[str] | None, filter: pc.Expression
 ) -> DataFrame | None:
-    """Read rows in the driver; None where the session is not tuned for few rows, or they exceed `DRIVER_LOCAL_ROWS` or `_BYTES`."""
+    """Read rows in the driver.
+
+    None where the session is not tuned for few rows, or they exceed `DRIVER_LOCAL_ROWS` or `_BYTES`.
+    """
     if not is_driver_local(spark):
         return None
     batches: list[pa.RecordBatch] = []
@@ -182,8 +185,8 @@ def _read_in_driver(
 def _files(spark: SparkSession, table: Table, opened: DeltaTable, filter: pc.Expression) -> DataFrame | None:
     """Return all rows of the files whose statistics admit the filter; None where Delta's own reader has to read them.
 
-    It has to where the table has features of later protocols (deletion vectors, renamed columns) or partitions, and where the
-    files are many: it knows their sizes, and Spark would ask the store for each.
+    It has to where the table has features of later protocols (deletion vectors, renamed columns) or partitions, and
+    where the files are many: it knows their sizes, and Spark would ask the store for each.
     """
     if opened.protocol().min_reader_version > 1 or opened.metadata().partition_columns:
         return None
@@ -206,13 +209,13 @@ def _spark_schema(opened: DeltaTable) -> StructType:
 def to_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Convert an Arrow table to a Spark DataFrame with one partition per core.
 
-    Spark alone would make a partition of every 10,000 rows. The types are those that Spark reads from a table: a time without a
-    zone stays one. Where one partition is planned, Spark is told so, and shuffles nothing before it groups.
+    Spark alone would make a partition of every 10,000 rows. The types are those that Spark reads from a table: a time
+    without a zone stays one. Where one partition is planned, Spark is told so, and shuffles nothing before it groups.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    # As one chunk: Spark stops at two empty ones, and Arrow makes one of every file without matching rows. A table without any
-    # row gets an empty chunk: Spark fails on a table without chunks that has a column of lists.
+    # As one chunk: Spark stops at two empty ones, and Arrow makes one of every file without matching rows. A table
+    # without any row gets an empty chunk: Spark fails on a table without chunks that has a column of lists.
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
     with _one_batch_per_core(spark, rows.num_rows):
         frame = spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
@@ -236,7 +239,10 @@ def _one_batch_per_core(spark: SparkSession, rows: int) -> Iterator[None]:
 
 
 def collect_if_small(rows: DataFrame) -> pa.Table | None:
-    """Collect rows in the driver; None where they exceed `DRIVER_LOCAL_ROWS`, or the bytes that Spark lets a driver take."""
+    """Collect rows in the driver.
+
+    None where they exceed `DRIVER_LOCAL_ROWS`, or the bytes that Spark lets a driver take.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -250,7 +256,7 @@ def collect_if_small(rows: DataFrame) -> pa.Table | None:
 
 
 def broadcast_if_small(rows: DataFrame, count: int) -> DataFrame:
-    """Mark rows, `count` of them or fewer, to be copied to every task of a join, unless they exceed `BROADCAST_ROWS`."""
+    """Mark at most `count` rows to be copied to every task of a join, unless they exceed `BROADCAST_ROWS`."""
     from pyspark.sql import functions as F
 
     return F.broadcast(rows) if count <= BROADCAST_ROWS else rows
@@ -259,9 +265,9 @@ def broadcast_if_small(rows: DataFrame, count: int) -> DataFrame:
 def codegen_barrier(rows: DataFrame) -> DataFrame:
     """Return the same rows, with the code of later steps generated apart from the code of earlier ones.
 
-    The bounds of a micro-batch are constants in the code that Spark generates. Other constants make other code, which is compiled
-    anew and runs interpreted for most of a micro-batch. Behind the barrier the code is the same for all micro-batches and is
-    compiled once. No row moves: as many partitions come out as went in.
+    The bounds of a micro-batch are constants in the code that Spark generates. Other constants make other code, which
+    is compiled anew and runs interpreted for most of a micro-batch. Behind the barrier the code is the same for all
+    micro-batches and is compiled once. No row moves: as many partitions come out as went in.
     """
     return rows.coalesce(_MANY_PARTITIONS) if compiles(rows.sparkSession) else rows
 
@@ -304,8 +310,9 @@ def append(
     rows
         An Arrow table, which the driver commits, or a DataFrame.
     driver_local
-        Whether the rows of a DataFrame are expected to be few, so that the driver collects and commits them; None: as the session
-        is tuned. Where they turn out to be too many or too wide, they are computed again and written by Spark.
+        Whether the rows of a DataFrame are expected to be few, so that the driver collects and commits them; None: as
+        the session is tuned. Where they turn out to be too many or too wide, they are computed again and written by
+        Spark.
     undone
         As for :meth:`latecomer.lake.delta.Table.append`.
     """

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 SMALL_ROWS = 50_000
-"""Most new rows of a job that is driver-local, and most arrivals so far of one whose plans are interpreted, not compiled."""
+"""Most new rows of a driver-local job, and most arrivals so far of a job whose plans are not compiled."""
 ONE_TASK_ROWS = 5_000
-"""Most arrivals so far of a job that runs in one task: several stages would take longer, even to compare each row with each."""
+"""Most arrivals so far of a job that runs in one task, which takes less time than several stages."""
 _DRIVER_LOCAL, _COMPILED = "spark.latecomer.driverLocal", "spark.sql.codegen.wholeStage"
 _PARTITIONS = ("spark.sql.shuffle.partitions", "spark.sql.leafNodeDefaultParallelism")
 
@@ -19,9 +19,9 @@ _PARTITIONS = ("spark.sql.shuffle.partitions", "spark.sql.leafNodeDefaultParalle
 def tune(spark: SparkSession, rows: int, arrived: int | None = None) -> None:
     """Tune the session for a job of so many new `rows`, of the arrivals that `arrived` so far (None: these rows alone).
 
-    The driver itself reads and writes few new rows. A job over few arrivals gets no adaptive stages and no generated code, which is
-    compiled anew for every micro-batch's bounds; up to `ONE_TASK_ROWS` it gets one partition. Both numbers count: a job of few new
-    rows may read many earlier ones, in open windows and in the windows of late rows.
+    The driver itself reads and writes few new rows. A job over few arrivals gets no adaptive stages and no generated
+    code, which is compiled anew for every micro-batch's bounds; up to `ONE_TASK_ROWS` it gets one partition. Both
+    numbers count: a job of few new rows may read many earlier ones, in open windows and in the windows of late rows.
     """
     settings = tuning(rows, arrived)
     for key in _PARTITIONS:
@@ -40,7 +40,10 @@ def tune(spark: SparkSession, rows: int, arrived: int | None = None) -> None:
 
 
 def tuning(rows: int, arrived: int | None = None) -> dict[str, str]:
-    """Return the settings that :func:`tune` makes. Numbers of partitions that are not among them stay the session's own."""
+    """Return the settings that :func:`tune` makes.
+
+    Numbers of partitions that are not among them stay the session's own.
+    """
     reached = rows if arrived is None else arrived
     compiled = str(reached > SMALL_ROWS).lower()
     return {

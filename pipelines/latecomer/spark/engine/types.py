@@ -22,7 +22,10 @@ def is_number(kind: str) -> bool:
 
 
 def types_of(rows: DataFrame) -> dict[str, str]:
-    """Return columns and their types as SQL that Spark can parse again; ``dtypes`` leaves names inside structs unquoted."""
+    """Return columns and their types as SQL that Spark can parse again.
+
+    ``dtypes`` leaves names inside structs unquoted.
+    """
     return {field.name: _as_sql(field.dataType) for field in rows.schema}
 
 

@@ -1,17 +1,18 @@
 """The join strategies of the K-slack family on Spark: reorder rows, then join them in the order of their event times.
 
-A row waits in a reorder buffer until the watermark ``W(a) = running max of (T(a) - K(a))`` has reached its event time. It is then
-released, and joined with the rows that were released before it. A row that arrives behind the watermark is inserted at once and does
+A row waits in a reorder buffer until the watermark ``W(a) = running max of (T(a) - K(a))`` has reached its event time.
+It is then released, and joined with the rows that were released before it. A row that arrives behind the watermark is
+inserted at once and does
 not probe. As a set, for a pair whose later arrival is `y` and earlier arrival is `x`::
 
     produced(x, y)  <=>  |x.ts - y.ts| <= w  and  predicate  and  not (y.ts < W(seq_y) and x.ts <= W(seq_y))
 
-A pair is missed only where `y` arrives behind the watermark and `x` had been released by then; repair finds it by `y`. A produced pair
-is published when the row that is released last is released. The tuple-at-a-time reference tests this.
+A pair is missed only where `y` arrives behind the watermark and `x` had been released by then; repair finds it by `y`.
+A produced pair is published when the row that is released last is released. The tuple-at-a-time reference tests this.
 
-The slack `K` is one for both streams, which Ji et al. 2016 show to be best: a constant (``k_slack``), the largest delay so far
-(``mp_k_slack``, Mutschler and Philippsen 2013), or chosen once per adaptation interval from the delays of the last period
-(``aq_k_slack``).
+The slack `K` is one for both streams, which Ji et al. 2016 show to be best: a constant (``k_slack``), the largest delay
+so far (``mp_k_slack``, Mutschler and Philippsen 2013), or chosen once per adaptation interval from the delays of the
+last period (``aq_k_slack``).
 """
 
 from __future__ import annotations
@@ -169,7 +170,10 @@ class _Steps:
 
     @staticmethod
     def of(new: Arrivals, mark: np.ndarray, reached: int, batch: Batch, t_last_us: int) -> _Steps:
-        """Return one step per value of the watermark above `reached`; a flush adds a last one, at the arrival after all."""
+        """Return one step per value of the watermark above `reached`.
+
+        A flush adds a last one, at the arrival after all.
+        """
         first = np.flatnonzero(mark > np.concatenate([[reached], mark[:-1]]))
         marks, seqs, times = mark[first], new.seq[first], new.stream_time_us[first]
         if batch.flush and t_last_us > NEVER:
@@ -177,7 +181,10 @@ class _Steps:
         return _Steps(marks, seqs, times, reached)
 
     def released(self, rows: DataFrame, letter: str, waits: Column) -> DataFrame:
-        """Add ``released`` and ``when``: arrival and stream time at which a waiting row is released; -1 for other rows."""
+        """Add ``released`` and ``when``: arrival and stream time at which a waiting row is released.
+
+        -1 for other rows.
+        """
         from pyspark.sql import functions as F
 
         marks, seqs, times = self.marks, self.seqs, self.times

@@ -1,8 +1,9 @@
 """Repair of a join: the pairs that registered late rows missed, found in the stored events and written once.
 
-A registered row `y` carries the part of its window that lay behind the opposite horizon when it arrived (``partners_from`` to
-``partners_to``, both inclusive, on the opposite stream). Its missed pairs are exactly the matching stored rows of that range that arrived
-before it; no other row can have missed a pair (see :mod:`latecomer.spark.join.stage`).
+A registered row `y` carries the part of its window that lay behind the opposite horizon when it arrived
+(``partners_from`` to ``partners_to``, both inclusive, on the opposite stream). Its missed pairs are exactly the
+matching stored rows of that range that arrived before it; no other row can have missed a pair (see
+:mod:`latecomer.spark.join.stage`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class JoinRepair:
         self.rows, self.cache = rows, cache
 
     def corrections(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
-        """Return the corrections for registered late rows; arguments as for :meth:`latecomer.spark.stage.Stage.repair`."""
+        """Return the corrections for registered late rows.
+
+        Arguments as for :meth:`latecomer.spark.stage.Stage.repair`.
+        """
         from pyspark.sql import functions as F
 
         count = repaired_in.num_rows
@@ -47,7 +51,10 @@ class JoinRepair:
     def _missed(
         self, late: DataFrame, count: int, side: int, seq_from: int, seq_last: int, partner_spans: Spans
     ) -> DataFrame:
-        """Return the pairs that late rows of one side missed; `partner_spans` hold the event times of all their partners."""
+        """Return the pairs that late rows of one side missed.
+
+        `partner_spans` hold the event times of all their partners.
+        """
         from pyspark.sql import functions as F
 
         letter, other = LETTERS[side], LETTERS[1 - side]

@@ -1,7 +1,7 @@
 """The rows of a join on Spark: read both sides, name their columns, pair them, and shape results.
 
-Inside a stage every column of a side has a short name (``l_c3``) with which no user's column can collide. The query's expressions are
-rendered over these names; a result gets its public names in the end.
+Inside a stage every column of a side has a short name (``l_c3``) with which no user's column can collide. The query's
+expressions are rendered over these names; a result gets its public names in the end.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class JoinRows:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def arrivals(self, batch: Batch) -> DataFrame:
-        """Read the new rows of all sources: ``seq, ts, side`` and their columns (``s0_c0`` ..., null for the other source)."""
+        """Read the new rows of all sources: ``seq, ts, side`` and columns ``s0_c0`` ..., null for the other source."""
         from pyspark.sql import functions as F
 
         parts = []
@@ -171,8 +171,16 @@ class JoinRows:
         high_us = to_us if to_us < LATEST_US else None
         reach = max(from_us, EARLIEST_US) if sampled and low_us is not None else low_us
         rows = tables.events(
-            self.spark, self.lake, self.sources[source], columns=self.needed[source], seq_from=seq_from, seq_to=seq_to, low_us=reach, high_us=high_us, spans=spans
-        )  # fmt: skip
+            self.spark,
+            self.lake,
+            self.sources[source],
+            columns=self.needed[source],
+            seq_from=seq_from,
+            seq_to=seq_to,
+            low_us=reach,
+            high_us=high_us,
+            spans=spans,
+        )
         if sampled and low_us is not None:
             rows = rows.where((F.col("event_ts") >= F.timestamp_micros(F.lit(low_us))) | in_sample("seq"))
         rows = tables.codegen_barrier(rows)
@@ -196,7 +204,10 @@ class JoinRows:
         )
 
     def pairs(self, left: DataFrame, right: DataFrame, condition: Column, *, where: bool, copy_left: bool) -> DataFrame:
-        """Return the candidate pairs of two sides (with `where`: the results) that pass `condition`; no row pairs with itself."""
+        """Return the candidate pairs of two sides (with `where`: the results) that pass `condition`.
+
+        No row pairs with itself.
+        """
         from pyspark.sql import functions as F
 
         if self.is_self:
@@ -260,7 +271,7 @@ class JoinRows:
 
 
 def in_sample(seq: str) -> Column:
-    """Return the SQL of :func:`latecomer.core.join.statistics.in_sample`: is the arrival in the deterministic sample?"""
+    """Return the SQL of :func:`latecomer.core.join.statistics.in_sample`."""
     from pyspark.sql import functions as F
 
     place = f"({seq} % {SAMPLE_MODULUS}) * {SAMPLE_FACTOR} % {SAMPLE_MODULUS}"

@@ -2,20 +2,22 @@
 
 One micro-batch, arrivals ``[seq_from, seq_to)``:
 
-1. *Scan* ``seq`` and event time of the new rows in the driver (:mod:`latecomer.spark.engine.arrival_scan`): stream time, and with it the
+1. *Scan* ``seq`` and event time of the new rows in the driver (:mod:`latecomer.spark.engine.arrival_scan`): stream
+   time, and with it the
    adaptation interval of every arrival.
-2. *Join* the new rows with one another and with the rows still held, and count the pairs by interval and required retention, unless
-   the strategy does not use pairs. Up to `MANY_PAIRS` pairs are counted in the driver, from 16 bytes of each: they make about as many
-   groups as pairs, and grouping them in Spark takes twice as long.
+2. *Join* the new rows with one another and with the rows still held, and count the pairs by interval and required
+   retention, unless the strategy does not use pairs. Up to `MANY_PAIRS` pairs are counted in the driver, from 16 bytes
+   of each: they make about as many groups as pairs, and grouping them in Spark takes twice as long.
 3. *Decide*: :class:`latecomer.core.join.control.JoinControl` turns the counts into a short table of horizons.
-4. *Retain* the pairs with ``x.ts > H_X(seq_y)``. New rows whose window reaches behind the opposite horizon are registered as late.
+4. *Retain* the pairs with ``x.ts > H_X(seq_y)``. New rows whose window reaches behind the opposite horizon are
+   registered as late.
 
-Counted results are cached for step 4. The estimators ``paper`` and ``delay_aware`` count candidates, which are pairs before the
-predicate and may be far more than the results; then the join is computed twice.
+Counted results are cached for step 4. The estimators ``paper`` and ``delay_aware`` count candidates, which are pairs
+before the predicate and may be far more than the results; then the join is computed twice.
 
-Held rows are no copy: they are a range of the stored events (``H_X < ts``, ``seq < seq_from``), found by file statistics. `repair` joins
-registered late rows with the part of their window that lay behind the horizon; the two conditions exclude each other and together are
-the exact join.
+Held rows are no copy: they are a range of the stored events (``H_X < ts``, ``seq < seq_from``), found by file
+statistics. `repair` joins registered late rows with the part of their window that lay behind the horizon; the two
+conditions exclude each other and together are the exact join.
 """
 
 from __future__ import annotations
@@ -159,7 +161,9 @@ class JoinStage(Stage):
         arrivals: ArrivalCounts,
         control: JoinControl,
     ) -> DataFrame:
-        """Return the pairs that have a new row, with stream time ``t`` of the later row, and its delay where candidates are counted.
+        """Return the pairs with a new row, and ``t``, the stream time of the later row.
+
+        Where candidates are counted, they also have its delay.
 
         `before` are the horizons before the micro-batch. Where candidates are counted the predicate is not applied.
         """
@@ -178,7 +182,10 @@ class JoinStage(Stage):
         return pairs.withColumn("t", _later("t"))
 
     def _count_pairs(self, pairs: DataFrame, control: JoinControl, *, are_results: bool) -> Int64Array:
-        """Count pairs per cell, with the columns of `PAIR_CELL`; cached results are counted in the driver, up to `MANY_PAIRS`."""
+        """Count pairs per cell, with the columns of `PAIR_CELL`.
+
+        Cached results are counted in the driver, up to `MANY_PAIRS`.
+        """
         if are_results and pairs.count() <= MANY_PAIRS:
             return self._count_in_driver(pairs)
         return self._count_in_spark(pairs, control)
@@ -248,7 +255,7 @@ class JoinStage(Stage):
         *,
         sampled: bool = False,
     ) -> list[DataFrame]:
-        """Return both sides: the rows still held behind the horizons `before`, and new rows with the columns `carried`."""
+        """Return both sides: rows held by the horizons `before`, and new rows with the columns `carried`."""
         from pyspark.sql import functions as F
 
         low, high = arrivals.low_us - self.spec.window_us, arrivals.high_us + self.spec.window_us
