@@ -35,6 +35,7 @@ def main() -> None:
         read = spark.read.parquet(source).select("*", "_metadata.row_index", F.to_json(F.struct("id")).alias("j"))
         read.repartitionByRange(2, "id").sortWithinPartitions("id").selectExpr("try_cast(s as bigint)").toArrow()
         gateway = spark.sparkContext._gateway
+        assert gateway is not None
         spark.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends with its standard input, and archives as it ends

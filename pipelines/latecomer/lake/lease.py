@@ -225,7 +225,7 @@ def _started(pid: int) -> float:
     except (OSError, IndexError):
         pass
     try:
-        return psutil.Process(pid).create_time()
+        return float(psutil.Process(pid).create_time())
     except psutil.Error:
         return 0.0
 

@@ -49,7 +49,8 @@ def _column_codes(column: pa.ChunkedArray) -> NDArray[np.int64]:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     if pa.types.is_integer(column.type) and not column.null_count:
-        return column.to_numpy().astype(np.int64)
+        numbers: NDArray[np.int64] = column.to_numpy().astype(np.int64)
+        return numbers
     encoded = _unsigned_zero(column).dictionary_encode().unify_dictionaries()
     indices = [chunk.indices.fill_null(-1).to_numpy().astype(np.int64) for chunk in encoded.chunks]
     return np.concatenate([np.empty(0, np.int64), *indices])

@@ -30,7 +30,8 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
     """
     counts = [lake.table(area, query).count_by("period_start") for area in ("on_time", "corrections")]
     stored = np.array([sum(count.get(each, 0) for count in counts) for each in period.tolist()], np.int64)
-    return np.minimum(stored, booked).astype(float) / np.maximum(booked, 1) + (booked == 0)
+    shares: NDArray[np.float64] = np.minimum(stored, booked) / np.maximum(booked, 1) + (booked == 0)
+    return shares
 
 
 def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:

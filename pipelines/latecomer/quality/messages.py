@@ -86,7 +86,8 @@ def _within(row: Any) -> str:
 
 def _needed(row: Any) -> int:
     """Answers that had to be within the error."""
-    return round(row.least * row.windows)
+    needed: int = round(row.least * row.windows)
+    return needed
 
 
 def _passed(spec: MembershipSpec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:

@@ -169,7 +169,7 @@ def _cache_jvm_classes(spark: SparkSession) -> None:
 
     The look-ups would take a fifth of the CPU time of small micro-batches.
     """
-    jvm = spark._jvm  # type: ignore[attr-defined]
+    jvm = spark._jvm
     for name, members in _JVM_CLASSES.items():
         if name not in vars(jvm):
             jvm_class = getattr(jvm, name)
@@ -214,7 +214,7 @@ def is_gone() -> bool:
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway  # type: ignore[attr-defined]
+    gateway = SparkContext._gateway
     try:
         return gateway is not None and not gateway.jvm.java.lang.System.currentTimeMillis()
     except (Py4JError, OSError):
@@ -297,7 +297,7 @@ def _given() -> set[str]:
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # the JVM that started this process knows the settings
-        SparkContext._ensure_initialized()  # type: ignore[attr-defined]
+        SparkContext._ensure_initialized()
         return {key for key, _ in SparkConf().getAll()}
     folder = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME", "/nowhere")) / "conf")
     defaults = Path(folder) / "spark-defaults.conf"

@@ -225,7 +225,8 @@ class JoinStage(Stage):
 
     def _interval(self) -> Column:
         """Return the number of the adaptation interval in which a pair's later row arrived."""
-        return floor_div("t", self.settings.interval_us)
+        interval: Column = floor_div("t", self.settings.interval_us)
+        return interval
 
     def _retained(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
         """Return the pairs whose earlier row was still held: :meth:`Horizons.at` as a join with one short table."""

@@ -269,7 +269,8 @@ class MembershipStage(WindowedStage):
             .repartition(min(tasks, pieces) or 1, "place", "_m", "shard")
         )
         types = "place int, _m bigint, shard int, rows bigint, data binary"
-        return hashes.mapInArrow(partial(filled, new=self._new), types).toArrow().to_batches()
+        batches: list[pa.RecordBatch] = hashes.mapInArrow(partial(filled, new=self._new), types).toArrow().to_batches()
+        return batches
 
     def _brought(self, rows: DataFrame) -> pa.Table | None:
         """The rows with the bytes of their elements, where they are expected to be few and are."""

@@ -215,9 +215,8 @@ class WindowedStage(WindowHistory, WindowRepair):
         """For which new rows a window was closed already, bool[n]; `closed` is the last closed one at each arrival."""
         if self.lookback_us:
             return np.asarray(closed >= self.first_of(new.event_time_us, new.side))
-        return overtaken(
-            new.event_time_us, closed, self.grid.size_us, self.grid.slide_us
-        )  # the same without a division
+        # the same without a division
+        return np.asarray(overtaken(new.event_time_us, closed, self.grid.size_us, self.grid.slide_us))
 
     def _finalize(
         self,
