@@ -21,9 +21,8 @@ The steps of the source (section 3.2.1) and their place here: 1, minima and maxi
 References
 ----------
 .. [1] The FastThetaJoin algorithm, chapters 3 and 4 of the source thesis, 2020. *Errata.* Step 4, case 4 (``<=``)
-       prints min
-   and max exchanged, and Algorithm 2, lines 25 to 42, filter the right side of ``>`` by the left minimum where the
-   maximum is meant. Both are corrected here by the rule that a row is kept if it can match something.
+   prints min and max exchanged, and Algorithm 2, lines 25 to 42, filter the right side of ``>`` by the left minimum
+   where the maximum is meant. Both are corrected here by the rule that a row is kept if it can match something.
 .. [2] A. Okcan and M. Riedewald, Processing theta-joins using MapReduce, SIGMOD 2011.
 """
 

@@ -12,8 +12,7 @@ fit a near cache.
 References
 ----------
 .. [1] B. Chazelle, A functional approach to data structures and its use in multidimensional searching, SIAM J. Comput.
-       17, 1988
-   (counting dominated points offline; here blocks of places stand for its levels).
+   17, 1988 (counting dominated points offline; here blocks of places stand for its levels).
 """
 
 from __future__ import annotations
