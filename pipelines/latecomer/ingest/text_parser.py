@@ -381,7 +381,7 @@ def _one_object_per_line(text: bytes) -> tuple[bytes, np.ndarray, np.ndarray]:
 
 
 @njit(cache=True)
-def _objects(text, cuts, more):  # type: ignore[no-untyped-def]
+def _objects(text, cuts, more):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled kernel
     """Find further objects on a line, and lines with an object and something else.
 
     The first are places where an object begins after another one on a line of objects; lines count from 1.

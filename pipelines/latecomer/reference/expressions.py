@@ -29,7 +29,7 @@ Value: TypeAlias = Any
 """A number, text, boolean, date or datetime, or None for null. Python's operators decide about its type, as in SQL."""
 
 
-def evaluate(expr: Expr, lookup: Callable[[Column], Value]) -> Value:
+def evaluate(expr: Expr, lookup: Callable[[Column], Value]) -> Value:  # noqa: C901 - a case per node
     """Return the value of an expression, where `lookup` returns the value of a column in the tuple or pair."""
     match expr:
         case Column():

@@ -92,7 +92,7 @@ def exact_join(arrivals: Sequence[Arrival], window: int, match: Match) -> set[tu
     }
 
 
-def qjoin(
+def qjoin(  # noqa: C901 - the published algorithm, in one piece
     arrivals: Sequence[Arrival],
     *,
     window: int,

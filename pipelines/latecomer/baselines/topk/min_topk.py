@@ -112,7 +112,7 @@ class TopRows(NamedTuple):
 
 
 @njit(cache=True)
-def _segment(
+def _segment(  # noqa: C901 - one compiled kernel
     event: Int64Array, arrival: Int64Array, seq: Int64Array, score: Float64Array, at: int, upto: int,
     pool: Pool, newest: Int32Array, opened: Int32Array, sizes: Int64Array, windows: Int64Array,
     closed: Int64Array, slots: Int64Array, lists: Int32Array, counts: Int64Array, bars: Float64Array,

@@ -310,7 +310,9 @@ def _count_parts(expr: Expr, known: dict[int, int]) -> int:
     return parts
 
 
-def _translate(node: exp.Expr, aliases: tuple[str, ...], default_alias: str | None, depth: int) -> Expr:
+def _translate(  # noqa: C901 - a case per node
+    node: exp.Expr, aliases: tuple[str, ...], default_alias: str | None, depth: int
+) -> Expr:
     """Translate a node of sqlglot's tree; refuse one that no expression may have."""
     from sqlglot import exp
 

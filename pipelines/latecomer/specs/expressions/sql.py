@@ -27,7 +27,7 @@ _TRY = {"+": "try_add", "-": "try_subtract", "*": "try_multiply"}
 """Operators -> Spark's functions that give null where the operator fails."""
 
 
-def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:
+def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:  # noqa: C901 - a case per node
     """Return the expression as Spark SQL.
 
     Parameters

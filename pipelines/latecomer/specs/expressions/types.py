@@ -74,7 +74,9 @@ def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: s
         raise SpecError(source, key, f"{column.alias}.{column.name}", "its stream has no such column", remedy)
 
 
-def check_types(expr: Expr, types: Mapping[tuple[str, str], str], *, source: str, key: str) -> str | None:
+def check_types(  # noqa: C901 - a case per node
+    expr: Expr, types: Mapping[tuple[str, str], str], *, source: str, key: str
+) -> str | None:
     """Return the type of the expression's value; refuse an expression that compares or computes with unlike types.
 
     Parameters
