@@ -317,6 +317,7 @@ def test_conventions_reproduce_the_published_table() -> None:
         assert constant_rows(case, d) == pytest.approx(rows, abs=1)
 
 
+@pytest.mark.slow
 def test_promise_on_zeek_at_most_1_3_times_the_clairvoyant() -> None:
     case = zeek_case("dns", "ssl", 10 * SECOND)
     outcome = run(case)
@@ -326,6 +327,7 @@ def test_promise_on_zeek_at_most_1_3_times_the_clairvoyant() -> None:
     assert outcome.rows_held + outcome.sample_held <= 1.3 * rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["future", "fast"])
 def test_a_stream_with_a_fast_clock_costs_no_memory(kind: str) -> None:
     """Stream time waits for the other one, so its rows are late on their own stream only."""

@@ -87,6 +87,7 @@ class AgainstCounter(RuleBasedStateMachine):
 
 TestAgainstCounter = AgainstCounter.TestCase
 TestAgainstCounter.settings = settings(max_examples=60, stateful_step_count=20, deadline=None, derandomize=True)
+TestAgainstCounter.pytestmark = [pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("bits", "bucket"), [(4, 4), (8, 4), (12, 4), (13, 4), (16, 4), (12, 2), (20, 4), (9, 8)])

@@ -52,6 +52,7 @@ def until(event):
     return lookout.interval - 1 - lookout.delivered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_what_comes_hours_late_is_waited_for_where_it_is_a_large_share(seed):
     event = phones(seed, 0.3)

@@ -44,6 +44,7 @@ def test_every_area_of_a_query_is_known():
     assert {*AREAS} == {*forget.OF_A_QUERY} | BY_LAKE
 
 
+@pytest.mark.slow
 def test_forgotten_is_one_query_and_no_event(lake):
     asked = call("forget", "q", "--lake", lake.uri)
     assert asked.returncode == 2 and len(asked.stderr.splitlines()) == 1, asked.stderr
@@ -59,6 +60,7 @@ def test_forgotten_is_one_query_and_no_event(lake):
         assert again.returncode == 0 and "no table" in again.stdout, again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", forget.WRITERS)
 def test_not_while_a_command_is_at_work_on_it(lake, writer):
     with Lease(lake, f"{writer}-q"):
@@ -75,6 +77,7 @@ def test_a_name_that_is_none_changes_nothing(lake, tmp_path):
     assert not (tmp_path / "lakke").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["forget:marked", *(f"drop:{part}@{n}" for part in ("log", "rest") for n in (1, 2, 6, LAST - 1, LAST))]
 )

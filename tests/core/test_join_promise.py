@@ -93,6 +93,7 @@ def shares(kind: str, target: float) -> list[float]:
     return [float(np.mean(recalls(kind, seed, target) >= target)) for seed in SEEDS]
 
 
+@pytest.mark.slow
 def test_the_promise_is_kept_over_all_periods_of_short_streams() -> None:
     kept = {kind: shares(kind, target) for kind, target in zip(CALM, (0.9, 0.95, 0.99) * 3, strict=False)}
     for kind, by_seed in kept.items():
@@ -112,6 +113,7 @@ def test_nothing_is_lost_in_the_first_period(kind: str) -> None:
         assert output.produced[first].all()
 
 
+@pytest.mark.slow
 def test_the_promise_is_kept_in_the_long_run_where_delays_are_many_periods_long() -> None:
     """Most losses of such a period were never seen, and two retentions are chosen from the remembered periods."""
     kept = [

@@ -55,6 +55,7 @@ def test_run_and_repair_plan_at_once(tmp_path) -> None:
         assert known == [*({"of": writer, "number": number} for number in range(25)), None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [1, 2, 7])
 def test_a_table_that_is_replaced_is_vacuumed_every_so_many_versions(tmp_path, commits) -> None:
     """However many commits a caller makes before it tends the table; files of the last hour stay, older ones go."""

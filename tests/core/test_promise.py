@@ -100,6 +100,7 @@ def upper_bound(shares: list[float]) -> float:
     return float(np.mean(shares) + T_95_19 * np.std(shares, ddof=1) / math.sqrt(len(shares)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exponential", "bursts"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_calibrated_keeps_the_promise(name, kind):
