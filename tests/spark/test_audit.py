@@ -17,7 +17,7 @@ from latecomer.lake.lake import Lake
 from latecomer.quality import checks
 from latecomer.spark import audit as auditing
 from latecomer.spark.backfill import backfill
-from latecomer.spark.recompute import Question, TimeRange
+from latecomer.spark.recompute import SqlRecompute, TimeRange
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.clauses import ENVELOPE
@@ -271,8 +271,8 @@ def test_a_condition_that_is_null_passes_no_row(whole, spark):
     text = "name: nothing\nkind: topk\nstreams: {s: a}\nscore: v\nk: 2\nwindow: 4 s\nstrategy: {name: none}\n"
     nothing, some = (parse_query(text + where, "test.yaml") for where in ("where: 'null'\n", ""))
     over = TimeRange(0, 2_000_000_000_000_000)
-    assert Question(nothing, spark, whole).truth(over, 400).rows.count() == 0
-    assert Question(some, spark, whole).truth(over, 400).rows.count() > 0
+    assert SqlRecompute(nothing, spark, whole).answers(over, 400).rows.count() == 0
+    assert SqlRecompute(some, spark, whole).answers(over, 400).rows.count() > 0
 
 
 def test_a_membership_of_short_windows_takes_no_more_comparisons_than_its_rows_do(tmp_path, rows, spark):
@@ -285,7 +285,7 @@ def test_a_membership_of_short_windows_takes_no_more_comparisons_than_its_rows_d
     repair(lake, short, flush=True)
     day = 86_400_000_000
     start = 1_700_000_000_000_000 // day * day
-    assert Question(short, spark, lake).truth(TimeRange(start, start + day), 400).pairs < 400 * 400
+    assert SqlRecompute(short, spark, lake).answers(TimeRange(start, start + day), 400).pairs < 400 * 400
     found = next(each for each in checks.check(lake, short, audit=1).results if each["subject"] == "audit")
     assert found["success"] and int(found["observed"].split()[1]) > 0, found
 

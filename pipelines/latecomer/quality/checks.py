@@ -223,7 +223,7 @@ def _audited(
             "extra": each.extra,
             "other": each.other,
             "wrong": each.missing + each.extra + each.other,
-            "some": messages.differing(each.some),
+            "some": messages.differing(each.examples),
             "audited": now,
         }
         for each in found

@@ -1,19 +1,20 @@
-"""Are published results what plain SQL answers? Some periods at random, each answered anew over all stored rows and compared.
+"""Audit a query: recompute the answers of some periods by plain SQL, and compare them with the published results.
 
-The books (:mod:`latecomer.quality.conservation`) hold tables against what was counted when they were written, so a result that was wrong
-when it was written, or was changed since, passes them. An audit computes again (:mod:`latecomer.spark.recompute`) and compares what
-users read, identity by identity and column by column.
+The accounts (:mod:`latecomer.quality.conservation`) compare tables with the counts of the time of writing. A result
+that was wrong from the start, or was changed later, passes them. An audit recomputes the answers from all stored rows
+(:mod:`latecomer.spark.recompute`) and compares them with what users read, identity by identity and column by column.
 
-Answers that may still change are left out: of windows that are open, and those that a late row concerns which is not repaired yet; of a
-join, pairs of such a row, or of one that waits in a buffer. The range that stands for a period is one of event time, as in :class:`latecomer.spark.recompute.TimeRange`: the ledger books a join's
-pairs by the stream time at which they came, which the pairs do not tell.
+Answers that may still change are left out: answers of open windows, answers that an unrepaired late row concerns, and
+a join's pairs with an unrepaired late row or with a row that waits in a buffer. A period is compared as a range of
+event time (:class:`latecomer.spark.recompute.TimeRange`). The ledger counts a join's pairs by the stream time of their
+publication instead, which the pairs do not store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -29,40 +30,42 @@ from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import named, quoted
 from latecomer.spark.engine.session import tuned
 from latecomer.spark.engine.types import types_of
-from latecomer.spark.recompute import ABOUT, WINDOW_NO, Question, TimeRange, Truth
+from latecomer.spark.recompute import ABOUT, WINDOW_NO, RecomputedAnswers, SqlRecompute, TimeRange
 from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
+from latecomer.specs.theta_join import ThetaJoinSpec
 from latecomer.specs.windows import WINDOW, WindowedSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_PAIRS = 4_000_000_000
-"""Rows that SQL may have to compare with one another for a period; one that needs more (minutes, on few cores) is passed over."""
+"""Most pairs of rows compared for a period. A period that needs more (minutes, on few cores) is passed over."""
 SHOWN = 4
-"""Results that differ which are told one by one."""
+"""Most differing results that are listed for a period."""
 IN_WORDS = "in words"
-"""Column beside those that name a result."""
-_TRUTH, _RESULT, _VERDICT = "`the truth`", "`the result`", "`the verdict`"
-_APART = ("coverage", *ENVELOPE)
-"""Result columns that say how an answer came about, not what it is."""
+"""Column that says how a result differs, after the columns that identify the result."""
+_EXPECTED, _STORED, _OUTCOME = "`the expected`", "`the stored`", "`the outcome`"
+_PROVENANCE = ("coverage", *ENVELOPE)
+"""Result columns that say how an answer came about. They are not compared."""
 
 
 @dataclass(frozen=True)
 class Audited:
-    """One period's comparison.
+    """The comparison of one period.
 
     Attributes
     ----------
     period_us
-        Its start.
+        Start of the period.
     results
-        Rows of its results, as they should be.
+        Number of expected result rows.
     missing, extra, other
-        Those that are not there, rows that should not be there, and those with other values.
-    some
-        Of these, the first few: columns that name a result, and `IN_WORDS`, what is wrong.
+        Numbers of expected rows that are not stored, of stored rows that are not expected, and of stored rows with
+        other values.
+    examples
+        The first of the differing rows: the columns that identify a result, and `IN_WORDS`.
     """
 
     period_us: int
@@ -70,110 +73,118 @@ class Audited:
     missing: int
     extra: int
     other: int
-    some: pa.Table
+    examples: pa.Table
 
 
 def audit(
     lake: Lake,
     spec: Spec,
     state: journal.RunState,
-    reach: dict[str, pc.Expression],
+    committed: dict[str, pc.Expression],
     closed_to: int,
     periods: list[int],
     most: int,
     progress: Callable[[str], None],
 ) -> list[Audited]:
-    """Compare `most` of the periods, in the order given; fewer where there are not so many that can be.
+    """Compare the first `most` of the given periods that can be audited.
 
     Parameters
     ----------
     state
-        Where `run` stood when the check began.
-    reach
-        Per table of results, which rows were committed by then.
+        State of `run` when the check began.
+    committed
+        Filter of the rows that were committed by then, per table of results.
     closed_to
         The last arrival whose late rows were repaired by then.
     periods
-        Starts of periods (us).
+        Starts of periods (us), in the order in which they are tried.
     progress
         Called with one line per period.
     """
     spark = tuned(lake, state.seq_to)
-    one = _Audit(lake, spec, state, reach, closed_to, spark)
-    found: list[Audited] = []
+    auditor = _Auditor(lake, spec, state, committed, closed_to, spark)
+    comparisons: list[Audited] = []
     for period in periods:
-        if len(found) == most:
+        if len(comparisons) == most:
             break
         start = pa.scalar(period, delta.TIMESTAMP).as_py()
-        done = one.of(period)
-        if isinstance(done, str):
-            progress(f"{spec.name}: period {start} not audited, {done}")
+        outcome = auditor.compare(period)
+        if isinstance(outcome, str):
+            progress(f"{spec.name}: period {start} not audited, {outcome}")
             continue
-        progress(f"{spec.name}: audited period {start}, {done.results:,} results")
-        found.append(done)
-    return found
+        progress(f"{spec.name}: audited period {start}, {outcome.results:,} results")
+        comparisons.append(outcome)
+    return comparisons
 
 
-class _Audit:
-    """What is the same for all periods."""
+class _Auditor:
+    """An auditor of one query: the state that all its periods share."""
 
     def __init__(
         self,
         lake: Lake,
         spec: Spec,
         state: journal.RunState,
-        reach: dict[str, pc.Expression],
+        committed: dict[str, pc.Expression],
         closed_to: int,
         spark: SparkSession,
     ) -> None:
         self.lake, self.spec, self.spark, self.seq_to = lake, spec, spark, state.seq_to
-        self.reach = {"backfill": pc.field("published_seq") < state.seq_to, **reach}
-        self.question = Question(spec, spark, lake)
+        self.committed = {"backfill": pc.field("published_seq") < state.seq_to, **committed}
+        self.recompute = SqlRecompute(spec, spark, lake)
         self.closed = last_closed(spec, state.stage) if isinstance(spec, WindowedSpec) else None
         self.joined_us: int | None = None
         if isinstance(spec, JoinSpec):
             self.joined_us = min(max(joined_to(spec, state.stage), EARLIEST_US), LATEST_US)
-        waits = (pc.field("seq") > closed_to) & (pc.field("seq") < state.seq_to)
+        pending = (pc.field("seq") > closed_to) & (pc.field("seq") < state.seq_to)
         columns = ["seq"] if self.closed is None else ["windows_from", "windows_to"]
-        self.waiting = lake.table("late", spec.name).read(columns, waits)
+        self.pending = lake.table("late", spec.name).read(columns, pending)
 
-    def of(self, period_us: int) -> Audited | str:
-        """The comparison, or why there is none."""
+    def compare(self, period_us: int) -> Audited | str:
+        """Compare one period; return a sentence where it cannot be compared."""
         over, spec = TimeRange(period_us, period_us + self.spec.period_us), self.spec
         if isinstance(spec, WindowedSpec) and self.closed is not None and over.windows(spec.window)[0] > self.closed:
             return "its windows are open"
-        truth = self.question.truth(over, self.seq_to)
-        if truth.pairs > MOST_PAIRS:
-            return f"it takes {truth.pairs:.1e} comparisons"
-        stored, expected, keys = self._windowed(over, truth) if self.closed is not None else self._pairs(over, truth)
+        answers = self.recompute.answers(over, self.seq_to)
+        if answers.pairs > MOST_PAIRS:
+            return f"it takes {answers.pairs:.1e} comparisons"
+        if isinstance(spec, WindowedSpec):
+            stored, expected, keys = self._windowed(spec, over, answers)
+        else:
+            stored, expected, keys = self._pairs(over, answers)
         return self._compared(period_us, expected, stored, keys)
 
-    # ------------------------------------------------------------------------------------------ what there is to compare
+    # -------------------------------------------------------------------------------------------- rows to compare
 
     def _read(self, column: str, low_us: int, high_us: int) -> pa.Table:
-        """What users read, of results whose time in a column is in ``[low, high)``."""
-        low, high = (pa.scalar(each, pa.int64()).cast(delta.TIMESTAMP) for each in (low_us, high_us))
-        own = (pc.field(column) >= low) & (pc.field(column) < high)
-        rows = result_views.results(self.lake, self.spec, {area: own & within for area, within in self.reach.items()})
-        return rows.drop_columns([name for name in _APART if name in rows.column_names])
+        """Read the results, as users read them, whose time in a column is in ``[low_us, high_us)``."""
+        low, high = (pa.scalar(time_us, pa.int64()).cast(delta.TIMESTAMP) for time_us in (low_us, high_us))
+        inside = (pc.field(column) >= low) & (pc.field(column) < high)
+        filters = {area: inside & committed for area, committed in self.committed.items()}
+        rows = result_views.results(self.lake, self.spec, filters)
+        return rows.drop_columns([name for name in _PROVENANCE if name in rows.column_names])
 
-    def _pairs(self, over: TimeRange, truth: Truth) -> tuple[pa.Table, DataFrame, list[str]]:
-        """A join's results, less those of rows that wait to be joined or for repair."""
+    def _pairs(self, over: TimeRange, answers: RecomputedAnswers) -> tuple[pa.Table, DataFrame, list[str]]:
+        """Return a join's stored and expected pairs without rows that wait to be joined or repaired, and the keys."""
         keys = list(self.spec.result_keys)
         times = [f"{alias}_event_ts" for alias, _ in self.spec.streams]
         joined = " and ".join(f"unix_micros({quoted(time)}) <= {self.joined_us}L" for time in times)
-        rows, expected = self._read(times[0], over.from_us, over.to_us), truth.rows.where(joined)
-        if self.waiting is not None and self.waiting.num_rows:
-            late = pc.unique(self.waiting["seq"])
+        rows, expected = self._read(times[0], over.from_us, over.to_us), answers.rows.where(joined)
+        if self.pending is not None and self.pending.num_rows:
+            late = pc.unique(self.pending["seq"])
             for key in keys:
                 rows = rows.filter(pc.invert(pc.is_in(rows[key], late)))
                 listed = tables.to_spark(self.spark, pa.table({key: late}))
                 expected = expected.join(listed, key, "left_anti")
         return rows, expected, keys
 
-    def _windowed(self, over: TimeRange, truth: Truth) -> tuple[pa.Table, DataFrame, list[str]]:
-        """Results of windows that are closed and that no row concerns which waits for repair; windows by number."""
-        spec: Any = self.spec
+    def _windowed(
+        self, spec: WindowedSpec, over: TimeRange, answers: RecomputedAnswers
+    ) -> tuple[pa.Table, DataFrame, list[str]]:
+        """Return the stored and the expected rows of closed windows that no pending late row concerns, and their keys.
+
+        Windows are identified by number.
+        """
         slide = spec.window.slide_us
         first, last = over.windows(spec.window)
         last = min(last, self.closed) if self.closed is not None else last
@@ -184,25 +195,25 @@ class _Audit:
         rows = rows.drop_columns([name for name in WINDOW if name in rows.column_names]).append_column(
             WINDOW_NO, number
         )
-        expected = truth.rows.where(f"{quoted(WINDOW_NO)} <= {last}L")
-        if self.waiting is not None and self.waiting.num_rows:
-            low = self.waiting["windows_from"].cast(pa.int64()).to_numpy() // slide
-            high = (self.waiting["windows_to"].cast(pa.int64()).to_numpy() - spec.window.size_us) // slide
+        expected = answers.rows.where(f"{quoted(WINDOW_NO)} <= {last}L")
+        if self.pending is not None and self.pending.num_rows:
+            low = self.pending["windows_from"].cast(pa.int64()).to_numpy() // slide
+            high = (self.pending["windows_to"].cast(pa.int64()).to_numpy() - spec.window.size_us) // slide
             low, high = np.maximum(low, first), np.minimum(high, last)
-            some = low <= high
-            open_again = pa.array(np.unique(every_number(low[some], high[some])[1]))
-            if len(open_again):
-                rows = rows.filter(pc.invert(pc.is_in(rows[WINDOW_NO], open_again)))
-                listed = tables.to_spark(self.spark, pa.table({WINDOW_NO: open_again}))
+            overlaps = low <= high
+            unrepaired = pa.array(np.unique(every_number(low[overlaps], high[overlaps])[1]))
+            if len(unrepaired):
+                rows = rows.filter(pc.invert(pc.is_in(rows[WINDOW_NO], unrepaired)))
+                listed = tables.to_spark(self.spark, pa.table({WINDOW_NO: unrepaired}))
                 expected = expected.join(listed, WINDOW_NO, "left_anti")
-        if getattr(spec, "emit", None) == "ranges":
+        if isinstance(spec, ThetaJoinSpec) and spec.emit == "ranges":
             rows = self._expanded(rows)
             return rows, expected, rows.column_names
         keys = [WINDOW_NO if name == WINDOW[0] else name for name in spec.result_keys if name != WINDOW[1]]
         return rows, expected, keys
 
     def _expanded(self, ranges: pa.Table) -> pa.Table:
-        """The rows that ranges stand for."""
+        """Expand the ranges of a theta join into the rows that they stand for."""
         aliases = [alias for alias, _ in self.spec.streams]
         parts = [pa.table({name: pa.array([], pa.int64()) for name in (WINDOW_NO, *(f"{a}_seq" for a in aliases))})]
         for number in pc.unique(ranges[WINDOW_NO]).to_pylist():
@@ -214,91 +225,110 @@ class _Audit:
     # --------------------------------------------------------------------------------------------------- comparison
 
     def _compared(self, period_us: int, expected: DataFrame, stored: pa.Table, keys: list[str]) -> Audited:
-        """Both sides by identity; a value agrees if it is the same, null and NaN too, or as near as the engine's own rounding comes."""
+        """Match expected and stored rows by their keys, and compare their values.
+
+        Values agree if they are equal (null and NaN equal themselves), or differ by no more than the tolerance of
+        their column.
+        """
         from pyspark.sql import functions as F
 
         if stored.num_columns > len(keys) or stored.num_rows:
-            here = tables.to_spark(self.spark, stored)
+            results = tables.to_spark(self.spark, stored)
         else:  # nothing was ever written
-            here = expected.select(*(F.col(quoted(n)) for n in expected.columns if not n.startswith(ABOUT))).limit(0)
-        kinds = types_of(here)
-        values = [name for name in here.columns if name not in keys]
+            columns = [F.col(quoted(name)) for name in expected.columns if not name.startswith(ABOUT)]
+            results = expected.select(*columns).limit(0)
+        kinds = types_of(results)
+        values = [name for name in results.columns if name not in keys]
         about = [name for name in expected.columns if name.startswith(ABOUT)]
         lost = _lost(types_of(expected), kinds, values)
 
-        def side(rows: DataFrame, name: str, more: list[str], besides: dict[str, str]) -> DataFrame:
-            own = {each: f"try_cast({quoted(each)} as {kinds.get(each, 'double')})" for each in (*values, *more)}
-            fields = ", ".join(named({"is there": "true"} | own | besides))
+        def side(rows: DataFrame, name: str, tolerances: list[str], texts: dict[str, str]) -> DataFrame:
+            columns = [*values, *tolerances]
+            casts = {column: f"try_cast({quoted(column)} as {kinds.get(column, 'double')})" for column in columns}
+            fields = ", ".join(named({"is there": "true"} | casts | texts))
             identity = named({key: f"try_cast({quoted(key)} as {kinds[key]})" for key in keys})
             return rows.selectExpr(*identity, f"struct({fields}) as {name}")
 
-        truth, result = side(expected, _TRUTH, about, lost), side(here, _RESULT, [], {})
-        both = truth.unionByName(result, allowMissingColumns=True)
-        both = both.groupBy(*(F.col(quoted(key)) for key in keys)).agg(
-            *(F.expr(f"any_value({name}, true) as {name}") for name in (_TRUTH, _RESULT))
+        both = side(expected, _EXPECTED, about, lost).unionByName(
+            side(results, _STORED, [], {}), allowMissingColumns=True
         )
-        cases = [f"when {_RESULT} is null then 'missing'", f"when {_TRUTH} is null then 'extra'"]
-        shown = [f"when {_RESULT} is null then 'is missing'", f"when {_TRUTH} is null then 'should not be there'"]
+        both = both.groupBy(*(F.col(quoted(key)) for key in keys)).agg(
+            *(F.expr(f"any_value({name}, true) as {name}") for name in (_EXPECTED, _STORED))
+        )
+        cases = [f"when {_STORED} is null then 'missing'", f"when {_EXPECTED} is null then 'extra'"]
+        texts = [f"when {_STORED} is null then 'is missing'", f"when {_EXPECTED} is null then 'should not be there'"]
         for name in values:
             same = _same(quoted(name), kinds[name], quoted(ABOUT + name) if ABOUT + name in about else None)
-            should = f"string({_TRUTH}.{quoted(name)})"
+            should = f"string({_EXPECTED}.{quoted(name)})"
             if _LOST + name in lost:
-                whole = f"{_TRUTH}.{quoted(_LOST + name)}"
-                same, should = f"{whole} is null and {same}", f"coalesce({whole}, {should})"
-            text = f"coalesce(string({_RESULT}.{quoted(name)}), 'null'), coalesce({should}, 'null')"
-            words = "has {} %s, should be %s".format(name.replace("%", "%%")).replace("\\", "\\\\").replace("'", "\\'")
+                lost_text = f"{_EXPECTED}.{quoted(_LOST + name)}"
+                same, should = f"{lost_text} is null and {same}", f"coalesce({lost_text}, {should})"
+            arguments = f"coalesce(string({_STORED}.{quoted(name)}), 'null'), coalesce({should}, 'null')"
+            template = "has {} %s, should be %s".format(name.replace("%", "%%"))
+            template = template.replace("\\", "\\\\").replace("'", "\\'")
             cases.append(f"when not ({same}) then 'other'")
-            shown.append(f"when not ({same}) then format_string('{words}', {text})")
-        judged = both.selectExpr(
+            texts.append(f"when not ({same}) then format_string('{template}', {arguments})")
+        compared = both.selectExpr(
             *(quoted(key) for key in keys),
-            f"case {' '.join(cases)} else 'right' end as {_VERDICT}",
-            f"case {' '.join(shown)} end as {quoted(IN_WORDS)}",
+            f"case {' '.join(cases)} else 'right' end as {_OUTCOME}",
+            f"case {' '.join(texts)} end as {quoted(IN_WORDS)}",
         ).persist()
         try:
-            counts = {row[0]: row[1] for row in judged.groupBy(F.expr(_VERDICT)).count().collect()}
-            wrong = judged.where(f"{_VERDICT} <> 'right'").drop(_VERDICT.strip("`"))
-            some = (
+            counts = {row[0]: row[1] for row in compared.groupBy(F.expr(_OUTCOME)).count().collect()}
+            wrong = compared.where(f"{_OUTCOME} <> 'right'").drop(_OUTCOME.strip("`"))
+            examples = (
                 wrong.orderBy(*(F.col(quoted(key)) for key in keys)).limit(SHOWN).toArrow()
                 if len(counts) > 1 or "right" not in counts
                 else pa.table({})
             )
         finally:
-            judged.unpersist()
-        missing, extra, other = (counts.get(each, 0) for each in ("missing", "extra", "other"))
-        results = sum(counts.values()) - extra
-        return Audited(period_us, results, missing, extra, other, self._named(some))
+            compared.unpersist()
+        missing, extra, other = (counts.get(outcome, 0) for outcome in ("missing", "extra", "other"))
+        results_expected = sum(counts.values()) - extra
+        return Audited(period_us, results_expected, missing, extra, other, self._with_starts(examples))
 
-    def _named(self, some: pa.Table) -> pa.Table:
-        """Windows by their start again."""
-        if WINDOW_NO not in some.column_names:
-            return some
-        spec: Any = self.spec
-        start = pa.array(some[WINDOW_NO].to_numpy() * spec.window.slide_us).cast(delta.TIMESTAMP)
-        return some.set_column(some.column_names.index(WINDOW_NO), WINDOW[0], start)
+    def _with_starts(self, examples: pa.Table) -> pa.Table:
+        """Replace the number of a window by its start."""
+        if WINDOW_NO not in examples.column_names:
+            return examples
+        assert isinstance(self.spec, WindowedSpec)
+        start = pa.array(examples[WINDOW_NO].to_numpy() * self.spec.window.slide_us).cast(delta.TIMESTAMP)
+        return examples.set_column(examples.column_names.index(WINDOW_NO), WINDOW[0], start)
 
 
 _LOST = "lost "
-"""Before the name of a column: its true value as text, where the type of the stored one cannot hold it."""
+"""Prefix of a column with an expected value as text, where the type of the stored column cannot hold the value."""
 
 
 def _lost(expected: dict[str, str], stored: dict[str, str], columns: list[str]) -> dict[str, str]:
-    """Such columns, as SQL; not of a stored float, which is a rounded number anyway, nor of maps, which Spark does not compare."""
-    found = {}
+    """Return the SQL of the columns with prefix `_LOST`, by name, given the types of expected and stored columns.
+
+    A stored float has none, since it is rounded anyway; nor has a map, since Spark does not compare maps.
+    """
+    texts = {}
     for name in columns:
-        own, kind, value = expected.get(name), stored[name], quoted(name)
-        if own not in (None, kind) and kind not in ("float", "double") and "map<" not in f"{own}{kind}":
-            back = f"try_cast(try_cast({value} as {kind}) as {own})"
-            found[_LOST + name] = f"if({back} <=> {value}, null, string({value}))"
-    return found
+        source, kind, value = expected.get(name), stored[name], quoted(name)
+        if source not in (None, kind) and kind not in ("float", "double") and "map<" not in f"{source}{kind}":
+            back = f"try_cast(try_cast({value} as {kind}) as {source})"
+            texts[_LOST + name] = f"if({back} <=> {value}, null, string({value}))"
+    return texts
 
 
 def _same(name: str, kind: str, about: str | None) -> str:
-    """SQL: do result and truth agree in a column of a Spark type; `about` names the column that says how far they may be off."""
-    truth, result = f"{_TRUTH}.{name}", f"{_RESULT}.{name}"
+    """Return the SQL of whether the stored value of a column is the expected one.
+
+    Parameters
+    ----------
+    kind
+        The column's Spark type.
+    about
+        Name of the column with its tolerance; None: values have to be equal.
+    """
+    expected, stored = f"{_EXPECTED}.{name}", f"{_STORED}.{name}"
     if "map<" in kind:  # Spark does not compare maps
-        return f"string({truth}) <=> string({result})"
+        return f"string({expected}) <=> string({stored})"
     if about is None:
-        return f"{truth} <=> {result}"
-    most = f"{_TRUTH}.{about}"
-    near = f"{most} < double('infinity') and abs(double({truth}) - double({result})) <= {most}"
-    return f"({truth} <=> {result} or coalesce({near}, false))"
+        return f"{expected} <=> {stored}"
+    tolerance = f"{_EXPECTED}.{about}"
+    near = f"{tolerance} < double('infinity') and abs(double({expected}) - double({stored})) <= {tolerance}"
+    return f"({expected} <=> {stored} or coalesce({near}, false))"

@@ -1,17 +1,18 @@
-"""What a query's answers must be: its question put to Spark SQL over all stored rows, with none of what `run` and `repair` do.
+"""Recompute a query's answers with Spark SQL over all stored rows, independently of `run` and `repair`.
 
-No panes, no partial states, no filters, no sorted prefixes: rows are put into every window that holds them, joined as the conditions
-are written, grouped, ranked. That is slow, and shares nothing with the stages but the streams, the meaning of an expression, how decimals
-of many digits are added, and the names of result columns. So what agrees with it is right, and not merely consistent.
+Rows are put into every window that contains them, joined as the conditions are written, grouped and ranked: without
+panes, partial states, filters or sorted prefixes. That is slow. It shares with the stages the streams, the meaning of
+an expression, the addition of decimals of many digits, and the names of result columns. A result that agrees with it
+is therefore right, not only consistent.
 
-Columns that are needed on the way have a space in their names, as no column of a stream has.
+Auxiliary columns have a space in their names, as no column of a stream has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from latecomer.core.time import EARLIEST_US, LATEST_US
 from latecomer.lake.lake import Lake
@@ -21,85 +22,101 @@ from latecomer.spark.engine.query_columns import with_wide_columns
 from latecomer.spark.engine.types import FLOATING
 from latecomer.spark.registry import stage_of
 from latecomer.specs import expressions as ex
-from latecomer.specs.aggregate import Aggregate
-from latecomer.specs.theta_join import Condition
-from latecomer.specs.windows import Window
+from latecomer.specs.aggregate import Aggregate, AggregateSpec
+from latecomer.specs.join import JoinSpec
+from latecomer.specs.membership import MembershipSpec
+from latecomer.specs.spec import Spec
+from latecomer.specs.theta_join import Condition, ThetaJoinSpec
+from latecomer.specs.topk import TopKSpec
+from latecomer.specs.windows import Window, WindowedSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 TOLERANCE = 1e-9
-"""Of a sum of doubles, in sizes of what is added: Spark adds in any order, and rounds each time."""
+"""Tolerance of a sum of doubles, relative to the sum of absolute values: Spark adds in any order and rounds."""
 WINDOW_NO = "window no"
-"""Column of `Truth.rows`: number of the window."""
+"""Column of `RecomputedAnswers.rows` with the number of the window."""
 ABOUT = "about "
-"""What begins the name of a column of `Truth.rows`: how far the column named after it may be off, where Spark's arithmetic rounds."""
+"""Prefix of a column of `RecomputedAnswers.rows`: the tolerance of another column, where Spark's arithmetic rounds."""
 _TIME, _SLOT, _LOW, _HIGH, _SCORE, _RANK = "`at us`", "`slot no`", "`low us`", "`high us`", "`the score`", "`the rank`"
 _WINDOW, _COUNT = quoted(WINDOW_NO), "`how many`"
 
 
 @dataclass(frozen=True)
 class TimeRange:
-    """Event times ``[from_us, to_us)``: of a join the first stream's, else of the last microsecond of a window."""
+    """A range of event times, ``[from_us, to_us)``.
+
+    A join's pair is in the range of its row of the first stream, a window in the range of its last microsecond.
+    """
 
     from_us: int
     to_us: int
 
     def windows(self, window: Window) -> tuple[int, int]:
-        """Numbers of the first and the last window that end in it."""
+        """Return the numbers of the first and the last window that end in the range."""
         first = -(-(self.from_us + 1 - window.size_us) // window.slide_us)
         return first, (self.to_us - window.size_us) // window.slide_us
 
 
 @dataclass(frozen=True)
-class Truth:
-    """Answers of a time range.
+class RecomputedAnswers:
+    """The recomputed answers of a time range.
 
     Attributes
     ----------
     rows
-        Result columns but for those that say how an answer came about; `WINDOW_NO` where there are windows, in place of their bounds; `ABOUT`.
-        Of a theta join's ranges, the rows that they stand for.
+        Result columns, without the columns that say how an answer came about; `WINDOW_NO` in place of the bounds of a
+        window; columns with the prefix `ABOUT`. Ranges of a theta join are expanded into the rows that they stand for.
     pairs
-        Rows that are compared with one another to get there, about.
+        Approximate number of pairs of rows that Spark compares.
     """
 
     rows: DataFrame
     pairs: int
 
 
-class Question:
-    """One query over one lake.
+class SqlRecompute:
+    """An SQL recompute of one query over one lake.
 
     Raises
     ------
     InputError, SpecError
-        As of the query's stage: a stream or a column is not there.
+        The query's stage refuses the query: a stream or a column is absent.
     """
 
-    def __init__(self, spec: Any, spark: SparkSession, lake: Lake) -> None:
+    def __init__(self, spec: Spec, spark: SparkSession, lake: Lake) -> None:
         self.spark, self.lake = spark, lake
-        self.stage: Any = stage_of(spec, spark, lake)  # refuses what cannot be asked
+        self.stage = stage_of(spec, spark, lake)  # refuses a query that cannot be answered
         self.streams = dict(spec.streams)
         self.shapes = {alias: tables.no_events(spark, lake, stream) for alias, stream in spec.streams}
-        self.spec: Any = with_wide_columns(spec, {stream: self.shapes[alias] for alias, stream in spec.streams})
+        self.spec = with_wide_columns(spec, {stream: self.shapes[alias] for alias, stream in spec.streams})
 
-    def truth(self, over: TimeRange, seq_to: int) -> Truth:
-        """Answers of a time range, of all rows with ``seq < seq_to``."""
-        found: Truth = getattr(self, f"_{self.spec.kind}")(over, seq_to)
-        return found
+    def answers(self, over: TimeRange, seq_to: int) -> RecomputedAnswers:
+        """Return the answers of a time range, from all rows with ``seq < seq_to``."""
+        match self.spec:
+            case AggregateSpec() as spec:
+                return self._aggregate(spec, over, seq_to)
+            case TopKSpec() as spec:
+                return self._topk(spec, over, seq_to)
+            case JoinSpec() as spec:
+                return self._join(spec, over, seq_to)
+            case ThetaJoinSpec() as spec:
+                return self._theta_join(spec, over, seq_to)
+            case MembershipSpec() as spec:
+                return self._membership(spec, over, seq_to)
+        raise NotImplementedError(self.spec.kind)
 
     # ------------------------------------------------------------------------------------------------------- rows
 
     def _events(self, alias: str, low_us: int, high_us: int, seq_to: int) -> DataFrame:
-        """A stream's rows with ``low_us <= event_ts < high_us``."""
+        """Read a stream's rows with ``low_us <= event_ts < high_us``."""
         low, high = max(low_us, EARLIEST_US), min(high_us - 1, LATEST_US)
         rows = tables.events(self.spark, self.lake, self.streams[alias], seq_to=seq_to, low_us=low, high_us=high)
         return rows.selectExpr("*", f"unix_micros(event_ts) as {_TIME}")
 
-    def _windowed(self, alias: str, over: TimeRange, seq_to: int) -> DataFrame:
-        """A stream's rows, each once for every window of the range that holds it."""
-        window: Window = self.spec.window
+    def _windowed(self, window: Window, alias: str, over: TimeRange, seq_to: int) -> DataFrame:
+        """Read a stream's rows, one copy per window of the range that contains the row."""
         size, slide = window.size_us, window.slide_us
         first, last = over.windows(window)
         rows = self._events(alias, first * slide, last * slide + size, seq_to)
@@ -108,186 +125,197 @@ class Question:
         rows = rows.selectExpr("*", f"{low} as {_LOW}", f"{high} as {_HIGH}").where(f"{_LOW} <= {_HIGH}")
         return rows.selectExpr(f"* except ({_LOW}, {_HIGH})", f"explode(sequence({_LOW}, {_HIGH})) as {_WINDOW}")
 
-    def _of_one_stream(self, over: TimeRange, seq_to: int) -> DataFrame:
-        """Rows in windows, those that pass `where`."""
-        ((alias, _),) = self.spec.streams
-        return _passing(self._windowed(alias, over, seq_to), self.spec.where)
+    def _of_one_stream(self, spec: WindowedSpec, over: TimeRange, seq_to: int) -> DataFrame:
+        """Read the rows of the only stream that pass `where`, one copy per window."""
+        ((alias, _),) = spec.streams
+        return _passing(self._windowed(spec.window, alias, over, seq_to), spec.where)
 
     # ------------------------------------------------------------------------------------------------------- kinds
 
-    def _aggregate(self, over: TimeRange, seq_to: int) -> Truth:
-        rows = self._of_one_stream(over, seq_to)
-        found = {"rows": "count(*)"}
-        for each in self.spec.aggregates:
-            kind = "" if each.argument is None else rows.selectExpr(_sql(each.argument)).dtypes[0][1]
-            found[each.name], about = _aggregated(each, kind)
-            found |= {} if about is None else {ABOUT + each.name: about}
-        keys = [_column(quoted(name)) for name in (*self.spec.group_by, WINDOW_NO)]
-        return Truth(rows.groupBy(*keys).agg(*map(_column, named(found))), 0)
+    def _aggregate(self, spec: AggregateSpec, over: TimeRange, seq_to: int) -> RecomputedAnswers:
+        rows = self._of_one_stream(spec, over, seq_to)
+        columns = {"rows": "count(*)"}
+        for aggregate in spec.aggregates:
+            kind = "" if aggregate.argument is None else rows.selectExpr(_sql(aggregate.argument)).dtypes[0][1]
+            columns[aggregate.name], about = _aggregated(aggregate, kind)
+            columns |= {} if about is None else {ABOUT + aggregate.name: about}
+        keys = [_column(quoted(name)) for name in (*spec.group_by, WINDOW_NO)]
+        return RecomputedAnswers(rows.groupBy(*keys).agg(*map(_column, named(columns))), 0)
 
-    def _topk(self, over: TimeRange, seq_to: int) -> Truth:
-        rows = self._of_one_stream(over, seq_to).selectExpr("*", f"{_sql(self.spec.score)} as {_SCORE}")
+    def _topk(self, spec: TopKSpec, over: TimeRange, seq_to: int) -> RecomputedAnswers:
+        rows = self._of_one_stream(spec, over, seq_to).selectExpr("*", f"{_sql(spec.score)} as {_SCORE}")
         rows = rows.where(f"{_SCORE} is not null and not isnan(cast({_SCORE} as double))")
-        by = ", ".join(map(quoted, (*self.spec.group_by, WINDOW_NO)))
+        by = ", ".join(map(quoted, (*spec.group_by, WINDOW_NO)))
         rank = f"row_number() over (partition by {by} order by {_SCORE} desc, {_TIME}, seq)"
-        best = rows.selectExpr("*", f"{rank} as {_RANK}").where(f"{_RANK} <= {self.spec.k}L")
-        columns = {name: quoted(name) for name in self.spec.group_by}
+        best = rows.selectExpr("*", f"{rank} as {_RANK}").where(f"{_RANK} <= {spec.k}L")
+        columns = {name: quoted(name) for name in spec.group_by}
         columns |= {"rank": _RANK, "score": _SCORE, "seq": "seq", "event_ts": "event_ts"}
-        columns |= {item.name: _sql(item.expr) for item in self.spec.select or ()}
+        columns |= {item.name: _sql(item.expr) for item in spec.select or ()}
         columns |= {name: quoted(column) for name, _, column in self._default_columns()}
-        return Truth(best.selectExpr(*named(columns), _WINDOW), 0)
+        return RecomputedAnswers(best.selectExpr(*named(columns), _WINDOW), 0)
 
-    def _join(self, over: TimeRange, seq_to: int) -> Truth:
-        """Rows meet by a time slot as long as the window: of the second stream each stands in three."""
-        (left, first), (right, second) = self.spec.streams
-        a, b, width = quoted(left), quoted(right), max(self.spec.window_us, 1)
+    def _join(self, spec: JoinSpec, over: TimeRange, seq_to: int) -> RecomputedAnswers:
+        """Join by time slots as long as the window; each row of the second stream is in three slots."""
+        (left, left_stream), (right, right_stream) = spec.streams
+        a, b, width = quoted(left), quoted(right), max(spec.window_us, 1)
         slot = floor_div_sql(_TIME, width)
-        ones = self._events(left, over.from_us, over.to_us, seq_to).selectExpr("*", f"{slot} as {_SLOT}")
-        others = self._events(right, over.from_us - width, over.to_us + width, seq_to)
-        others = others.selectExpr("*", f"explode(array({slot} - 1L, {slot}, {slot} + 1L)) as {_SLOT}")
-        keys = [Condition(ex.Column(left, one), "=", ex.Column(right, other)) for one, other in self.spec.keys]
+        left_rows = self._events(left, over.from_us, over.to_us, seq_to).selectExpr("*", f"{slot} as {_SLOT}")
+        right_rows = self._events(right, over.from_us - width, over.to_us + width, seq_to)
+        right_rows = right_rows.selectExpr("*", f"explode(array({slot} - 1L, {slot}, {slot} + 1L)) as {_SLOT}")
+        keys = [
+            Condition(ex.Column(left, left_key), "=", ex.Column(right, right_key)) for left_key, right_key in spec.keys
+        ]
         meet = [f"{a}.{_SLOT} = {b}.{_SLOT}", *map(self._matching, keys)]
-        conditions = [*meet, f"abs({a}.{_TIME} - {b}.{_TIME}) <= {self.spec.window_us}L"]
-        conditions += [] if self.spec.where is None else [_beside(self.spec.where)]
-        conditions += [f"{a}.seq <> {b}.seq"] if first == second else []
-        joined = ones.alias(left).join(others.alias(right), _column(" and ".join(conditions)))
+        conditions = [*meet, f"abs({a}.{_TIME} - {b}.{_TIME}) <= {spec.window_us}L"]
+        conditions += [] if spec.where is None else [_joined_sql(spec.where)]
+        conditions += [f"{a}.seq <> {b}.seq"] if left_stream == right_stream else []
+        joined = left_rows.alias(left).join(right_rows.alias(right), _column(" and ".join(conditions)))
         columns = {
             f"{alias}_{name}": f"{quoted(alias)}.{name}" for alias in (left, right) for name in ("seq", "event_ts")
         }
-        counted = [
-            rows.groupBy(_column(_SLOT), *(_column(quoted(name)) for name in dict.fromkeys(names))).agg(
-                _column(f"count(*) as {_COUNT}")
-            )
-            for rows, names in (
-                (ones, [one for one, _ in self.spec.keys]),
-                (others, [each for _, each in self.spec.keys]),
-            )
-        ]
-        both = counted[0].alias(left).join(counted[1].alias(right), _column(" and ".join(meet)))
+        left_counts = _counted(left_rows, [left_key for left_key, _ in spec.keys])
+        right_counts = _counted(right_rows, [right_key for _, right_key in spec.keys])
+        both = left_counts.alias(left).join(right_counts.alias(right), _column(" and ".join(meet)))
         pairs = both.selectExpr(f"sum(cast({a}.{_COUNT} as double) * {b}.{_COUNT})")
-        return Truth(joined.selectExpr(*named(columns | self._selected())), _number(pairs))
+        return RecomputedAnswers(joined.selectExpr(*named(columns | self._selected())), _number(pairs))
 
-    def _theta_join(self, over: TimeRange, seq_to: int) -> Truth:
-        """Streams one after the other, each by all conditions on those before it."""
-        spec, windowed = self.spec, self._windowed
-        sides = {alias: _passing(windowed(alias, over, seq_to), spec.filter_on(alias)) for alias in self.streams}
+    def _theta_join(self, spec: ThetaJoinSpec, over: TimeRange, seq_to: int) -> RecomputedAnswers:
+        """Join one stream after another, by all conditions between it and the streams before it."""
+        sides = {
+            alias: _passing(self._windowed(spec.window, alias, over, seq_to), spec.filter_on(alias))
+            for alias in self.streams
+        }
         order, left = [next(iter(sides))], list(sides)[1:]
         joined, cost = sides[order[0]].alias(order[0]), ["cast(n0 as double)"]
         while left:
             alias = next(
-                each for each in left if any({each} < {*c.aliases} <= {each, *order} for c in self._conditions)
+                candidate
+                for candidate in left
+                if any({candidate} < {*c.aliases} <= {candidate, *order} for c in spec.conditions)
             )
             left.remove(alias)
             order.append(alias)
-            mine = [c for c in self._conditions if {alias} < {*c.aliases} <= {*order}]
-            if all(c.op != "=" for c in mine):
+            with_earlier = [c for c in spec.conditions if {alias} < {*c.aliases} <= {*order}]
+            if all(c.op != "=" for c in with_earlier):
                 cost.append(f"n{len(order) - 1}")
-            conditions = [f"{quoted(order[0])}.{_WINDOW} = {quoted(alias)}.{_WINDOW}", *map(self._matching, mine)]
+            conditions = [f"{quoted(order[0])}.{_WINDOW} = {quoted(alias)}.{_WINDOW}"]
+            conditions += map(self._matching, with_earlier)
             joined = joined.join(sides[alias].alias(alias), _column(" and ".join(conditions)))
         counts = [
             sides[alias].groupBy(WINDOW_NO).count().withColumnRenamed("count", f"n{i}") for i, alias in enumerate(order)
         ]
-        met = reduce(lambda one, other: one.join(other, WINDOW_NO), counts)
+        met = reduce(lambda left, right: left.join(right, WINDOW_NO), counts)
         pairs = _number(met.selectExpr(f"sum({' * '.join(cost)})"))
         number = f"{quoted(order[0])}.{_WINDOW}"
-        if self.spec.emit == "count":
-            windows = reduce(lambda one, other: one.union(other), (side.select(WINDOW_NO) for side in sides.values()))
-            found = joined.selectExpr(number).groupBy(WINDOW_NO).count()
-            answers = windows.distinct().join(found, WINDOW_NO, "left")
-            return Truth(answers.selectExpr(_WINDOW, "coalesce(count, 0L) as matches"), pairs)
+        if spec.emit == "count":
+            windows = reduce(lambda left, right: left.union(right), (rows.select(WINDOW_NO) for rows in sides.values()))
+            matches = joined.selectExpr(number).groupBy(WINDOW_NO).count()
+            answers = windows.distinct().join(matches, WINDOW_NO, "left")
+            return RecomputedAnswers(answers.selectExpr(_WINDOW, "coalesce(count, 0L) as matches"), pairs)
         columns = {f"{alias}_seq": f"{quoted(alias)}.seq" for alias in self.streams} | self._selected()
-        return Truth(joined.selectExpr(*named(columns), number), pairs)
+        return RecomputedAnswers(joined.selectExpr(*named(columns), number), pairs)
 
-    @property
-    def _conditions(self) -> tuple[Condition, ...]:
-        found: tuple[Condition, ...] = self.spec.conditions
-        return found
+    def _membership(self, spec: MembershipSpec, over: TimeRange, seq_to: int) -> RecomputedAnswers:
+        """Intersect the elements of all streams, in the windows in which the first stream has an element."""
+        from latecomer.spark.membership.stage import MembershipStage
 
-    def _membership(self, over: TimeRange, seq_to: int) -> Truth:
-        """Windows of the others are looked at where the first stream has an element: only there may a result be."""
-        main: Window = self.spec.window
+        assert isinstance(self.stage, MembershipStage)
+        kind = self.stage.kind
+        main = spec.window
         first, last = over.windows(main)
-        found: list[DataFrame] = []
+        elements: list[DataFrame] = []
         pairs = 0
-        for column, window in zip(self.spec.elements, self.spec.windows, strict=True):
+        for column, window in zip(spec.elements, spec.windows, strict=True):
             if window == main:
-                rows = self._windowed(column.alias, over, seq_to)
+                rows = self._windowed(main, column.alias, over, seq_to)
             else:
-                low, high = _reach(main, window)
-                held = found[0].selectExpr(_WINDOW).distinct()
-                numbers = held.selectExpr(_WINDOW, f"{_WINDOW} * {main.slide_us}L as start")
-                spans = numbers.selectExpr(_WINDOW, f"{low} as {_LOW}", f"{high} as {_HIGH}")
+                low, high = _matched_times(main, window)
+                numbers = elements[0].selectExpr(_WINDOW).distinct()
+                starts = numbers.selectExpr(_WINDOW, f"{_WINDOW} * {main.slide_us}L as start")
+                spans = starts.selectExpr(_WINDOW, f"{low} as {_LOW}", f"{high} as {_HIGH}")
                 start = first * main.slide_us - window.size_us - window.slide_us
                 events = self._events(column.alias, start, last * main.slide_us + main.size_us, seq_to)
                 rows = events.join(spans, _column(f"{_TIME} >= {_LOW} and {_TIME} < {_HIGH}"))
                 pairs += events.count() * spans.count()
-            rows = _passing(rows, self.spec.filter_on(column.alias))
-            rows = rows.selectExpr(_WINDOW, f"try_cast({quoted(column.name)} as {self.stage.kind}) as element")
-            some = "element is not null" + (" and not isnan(element)" if self.stage.kind == "double" else "")
-            found.append(rows.where(some).distinct())
-        return Truth(reduce(lambda one, other: one.join(other, [WINDOW_NO, "element"]), found), pairs)
+            rows = _passing(rows, spec.filter_on(column.alias))
+            rows = rows.selectExpr(_WINDOW, f"try_cast({quoted(column.name)} as {kind}) as element")
+            usable = "element is not null" + (" and not isnan(element)" if kind == "double" else "")
+            elements.append(rows.where(usable).distinct())
+        common = reduce(lambda left, right: left.join(right, [WINDOW_NO, "element"]), elements)
+        return RecomputedAnswers(common, pairs)
 
     # ------------------------------------------------------------------------------------------------- expressions
 
     def _default_columns(self) -> list[tuple[str, str, str]]:
         columns = {stream: self.shapes[alias].columns for alias, stream in self.spec.streams}
-        found: list[tuple[str, str, str]] = self.spec.default_columns(columns)
-        return found
+        return self.spec.default_columns(columns)
 
     def _selected(self) -> dict[str, str]:
-        """Result columns of rows of all streams, beside one another: name to SQL."""
-        found = {name: _beside(ex.Column(alias, column)) for name, alias, column in self._default_columns()}
-        return found | {item.name: _beside(item.expr) for item in self.spec.select or ()}
+        """Return the SQL of the result columns of joined rows, by name."""
+        columns = {name: _joined_sql(ex.Column(alias, column)) for name, alias, column in self._default_columns()}
+        return columns | {item.name: _joined_sql(item.expr) for item in self.spec.select or ()}
 
     def _matching(self, condition: Condition) -> str:
-        """A comparison of two rows; NaN matches nothing, where Spark has it equal to itself and greater than all else."""
-        text = f"{_beside(condition.left)} {condition.op} {_beside(condition.right)}"
+        """Return the SQL of a comparison of two rows.
+
+        NaN matches nothing; to Spark it is equal to itself and greater than every other number.
+        """
+        text = f"{_joined_sql(condition.left)} {condition.op} {_joined_sql(condition.right)}"
         for side, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
             if self.shapes[alias].selectExpr(_sql(side)).dtypes[0][1] in FLOATING:
-                text += f" and not isnan({_beside(side)})"
+                text += f" and not isnan({_joined_sql(side)})"
         return text
 
 
 def _passing(rows: DataFrame, where: ex.Expr | None) -> DataFrame:
-    """Rows of a stream that pass a condition."""
-    # one that is the literal null has no type of its own
+    """Keep the rows of a stream that pass a condition."""
+    # a condition that is the literal null has no type of its own
     return rows if where is None else rows.where(f"coalesce({_sql(where)}, false)")
 
 
-def _aggregated(each: Aggregate, kind: str) -> tuple[str, str | None]:
-    """SQL of an aggregate over values of a Spark type, and of how far it may be off; None where Spark is exact."""
-    if each.argument is None:
+def _counted(rows: DataFrame, keys: list[str]) -> DataFrame:
+    """Count rows per time slot and key."""
+    columns = [_column(quoted(name)) for name in dict.fromkeys(keys)]
+    return rows.groupBy(_column(_SLOT), *columns).agg(_column(f"count(*) as {_COUNT}"))
+
+
+def _aggregated(aggregate: Aggregate, kind: str) -> tuple[str, str | None]:
+    """Return the SQL of an aggregate over values of a Spark type, and of its tolerance; None where Spark is exact."""
+    if aggregate.argument is None:
         return "count(*)", None
-    value = _sql(each.argument)
+    value = _sql(aggregate.argument)
     number = f"cast({value} as double)"
-    if each.function in ("count", "min", "max"):
-        return f"{each.function}({value})", None
-    if each.function == "sum" and kind.startswith("decimal"):
+    if aggregate.function in ("count", "min", "max"):
+        return f"{aggregate.function}({value})", None
+    if aggregate.function == "sum" and kind.startswith("decimal"):
         scale = decimals.digits_of(kind)[1]
         high, low = decimals.halves(value, scale)
         return decimals.together(f"sum({high})", f"sum({low})", scale), None
-    if each.function == "sum" and kind not in FLOATING:
+    if aggregate.function == "sum" and kind not in FLOATING:
         return f"try_cast(sum(cast({value} as decimal(38,0))) as bigint)", None
-    if each.function in ("sum", "avg"):
-        total, about = (f"{each.function}({size})" for size in (number, f"abs({number})"))
-        # where values are large, in steps of 2^100, so that no sum of them is infinite on its way
-        steps, about_steps = (f"{each.function}({size} * {2.0**-100!r}D)" for size in (number, f"abs({number})"))
+    if aggregate.function in ("sum", "avg"):
+        total, about = (f"{aggregate.function}({size})" for size in (number, f"abs({number})"))
+        # large values are added in units of 2^100, so that no partial sum is infinite
+        steps, about_steps = (f"{aggregate.function}({size} * {2.0**-100!r}D)" for size in (number, f"abs({number})"))
         large = f"max(abs({number})) >= {2.0**900!r}D"
         return (
             f"case when {large} then {steps} * {2.0**100!r}D else {total} end",
             f"case when {large} then {TOLERANCE!r}D * {about_steps} * {2.0**100!r}D else {TOLERANCE!r}D * {about} end",
         )
-    share = 0.5 if each.q is None else each.q
+    share = 0.5 if aggregate.q is None else aggregate.q
     return (
         f"percentile({number}, {share!r}D)",
         f"{TOLERANCE!r}D * max(case when not isnan({number}) then abs({number}) end)",
     )
 
 
-def _reach(main: Window, other: Window) -> tuple[str, str]:
-    """Which event times of another stream count for a window of the first, ``[low, high)``: SQL over its ``start``.
+def _matched_times(main: Window, other: Window) -> tuple[str, str]:
+    """Return the bounds, ``[low, high)``, of the event times of another stream that count for a window of the first.
 
-    Those of all windows of its own that end within the window, or, if none does, of the last that ended before.
+    Both are SQL over the window's ``start``.
+
+    They span all windows of the other stream that end within the window; if none does, the last window that ended
+    before it.
     """
     size, slide = other.size_us, other.slide_us
     last = f"({floor_div_sql(f'start + {main.size_us - size}L', slide)}) * {slide}L + {size}L"
@@ -296,21 +324,21 @@ def _reach(main: Window, other: Window) -> tuple[str, str]:
 
 
 def _sql(expression: ex.Expr) -> str:
-    """Over the columns of one stream."""
+    """Return the SQL of an expression over the columns of one stream."""
     return ex.to_spark_sql(expression, lambda column: quoted(column.name))
 
 
-def _beside(expression: ex.Expr) -> str:
-    """Over the columns of all streams, which go by their aliases."""
+def _joined_sql(expression: ex.Expr) -> str:
+    """Return the SQL of an expression over the columns of joined streams, which are qualified by their aliases."""
     return ex.to_spark_sql(expression, lambda column: f"{quoted(column.alias)}.{quoted(column.name)}")
 
 
-def _column(text: str) -> Any:
+def _column(text: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.expr(text)
 
 
-def _number(one: DataFrame) -> int:
-    """The only value, of a double that may be missing; no more than 64 bits hold."""
-    return int(min(one.collect()[0][0] or 0.0, 2.0**62))
+def _number(rows: DataFrame) -> int:
+    """Return the only value, a double, as a whole number of at most 62 bits; 0 where it is null."""
+    return int(min(rows.collect()[0][0] or 0.0, 2.0**62))
