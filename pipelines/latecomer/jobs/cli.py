@@ -1,4 +1,7 @@
-"""The ``latecomer`` command. Heavy imports happen inside the commands that need them: `--help` is instant."""
+"""The ``latecomer`` command.
+
+Each command imports what it needs when it runs, so that `--help` is instant.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -60,55 +63,56 @@ def main() -> None:
 
 @main.command()
 @LAKE
-@click.option("--stream", metavar="NAME", help="Stream that all rows belong to.")
-@click.option("--by", metavar="COLUMN", help="Column that names each row's stream.")
+@click.option("--stream", metavar="NAME", help="The stream of all rows.")
+@click.option("--by", metavar="COLUMN", help="The column that names each row's stream.")
 @click.option(
     "--format",
     "format_",
     type=click.Choice(stream_specs.FORMATS),
-    help="Format of the files.  [default: by suffix]",
+    help="The format of the files.  [default: by suffix]",
 )
-@click.option("--event-column", default="event_ts", show_default=True, help="Column that says when the event happened.")
+@click.option("--event-column", default="event_ts", show_default=True, help="The column with the event time.")
 @click.option(
     "--arrival-column",
     default="arrival_ts",
     show_default=True,
-    help="Column that says when the row arrived; it may be missing.",
+    help="The column with the arrival time. It may be missing.",
 )
 @click.option(
-    "--timezone", default="UTC", show_default=True, help="Time zone of times that name none, in every column."
+    "--timezone", default="UTC", show_default=True, help="The time zone of times that name none, in every column."
 )
 @click.option(
     "--time-unit",
     type=click.Choice(list(stream_specs.TIME_UNITS)),
     default="us",
     show_default=True,
-    help="What numbers in the two time columns count since 1970.",
+    help="The unit of numbers in the two time columns, which count from 1970.",
 )
 @click.option(
     "--max-future",
     default="1 d",
     show_default=True,
-    help="A row whose event time is this much later than its arrival goes to quarantine, and stays there: the same content is not "
-    "read again with another bound.",
+    help="A row whose event time is later than its arrival by more than this goes to quarantine. It stays there: "
+    "the same content is not read again with another bound.",
 )
 @click.option(
     "--max-quarantined",
     type=click.FloatRange(0, 1),
     default=1.0,
     metavar="SHARE",
-    help="Refuse the files, and ingest nothing, where more than this share of a stream's rows in them cannot be used, 0.05 for 5%.  [default: 1, "
-    "never]",
+    help="Refuse the files and ingest nothing if more than this share of a stream's rows in them is unusable; "
+    "0.05 is 5%.  [default: 1, never]",
 )
 @click.option(
     "--recursive/--no-recursive",
-    help="Also read the files in folders of a folder, all the way down, but not along links.",
+    help="Also read the folders of a folder, at any depth, but do not follow links.",
 )
 @click.option(
     "--streams",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="Folder of stream files: DIR/NAME.yaml has these options for stream NAME, DIR/_by_COLUMN.yaml for --by COLUMN. What is said here wins.",
+    help="The folder of stream files. DIR/NAME.yaml has these options for stream NAME, DIR/_by_COLUMN.yaml for "
+    "--by COLUMN. An option on the command line takes precedence.",
 )
 @JSON
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
@@ -132,12 +136,15 @@ def ingest(
 ) -> None:
     """Read files and store their rows in arrival order.
 
-    A PATH is a file or a folder, or an object or a folder of a bucket (s3://BUCKET/KEY).
-    Say which stream they are of: --stream NAME, --by COLUMN, or NAME=PATH for each path, as in
-    `views=landing/views buys=landing/buys`. The rows of one call, of all its streams, are ordered by their `seq` column, if they
-    have none by arrival time, else as they stand in the
-    files; they follow everything ingested before. A file whose content was ingested before is skipped; one that has grown
-    since comes in again with all its rows, and is named. Rows that cannot be used go to quarantine.
+    A PATH is a file or a folder, or an object or a folder of a bucket (s3://BUCKET/KEY). Name the stream of the rows:
+    --stream NAME, --by COLUMN, or NAME=PATH for each path, as in `views=landing/views buys=landing/buys`.
+
+    The rows of one call, of all its streams together, are ordered by their `seq` column. Without that column they are
+    ordered by arrival time, and without arrival times by their place in the files. They follow all rows that were
+    ingested before.
+
+    A file whose content was ingested before is skipped. A file that has grown since is ingested again with all its
+    rows, and is named. Unusable rows go to quarantine.
     """
     from latecomer.ingest import ingest as stage
     from latecomer.lake.lake import Lake
@@ -155,20 +162,22 @@ def ingest(
         max_quarantined=max_quarantined,
         recursive=recursive,
     )
-    named = list(paths) if stream is not None or by is not None else _by_name(paths)
-    said = {
-        {"format_": "format", "max_future": "max_future_us"}.get(name, name)
+    sources = list(paths) if stream is not None or by is not None else _by_stream(paths)
+    fields = {"format_": "format", "max_future": "max_future_us"}
+    given = {
+        fields.get(name, name)
         for name in context.params
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     }
 
-    def own(asked: IngestOptions) -> IngestOptions:
-        name = f"_by_{asked.by}" if asked.stream is None else asked.stream
+    def with_stream_file(options: IngestOptions) -> IngestOptions:
+        """Complete the options by the stream file; options on the command line take precedence."""
+        name = f"_by_{options.by}" if options.stream is None else options.stream
         file = None if streams is None else stream_specs.stream_file(streams, name)
-        found = {} if file is None else stream_specs.load_stream(file)
-        return replace(asked, **{key: value for key, value in found.items() if key not in said})
+        values = {} if file is None else stream_specs.load_stream(file)
+        return replace(options, **{key: value for key, value in values.items() if key not in given})
 
-    done = stage.ingest(Lake(lake_uri), named, options, progress=_progress, with_stream_file=own)
+    done = stage.ingest(Lake(lake_uri), sources, options, progress=_progress, with_stream_file=with_stream_file)
     quarantined = sum(done.rows_quarantined.values())
     _report(
         as_json,
@@ -187,47 +196,51 @@ def ingest(
             "event_to": None if done.event_times_us is None else formatting.instant(done.event_times_us[1]),
             "seconds": round(done.seconds, 3),
         },
-        f"ingested {quantity(sum(done.rows_ingested.values()), 'row')} into {quantity(len(done.rows_ingested), 'stream')}, "
+        f"ingested {quantity(sum(done.rows_ingested.values()), 'row')} "
+        f"into {quantity(len(done.rows_ingested), 'stream')}, "
         f"put {quarantined:,} into quarantine, skipped {quantity(len(done.skipped_files), 'file')} ingested before "
         f"({done.seconds:.1f} s)"
         + formatting.event_times(done.event_times_us)
         + "".join(f"\n  {count:,} into quarantine: {reason}" for reason, count in list(done.reasons.items())[:5])
         + formatting.listed(
             done.left_out_files,
-            "left out, of unknown type, or folders (to ingest them, name them, files with --format; or say --recursive)",
+            "left out: folders, or files of unknown format (name them to ingest them, files with --format; "
+            "or say --recursive)",
         )
         + formatting.listed(
             done.changed_files,
-            "files were ingested before with other content or options (if they grew, their earlier rows are now there twice)",
+            "files were ingested before with other content or options (if they grew, their earlier rows are now stored "
+            "twice)",
         ),
     )
 
 
-def _by_name(paths: tuple[str, ...]) -> dict[str, list[str]]:
-    """The paths of each stream, from ``NAME=PATH``."""
+def _by_stream(arguments: tuple[str, ...]) -> dict[str, list[str]]:
+    """Group paths by stream, given as ``NAME=PATH``."""
     from latecomer.lake.errors import InputError
 
-    found: dict[str, list[str]] = {}
-    for each in paths:
-        name, equals, path = each.partition("=")
+    paths: dict[str, list[str]] = {}
+    for argument in arguments:
+        name, equals, path = argument.partition("=")
         if not equals:
             remedy = "say --stream NAME or --by COLUMN, or give each path as NAME=PATH"
-            raise InputError("ingest", each, "does not say which stream its rows are of", remedy)
-        found.setdefault(name, []).append(path)
-    return found
+            raise InputError("ingest", argument, "does not name the stream of its rows", remedy)
+        paths.setdefault(name, []).append(path)
+    return paths
 
 
 @main.command()
 @QUERY
 @LAKE
 @click.option(
-    "--rows-per-batch", type=click.IntRange(min=1), metavar="N", help="Most rows per micro-batch.  [default: 4000000]"
+    "--rows-per-batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The most rows of a micro-batch.  [default: 4000000]",
 )
-@click.option(
-    "--until-seq", type=click.IntRange(min=0), metavar="N", help="Stop after the row with this number (`seq`)."
-)
+@click.option("--until-seq", type=click.IntRange(min=0), metavar="N", help="Stop after the row with this `seq`.")
 @click.option("--flush", is_flag=True, help="The input is complete: close every window.")
-@click.option("--element", metavar="X", help="Membership queries: also list the windows in which X is in every stream.")
+@click.option("--element", metavar="X", help="Of a membership: also list the windows in which X is in every stream.")
 @JSON
 def run(
     query: Path,
@@ -238,31 +251,33 @@ def run(
     element: str | None,
     as_json: bool,
 ) -> None:
-    """Process the rows ingested since the last run, then stop.
+    """Process the rows that were ingested since the last run, then stop.
 
-    Results are published as soon as the query's quality allows; rows that come too late for that are registered.
+    Results are published as soon as the query's quality allows. Rows that come too late are registered.
     """
-    from latecomer.jobs import membership_lookup as elements
+    from latecomer.jobs import membership_lookup
     from latecomer.lake.ingest_log import quarantined
     from latecomer.lake.lake import Lake
     from latecomer.spark import run as runner
 
     spec = _load(query)
-    lake, wanted = Lake(lake_uri), None
+    lake, typed_element = Lake(lake_uri), None
     if element is not None:
         if not isinstance(spec, MembershipSpec):
-            raise spec.fail("kind", spec.kind, "has no elements: only membership does", "leave --element out")
-        wanted = elements.typed(lake, spec, element)
+            raise spec.fail("kind", spec.kind, "has no elements: only a membership has", "leave --element out")
+        typed_element = membership_lookup.typed(lake, spec, element)
     done = runner.run(lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress)
-    kept_out = quarantined(lake, dict(spec.streams).values())
-    counts = _counts(done.rows_read, done.on_time, done.late, 0, kept_out, done.micro_batches, done.seconds)
-    more: dict[str, Any] = {"query": spec.name, "seq_to": done.seq_to}
+    in_quarantine = quarantined(lake, dict(spec.streams).values())
+    counts = _counts(done.rows_read, done.on_time, done.late, 0, in_quarantine, done.micro_batches, done.seconds)
+    more: dict[str, object] = {"query": spec.name, "seq_to": done.seq_to}
     line = (
-        f"{spec.name}: {quantity(done.rows_read, 'row')} in {quantity(done.micro_batches, 'micro-batch', 'micro-batches')}, "
-        f"{quantity(done.on_time, 'result')} on time, {quantity(done.late, 'late row')} registered ({done.seconds:.1f} s)"
+        f"{spec.name}: {quantity(done.rows_read, 'row')} "
+        f"in {quantity(done.micro_batches, 'micro-batch', 'micro-batches')}, "
+        f"{quantity(done.on_time, 'result')} on time, "
+        f"{quantity(done.late, 'late row')} registered ({done.seconds:.1f} s)"
     )
-    if wanted is not None:
-        windows = elements.windows_of(lake, spec, wanted)
+    if typed_element is not None:
+        windows = membership_lookup.windows_of(lake, spec, typed_element)
         more |= {"element": element, "windows": windows}
         line += f"\n{element}: in every stream in {len(windows)} windows" + "".join(f"\n  {w}" for w in windows)
     _report(as_json, counts | more, line)
@@ -274,11 +289,11 @@ def run(
 @click.option(
     "--flush",
     is_flag=True,
-    help="Repair all late rows. Without it they wait until their event times span more than the query's `gamma`.",
+    help="Repair all late rows. Without it, late rows wait until their event times span more than the query's `gamma`.",
 )
 @JSON
 def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
-    """Correct the results for late rows, until they are exact."""
+    """Correct the results for late rows. After `run --flush` and `repair --flush` they are exact."""
     from latecomer.lake.ingest_log import quarantined
     from latecomer.lake.lake import Lake
     from latecomer.spark import repair as runner
@@ -286,12 +301,13 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     spec = _load(query)
     lake = Lake(lake_uri)
     done = runner.repair(lake, spec, flush=flush, progress=_progress)
-    late, kept_out = done.late_repaired + done.pending, quarantined(lake, dict(spec.streams).values())
-    counts = _counts(done.late_repaired, 0, late, done.corrections, kept_out, done.batches, done.seconds)
+    late, in_quarantine = done.late_repaired + done.pending, quarantined(lake, dict(spec.streams).values())
+    counts = _counts(done.late_repaired, 0, late, done.corrections, in_quarantine, done.batches, done.seconds)
     _report(
         as_json,
         counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
-        f"{spec.name}: {quantity(done.late_repaired, 'late row')} repaired in {quantity(done.batches, 'batch', 'batches')}, "
+        f"{spec.name}: {quantity(done.late_repaired, 'late row')} repaired "
+        f"in {quantity(done.batches, 'batch', 'batches')}, "
         f"{quantity(done.corrections, 'correction')}, {done.pending:,} pending ({done.seconds:.1f} s)",
     )
 
@@ -304,16 +320,16 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     "start",
     required=True,
     metavar="TIME",
-    help="Windows that start at this time or later; ISO 8601, UTC if it names no zone.",
+    help="Windows that start at this time or later. ISO 8601, in UTC if it names no zone.",
 )
 @click.option("--to", "end", required=True, metavar="TIME", help="Windows that start before this time.")
 @JSON
 def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) -> None:
     """Recompute the results of past windows.
 
-    The closed windows of the range are answered again from everything stored, and the answers replace earlier backfills.
-    In `results` they are the next revision of each window's answer, `repaired`, published by the last row that was stored.
-    Running it twice changes nothing. Joins have no windows to backfill: repair makes them exact.
+    The closed windows of the range are answered again from everything stored, and the answers replace earlier
+    backfills. In `results` each is the next revision of its window's answer, with provenance `repaired`, published by
+    the last row that was stored. Running it twice changes nothing. Joins have no windows; `repair` makes them exact.
     """
     from latecomer.lake.lake import Lake
     from latecomer.spark import backfill as runner
@@ -335,9 +351,10 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
 @LAKE
 @JSON
 def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
-    """Learn from all stored history how long to wait.
+    """Learn from all stored history how long to wait or to retain.
 
-    For strategies that adapt, of joins (how long to retain rows) and of windows (how long to wait). Later micro-batches use it.
+    A join learns how long to retain rows, a windowed query how long to wait. Later micro-batches use it. Strategies
+    that do not learn refuse it.
     """
     from latecomer.lake.lake import Lake
     from latecomer.spark import adapt as runner
@@ -361,23 +378,24 @@ def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
 @QUERY
 @LAKE
 @click.option(
-    "--report", type=click.Path(path_type=Path), metavar="DIR", help="Folder to write the HTML quality report to."
+    "--report", type=click.Path(path_type=Path), metavar="DIR", help="Write an HTML quality report to this folder."
 )
 @click.option(
     "--audit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Also answer N past periods anew by plain SQL, others each time, and compare.",
+    help="Also answer N past periods again by plain SQL, different ones each time, and compare every result.",
 )
 @JSON
 def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as_json: bool) -> None:
-    """Check that a query keeps its promises; exit 1 if not.
+    """Check that a query keeps its promises; exit with 1 if not.
 
-    Checked are its quality (recall, error or hit rate), that its results are complete after repair, that no row was lost
-    and that no result stands twice. That takes no Spark; an audit does, and the time that it takes to answer again.
+    The checks: the quality (recall, error or hit rate) reaches its target, the results are complete after repair, no
+    row was lost, and no result is stored twice. They start no Spark. An audit does, and takes the time of answering
+    again.
 
-    Of the periods 95% have to reach the target, less what chance takes from a small number: "in 21 of 24 periods". A
-    period whose late rows await repair is not judged yet.
+    The target has to be reached in 95% of the periods, less the number that chance explains, as in "in 21 of 24
+    periods". A period whose late rows await repair is not judged yet.
     """
     from latecomer.lake.lake import Lake
     from latecomer.quality import checks
@@ -390,7 +408,7 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     if outcome.unjudged:
         lines.append(f"  {outcome.to_judge} (latecomer repair --flush)")
     if outcome.silent:
-        lines.append(f"  {outcome.silent}: what is not answered yet waits for it")
+        lines.append(f"  {outcome.silent}: answers that are not published yet wait for it")
     if outcome.report is not None:
         lines.append(f"  report: {outcome.report}")
     _report(
@@ -421,7 +439,7 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     "table_name",
     required=True,
     type=click.Choice(["results", "on_time", "corrections", "late", "ledger", "quarantine"]),
-    help="Table to write; `results` is what to use, the others say how it came about.",
+    help="The table to write. `results` has the answers; the other tables show how they came about.",
 )
 @click.option(
     "--to",
@@ -429,20 +447,20 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="File to write, .parquet or .csv.",
+    help="The file to write. It ends in .parquet or .csv.",
 )
 @JSON
 def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: bool) -> None:
-    """Write one of a query's tables to a file.
+    """Write one of a query's tables to one file.
 
-    Rows are sorted; timestamps are in UTC, to the microsecond.
+    Rows are sorted. Timestamps are in UTC, to the microsecond.
     """
     from latecomer.lake import result_views
     from latecomer.lake.lake import Lake
-    from latecomer.ledger import ledger as books
+    from latecomer.ledger.ledger import ledger
 
     spec, lake = _load(query), Lake(lake_uri)
-    rows = books.ledger(lake, spec) if table_name == "ledger" else result_views.view(lake, spec, table_name)
+    rows = ledger(lake, spec) if table_name == "ledger" else result_views.view(lake, spec, table_name)
     result_views.write_file(rows, target)
     _report(as_json, {"rows": rows.num_rows, "file": str(target)}, f"{rows.num_rows:,} rows to {target}")
 
@@ -450,14 +468,14 @@ def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: b
 @main.command()
 @QUERY
 @LAKE
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Also draw it.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Also draw the curve.")
 @JSON
 def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> None:
-    """Show what other waits would have given.
+    """Show how complete the answers would have been for every possible wait or retention.
 
-    From stored history: how complete answers would have been for each possible wait or retention, how many rows it would
-    have held, and which was used. A theta join also shows its plan, a membership what its filters saved; where they promise nothing,
-    that alone.
+    From stored history: the completeness of the answers and the rows held for each wait or retention, and the one that
+    was used. A theta join also shows its plan, and a membership the savings of its filters. If such a query promises
+    nothing, it shows that alone.
     """
     from latecomer.jobs.explain import explain as job
     from latecomer.lake.lake import Lake
@@ -469,12 +487,13 @@ def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> Non
 
 @main.command()
 @click.argument("queries", nargs=-1, required=True, metavar="QUERY.yaml...", type=click.Path(path_type=Path))
-@click.option("--lake", "lake_uri", metavar="URI", help="A lake whose streams and columns they are to fit, too.")
+@click.option("--lake", "lake_uri", metavar="URI", help="Also check that this lake has their streams and columns.")
 @JSON
 def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> None:
-    """Check query files without running them, each to its first mistake; starts no Spark.
+    """Check query files without running them. It starts no Spark.
 
-    Exit code 2 where one of them has a mistake. For a repository of queries, before they reach Airflow.
+    The first mistake of each file is reported. The exit code is 2 if a file has a mistake, so it suits the tests of a
+    repository of queries, before they reach Airflow.
     """
     from latecomer.lake import stream_schemas
     from latecomer.lake.lake import Lake
@@ -500,27 +519,29 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> 
 
 @main.command()
 @LAKE
-@click.option("--query", "only", multiple=True, metavar="NAME", help="Only of this query; may be repeated.")
+@click.option("--query", "only", multiple=True, metavar="NAME", help="Show this query only. You may repeat the option.")
 @JSON
 def status(lake_uri: str, only: tuple[str, ...], as_json: bool) -> None:
-    """Show streams, queries, rows, backlog, last run and check."""
+    """Show streams, queries, rows, backlog, the last run and the last check."""
     from latecomer.jobs import status as job
     from latecomer.lake.lake import Lake
 
-    found = job.status(Lake(lake_uri), only)
-    _report(as_json, found, job.render(found))
+    report = job.status(Lake(lake_uri), only)
+    _report(as_json, report, job.render(report))
 
 
 @main.command()
 @click.argument("query", metavar="QUERY.yaml|NAME")
 @LAKE
-@click.option("--yes", is_flag=True, help="Delete. Without it, only say what would be deleted.")
+@click.option(
+    "--yes", is_flag=True, help="Delete. Without it, the command only says what it would delete, and exits with 2."
+)
 @JSON
 def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
-    """Delete all that the lake holds of a query, to begin it again.
+    """Delete a query's tables, so that it can start again.
 
-    Its results, late rows, ledger, state and checks go; events, quarantine and the query file stay. The next `run` starts
-    from the first row, with the file as it is then.
+    Its results, late rows, ledger, state and checks are deleted. Events, quarantine and the query file stay. The next
+    `run` starts from the first row, with the file as it is then.
     """
     from latecomer.lake import forget as job
     from latecomer.lake.errors import InputError
@@ -528,13 +549,13 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
 
     lake = Lake(lake_uri)
     name = query if NAME.fullmatch(query) else _load(Path(query)).name
-    found = job.forget(lake, name) if yes else job.stored_rows(lake, name)
-    rows = {area: "damaged" if count is None else f"{count:,} rows" for area, count in found.items()}
+    stored = job.forget(lake, name) if yes else job.stored_rows(lake, name)
+    rows = {area: "damaged" if count is None else f"{count:,} rows" for area, count in stored.items()}
     listed = ", ".join(f"{area} ({count})" for area, count in rows.items()) or "no table"
-    if not yes and (found or name in job.half_forgotten(lake)):
+    if not yes and (stored or name in job.half_forgotten(lake)):
         raise InputError(f"query {name}", None, f"would lose {listed}", "add --yes to delete that; events stay")
     _report(
-        as_json, {"query": name, "deleted": found}, f"{name}: deleted {listed}; its next run starts from the first row"
+        as_json, {"query": name, "deleted": stored}, f"{name}: deleted {listed}; its next run starts from the first row"
     )
 
 
@@ -544,8 +565,8 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
     "--data",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Folder with zeek_events.parquet (Zeek's network logs) and ooo_events.parquet (phones' events). "
-    "Without it only generated data is measured.",
+    help="A folder with zeek_events.parquet (Zeek's network logs) and ooo_events.parquet (phones' events). "
+    "Without it, only generated data is measured.",
 )
 @click.option(
     "--out",
@@ -553,14 +574,16 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
     default=Path("build/bench"),
     show_default=True,
     metavar="DIR",
-    help="Folder for figures and summary.",
+    help="The folder for figures and summary.",
 )
-@click.option("--quick", is_flag=True, help="Tiny workloads: shows in seconds that it runs; the figures mean nothing.")
+@click.option(
+    "--quick", is_flag=True, help="Tiny workloads, which show in seconds that it runs. The figures mean nothing."
+)
 @JSON
 def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -> None:
     """Measure a query kind against published methods.
 
-    NAME is join, aggregate, topk, theta_join or membership. Writes figures (PNG and CSV) and summary.json.
+    NAME is join, aggregate, topk, theta_join or membership. It writes figures (PNG and CSV) and summary.json.
     """
     from latecomer import bench as benches
     from latecomer.lake.errors import InputError
@@ -577,22 +600,19 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
             "--out", str(out), error.strerror or str(error), "choose a folder that can be written"
         ) from None
     started = time.monotonic()
-    found = benches.run(name, data, out / name, _progress, quick=quick)
-    (out / name / "summary.json").write_text(json.dumps(found, indent=2, default=str) + "\n", encoding="utf-8")
+    summary = benches.run(name, data, out / name, _progress, quick=quick)
+    text = json.dumps(summary, indent=2, default=str)
+    (out / name / "summary.json").write_text(text + "\n", encoding="utf-8")
     seconds = round(time.monotonic() - started, 1)
-    _report(
-        as_json,
-        found | {"seconds": seconds},
-        json.dumps(found, indent=2, default=str) + f"\n{out / name} ({seconds} s)",
-    )
+    _report(as_json, summary | {"seconds": seconds}, f"{text}\n{out / name} ({seconds} s)")
 
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--example", is_flag=True, help="Also write a file of generated events, on which all five queries run.")
+@click.option("--example", is_flag=True, help="Also write a day of generated events, on which all five queries run.")
 @JSON
 def init(folder: Path, example: bool, as_json: bool) -> None:
-    """Make a project folder: one query file per kind, landing folders."""
+    """Make a project folder: landing folders, a stream file, and one commented query file per kind."""
     from latecomer.jobs import init_project
 
     lines = init_project.make(folder, example)
@@ -605,21 +625,21 @@ def _load(query: Path) -> Spec:
     return load_query(query)
 
 
-def _instant(option: str, text_: str) -> int:
-    """ISO 8601 as microseconds since the epoch; UTC where it names no zone."""
+def _instant(option: str, text: str) -> int:
+    """Return an ISO 8601 time as microseconds since the epoch; without a zone it is in UTC."""
     from datetime import UTC, datetime, timedelta
 
     try:
-        moment = datetime.fromisoformat(text_)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        raise SpecError("backfill", option, text_, "is not a time", "write it as 2013-01-31T12:00:00Z") from None
+        raise SpecError("backfill", option, text, "is not a time", "write it as 2013-01-31T12:00:00Z") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _counts(
     rows: int, on_time: int, late: int, repaired: int, quarantined: int, batches: int, seconds: float
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "rows_read": rows,
         "on_time": on_time,
@@ -635,23 +655,25 @@ def _progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _report(as_json: bool, values: dict[str, Any], line: str) -> None:
+def _report(as_json: bool, values: Mapping[str, object], line: str) -> None:
     click.echo(json.dumps(values, default=str) if as_json else line)
 
 
 def command() -> None:
-    """The process: run the command, stop Spark, and leave without waiting for threads of native libraries.
+    """Run the command as a process: stop Spark after it, and exit without waiting for threads of native libraries.
 
-    Those threads (Arrow's, delta-rs's) outlive the interpreter now and then, and the process then aborts with its work done.
+    Threads of Arrow and delta-rs sometimes outlive the interpreter, and the process then aborts after its work is done.
     """
     if not os.environ.get("LATECOMER_DEBUG"):
-        logging.getLogger().addHandler(logging.NullHandler())  # libraries log, with tracebacks, what they raise too
+        logging.getLogger().addHandler(
+            logging.NullHandler()
+        )  # libraries also log the errors that they raise, with tracebacks
     end_on_term()
     try:
         main()
-        code: Any = 0
-    except SystemExit as leave:
-        code = leave.code
+        code: str | int | None = 0
+    except SystemExit as stop:
+        code = stop.code
     if code is not None and not isinstance(code, int):
         click.echo(code, err=True)
         code = 1

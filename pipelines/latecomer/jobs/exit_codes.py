@@ -1,7 +1,8 @@
-"""How a command ends that does not end well: one line on standard error, and an exit code.
+"""Exit codes, and the one line on standard error with which a command reports an error.
 
-1 a check failed (said by `check` itself), 2 the input or the query is wrong, 3 something else is at work here, 4 nobody foresaw it, 130
-interrupted, 143 terminated. Errors that are foreseen carry their code as ``exit_code``.
+The codes are 1 (a check failed; `check` itself reports it), 2 (the input or the query is wrong), 3 (another process is
+at work on the same tables), 4 (an unforeseen error), 130 (interrupted) and 143 (terminated). A foreseen error carries
+its code as ``exit_code``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import select
 import signal
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import click
@@ -21,40 +23,43 @@ from latecomer.lake.errors import is_full
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal asked the process to end, as a scheduler or a shutdown does."""
+    """The process received SIGTERM, as from a scheduler or at a shutdown."""
 
 
 def end_on_term() -> None:
-    """From now on SIGTERM ends a command as Ctrl-C does: what is at work is stopped, leases are given back, and a line says so.
+    """Make SIGTERM end the command as Ctrl-C does: stop its work, release its leases, and report it in a line.
 
-    A second one ends it at once.
+    A second SIGTERM ends the command at once.
     """
 
-    def raised(number: int, frame: Any) -> None:
+    def terminate(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         raise Terminated
 
-    signal.signal(signal.SIGTERM, raised)
+    signal.signal(signal.SIGTERM, terminate)
 
 
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what caused it."""
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
-    """Ctrl-C, or a signal to end. It cancels Spark's jobs, so what is raised may be their failure, with the interrupt behind it."""
-    return next((each for each in _behind(error) if isinstance(each, KeyboardInterrupt)), None)
+    """Return the interrupt in the chain of an error, if any.
+
+    Ctrl-C and SIGTERM cancel Spark's jobs, so the error may be the failure of a job, and the interrupt its cause.
+    """
+    return next((cause for cause in _chain(error) if isinstance(cause, KeyboardInterrupt)), None)
 
 
 def _fault(error: BaseException) -> str:
-    """What nobody foresaw, in one line."""
-    if any(is_full(each) for each in _behind(error)):
+    """Describe an unforeseen error in one line."""
+    if any(map(is_full, _chain(error))):
         return (
-            "no space is left on the disk, of the lake or of temporary files (TMPDIR, SPARK_LOCAL_DIRS); finished work is kept; "
-            "make room and run the command again"
+            "no space is left on the disk of the lake or of temporary files (TMPDIR, SPARK_LOCAL_DIRS); "
+            "finished work is kept; make room and run the command again"
         )
     if "pyspark" in sys.modules:
         from latecomer.spark.engine.session import is_gone
@@ -64,14 +69,13 @@ def _fault(error: BaseException) -> str:
                 "Spark's Java process ended, killed or out of memory; finished micro-batches are kept; run the command "
                 "again, and if it ends again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
             )
-    wide = next(
-        (said for said in map(formatting.one_line, _behind(error)) if "NUMERIC_VALUE_OUT_OF_RANGE" in said), None
-    )
+    lines = map(formatting.one_line, _chain(error))
+    wide = next((line for line in lines if "NUMERIC_VALUE_OUT_OF_RANGE" in line), None)
     if wide is not None:
         value = re.search(r"\S+ cannot be represented as Decimal\(\d+, \d+\)", wide)
         return (
-            f"two decimals of a query have no common type of 38 digits{f' ({value[0]})' if value else ''}; finished work is kept; "
-            "compare columns of fewer digits, or multiply both by 1.0 to compare doubles"
+            f"two decimals of a query have no common type of 38 digits{f' ({value[0]})' if value else ''}; "
+            "finished work is kept; compare columns of fewer digits, or multiply both by 1.0 to compare doubles"
         )
     notes = getattr(error, "__notes__", [])
     if notes:
@@ -80,15 +84,15 @@ def _fault(error: BaseException) -> str:
     return f"internal error: {formatting.one_line(error)}"
 
 
-def _nobody_reads() -> bool:
-    """Is stdout a pipe that was closed at its other end, as by ``head``?"""
+def _stdout_is_closed() -> bool:
+    """Tell whether stdout is a pipe whose reader has closed it, as ``head`` does."""
     poll = select.poll()
     poll.register(1, select.POLLOUT)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _misuse(error: click.UsageError, command: str) -> Exception:
-    """What to raise for a command that is not written as it should be: after one line, exit code 2; help is shown as it is."""
+    """Report a usage error in one line and return the exit to raise; a command without arguments shows its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error
     command = error.ctx.command_path if error.ctx else command
@@ -97,17 +101,17 @@ def _misuse(error: click.UsageError, command: str) -> Exception:
 
 
 class Group(click.Group):
-    """Turns every foreseen error into one line and its exit code."""
+    """A group of commands that reports every error in one line and exits with its code."""
 
-    def make_context(self, *given: Any, **more: Any) -> click.Context:
-        """Parse what stands before the command."""
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the options before the command."""
         try:
-            return super().make_context(*given, **more)
+            return super().make_context(*args, **kwargs)
         except click.UsageError as error:
             raise _misuse(error, "latecomer") from None
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; ``--help`` says what the exit codes mean."""
+        """Run the command. ``--help`` explains the exit codes."""
         try:
             os.getcwd()
         except OSError as error:
@@ -122,8 +126,8 @@ class Group(click.Group):
             raise
         except (Exception, KeyboardInterrupt) as error:
             code = getattr(error, "exit_code", None)
-            if isinstance(error, BrokenPipeError) and _nobody_reads():
-                context.exit(141)  # as what a closed pipe has killed
+            if isinstance(error, BrokenPipeError) and _stdout_is_closed():
+                context.exit(141)  # the code of a process that SIGPIPE has killed
             if (stopped := _interrupt(error)) is not None:
                 ended, code = ("terminated", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
                 click.echo(f"latecomer: {ended}; finished work is kept; run the command again to continue", err=True)

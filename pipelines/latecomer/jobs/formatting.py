@@ -1,4 +1,4 @@
-"""Text for people: one line of anything, tables for a terminal."""
+"""Format values as text for people: lines, times, and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _YEAR_US = 365 * 86_400_000_000
 
 
 def one_line(value: object, limit: int = 400) -> str:
-    """The value's text without line breaks, cut at `limit` characters."""
+    """Return the value's text without line breaks, cut at `limit` characters."""
     text = f"{type(value).__name__}: {error_text(value)}" if isinstance(value, Exception) else str(value)
     flat = " ".join(text.split())
     return flat if len(flat) <= limit else flat[: limit - 3] + "..."
 
 
 def instant(time_us: int) -> str:
-    """Microseconds since the epoch as ISO 8601, UTC."""
+    """Return a time (us since the epoch) in ISO 8601, UTC."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)).isoformat()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned for a terminal: the first to the left, the others to the right."""
+    """Align columns for a terminal: the first to the left, the others to the right."""
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = []
@@ -36,7 +36,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def event_times(span: tuple[int, int] | None) -> str:
-    """A line that shows when seconds or milliseconds were taken for microseconds."""
+    """Return a line with the first and the last event time (us); None: no line.
+
+    It doubts times in 1970, since seconds or milliseconds may have been taken for microseconds.
+    """
     if span is None:
         return ""
     doubt = (
@@ -47,9 +50,9 @@ def event_times(span: tuple[int, int] | None) -> str:
     return f"\n  event times {instant(span[0])} to {instant(span[1])}{doubt}"
 
 
-def listed(files: Sequence[str], what: str) -> str:
-    """A line that counts files and names the first of them; nothing where there are none."""
+def listed(files: Sequence[str], remark: str) -> str:
+    """Return a line that counts files, remarks on them, and names the first three; empty where there are none."""
     if not files:
         return ""
-    some = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
-    return f"\n  {len(files)} {what}: {some}"
+    names = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
+    return f"\n  {len(files)} {remark}: {names}"

@@ -1,8 +1,8 @@
-"""One element of a membership query: in which windows is it in every stream?"""
+"""Look up the windows of a membership query in which one element is in every stream."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def typed(lake: Lake, spec: MembershipSpec, text: str) -> pa.Scalar:
-    """The element as its column in the query's first stream has it; as text where that is not in the lake.
+    """Parse an element as a value of its column in the query's first stream; as text if the lake has no such column.
 
     Raises
     ------
     InputError
-        No value of the column is written like that.
+        The text is not a value of the column's type.
     """
     column = spec.elements[0].name
     schema = ingest_log.columns(lake, spec.streams[0][1])
@@ -32,18 +32,18 @@ def typed(lake: Lake, spec: MembershipSpec, text: str) -> pa.Scalar:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         problem = f"cannot be read as {kind}, the type of column {column} of stream {spec.streams[0][1]}"
-        raise InputError("--element", text, problem, "write it as it stands in that column") from None
+        raise InputError("--element", text, problem, "write it as that column has it") from None
 
 
-def windows_of(lake: Lake, spec: Any, element: pa.Scalar) -> list[str]:
-    """Starts of the windows in which the element is in every stream, ascending, ISO 8601."""
+def windows_of(lake: Lake, spec: MembershipSpec, element: pa.Scalar) -> list[str]:
+    """Return the starts of the windows in which the element is in every stream, ascending, in ISO 8601."""
     rows = result_views.results(lake, spec)
     if not rows.num_rows:
         return []
     kind = rows["element"].type
-    try:  # to a decimal by text: Arrow asks how many digits the type has, not the number
-        sought = (pa.scalar(str(element.as_py())) if pa.types.is_decimal(kind) else element).cast(kind)
-    except pa.ArrowInvalid:  # more digits than elements of all streams can have
+    try:  # to a decimal by text: Arrow goes by the digits of the type, not of the number
+        value = (pa.scalar(str(element.as_py())) if pa.types.is_decimal(kind) else element).cast(kind)
+    except pa.ArrowInvalid:  # it has more digits than an element of all streams can have
         return []
-    found = rows.filter(pc.equal(rows["element"], sought))
-    return [each.isoformat() for each in found["window_start"].sort().to_pylist()]
+    starts = rows.filter(pc.equal(rows["element"], value))["window_start"]
+    return [start.isoformat() for start in starts.sort().to_pylist()]

@@ -1,10 +1,10 @@
-"""`status`: streams, queries, rows, backlog, last check: one screen, and no Spark."""
+"""`status`: show streams, queries, rows, backlog and the last check on one screen. It starts no Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,48 +20,73 @@ from latecomer.specs.errors import quantity
 from latecomer.specs.names import NAME
 
 
-def status(lake: Lake, only: Collection[str] = ()) -> dict[str, Any]:
-    """Everything `render` shows, as JSON-able values; of these queries, where `only` names any.
+class StreamStatus(TypedDict):
+    """The rows of a stream, and its latest event time (None: no row has been ingested)."""
+
+    rows: int
+    quarantined: int
+    last_event: str | None
+
+
+class LakeStatus(TypedDict):
+    """The status of a lake; ``never_run`` has the requested queries that have not been run here."""
+
+    lake: str
+    next_seq: int
+    streams: dict[str, StreamStatus]
+    queries: list[dict[str, object]]
+    never_run: NotRequired[list[str]]
+
+
+def status(lake: Lake, only: Collection[str] = ()) -> LakeStatus:
+    """Return the status of a lake, as values that JSON can hold.
+
+    Parameters
+    ----------
+    only
+        Names of the queries to return; empty: all.
 
     Raises
     ------
     InputError
-        One of `only` is no name that a query can have.
+        A name in `only` is no name that a query can have.
     """
     from latecomer.lake.ingest_log import by_stream, committed_seq
 
     for name in only:
         if not NAME.fullmatch(name):
-            raise InputError("--query", name, "is no name of a query", "write what its file says after `name:`")
+            raise InputError("--query", name, "is not a name of a query", "write the value of `name:` in its file")
     available = committed_seq(lake)
-    queries = []
+    queries: list[dict[str, object]] = []
     for name in sorted(set(only) or {*lake.names("state"), *half_forgotten(lake)}):
         try:
-            found = _query(lake, name, available)
+            row = _query(lake, name, available)
         except (OtherVersion, InputError, DeltaError, pa.ArrowException, OSError) as error:
-            # what cannot be read of one query hides no other
-            found = {"query": name, "problem": formatting.one_line(str(error))}
-        if found is not None:
-            queries.append(found)
-    streams = {
+            # an unreadable query does not hide the others
+            row = {"query": name, "problem": formatting.one_line(str(error))}
+        if row is not None:
+            queries.append(row)
+    streams: dict[str, StreamStatus] = {
         name: {
-            "rows": each["rows"],
-            "quarantined": each["quarantined"],
-            "last_event": _iso(each["event_to"] / 1e6) if "event_to" in each else None,
+            "rows": totals["rows"],
+            "quarantined": totals["quarantined"],
+            "last_event": _iso(totals["event_to"] / 1e6) if "event_to" in totals else None,
         }
-        for name, each in by_stream(lake).items()
+        for name, totals in by_stream(lake).items()
     }
-    found = {"lake": lake.uri, "next_seq": available, "streams": streams, "queries": queries}
-    never = sorted(set(only) - {each["query"] for each in queries})
-    return found | ({"never_run": never} if never else {})
+    report: LakeStatus = {"lake": lake.uri, "next_seq": available, "streams": streams, "queries": queries}
+    never = sorted(set(only) - {cast(str, query["query"]) for query in queries})
+    if never:
+        report["never_run"] = never
+    return report
 
 
-def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
-    """What is shown of one query; None where it was never run."""
+def _query(lake: Lake, name: str, available: int) -> dict[str, object] | None:
+    """Return the status of one query; None where it has not been run."""
     state = journal.load_state(lake, name)
     if state is None:
         return None
-    pending = result_views.pending(lake, name, state.seq_to)  # those of a micro-batch that is at work do not count yet
+    pending = result_views.pending(lake, name, state.seq_to)  # a micro-batch at work does not count yet
     return {
         "query": name,
         "processed_to": state.seq_to,
@@ -77,7 +102,7 @@ def _query(lake: Lake, name: str, available: int) -> dict[str, Any] | None:
 
 
 def _backlog(lake: Lake, state: journal.RunState, available: int) -> int:
-    """Rows of the query's streams that it has not read; of a query that an earlier version ran, of all streams."""
+    """Count the unread rows of the query's streams; of all streams if an earlier version ran the query."""
     if state.signature is None or state.seq_to >= available:
         return max(available - state.seq_to, 0)
     new = (pc.field("seq") >= state.seq_to) & (pc.field("seq") < available)
@@ -87,7 +112,7 @@ def _backlog(lake: Lake, state: journal.RunState, available: int) -> int:
 
 
 def _written(lake: Lake, query: str) -> str | None:
-    """When the query's state was last committed, UTC."""
+    """Return the time (UTC) at which the query's state was last committed."""
     table = lake.table("state", query).open()
     if table is None:
         return None
@@ -107,14 +132,14 @@ def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def render(found: dict[str, Any]) -> str:
-    """One screen of text."""
-    lines = [f"lake {found['lake']}: {found['next_seq']:,} rows ingested"]
-    if not found["next_seq"] and not found["queries"]:
+def render(report: LakeStatus) -> str:
+    """Render a status as one screen of text."""
+    lines = [f"lake {report['lake']}: {report['next_seq']:,} rows ingested"]
+    if not report["next_seq"] and not report["queries"]:
         lines[0] += " (nothing was ingested here yet; is this the right place?)"
     streams = [
         (name, *(f"{totals.get(key, 0):,}" for key in ("rows", "quarantined")), totals["last_event"] or "")
-        for name, totals in sorted(found["streams"].items())
+        for name, totals in sorted(report["streams"].items())
     ]
     if streams:
         lines += ["", formatting.table(("stream", "rows", "quarantined", "last_event"), streams)]
@@ -129,19 +154,19 @@ def render(found: dict[str, Any]) -> str:
         "last_run",
         "last_check",
     )
-    shown = [query for query in found["queries"] if "problem" not in query]
+    shown = [query for query in report["queries"] if "problem" not in query]
     rows = [(q["query"], *(_cell(q.get(key)) for key in header[1:])) for q in shown]
     lines += (
         ["", formatting.table(header, rows)]
         if rows
         else ["", "no query has been run yet"]
-        if not (found["queries"] or found.get("never_run"))
+        if not (report["queries"] or report.get("never_run"))
         else []
     )
-    lines += [f"{q['query']}: {q['problem']}" for q in found["queries"] if "problem" in q]
-    lines += [f"{name}: has not been run here" for name in found.get("never_run", ())]
+    lines += [f"{q['query']}: {q['problem']}" for q in report["queries"] if "problem" in q]
+    lines += [f"{name}: has not been run here" for name in report.get("never_run", ())]
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value or "never")

@@ -1,4 +1,4 @@
-"""Application for spark-submit: ``spark-submit submit.py run QUERY.yaml --lake URI`` is ``latecomer run ...``."""
+"""The application for spark-submit: ``spark-submit submit.py run QUERY.yaml --lake URI`` is ``latecomer run ...``."""
 
 from latecomer.jobs.cli import command
 
