@@ -25,7 +25,7 @@ def frames(recall, final, held, left=5, twice=(), other=0, behind=HOUR):
         "filters": pd.DataFrame(),
         "ledger": pd.DataFrame({"period_start": DAYS, "achieved_final": final, "rows_held_max": held}),
         "books": pd.DataFrame([{"law": "rows in = rows out", "left": left, "right": 5}]),
-        "results": checks._standing(stored),
+        "results": checks._unique(stored),
         "streams": pd.DataFrame(
             {"stream": ["a", "b"], "last_event": DAYS[:2], "behind_us": [behind, 0], "ahead": ["b", "b"]}
         ),

@@ -33,9 +33,9 @@ def ledger(achieved, expected=100, **more):
 def evaluate(spec, rows):
     empty = pd.DataFrame({"law": ["l"], "left": [1], "right": [1]})
     frames = {
-        "promises": checks._by_day(promise.bounds(spec, rows)),
-        "filters": checks._by_day(promise.filter_bounds(spec, rows)),
-        "ledger": checks._by_day(promise.known(rows)),
+        "promises": checks._named_by_start(promise.bounds(spec, rows)),
+        "filters": checks._named_by_start(promise.filter_bounds(spec, rows)),
+        "ledger": checks._named_by_start(promise.known(rows)),
         "books": empty,
         "results": pd.DataFrame({"rows": [1], "distinct": [1], "names": ["k"], "some": [""]}),
         "audit": pd.DataFrame(),

@@ -29,7 +29,7 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
         Starts of periods (us), and the rows that were counted for each.
     """
     counts = [lake.table(area, query).count_by("period_start") for area in ("on_time", "corrections")]
-    stored = np.array([sum(count.get(each, 0) for count in counts) for each in period.tolist()], np.int64)
+    stored = np.array([sum(count.get(start_us, 0) for count in counts) for start_us in period.tolist()], np.int64)
     shares: NDArray[np.float64] = np.minimum(stored, booked) / np.maximum(booked, 1) + (booked == 0)
     return shares
 
@@ -47,7 +47,7 @@ def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
     start = rows["period_start"].cast(pa.int64()).to_numpy()
     known = rows["late_seq_max"].fill_null(-1).to_numpy() <= closed_to(lake, spec.name)
     per_period = repaired(lake, spec.name)
-    fixed = np.array([per_period.get(each, 0) for each in start.tolist()], np.int64)
+    fixed = np.array([per_period.get(start_us, 0) for start_us in start.tolist()], np.int64)
     on_time = rows["on_time"].to_numpy()
     expected = on_time + fixed
     share = np.where(expected > 0, on_time / np.maximum(expected, 1), 1.0)

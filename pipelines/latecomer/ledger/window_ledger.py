@@ -51,7 +51,9 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
     on_time = completeness["on_time"].fillna(0).to_numpy().astype(np.int64)
     achieved = completeness["achieved"].fillna(1.0).to_numpy().astype(float)
     period = index.to_numpy(np.int64)
-    booked = rows["published"].fillna(0).to_numpy().astype(np.int64) + [fixed.get(each, 0) for each in period.tolist()]
+    booked = rows["published"].fillna(0).to_numpy().astype(np.int64) + [
+        fixed.get(start_us, 0) for start_us in period.tolist()
+    ]
     start = pa.array(period, pa.int64()).cast(TIMESTAMP)
     columns: dict[str, Any] = {
         "period_start": start,
@@ -101,7 +103,7 @@ def _us(times: Any) -> np.ndarray:
 
 
 def _late(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
-    """Count the late rows that concern a window of each period (us), and those of them that await repair."""
+    """Count the late rows that concern a window of each period (us), in ``pending`` the rows that await repair."""
     rows = lake.table("late", spec.name).read(columns=["seq", "windows_from", "windows_to"])
     if rows is None or rows.num_rows == 0:
         return pd.DataFrame({"late": [], "pending": []}, index=pd.Index([], dtype=np.int64), dtype=np.int64)
@@ -121,12 +123,12 @@ def _late(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
 def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read on-time rows and corrections: ``answer`` (a code per group and window), ``period`` in us, and `columns`."""
     keys = [*spec.group_by, "window_start"]
-    wanted = (*keys, "period_start", *columns)
-    found = [lake.table(area, spec.name).read_known(wanted) for area in ("on_time", "corrections")]
-    written = [rows for rows in found if rows is not None]
+    read = (*keys, "period_start", *columns)
+    tables = [lake.table(area, spec.name).read_known(read) for area in ("on_time", "corrections")]
+    written = [rows for rows in tables if rows is not None]
     numbers = iter(row_keys.codes(written, keys) if written else ())
     frames = []
-    for rows in found:
+    for rows in tables:
         if rows is None:
             frames.append(pd.DataFrame({name: np.empty(0, np.int64) for name in ("answer", "period", *columns)}))
             continue
@@ -137,8 +139,8 @@ def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.Dat
 
 def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
     first, fixed = _answers(lake, spec, ["rows", "revision", "error"])
-    # An error that is NaN counts as infinite: the answer or the truth is no number, and hides the errors of other
-    # functions.
+    # an error of NaN counts as infinite: one of the two answers is not a number, which hides the errors of
+    # other functions
     last = fixed.sort_values("revision").drop_duplicates("answer", keep="last").fillna({"error": np.inf})
     both = (
         first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
@@ -209,12 +211,12 @@ def _counted(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
 
 
 def _final_at_first(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
-    """Count the windows with an answer, and those whose first answer was never replaced, by period.
+    """Count the answered windows, and the windows whose first answer was never replaced, by period.
 
-    An answer is many rows.
+    An answer has many rows.
     """
     first, fixed = (rows.drop_duplicates() for rows in _answers(lake, spec, []))
     both = pd.concat([first, fixed]).drop_duplicates()
-    stood = both["answer"].isin(first["answer"]) & ~both["answer"].isin(fixed["answer"])
-    counted = pd.DataFrame({"period": both["period"], "on_time": stood.astype(np.int64), "expected": 1})
+    unchanged = both["answer"].isin(first["answer"]) & ~both["answer"].isin(fixed["answer"])
+    counted = pd.DataFrame({"period": both["period"], "on_time": unchanged.astype(np.int64), "expected": 1})
     return counted.groupby("period").sum()

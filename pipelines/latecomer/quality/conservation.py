@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ from latecomer.lake import journal, result_views
 from latecomer.lake.ingest_log import count_quarantine, last_committed, quarantined
 from latecomer.lake.lake import Lake
 from latecomer.ledger.open_periods import open_ledger
+from latecomer.quality.duplicates import Invariant
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
@@ -51,7 +51,7 @@ class CommittedBounds:
         return cls(state.seq_to, state.flushed, *result_views.repaired_to(lake, query))
 
     def filters(self) -> dict[str, pc.Expression]:
-        """Return filters of the committed rows by table of results. A flush publishes under the number of arrival `seq_to`."""
+        """Return filters of committed rows, by table of results; a flush publishes with ``published_seq = seq_to``."""
         last = self.seq_to if self.flushed else self.seq_to - 1
         published = pc.field("published_seq")
         return {"on_time": published <= last, "corrections": published <= self.closed_to}
@@ -59,19 +59,20 @@ class CommittedBounds:
 
 def invariants(
     lake: Lake, spec: Spec, state: journal.RunState, bounds: CommittedBounds, results: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """Count both sides of every invariant: rows with ``law``, ``left`` and ``right``, which must be equal.
+) -> list[Invariant]:
+    """Count both sides of every invariant.
 
     `results` are the numbers of committed rows by table of results.
     """
     seq = pc.field("seq")
-    arrived = sum(lake.table("events", each).count(seq < bounds.seq_to) for each in {name for _, name in spec.streams})
-    named = (
-        ["seq", "alias"] if isinstance(spec, JoinSpec) else ["seq"]
-    )  # a row may be late in both roles of a self join
-    late = lake.table("late", spec.name).read(columns=named, filter=seq < bounds.seq_to)
+    streams = {name for _, name in spec.streams}
+    arrived = sum(lake.table("events", stream).count(seq < bounds.seq_to) for stream in streams)
+    # a row may be late in both roles of a self join
+    keys = ["seq", "alias"] if isinstance(spec, JoinSpec) else ["seq"]
+    late = lake.table("late", spec.name).read(columns=keys, filter=seq < bounds.seq_to)
     registered = 0 if late is None else pc.count_distinct(late["seq"]).as_py()
-    again = 0 if late is None else late.num_rows - late.group_by(named).aggregate([]).num_rows
+    repeated = 0 if late is None else late.num_rows - late.group_by(keys).aggregate([]).num_rows
+    in_quarantine, kept_out = _quarantine(lake, streams)
     published = state.counts["on_time"]
     return [
         {
@@ -82,30 +83,30 @@ def invariants(
         {
             "law": "late rows counted = late rows registered, each once",
             "left": state.counts["late"],
-            "right": registered + again,
+            "right": registered + repeated,
         },
         {
             "law": "results published on time = results kept",
             "left": published,
             "right": results["on_time"] - _not_yet_counted(lake, spec.name, state),
         },
-        # a micro-batch at work may have booked more
+        # a micro-batch at work may have counted more
         {
             "law": "results published on time = results in the ledger",
             "left": published,
-            "right": min(_booked(lake, spec, state), published),
+            "right": min(_in_ledger(lake, spec, state), published),
         },
         {
             "law": "corrections published = corrections kept",
             "left": bounds.corrections,
             "right": results["corrections"],
         },
-        {"law": "rows kept out = rows in quarantine", **_kept_out(lake, {name for _, name in spec.streams})},
+        {"law": "rows kept out = rows in quarantine", "left": kept_out, "right": in_quarantine},
     ]
 
 
-def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
-    """Sum the results published on time over the ledger's periods, closed and open; the count of a period only grows."""
+def _in_ledger(lake: Lake, spec: Spec, state: journal.RunState) -> int:
+    """Sum the results published on time over the ledger's periods, closed and open; a period's count only grows."""
     name = "published" if isinstance(spec, WindowedSpec) else "on_time"
     read = (lake.table("ledger", spec.name).read(), open_ledger(spec, state.stage))
     parts = [rows.select(["period_start", name]) for rows in read if rows is not None]
@@ -113,16 +114,15 @@ def _booked(lake: Lake, spec: Spec, state: journal.RunState) -> int:
     return int(pc.sum(most[f"{name}_max"]).as_py() or 0)
 
 
-def _kept_out(lake: Lake, streams: set[str]) -> dict[str, int]:
-    """Count the rows that ingestions counted as quarantined, and the rows in quarantine, both of committed ingestions."""
+def _quarantine(lake: Lake, streams: set[str]) -> tuple[int, int]:
+    """Count the rows in quarantine, and the rows that ingestions counted there, both of committed ingestions."""
     last = last_committed(lake)
-    kept = sum(count_quarantine(lake, stream, last) for stream in streams)
-    return {"left": quarantined(lake, streams, last), "right": kept}
+    return sum(count_quarantine(lake, stream, last) for stream in streams), quarantined(lake, streams, last)
 
 
 def _not_yet_counted(lake: Lake, query: str, state: journal.RunState) -> int:
-    """Count on-time rows of an unfinished micro-batch that appear committed, since a flush before it publishes by the same arrival."""
+    """Count the on-time rows of an unfinished micro-batch after a flush, whose rows have the same ``published_seq``."""
     if not state.flushed or not journal.planned(lake, query, "run", state.number + 1):
         return 0
-    there = lake.table("on_time", query).count(pc.field("published_seq") == state.seq_to)
-    return max(there - sum(rows for rows, _ in state.flushed_results.values()), 0)
+    stored = lake.table("on_time", query).count(pc.field("published_seq") == state.seq_to)
+    return max(stored - sum(rows for rows, _ in state.flushed_results.values()), 0)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from latecomer.core.arrays.composite_keys import run_bounds
 from latecomer.lake import row_keys
@@ -24,8 +25,17 @@ from latecomer.lake.lake import Lake
 from latecomer.specs.spec import Answers, Spec
 
 ROWS_AT_ONCE = 32_000_000
-"""Most rows of a pass; more rows are counted in several passes, by the remainder of their answers' hashes, in about a gigabyte."""
-_WHICH = {Answers.REVISED: "revision", Answers.RANKED: "rank"}
+"""The most rows of a pass, about a gigabyte. More rows are divided by the remainders of their answers' hashes."""
+_ORDINALS = {Answers.REVISED: "revision", Answers.RANKED: "rank"}
+"""Columns that number the rows of one answer."""
+
+
+class Invariant(TypedDict):
+    """Two counts, ``left`` and ``right``, that the invariant named ``law`` says are equal."""
+
+    law: str
+    left: int
+    right: int
 
 
 @dataclass(frozen=True)
@@ -43,64 +53,72 @@ class StoredResults:
     surplus
         Rows that would have to be removed for each identity to be stored once.
     invariants
-        Rows with ``law``, ``left`` and ``right``, which must be equal, for kinds whose answers say how many rows there
-        must be.
+        The invariant of the kind; none for a kind whose answers do not determine the number of rows.
     """
 
     rows: dict[str, int]
     keys: tuple[str, ...]
     duplicates: pa.Table
     surplus: int
-    invariants: list[dict[str, Any]]
+    invariants: list[Invariant]
 
 
 def count_results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> StoredResults:
     """Count the rows of each table that pass its filter in `within`, and find the identities that are stored twice."""
-    beside = {Answers.ADDED: (), Answers.REPLACED: ("published_seq", "revision")}.get(spec.answers, ("revision",))
-    keys = (*spec.result_keys, *beside)
-    about = sum(lake.table(area, spec.name).count(each) for area, each in within.items())
-    passes = max(1, -(-about // ROWS_AT_ONCE))
-    meet, left, right = [], 0, 0
-    for each in range(passes):
-        named, owner, place, rows = _hashed(lake, spec, within, keys, each, passes)
-        named.sort()
-        meet.append(np.unique(named[1:][named[1:] == named[:-1]]))
-        found = _counted(spec.answers, owner, place)
-        left, right = left + found[0], right + found[1]
-    twice, written = np.concatenate(meet), sum(rows.values())
-    again, more = _compared(lake, spec, within, keys, twice) if len(twice) else (pa.table({}), 0)
-    laws = {
-        Answers.ADDED: ("results = on time + repaired", written - more, written),
-        Answers.REVISED: ("revisions of all answers = on time + corrections", left, written),
-        Answers.RANKED: ("ranks of an answer count up from 1", left, right),
+    versions = {Answers.ADDED: (), Answers.REPLACED: ("published_seq", "revision")}.get(spec.answers, ("revision",))
+    keys = (*spec.result_keys, *versions)
+    total = sum(lake.table(area, spec.name).count(rows) for area, rows in within.items())
+    passes = max(1, -(-total // ROWS_AT_ONCE))
+    repeated, left, right = [], 0, 0
+    for number in range(passes):
+        identities, answers, ordinals, rows = _hashed(lake, spec, within, keys, number, passes)
+        identities.sort()
+        repeated.append(np.unique(identities[1:][identities[1:] == identities[:-1]]))
+        counts = _counted(spec.answers, answers, ordinals)
+        left, right = left + counts[0], right + counts[1]
+    hashes, written = np.concatenate(repeated), sum(rows.values())
+    twice, surplus = _compared(lake, spec, within, keys, hashes) if len(hashes) else (pa.table({}), 0)
+    by_kind: dict[Answers, Invariant] = {
+        Answers.ADDED: {"law": "results = on time + repaired", "left": written - surplus, "right": written},
+        Answers.REVISED: {
+            "law": "revisions of all answers = on time + corrections",
+            "left": left,
+            "right": written,
+        },
+        Answers.RANKED: {"law": "ranks of an answer count up from 1", "left": left, "right": right},
     }
-    law = laws.get(spec.answers)
-    return StoredResults(
-        rows, keys, again, more, [dict(zip(("law", "left", "right"), law, strict=True))] if law else []
-    )
+    invariants = [by_kind[spec.answers]] if spec.answers in by_kind else []
+    return StoredResults(rows, keys, twice, surplus, invariants)
 
 
 def _hashed(
     lake: Lake, spec: Spec, within: Mapping[str, pc.Expression], keys: tuple[str, ...], number: int, passes: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, int]]:
-    """Per row of the answers of pass `number`: the hash of `keys`; where they have revisions or ranks, the answer's own and which it is.
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], dict[str, int]]:
+    """Hash the rows of the answers that belong to pass `number`.
 
-    And the rows of each table, of any pass.
+    Returns
+    -------
+    identities : uint64[n]
+        Hash of `keys` per row.
+    answers, ordinals : uint64[n], int64[n]
+        Hash of the answer, and revision or rank, per row; empty for a kind that has neither.
+    rows : dict of int
+        Rows by table, in all passes.
     """
     rows = dict.fromkeys(within, 0)
     answer = tuple(name for name in spec.result_keys if name != "rank")
-    which = _WHICH.get(spec.answers)
-    named, owners, places = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    ordinal = _ORDINALS.get(spec.answers)
+    identities, answers, ordinals = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for area, batch in _batches(lake, spec, within, keys):
         rows[area] += batch.num_rows
-        own = row_keys.hashes(batch, keys)
-        owner = own if which is None else row_keys.hashes(batch, answer)
-        chosen = owner % np.uint64(passes) == number
-        named.append(own[chosen])
-        if which is not None:
-            owners.append(owner[chosen])
-            places.append(batch[which].cast(pa.int64()).to_numpy(zero_copy_only=False)[chosen])
-    return np.concatenate(named), np.concatenate(owners), np.concatenate(places), rows
+        identity = row_keys.hashes(batch, keys)
+        answer_hash = identity if ordinal is None else row_keys.hashes(batch, answer)
+        chosen = answer_hash % np.uint64(passes) == number
+        identities.append(identity[chosen])
+        if ordinal is not None:
+            answers.append(answer_hash[chosen])
+            ordinals.append(batch[ordinal].cast(pa.int64()).to_numpy(zero_copy_only=False)[chosen])
+    return np.concatenate(identities), np.concatenate(answers), np.concatenate(ordinals), rows
 
 
 def _batches(
@@ -112,25 +130,25 @@ def _batches(
 
 
 def _compared(
-    lake: Lake, spec: Spec, within: Mapping[str, pc.Expression], keys: tuple[str, ...], meet: np.ndarray
+    lake: Lake, spec: Spec, within: Mapping[str, pc.Expression], keys: tuple[str, ...], hashes: NDArray[np.uint64]
 ) -> tuple[pa.Table, int]:
-    """Of the rows whose hashes are in `meet`: the identities that do stand more than once, and how many rows are too many."""
+    """Compare rows with the given hashes by value; return the repeated identities and the number of surplus rows."""
     parts = []
     for _, batch in _batches(lake, spec, within, keys):
-        chosen = np.isin(row_keys.hashes(batch, keys), meet)
+        chosen = np.isin(row_keys.hashes(batch, keys), hashes)
         if chosen.any():
             parts.append(pa.Table.from_batches([batch.filter(pa.array(chosen))]).select(list(keys)))
     rows = pa.concat_tables(parts, promote_options="default")
     (code,) = row_keys.codes([rows], keys)
-    _, first, often = np.unique(code, return_index=True, return_counts=True)
-    return rows.take(pa.array(first[often > 1])), int((often - 1).sum())
+    _, first, count = np.unique(code, return_index=True, return_counts=True)
+    return rows.take(pa.array(first[count > 1])), int((count - 1).sum())
 
 
-def _counted(answers: Answers, owner: np.ndarray, place: np.ndarray) -> tuple[int, int]:
-    """Of rows of answers `owner` (hashes) with a revision or rank `place`: both sides of the kind's law, for revisions the first."""
-    order = np.lexsort((place, owner))
-    owner, place = owner[order], place[order]
-    last = place[run_bounds(owner)[1:] - 1]
-    if answers is Answers.REVISED:
+def _counted(kind: Answers, answers: NDArray[np.uint64], ordinals: NDArray[np.int64]) -> tuple[int, int]:
+    """Return both sides of the kind's invariant, from `_hashed`; of revisions, the left side and 0."""
+    order = np.lexsort((ordinals, answers))
+    answers, ordinals = answers[order], ordinals[order]
+    last = ordinals[run_bounds(answers)[1:] - 1]
+    if kind is Answers.REVISED:
         return int((last + 1).sum()), 0
-    return len(run_bounds(owner, place)) - 1, int(last.sum())
+    return len(run_bounds(answers, ordinals)) - 1, int(last.sum())

@@ -54,7 +54,7 @@ class ExpectConservation(gxe.ExpectColumnPairValuesToBeEqual):
 
 
 class ExpectNoDuplicateResult(gxe.ExpectColumnPairValuesToBeEqual):
-    """No result row is published twice: as many identities as rows, both counted in the tables that `run` and `repair` write."""
+    """No result row is stored twice: the tables that `run` and `repair` write have as many identities as rows."""
 
     description: str = "No result stands twice"
 

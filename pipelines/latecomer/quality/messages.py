@@ -1,13 +1,12 @@
-"""What an expectation found, in the words of the query's author; Great Expectations' own name stays beside them.
+"""Messages about the outcomes of expectations, in the words of the query's author and with Great Expectations' name.
 
-Periods are named by their start. A value that misses its bound never looks as if it met it: it is written with as many
-digits as that takes.
+Periods are named by their start. A value that misses its bound is written with enough digits to differ from the bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pandas as pd
 import pyarrow as pa
@@ -16,6 +15,9 @@ from latecomer.specs.errors import quantity
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
 
+if TYPE_CHECKING:
+    from great_expectations.core import ExpectationValidationResult
+
 SHOWN = 3
 """Most periods, counts or results that a message lists."""
 _UNITS = {"s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
@@ -23,36 +25,65 @@ _MOST = {"min": 60, "h": 24, "d": float("inf")}
 _SHARES = {"aggregate": "answers within the error", "topk": "hit rate"}
 
 
-def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: int) -> dict[str, Any]:
-    """One expectation's outcome.
+Message = tuple[str, str, str]
+"""Name of an expectation, observed value and expected value."""
+
+
+class Description(TypedDict):
+    """The outcome of one expectation.
+
+    Attributes
+    ----------
+    expectation
+        Great Expectations' name.
+    subject, success
+        The subject of the check, and whether the expectation held.
+    says
+        The expectation in two or three words.
+    observed, expected
+        The observed and the expected value as text.
+    message
+        All of it on one line.
+    """
+
+    expectation: str
+    subject: str
+    success: bool
+    says: str
+    observed: str
+    expected: str
+    message: str
+
+
+def describe(
+    spec: Spec, subject: str, result: ExpectationValidationResult, frame: pd.DataFrame, allowed: int
+) -> Description:
+    """Describe the outcome of one expectation.
 
     Parameters
     ----------
     subject
-        What was looked at: ``promises``, ``filters``, ``ledger``, ``books``, ``results``, ``streams`` or ``audit``.
-    each
+        The subject of the check: ``promises``, ``filters``, ``ledger``, ``books``, ``results``, ``streams`` or
+        ``audit``.
+    result
         Great Expectations' result.
     frame
-        The rows it judged.
+        The validated rows.
     allowed
-        Periods that may miss what the query promises before that is more than chance.
-
-    Returns
-    -------
-    dict
-        ``expectation`` (Great Expectations' name), ``subject``, ``success``, ``says`` (what is expected, in two or
-        three words), ``observed``, ``expected``, ``message`` (all of it on one line).
+        Number of periods that may miss the promise by chance.
     """
-    name = each.expectation_config.type
-    found = each.result or {}
-    broken = frame.loc[sorted(_place(entry) for entry in found.get("unexpected_index_list") or [])]
-    says, observed, expected = _WORDS[name](spec, frame, broken, each.expectation_config.kwargs, allowed)
-    if "unexpected_count" not in found:
-        observed = f"could not be judged ({' '.join(str(each.exception_info).split())[:300]})"
+    config = result.expectation_config
+    assert config is not None
+    name = config.type
+    counts = result.result or {}
+    broken = frame.loc[sorted(_place(entry) for entry in counts.get("unexpected_index_list") or [])]
+    says, observed, expected = _MESSAGES[name](spec, frame, broken, config.kwargs, allowed)
+    if "unexpected_count" not in counts:
+        observed = f"could not be judged ({' '.join(str(result.exception_info).split())[:300]})"
     return {
         "expectation": name,
         "subject": subject,
-        "success": bool(each.success),
+        "success": bool(result.success),
         "says": says,
         "observed": observed,
         "expected": expected,
@@ -60,18 +91,20 @@ def describe(spec: Spec, subject: str, each: Any, frame: pd.DataFrame, allowed: 
     }
 
 
-def _promise(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _promise(
+    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
+) -> Message:
     periods = f"in {len(frame) - allowed} of {len(frame)} periods" if allowed else "in every period"
     target = spec.target if spec.kind == "aggregate" else float(frame["least"].iloc[0])
-    lowest = _extreme(frame, frame["achieved_on_time"], "lowest", lambda value: beside(value, target))
-    if spec.kind == "aggregate":  # every period has a bound of its own
+    lowest = _extreme(frame, frame["achieved_on_time"], "lowest", lambda value: number(value, target))
+    if spec.kind == "aggregate":  # each period has its own bound
         lines = [(row.period_start, f"{_within(row)}, needed {_needed(row):,}") for row in broken.itertuples()]
         worst = next(frame.loc[[frame["achieved_on_time"].idxmin()]].itertuples())
         needed = f"{moment(worst.period_start)}: needed {_needed(worst):,} of {int(worst.windows):,}"
         enough = f"at least {target:g} of a period's answers, fewer where chance explains it ({needed}),"
         missed = "with too few answers within the error"
     else:
-        lines = [(row.period_start, beside(row.achieved_on_time, row.least)) for row in broken.itertuples()]
+        lines = [(row.period_start, number(row.achieved_on_time, row.least)) for row in broken.itertuples()]
         missed, enough = f"below {target:g}", f"at least {target:g}"
     observed = _periods(frame, lines, missed, lowest)
     reached = int((frame["achieved_on_time"] >= target).sum())
@@ -85,12 +118,14 @@ def _within(row: Any) -> str:
 
 
 def _needed(row: Any) -> int:
-    """Answers that had to be within the error."""
+    """Return the number of answers that had to be within the error."""
     needed: int = round(row.least * row.windows)
     return needed
 
 
-def _passed(spec: MembershipSpec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _passed(
+    spec: MembershipSpec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
+) -> Message:
     rows = zip(broken["period_start"], broken["passed"], broken["most_passed"], strict=True)
     lines = [(start, f"{int(passed):,}, at most {int(most):,}") for start, passed, most in rows]
     bound = f"a rate of {spec.false_positive_rate:g}, and what chance adds"
@@ -99,15 +134,17 @@ def _passed(spec: MembershipSpec, frame: Any, broken: Any, how: Any, allowed: in
     return "false positives", _periods(frame, lines, f"above {bound}", kept), f"at most {bound}"
 
 
-def _complete(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _complete(
+    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
+) -> Message:
     rows = zip(broken["period_start"], broken["achieved_final"], strict=True)
-    lines = [(start, beside(value, 1.0)) for start, value in rows]
+    lines = [(start, number(value, 1.0)) for start, value in rows]
     everything = f"everything {_all(frame)}"
     return "complete after repair", _periods(frame, lines, "below 1", everything), "everything in every period"
 
 
-def _held(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
-    most = f"{int(how['max_value']):,}"
+def _held(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int) -> Message:
+    most = f"{int(bounds['max_value']):,}"
     lines = [(start, f"{int(n):,}") for start, n in zip(broken["period_start"], broken["rows_held_max"], strict=True)]
     bound = f"at most {most} (quality.rows_held)"
     if not spec.rows_held:
@@ -116,28 +153,35 @@ def _held(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[
     return "rows held", _periods(frame, lines, f"above {most}", kept), bound
 
 
-def _heard(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
-    most = duration(how["max_value"])
+def _silence(
+    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
+) -> Message:
+    most = duration(bounds["max_value"])
     observed = silent(broken) or f"each within {duration(frame['behind_us'].max())} of the last"
     return "streams heard", observed, f"none more than {most} behind the others (quality.silence)"
 
 
 def silent(frame: pd.DataFrame) -> str:
-    """Streams of which nothing was heard for long, empty where there are none: when, and how far that is behind the others."""
+    """Name the silent streams, their last event time, and the time by which they are behind; empty without any."""
     return "; ".join(
-        f"nothing of stream {row.stream} after {moment(row.last_event)}, {duration(row.behind_us)} before the last of {row.ahead}"
+        f"nothing of stream {row.stream} after {moment(row.last_event)}, "
+        f"{duration(row.behind_us)} before the last of {row.ahead}"
         for row in frame.itertuples()
     )
 
 
-def _equal(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _invariants(
+    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
+) -> Message:
     rows = zip(broken["law"], broken["left"], broken["right"], strict=True)
     lines = [(law, f"{int(left):,} against {int(right):,}") for law, left, right in rows]
-    observed = f"{len(lines)} of {len(frame)} counts differ{_some(lines)}" if lines else "all counts agree"
+    observed = f"{len(lines)} of {len(frame)} counts differ{_listed(lines)}" if lines else "all counts agree"
     return "every row accounted for", observed, "both sides of every count are equal"
 
 
-def _once(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
+def _unique(
+    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
+) -> Message:
     (row,) = frame.itertuples()
     observed = f"all {row.rows:,} rows are unique"
     if row.rows != row.distinct:
@@ -145,36 +189,40 @@ def _once(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[
     return "no result twice", observed, f"every {row.names} once"
 
 
-def _recomputed(spec: Spec, frame: Any, broken: Any, how: Any, allowed: int) -> tuple[str, str, str]:
-    periods = ", ".join(moment(start) for start in frame["period_start"][:SHOWN]) + (
-        ", ..." if len(frame) > SHOWN else ""
-    )
+def _recomputed(
+    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
+) -> Message:
+    periods = ", ".join(moment(start) for start in frame["period_start"][:SHOWN])
+    periods += ", ..." if len(frame) > SHOWN else ""
     observed = f"all {int(frame['results'].sum()):,} results of {len(frame)} periods agree ({periods})"
     if len(broken):
         lines = []
         for row in broken.itertuples():
             counts = {"missing": row.missing, "too many": row.extra, "other": row.other}
-            what = ", ".join(f"{n:,} {what}" for what, n in counts.items() if n) + row.some
-            lines.append((row.period_start, f"{what}, as of {row.audited}"))
-        observed = f"{len(broken)} of {len(frame)} audited periods differ{_some(lines)}; they count as wrong until `check --audit` finds them right"
+            differences = ", ".join(f"{n:,} {name}" for name, n in counts.items() if n) + row.some
+            lines.append((row.period_start, f"{differences}, as of {row.audited}"))
+        observed = (
+            f"{len(broken)} of {len(frame)} audited periods differ{_listed(lines)}; "
+            "they count as wrong until `check --audit` finds them right"
+        )
     return "results as recomputed", observed, "what plain SQL over all stored rows answers"
 
 
-_WORDS: dict[str, Callable[..., tuple[str, str, str]]] = {
+_MESSAGES: dict[str, Callable[..., Message]] = {
     "expect_recall_to_meet_target": _promise,
     "expect_error_within_promise": _promise,
     "expect_false_positives_bounded": _passed,
     "expect_complete_after_repair": _complete,
     "expect_rows_held_bounded": _held,
-    "expect_streams_heard": _heard,
-    "expect_conservation": _equal,
-    "expect_no_duplicate_result": _once,
+    "expect_streams_heard": _silence,
+    "expect_conservation": _invariants,
+    "expect_no_duplicate_result": _unique,
     "expect_results_as_recomputed": _recomputed,
 }
 
 
-def _periods(frame: pd.DataFrame, lines: list[tuple[Any, str]], missed: str, kept: str) -> str:
-    return f"{len(lines)} of {len(frame)} periods {missed}{_some(lines)}" if lines else kept
+def _periods(frame: pd.DataFrame, lines: Sequence[tuple[object, str]], missed: str, kept: str) -> str:
+    return f"{len(lines)} of {len(frame)} periods {missed}{_listed(lines)}" if lines else kept
 
 
 def _all(frame: pd.DataFrame) -> str:
@@ -182,40 +230,42 @@ def _all(frame: pd.DataFrame) -> str:
 
 
 def _extreme(frame: pd.DataFrame, values: pd.Series, which: str, show: Callable[[float], str]) -> str:
-    """The lowest or the most of a value, and the first period that had it."""
+    """Return the lowest or the highest value as text, and the first period that has it."""
     at = values.idxmin() if which == "lowest" else values.idxmax()
     if values.nunique() == 1:
         return f"{show(values[at])} {_all(frame)}"
     return f"{which} {show(values[at])} ({moment(frame['period_start'][at])}), of {len(frame)} periods"
 
 
-def _some(lines: list[tuple[Any, str]]) -> str:
+def _listed(lines: Sequence[tuple[object, str]]) -> str:
+    """List the first lines in brackets."""
     shown = [f"{moment(name)}: {value}" if value else str(name) for name, value in lines[:SHOWN]]
     return f" ({'; '.join(shown)}{'; ...' if len(lines) > SHOWN else ''})"
 
 
-def some_of(rows: pa.Table) -> str:
-    """Some rows of a table, by column."""
-    shown = rows.slice(0, SHOWN + 1).to_pylist()  # one more tells that there are more
-    return _some([(", ".join(f"{key} {moment(value)}" for key, value in row.items()), "") for row in shown])
+def examples(rows: pa.Table) -> str:
+    """List the first rows of a table, by column."""
+    shown = rows.slice(0, SHOWN + 1).to_pylist()  # one row more shows whether the list is cut
+    return _listed([(", ".join(f"{key} {moment(value)}" for key, value in row.items()), "") for row in shown])
 
 
 def differing(rows: pa.Table) -> str:
-    """Some results of an audit: what names each, and in the last column what it is and should be."""
-    lines = []
+    """List the first differing results of an audit; the last column says how each differs."""
+    lines: list[tuple[object, str]] = []
     for row in rows.to_pylist():
-        what = row.pop(rows.column_names[-1])
-        lines.append((f"{', '.join(f'{key} {moment(value)}' for key, value in row.items())} {what}", ""))
-    return _some(lines)
+        difference = row.pop(rows.column_names[-1])
+        identity = ", ".join(f"{key} {moment(value)}" for key, value in row.items())
+        lines.append((f"{identity} {difference}", ""))
+    return _listed(lines)
 
 
-def moment(value: Any) -> str:
-    """A period's start without what is the same for all: the zone, which is UTC, and midnight."""
+def moment(value: object) -> str:
+    """Return a time as text, without the zone (UTC) and without midnight."""
     return str(value).removesuffix("+00:00").removesuffix(" 00:00:00")
 
 
-def beside(value: float, bound: float) -> str:
-    """The number with as many digits as tell it from a bound that it misses."""
+def number(value: float, bound: float) -> str:
+    """Return a number with enough digits to show on which side of a bound it is."""
     for digits in (4, 6, 9):
         text = f"{value:.{digits}g}"
         if (float(text) < bound) == (value < bound):
@@ -224,14 +274,14 @@ def beside(value: float, bound: float) -> str:
 
 
 def duration(time_us: float) -> str:
-    """A length of time for reading: its two largest units, rounded; below a minute one unit."""
-    sign, left = ("-" if time_us < 0 else ""), abs(time_us)
+    """Return a duration in its two largest units, rounded; below a minute in one unit."""
+    sign, length_us = ("-" if time_us < 0 else ""), abs(time_us)
     for unit, size in (("us", 1), ("ms", 1_000), ("s", 1_000_000)):
-        shown = f"{left / size:.3g}"
+        shown = f"{length_us / size:.3g}"
         if float(shown) < (60 if unit == "s" else 1_000):
             return f"{sign}{shown} {unit}" if float(shown) else "0 s"
     for (large, many), small in ((("min", 60), "s"), (("h", 60), "min"), (("d", 24), "h")):
-        units = round(left / _UNITS[small])
+        units = round(length_us / _UNITS[small])
         if units < many * _MOST[large]:
             break
     more = f" {units % many} {small}" if units % many else ""
@@ -239,12 +289,13 @@ def duration(time_us: float) -> str:
 
 
 def unjudged(periods: int, of: int, pending: int) -> str:
-    """What a check could not say, empty where there is nothing."""
+    """Return a sentence about the periods that a check could not judge; empty without any."""
     if not periods:
         return ""
     rows, wait = quantity(pending, "late row"), "awaits" if pending == 1 else "await"
     return f"{periods:,} of {of:,} periods not judged yet, {rows} {wait} repair"
 
 
-def _place(entry: Any) -> int:
+def _place(entry: int | dict[str, int]) -> int:
+    """Return the row number of an unexpected value; Great Expectations gives it alone or by column."""
     return int(next(iter(entry.values()))) if isinstance(entry, dict) else int(entry)

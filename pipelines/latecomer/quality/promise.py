@@ -1,4 +1,4 @@
-"""Decide which periods a promise is judged by, and how many may miss it: one definition for `check`, `explain` and the demo.
+"""Decide which periods a promise is judged by and how many may miss it, for `check`, `explain` and the demo.
 
 A promise is about the periods in which a result was due. A period without one cannot miss. Counted as kept, it would
 make up for a period that missed: a shop that is closed at night would keep half its periods whatever happens by day.

@@ -1,4 +1,4 @@
-"""The quality report: one page per query and an index, plain HTML beside the Data Docs."""
+"""Write the quality report: one page per query and an index, in plain HTML beside the Data Docs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:82rem;padding:0 1rem;color:#1c2430}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
 th,td{padding:.3rem .6rem;border-bottom:1px solid #d9dee5;text-align:right;font-variant-numeric:tabular-nums}
-th:first-child,td:first-child,.words th,.words td{text-align:left}.ok,td.bad{white-space:nowrap}.ok{color:#0a7a3d}.bad{color:#b3261e;font-weight:600}
+th:first-child,td:first-child,.words th,.words td{text-align:left}.ok,td.bad{white-space:nowrap}
+.ok{color:#0a7a3d}.bad{color:#b3261e;font-weight:600}
 .ledger td,.ledger th{white-space:nowrap}
 .tiles{display:flex;gap:1rem;flex-wrap:wrap}.tile{border:1px solid #d9dee5;border-radius:.5rem;padding:.7rem 1rem}
 .tile b{display:block;font-size:1.4rem}a{color:#1a56b0}svg{width:100%;height:auto}
@@ -28,12 +29,12 @@ th:first-child,td:first-child,.words th,.words td{text-align:left}.ok,td.bad{whi
 
 
 _SUMMARY = "latecomer-summary"
-"""In a page's head: the query's row of the index, as JSON."""
+"""Name of the meta element in a page's head that holds the query's row of the index, as JSON."""
 LAST = 60
-"""Most periods that a page lists."""
+"""The most periods that a page lists."""
 
 DATA_DOCS = "data_docs"
-"""Folder of Great Expectations' own pages, a site per query."""
+"""Folder of Great Expectations' pages, one site per query."""
 
 SHARES = {
     "join": "recall",
@@ -42,7 +43,7 @@ SHARES = {
     "theta_join": "recall",
     "membership": "recall",
 }
-"""What ``achieved_on_time`` is, by kind."""
+"""Name of ``achieved_on_time``, by query kind."""
 
 
 def write(
@@ -50,13 +51,22 @@ def write(
     spec: Spec,
     counts: dict[str, int],
     ledger: pd.DataFrame,
-    results: list[dict[str, Any]],
+    results: list[messages.Description],
     to_judge: str = "",
     silent: str = "",
 ) -> Path:
-    """Write ``<folder>/<query>.html`` and refresh ``<folder>/index.html``; returns the query's page.
+    """Write ``<folder>/<query>.html``, refresh ``<folder>/index.html``, and return the query's page.
 
-    `to_judge` says what could not be judged, `silent` of which streams nothing was heard for long.
+    Parameters
+    ----------
+    counts
+        Totals of the query's state.
+    ledger
+        The query's ledger.
+    results
+        Descriptions of the expectations.
+    to_judge, silent
+        Sentences about periods that could not be judged and about silent streams; empty without any.
     """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")
@@ -70,13 +80,13 @@ def write(
     body.append(f"<p>{_e(spec.kind)} · {promised} · strategy {_e(spec.strategy.name)} · checked {checked}</p>")
     before, after = _completeness(ledger)
     body.append(_tiles(counts, ledger, {f"{share}, before repair": before, "after repair": after}))
-    more = "".join(f"<p>{_e(text[0].upper() + text[1:])}.</p>" for text in (to_judge, silent) if text)
-    body.append("<h2>Expectations</h2>" + _expectations(results) + more)
+    remarks = "".join(f"<p>{_e(text[0].upper() + text[1:])}.</p>" for text in (to_judge, silent) if text)
+    body.append("<h2>Expectations</h2>" + _expectations(results) + remarks)
     if len(ledger):
         body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger, target))
-    row = {
+    row: dict[str, object] = {
         "query": spec.name,
-        "broken": sum(not each["success"] for each in results),
+        "broken": sum(not result["success"] for result in results),
         "unjudged": "; ".join(filter(None, (to_judge, silent))),
         "kind": spec.kind,
         "promised": promised,
@@ -100,7 +110,7 @@ _INDEX = {
     "late": "late rows",
     "checked": "checked",
 }
-"""Columns of the index that are a summary's values as they stand, and their headings."""
+"""Columns of the index that show a value of the summary unchanged, and their headings."""
 
 
 def _index(folder: Path) -> None:
@@ -112,23 +122,23 @@ def _index(folder: Path) -> None:
 
 
 def _write(page: Path, text: str) -> None:
-    """Somebody may be reading it, and another check may list it."""
+    """Write a page atomically: it may be read meanwhile, and another check may list it."""
     with atomic_file(page) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def _row(folder: Path, page: Path) -> str:
-    """A query's line of the index: what its page says in its head; where another version wrote it only its name."""
+    """Return a query's row of the index, from the head of its page; only its name if another version wrote the page."""
     text = page.read_text(encoding="utf-8")
-    found = re.search(rf"<meta name='{_SUMMARY}' content='([^']*)'>", text)
-    row = json.loads(html.unescape(found[1])) if found else {}
+    summary = re.search(rf"<meta name='{_SUMMARY}' content='([^']*)'>", text)
+    row = json.loads(html.unescape(summary[1])) if summary else {}
     name = row.get("query", page.stem)
     state = "<td></td>"
     if row.get("broken"):
         state = f"<td class=bad>{int(row['broken'])} broken</td>"
     elif row:
-        more = "<br>" + _e(row["unjudged"]) if row["unjudged"] else ""
-        state = f"<td><span class=ok>all kept</span>{more}</td>"
+        unjudged = "<br>" + _e(row["unjudged"]) if row["unjudged"] else ""
+        state = f"<td><span class=ok>all kept</span>{unjudged}</td>"
     docs = f"{DATA_DOCS}/{name}/index.html"
     link = f"<a href='{_e(docs)}'>open</a>" if (folder / docs).exists() else ""
     cells = "".join(f"<td>{_e(row.get(key, ''))}</td>" for key in _INDEX)
@@ -136,14 +146,14 @@ def _row(folder: Path, page: Path) -> str:
 
 
 def _completeness(ledger: pd.DataFrame) -> tuple[str, str]:
-    """The shares of all known periods together, before and after repair."""
+    """Return the shares over all known periods, before and after repair, as text."""
     known = promise.known(ledger)
     weight = known["windows" if "windows" in known else "expected"] if len(known) else pd.Series(dtype=float)
     expected = float(weight.sum())
     if not expected:
         return "not known yet", "not known yet"
     shares = [float((known[name] * weight).sum()) / expected for name in ("achieved_on_time", "achieved_final")]
-    before, after = (messages.beside(value, 1.0) for value in shares)
+    before, after = (messages.number(value, 1.0) for value in shares)
     return before, after
 
 
@@ -162,9 +172,10 @@ def _tiles(counts: dict[str, int], ledger: pd.DataFrame, shares: dict[str, str])
     )
 
 
-def _expectations(results: list[dict[str, Any]]) -> str:
+def _expectations(results: list[messages.Description]) -> str:
+    states = {True: "<td class=ok>kept</td>", False: "<td class=bad>BROKEN</td>"}
     rows = "".join(
-        f"<tr><td>{_e(r['says'])}</td><td class={'ok' if r['success'] else 'bad'}>{'kept' if r['success'] else 'BROKEN'}</td>"
+        f"<tr><td>{_e(r['says'])}</td>{states[r['success']]}"
         f"<td>{_e(r['observed'])}</td><td>{_e(r['expected'])}</td><td><code>{_e(r['expectation'])}</code></td></tr>"
         for r in results
     )
@@ -175,7 +186,7 @@ def _expectations(results: list[dict[str, Any]]) -> str:
 def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
     known = promise.known(ledger).tail(400)
     if not len(known):
-        return "<p>Nothing to show yet: late rows of every period are still to be repaired.</p>"
+        return "<p>Nothing to show yet: every period has late rows that await repair.</p>"
     width, height, margin = 1000, 180, 90
     least = 0.0 if target is None else target
     low = max(min(float(known["achieved_on_time"].min()), 1.0 if target is None else target) - 0.02, 0.0)
@@ -185,7 +196,8 @@ def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
         return height - (value - low) / (1.0 - low + 1e-9) * (height - 10) - 5
 
     bars = "".join(
-        f"<rect x='{margin + i * step:.1f}' y='{y(v):.1f}' width='{max(step - 1, 0.5):.1f}' height='{height - y(v):.1f}' "
+        f"<rect x='{margin + i * step:.1f}' y='{y(v):.1f}' "
+        f"width='{max(step - 1, 0.5):.1f}' height='{height - y(v):.1f}' "
         f"fill='{'#5b8def' if v >= least else '#d9534f'}'><title>{start}: {v:.4f}</title></rect>"
         for i, (start, v) in enumerate(zip(known["period_start"], known["achieved_on_time"], strict=True))
     )
@@ -193,15 +205,17 @@ def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
     line = ""
     if target is not None:
         marks[f"target {target:g}"] = y(target) + 4
-        line = f"<line x1='{margin}' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}' stroke='#222' stroke-dasharray='4 3'/>"
+        ends = f"x1='{margin}' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}'"
+        line = f"<line {ends} stroke='#222' stroke-dasharray='4 3'/>"
     texts = "".join(f"<text x='0' y='{at:.1f}' font-size='12'>{_e(name)}</text>" for name, at in marks.items())
     red = "" if target is None else "Red bars are below the target."
     note = f"<p>{'' if low == 0 else f'Bars start at {low:.3f}, not at 0. '}{red}</p>"
-    return f"<svg viewBox='0 0 {width} {height}' role='img' aria-label='{_e(share)} per period'>{texts}{bars}{line}</svg>{note}"
+    label = f"role='img' aria-label='{_e(share)} per period'"
+    return f"<svg viewBox='0 0 {width} {height}' {label}>{texts}{bars}{line}</svg>{note}"
 
 
 def _ledger(ledger: pd.DataFrame, target: float | None) -> str:
-    """The last periods, as `export --table ledger` has them; what is the same for all stands above."""
+    """Return a table of the last periods, with the columns of `export --table ledger` that differ between periods."""
     shown = ledger.tail(LAST)
     below = [False] * len(shown) if target is None else (shown["achieved_on_time"] < target).tolist()
     length = shown["period_end"].iloc[0] - shown["period_start"].iloc[0]
@@ -223,6 +237,7 @@ def _ledger(ledger: pd.DataFrame, target: float | None) -> str:
 
 
 def _cell(name: str, value: Any) -> str:
+    """Format a value of a column of the ledger."""
     if pd.isna(value):
         return "–"
     if isinstance(value, str):
@@ -230,14 +245,15 @@ def _cell(name: str, value: Any) -> str:
     if name.endswith("_us"):
         return "everything" if value >= FOREVER else messages.duration(float(value))
     if name.startswith("achieved"):
-        return messages.beside(float(value), 1.0)
+        return messages.number(float(value), 1.0)
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 10_000 else f"{value:,.4g}"
 
 
-def _page(title: str, body: str, row: dict[str, Any] | None = None) -> str:
+def _page(title: str, body: str, row: dict[str, object] | None = None) -> str:
     summary = f"<meta name='{_SUMMARY}' content='{_e(json.dumps(row))}'>" if row else ""
     marks = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'>{summary}"
-    return f"<!doctype html><html lang='en'>{marks}<title>{_e(title)}</title><style>{_STYLE}</style><body>{body}</body></html>"
+    head = f"{marks}<title>{_e(title)}</title><style>{_STYLE}</style>"
+    return f"<!doctype html><html lang='en'>{head}<body>{body}</body></html>"
 
 
 def _e(value: object) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 EMPTY = """<!doctype html><html lang='en'><meta charset='utf-8'><title>Latecomer: quality</title>
 <body style='font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:40rem'><h1>Latecomer: quality</h1>
-<p>No report yet. A query's <code>check</code> task writes one; it runs after the query has new rows.</p></body></html>"""
+<p>No report yet. A query's <code>check</code> task writes one; it runs after the query has new rows.</p>
+</body></html>"""
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -36,16 +37,16 @@ def application() -> Any:
     )
 
     def root() -> Any:
-        """The index page, under its own name so that its links work."""
+        """Redirect to the index page, so that its relative links work."""
         return RedirectResponse("index.html")
 
     def page(path: str) -> Any:
-        """One file of the report; nothing outside the folder, nothing hidden."""
-        wanted = (folder / path).resolve()
-        inside = wanted.is_relative_to(folder.resolve())
-        hidden = inside and any(part.startswith(".") for part in wanted.relative_to(folder.resolve()).parts)
-        if inside and not hidden and wanted.is_file():
-            return FileResponse(wanted, headers=HEADERS)
+        """Return one file of the report; no file outside the folder, and no hidden file."""
+        file = (folder / path).resolve()
+        inside = file.is_relative_to(folder.resolve())
+        hidden = inside and any(part.startswith(".") for part in file.relative_to(folder.resolve()).parts)
+        if inside and not hidden and file.is_file():
+            return FileResponse(file, headers=HEADERS)
         if path == "index.html":
             return HTMLResponse(EMPTY, headers=HEADERS)
         raise HTTPException(404, "no such page: has `latecomer check --report` been run?")
