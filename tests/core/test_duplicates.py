@@ -1,4 +1,4 @@
-"""Rows that stand twice in the tables of results, in lakes written row by row; against counts by hand. Starts no Spark."""
+"""Duplicate rows in the tables of results are counted, in lakes that are written row by row. Starts no Spark."""
 
 import numpy as np
 import pyarrow as pa
@@ -55,28 +55,28 @@ def answer(start, group, revision, published=1):
     return window(start) | {"g": group, "revision": revision, "published_seq": published}
 
 
-def test_a_pair_on_time_and_again_as_a_correction_stands_twice(tmp_path):
+def test_a_pair_on_time_and_again_as_a_correction_is_a_duplicate(tmp_path):
     on_time = [pair(1, 2), pair(2, 1), pair(3, 4), pair(5, 6, published=101)]
-    found = stored(tmp_path, "join", on_time=on_time, corrections=[pair(3, 4), pair(5, 6), pair(1, 2), pair(1, 2)])
-    assert found.rows == {"on_time": 3, "corrections": 4} and found.surplus == 3
-    assert {tuple(row.values()) for row in found.duplicates.to_pylist()} == {(3, 4), (1, 2)}
-    assert found.invariants == [{"law": "results = on time + repaired", "left": 4, "right": 7}]
+    results = stored(tmp_path, "join", on_time=on_time, corrections=[pair(3, 4), pair(5, 6), pair(1, 2), pair(1, 2)])
+    assert results.rows == {"on_time": 3, "corrections": 4} and results.surplus == 3
+    assert {tuple(row.values()) for row in results.duplicates.to_pylist()} == {(3, 4), (1, 2)}
+    assert results.invariants == [{"law": "results = on time + repaired", "left": 4, "right": 7}]
 
 
-def test_what_is_beyond_reach_does_not_count(tmp_path):
-    found = stored(
+def test_uncommitted_rows_do_not_count(tmp_path):
+    results = stored(
         tmp_path, "join", on_time=[pair(1, 2), pair(1, 2, published=101)], corrections=[pair(1, 2, published=51)]
     )
-    assert found.rows == {"on_time": 1, "corrections": 0} and found.surplus == 0 and not found.duplicates.num_rows
+    assert results.rows == {"on_time": 1, "corrections": 0} and results.surplus == 0 and not results.duplicates.num_rows
 
 
-def test_no_table_and_no_row(tmp_path):
-    found = stored(tmp_path, "join")
-    assert found.rows == {"on_time": 0, "corrections": 0} and found.surplus == 0
-    assert found.invariants == [{"law": "results = on time + repaired", "left": 0, "right": 0}]
+def test_a_query_without_tables_has_no_rows(tmp_path):
+    results = stored(tmp_path, "join")
+    assert results.rows == {"on_time": 0, "corrections": 0} and results.surplus == 0
+    assert results.invariants == [{"law": "results = on time + repaired", "left": 0, "right": 0}]
 
 
-def test_a_revision_stands_once_and_none_is_left_out(tmp_path):
+def test_each_revision_is_stored_once_and_none_is_left_out(tmp_path):
     on_time = [answer(0, "x", 0), answer(0, None, 0), answer(1, "x", 0)]
     good = stored(tmp_path / "1", "aggregate", on_time=on_time, corrections=[answer(0, "x", 1), answer(0, "x", 2)])
     assert good.surplus == 0 and good.invariants[0]["left"] == good.invariants[0]["right"] == 5
@@ -90,11 +90,13 @@ def test_a_revision_stands_once_and_none_is_left_out(tmp_path):
 @pytest.mark.parametrize(("ranks", "even"), [((1, 2), True), ((1, 3), False), ((2,), False)])
 def test_ranks_count_up_from_one(tmp_path, ranks, even):
     rows = [answer(0, "x", 0) | {"rank": rank} for rank in ranks] + [answer(0, "y", 0) | {"rank": 1}]
-    found = stored(tmp_path, "topk", on_time=rows, corrections=[answer(0, "y", 1) | {"rank": rank} for rank in (1, 2)])
-    assert found.surplus == 0 and (found.invariants[0]["left"] == found.invariants[0]["right"]) == even
+    results = stored(
+        tmp_path, "topk", on_time=rows, corrections=[answer(0, "y", 1) | {"rank": rank} for rank in (1, 2)]
+    )
+    assert results.surplus == 0 and (results.invariants[0]["left"] == results.invariants[0]["right"]) == even
 
 
-def test_windows_that_are_answered_anew_may_repeat_their_rows_but_not_in_one_answer(tmp_path):
+def test_another_answer_of_a_window_may_repeat_rows_but_one_answer_may_not(tmp_path):
     row = window(0) | {"edge": 0, "part": 0, "position": 1, "seq": 7, "first": 0, "revision": 0}
     good = stored(
         tmp_path / "1", "ranges", on_time=[row | {"published_seq": 9}], corrections=[row | {"published_seq": 12}]
@@ -103,9 +105,9 @@ def test_windows_that_are_answered_anew_may_repeat_their_rows_but_not_in_one_ans
     assert stored(tmp_path / "2", "ranges", on_time=[row | {"published_seq": 9}] * 3).surplus == 2
 
 
-def test_hashes_that_meet_by_chance_are_no_repetition(tmp_path, monkeypatch):
+def test_equal_hashes_of_different_rows_are_no_duplicates(tmp_path, monkeypatch):
     real = duplicates.row_keys.hashes
     monkeypatch.setattr(duplicates.row_keys, "hashes", lambda batch, keys: real(batch, keys) % np.uint64(3))
     rows = [pair(n, n) for n in range(40)]
-    found = stored(tmp_path, "join", on_time=[*rows, pair(7, 7)])
-    assert found.surplus == 1 and found.duplicates.to_pylist() == [{"l_seq": 7, "r_seq": 7}]
+    results = stored(tmp_path, "join", on_time=[*rows, pair(7, 7)])
+    assert results.surplus == 1 and results.duplicates.to_pylist() == [{"l_seq": 7, "r_seq": 7}]

@@ -1,4 +1,4 @@
-"""A row that is gone from any table of a query, or stands there twice, does not pass `check`; undamaged lakes do."""
+"""`check` fails if a row is missing from any table of a query or stored twice, and passes an undamaged lake."""
 
 import contextlib
 import shutil
@@ -30,13 +30,13 @@ QUERIES = {
     "theta_join": "streams: {r: a, s: b}\nwindow: 4 s\nconditions: [r.v < s.v, r.k = s.k]\nstrategy: {name: fast_theta_join, slack: 2 s}\n",
     "membership": "streams: {r: a, s: b}\nelement: k\nwindow: 4 s\nstrategy: {name: mcf, slack: 2 s}\n",
 }
-ROWS = "no result twice"
-BOOKS = "every row accounted for"
+UNIQUE = "no result twice"
+ACCOUNTED = "every row accounted for"
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, spark):
-    """A lake with a query of each kind, run and repaired; a row of each stream is in quarantine."""
+    """Return a lake with a query of each kind, run and repaired; rows of each stream are in quarantine."""
     folder = tmp_path_factory.mktemp("whole")
     lake = Lake(folder / "lake")
     table = events.disordered(5, rows=400).drop_columns(["seq"])
@@ -57,11 +57,11 @@ def spec(kind):
 
 
 def broken(lake, kind):
-    return {each["says"] for each in check(lake, spec(kind)).results if not each["success"]} & {ROWS, BOOKS}
+    return {result["says"] for result in check(lake, spec(kind)).results if not result["success"]} & {UNIQUE, ACCOUNTED}
 
 
 def damaged(whole, folder, area, kind, change):
-    """A copy of the lake with a table rewritten; None where it has no row."""
+    """Return a copy of the lake in which a table is changed; None where the table has no row."""
     name = "a" if area in ("events", "quarantine") else kind
     path = folder / "lake" / area / name
     if not (
@@ -70,7 +70,7 @@ def damaged(whole, folder, area, kind, change):
     ):
         return None
     shutil.copytree(whole.uri, folder / "lake")
-    if area == "ledger":  # of a period that is closed, and has results
+    if area == "ledger":  # first a closed period with results
         count = "published" if "published" in rows.column_names else "on_time"
         rows = rows.take(pa.array(np.lexsort((rows["period_start"].to_numpy(), rows[count].to_numpy() == 0))))
     write_deltalake(str(path), change(rows), mode="overwrite")
@@ -78,43 +78,43 @@ def damaged(whole, folder, area, kind, change):
 
 
 @pytest.mark.parametrize("kind", [*QUERIES, "self"])
-def test_an_undamaged_lake_breaks_no_law(whole, kind):
+def test_an_undamaged_lake_keeps_all_invariants(whole, kind):
     assert broken(whole, kind) == set()
 
 
 @pytest.mark.parametrize("kind", QUERIES)
 @pytest.mark.parametrize("area", ["on_time", "corrections", "late", "ledger", "events", "quarantine"])
-def test_a_row_that_is_gone_is_missed(whole, tmp_path, area, kind):
+def test_a_missing_row_is_noticed(whole, tmp_path, area, kind):
     lake = damaged(whole, tmp_path, area, kind, lambda rows: rows.slice(1))
     assert lake is not None or (area, kind) == ("corrections", "membership")
-    assert lake is None or BOOKS in broken(lake, kind)
+    assert lake is None or ACCOUNTED in broken(lake, kind)
 
 
 @pytest.mark.parametrize("kind", QUERIES)
 @pytest.mark.parametrize("area", ["on_time", "corrections"])
-def test_a_row_that_stands_twice_is_named(whole, tmp_path, area, kind):
+def test_a_duplicate_row_is_noticed(whole, tmp_path, area, kind):
     lake = damaged(whole, tmp_path, area, kind, lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
-    assert lake is None or broken(lake, kind) == {ROWS, BOOKS}
+    assert lake is None or broken(lake, kind) == {UNIQUE, ACCOUNTED}
 
 
 @pytest.mark.parametrize("kind", ["join", "self", "aggregate"])
-def test_a_late_row_that_is_registered_twice_is_missed(whole, tmp_path, kind):
+def test_a_late_row_that_is_registered_twice_is_noticed(whole, tmp_path, kind):
     lake = damaged(whole, tmp_path, "late", kind, lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
-    assert broken(lake, kind) == {BOOKS}
+    assert broken(lake, kind) == {ACCOUNTED}
 
 
 @pytest.mark.parametrize("kind", ["aggregate", "join"])
-def test_a_repair_that_ends_during_a_check_breaks_no_law(lake, tmp_path, monkeypatch, kind):
-    """Airflow starts both after each run."""
+def test_a_repair_that_ends_during_a_check_breaks_no_invariant(lake, tmp_path, monkeypatch, kind):
+    """Airflow starts both after every run."""
     table = events.disordered(5, rows=400).drop_columns(["seq"])
     ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
     run(lake, spec(kind), flush=True)
     counted, repaired = duplicates.count_results, []
 
     def meanwhile(*arguments):
-        found = counted(*arguments)
+        results = counted(*arguments)
         repaired.append(repair(lake, spec(kind), flush=True).corrections)
-        return found
+        return results
 
     monkeypatch.setattr(duplicates, "count_results", meanwhile)
     assert not broken(lake, kind) and repaired[0] > 0
@@ -122,16 +122,16 @@ def test_a_repair_that_ends_during_a_check_breaks_no_law(lake, tmp_path, monkeyp
     assert not broken(lake, kind)
 
 
-def test_a_check_of_a_query_that_is_forgotten_meanwhile_keeps_nothing_of_it(lake, tmp_path, monkeypatch):
+def test_a_check_of_a_query_that_is_forgotten_meanwhile_stores_nothing(lake, tmp_path, monkeypatch):
     table = events.disordered(5, rows=100).drop_columns(["seq"])
     ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
     run(lake, spec("topk"), flush=True)
-    judged = promise.bounds
+    bounds = promise.bounds
 
     def meanwhile(*arguments):
-        found = judged(*arguments)
+        rows = bounds(*arguments)
         forget(lake, "topk")
-        return found
+        return rows
 
     monkeypatch.setattr(promise, "bounds", meanwhile)
     with contextlib.suppress(InputError):
@@ -139,10 +139,10 @@ def test_a_check_of_a_query_that_is_forgotten_meanwhile_keeps_nothing_of_it(lake
     assert stored_rows(lake, "topk") == {}
 
 
-def test_the_backlog_is_of_the_streams_of_a_query(lake, tmp_path):
+def test_the_backlog_counts_the_streams_of_the_query(lake, tmp_path):
     table = events.disordered(5, rows=300).drop_columns(["seq"])
     ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
     run(lake, spec("topk"), until_seq=99)
-    [found] = status(lake)["queries"]
+    [row] = status(lake)["queries"]
     rows = lake.table("events", "a").read(columns=["seq"])["seq"].to_numpy()
-    assert found["processed_to"] == 100 and 0 < found["backlog"] == int((rows >= 100).sum()) < 200
+    assert row["processed_to"] == 100 and 0 < row["backlog"] == int((rows >= 100).sum()) < 200

@@ -13,7 +13,7 @@ from latecomer.spark.run import run
 from latecomer.specs.loading import parse_query
 
 from tests.support import events
-from tests.support.lakes import laws, load
+from tests.support.lakes import invariants, load
 
 QUERY = """
 name: q
@@ -129,4 +129,4 @@ def test_a_run_that_waited_for_its_turn_goes_on_from_there(lake, tmp_path, spark
 
     monkeypatch.setattr(stream_schemas, "check", meanwhile)
     assert run(lake, spec, flush=True).seq_to == 200
-    assert all(law["left"] == law["right"] for law in laws(lake, spec))
+    assert all(law["left"] == law["right"] for invariant in invariants(lake, spec))

@@ -1,6 +1,8 @@
-"""Small disordered inputs for tests: as arrays, as files, as a lake."""
+"""Small disordered inputs for tests, as tables, as arrivals of the reference and as files."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +11,7 @@ from latecomer.reference.join import Arrival
 
 
 def disordered(seed: int, rows: int = 300, span_us: int = 60_000_000, keys: int = 4) -> pa.Table:
-    """Two streams in one arrival order: mostly in order, a tail of late rows, bursts, ties."""
+    """Return two streams in one arrival order: mostly in order, with late rows, bursts and ties."""
     rng = np.random.default_rng(seed)
     true = np.sort(rng.integers(0, span_us, rows))
     delay = (
@@ -29,16 +31,16 @@ def disordered(seed: int, rows: int = 300, span_us: int = 60_000_000, keys: int 
 
 
 def arrivals(table: pa.Table, left: str, right: str) -> list[Arrival]:
-    """The table's rows as the reference sees them."""
-    found = []
+    """Return the rows of two streams as arrivals of the reference."""
+    rows = []
     for row in table.to_pylist():
         if row["stream"] in (left, right):
             side = 2 if left == right else (0 if row["stream"] == left else 1)
-            found.append(Arrival(row["seq"], side, row["event_ts"], row))
-    return found
+            rows.append(Arrival(row["seq"], side, row["event_ts"], row))
+    return rows
 
 
-def write(table: pa.Table, path) -> str:
-    """A Parquet landing file."""
+def write(table: pa.Table, path: Path) -> str:
+    """Write a table as a Parquet landing file, and return its path."""
     pq.write_table(table, path)
     return str(path)

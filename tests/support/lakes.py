@@ -1,8 +1,8 @@
-"""Small lakes for tests: load, run in cuts, export everything a query has written."""
+"""Small lakes for tests: load rows, run a query in different cuts, and export all of its tables."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,59 +10,65 @@ from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
 from latecomer.lake import journal, result_views
 from latecomer.lake.lake import Lake
-from latecomer.ledger import ledger as books
+from latecomer.ledger.ledger import ledger
 from latecomer.quality import conservation, duplicates
+from latecomer.quality.duplicates import Invariant
 from latecomer.spark import repair as repairing
 from latecomer.spark.engine import tuning
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.specs.spec import Spec
 
 from tests.support import events
 
 
-def load(lake: Lake, table: pa.Table, folder: Any) -> None:
+def load(lake: Lake, table: pa.Table, folder: Path) -> None:
     """Ingest the table's streams."""
     ingest(lake, [events.write(table, folder / "in.parquet")], IngestOptions(by="stream"))
 
 
-def laws(lake: Lake, spec: Any) -> list[dict[str, Any]]:
-    """The conservation laws as `check` reads them."""
+def invariants(lake: Lake, spec: Spec) -> list[Invariant]:
+    """Return both sides of every invariant that `check` compares; no result may be stored twice."""
     state = journal.run_state(lake, spec.name)
-    reach = conservation.CommittedBounds.of(lake, spec.name, state)
-    results = duplicates.count_results(lake, spec, reach.filters())
+    bounds = conservation.CommittedBounds.of(lake, spec.name, state)
+    results = duplicates.count_results(lake, spec, bounds.filters())
     assert results.surplus == 0, results.duplicates
-    return [*conservation.invariants(lake, spec, state, reach, results.rows), *results.invariants]
+    return [*conservation.invariants(lake, spec, state, bounds, results.rows), *results.invariants]
 
 
-def exported(lake: Lake, spec: Any) -> dict[str, pa.Table]:
-    """Every table of a query, in its exported order; its books balance."""
-    for law in laws(lake, spec):
-        assert law["left"] == law["right"], law
+def exported(lake: Lake, spec: Spec) -> dict[str, pa.Table]:
+    """Assert that the invariants of a query hold, and return all of its tables in their exported order."""
+    for invariant in invariants(lake, spec):
+        assert invariant["left"] == invariant["right"], invariant
     tables = {name: result_views.view(lake, spec, name) for name in ("results", "on_time", "corrections", "late")}
-    return tables | {"ledger": books.ledger(lake, spec)}
+    return tables | {"ledger": ledger(lake, spec)}
 
 
 def bits(table: pa.Table) -> pa.Table:
-    """Doubles as the integers of their bits: as doubles, the two zeros are equal."""
+    """Replace doubles by the integers of their bits, since the two zeros are equal as doubles."""
     for place, field in enumerate(table.schema):
         if pa.types.is_float64(field.type):
             column = table[field.name].combine_chunks()
-            same = pa.Array.from_buffers(pa.int64(), len(column), column.buffers(), offset=column.offset)
-            table = table.set_column(place, field.name, same)
+            integers = pa.Array.from_buffers(pa.int64(), len(column), column.buffers(), offset=column.offset)
+            table = table.set_column(place, field.name, integers)
     return table
 
 
-def same(left: dict[str, pa.Table], right: dict[str, pa.Table], what: Any = None) -> None:
-    """Asserts that the tables of `left`, by name, are to the bit those of `right`."""
+def same(left: dict[str, pa.Table], right: dict[str, pa.Table], remark: object = None) -> None:
+    """Assert that every table of `left` has the bits of the table of that name of `right`."""
     for name, rows in left.items():
-        assert bits(rows).equals(bits(right[name])), (name, what)
+        assert bits(rows).equals(bits(right[name])), (name, remark)
 
 
-def whole_and_cut(folder: Any, table: pa.Table, spec: Any, sizes: tuple[int, ...], stop: int) -> dict[str, pa.Table]:
-    """Tables of a query run in one micro-batch; asserts that other cuts give the same.
+def whole_and_cut(folder: Path, table: pa.Table, spec: Spec, sizes: tuple[int, ...], stop: int) -> dict[str, pa.Table]:
+    """Assert that every cut of a query into micro-batches gives the same tables, and return the tables.
 
-    `sizes` are rows per micro-batch; the last run stops after arrival `stop`, repairs, and goes on; its repairs are of a few late rows each. The first is planned for several
-    partitions, the others for one.
+    Parameters
+    ----------
+    sizes
+        Rows per micro-batch of the cuts after the first, which is one micro-batch and is planned for several
+        partitions; the others are planned for one. The last cut stops after arrival `stop`, repairs in batches of few
+        late rows, and continues.
     """
     first: dict[str, pa.Table] = {}
     for number, size in enumerate((table.num_rows, *sizes)):
@@ -79,7 +85,7 @@ def whole_and_cut(folder: Any, table: pa.Table, spec: Any, sizes: tuple[int, ...
             run(lake, spec, rows_per_batch=size, flush=True)
             repair(lake, spec)
             repair(lake, spec, flush=True)
-            found = exported(lake, spec)
-        first = first or found
-        same(first, found, size)
+            tables = exported(lake, spec)
+        first = first or tables
+        same(first, tables, size)
     return first

@@ -1,14 +1,14 @@
 """`adapt`: recompute a query's adaptation statistics from all stored rows.
 
-The statistics that a join gathers as it runs are censored (a missed pair is not seen), those of windows end with their observation;
-history has neither limit. `adapt` counts which retention or wait every pair, answer or member required, and writes the controller
-that would have seen them all. It holds from the first arrival of the next micro-batch that is planned, since a run may be at work.
+The statistics that a join gathers as it runs are censored (a missed pair is not seen), those of windows end with their
+observation; history has neither limit. `adapt` counts which retention or wait every pair, answer or member required,
+and writes the controller that would have seen them all. It holds from the first arrival of the next micro-batch that
+is planned, since a run may be at work.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,11 +17,10 @@ from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.spark.engine.session import tuned
+from latecomer.specs.join import JoinSpec
+from latecomer.specs.spec import Spec
+from latecomer.specs.windows import WindowedSpec
 from latecomer.strategies.join import adapted_parameters
-
-if TYPE_CHECKING:
-    from latecomer.specs.spec import Spec
-
 
 _REMEDIES = {
     "join": "choose qjoin",
@@ -31,7 +30,7 @@ _REMEDIES = {
 """Remedy for a strategy that takes nothing from `adapt`, by query kind."""
 
 
-def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
+def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, object]]:
     """Write new parameters, and return the arrival from which they hold together with them.
 
     Raises
@@ -47,31 +46,39 @@ def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, Any]]:
         raise spec.fail("strategy", spec.strategy.name, problem, remedy)
     with Lease(lake, f"adapt-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
-        learnt = _learnt(lake, spec, state)
+        parameters = _adapted(lake, spec, state)
         last = lake.table("parameters", spec.name).last_version("adapt")
         number = 0 if last is None else last + 1
         reached = journal.run_state(lake, spec.name, spec)
         following, seq = _planned(lake, spec.name, reached.number + 1, reached.seq_to)
-        row = {"number": number, "effective_seq": seq, "parameters": json.dumps(learnt)}
+        row = {"number": number, "effective_seq": seq, "parameters": json.dumps(parameters)}
         lease.confirm()
         lake.table("parameters", spec.name).append(pa.Table.from_pylist([row]), "adapt", number)
         crash_points.point("adapt:parameters")
         compact_and_vacuum([lake.table("parameters", spec.name)])
-        return _planned(lake, spec.name, following, seq, number)[1], learnt
+        return _planned(lake, spec.name, following, seq, number)[1], parameters
 
 
-def _planned(lake: Lake, query: str, number: int, seq: int, learnt: int | None = None) -> tuple[int, int]:
-    """The first micro-batch from `number` on, which begins with arrival `seq`, that is not planned yet, or goes by parameters `learnt`."""
+def _planned(lake: Lake, query: str, number: int, seq: int, parameters: int | None = None) -> tuple[int, int]:
+    """Find the first micro-batch that is not planned yet, or is planned with the given parameters.
+
+    The search begins at micro-batch `number`, whose first arrival is `seq`.
+
+    Returns
+    -------
+    number, seq
+        The micro-batch and its first arrival.
+    """
     while (plan := journal.planned(lake, query, "run", number)) is not None:
-        if learnt is not None and plan.get("parameters") == learnt:
+        if parameters is not None and plan.get("parameters") == parameters:
             break
         number, seq = number + 1, plan["seq_to"]
     return number, seq
 
 
-def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
-    """What the query's controllers should have known."""
-    if spec.kind == "join":
+def _adapted(lake: Lake, spec: Spec, state: journal.RunState) -> dict[str, object]:
+    """Return the parameters that the query's controllers would have learnt from the complete history."""
+    if isinstance(spec, JoinSpec):
         from latecomer.spark.join.stage import JoinStage
 
         stage = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
@@ -80,13 +87,13 @@ def _learnt(lake: Lake, spec: Any, state: Any) -> dict[str, Any]:
     from latecomer.spark.windows.stage import WindowedStage
     from latecomer.strategies.windows import slack_policies, window_controls
 
-    windows = stage_of(spec, tuned(lake, state.seq_to), lake)
-    assert isinstance(windows, WindowedStage)
+    stage = stage_of(spec, tuned(lake, state.seq_to), lake)
+    assert isinstance(spec, WindowedSpec) and isinstance(stage, WindowedStage)
     policies = slack_policies(spec)
-    known = window_controls(spec, state.stage)
-    for policy, control, seen in zip(policies, known, windows.history(state.seq_to), strict=True):
+    controls = window_controls(spec, state.stage)
+    for policy, control, observations in zip(policies, controls, stage.history(state.seq_to), strict=True):
         policy.delays(max(control.lookout.delay_us, control.lookout.pending_delay_us))
-        for each in seen:
-            interval = each.window + windows.grid.size_us // windows.grid.slide_us
-            policy.observe(each, policy.choose(interval), interval)
+        for observation in observations:
+            interval = observation.window + stage.grid.size_us // stage.grid.slide_us
+            policy.observe(observation, policy.choose(interval), interval)
     return {"policies": [policy.to_dict() for policy in policies]}
