@@ -1,4 +1,4 @@
-"""An audit agrees with the results of `run` and `repair`, for every kind and awkward data, and notices changed values."""
+"""An audit agrees with the results of `run` and `repair` for every kind and awkward data, and notices changes."""
 
 import re
 import shutil
@@ -207,7 +207,8 @@ def changed(whole, folder, name, column):
 @pytest.mark.parametrize(
     ("name", "column"),
     [
-        ("keyed", "l_v"), ("keyed", "l_tags"), ("near", "off"), ("best", "score"), ("best", "seq"), ("two", "s_v"), ("three", "matches"),
+        ("keyed", "l_v"), ("keyed", "l_tags"), ("near", "off"), ("best", "score"), ("best", "seq"), ("two", "s_v"),
+        ("three", "matches"),
         *(("numbers", column) for column in ("total", "low", "mid", "cents", "rows")), ("common", "element"),
     ],
 )  # fmt: skip

@@ -27,7 +27,8 @@ QUERIES = {
     "aggregate": "streams: {s: a}\nwindow: 4 s\ngroup_by: [k]\nselect: {n: count(), m: max(v)}\n"
     "quality: {error: 0.5, probability: 0.5, period: 10 s}\nstrategy: {name: k_slack, slack: 2 s}\n",
     "topk": "streams: {s: a}\nscore: v\nk: 2\nwindow: 4 s\nquality: {hit_rate: 0.1, period: 10 s}\nstrategy: none\n",
-    "theta_join": "streams: {r: a, s: b}\nwindow: 4 s\nconditions: [r.v < s.v, r.k = s.k]\nstrategy: {name: fast_theta_join, slack: 2 s}\n",
+    "theta_join": "streams: {r: a, s: b}\nwindow: 4 s\nconditions: [r.v < s.v, r.k = s.k]\n"
+    "strategy: {name: fast_theta_join, slack: 2 s}\n",
     "membership": "streams: {r: a, s: b}\nelement: k\nwindow: 4 s\nstrategy: {name: mcf, slack: 2 s}\n",
 }
 UNIQUE = "no result twice"

@@ -1,4 +1,4 @@
-"""A writer that was asleep while another took its place writes nothing more: no plan, no table, and takes nothing back."""
+"""A writer that was asleep while another took its place writes nothing more: no plan and no table. It reverts nothing."""
 
 import pyarrow as pa
 import pytest
@@ -129,4 +129,4 @@ def test_a_run_that_waited_for_its_turn_goes_on_from_there(lake, tmp_path, spark
 
     monkeypatch.setattr(stream_schemas, "check", meanwhile)
     assert run(lake, spec, flush=True).seq_to == 200
-    assert all(law["left"] == law["right"] for invariant in invariants(lake, spec))
+    assert all(invariant["left"] == invariant["right"] for invariant in invariants(lake, spec))
