@@ -166,12 +166,12 @@ def test_what_awaits_repair_is_not_judged_and_said(lake, tmp_path):
     late = run(lake, query(), flush=True).late
     found, ledger = check(lake, query(), report_dir=tmp_path / "report"), books.ledger(lake, query())
     assert 0 < found.unjudged == ledger["achieved_on_time"].null_count and found.periods == ledger.num_rows
-    assert found.pending == late and f"{late} late rows await repair" in found.to_judge
-    assert f"{found.to_judge}." in found.report.read_text()
+    assert found.pending == late and f"{late} late rows await repair" in found.unjudged_message
+    assert f"{found.unjudged_message}." in found.report.read_text()
     assert f"{found.unjudged} periods not judged" in render(status(lake))
     repair(lake, query(), flush=True)
     found = check(lake, query())
-    assert (found.unjudged, found.pending, found.to_judge) == (0, 0, "")
+    assert (found.unjudged, found.pending, found.unjudged_message) == (0, 0, "")
     assert "not judged" not in render(status(lake))
 
 

@@ -406,7 +406,7 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     failed = f"{len(outcome.failures)} of {count} checks failed"
     lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]
     if outcome.unjudged:
-        lines.append(f"  {outcome.to_judge} (latecomer repair --flush)")
+        lines.append(f"  {outcome.unjudged_message} (latecomer repair --flush)")
     if outcome.silent:
         lines.append(f"  {outcome.silent}: answers that are not published yet wait for it")
     if outcome.report is not None:

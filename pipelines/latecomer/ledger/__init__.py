@@ -1,4 +1,4 @@
-"""What the row of a period is made of: accounts that `run` keeps, and the ledger that is read from them.
+"""The ledger: period accounts that `run` keeps, and the rows that are read from them.
 
-Needs no Spark.
+It needs no Spark.
 """

@@ -86,22 +86,22 @@ class JoinAccounts(PeriodAccounts[JoinCounts]):
         completed = set(closed) | {start for start in self.periods if closed and start <= closed[-1]}
         rows = []
         for start in sorted(completed):
-            rows.append(self._row(start, control, now=False))
+            rows.append(self._row(start, control, as_of_now=False))
             self.periods.pop(start, None)
             control.accounts.pop(start, None)
         if flush:
             for start in sorted(self.periods):
-                rows.append(self._row(start, control, now=True))
+                rows.append(self._row(start, control, as_of_now=True))
                 self.periods[start].emitted += 1
         return ledger_table(rows, ledger_schema(self.aliases)) if rows else None
 
     def open(self, control: JoinControl) -> pa.Table:
         """Return the rows of the open periods as of now; where there are none, the columns of a ledger."""
-        rows = [self._row(start, control, now=True) for start in sorted(self.periods)]
+        rows = [self._row(start, control, as_of_now=True) for start in sorted(self.periods)]
         return ledger_table(rows, ledger_schema(self.aliases))
 
-    def _row(self, start: int, control: JoinControl, *, now: bool) -> dict[str, Any]:
-        counts, account = self.periods.get(start, JoinCounts()), control.account(start, as_of_now=now)
+    def _row(self, start: int, control: JoinControl, *, as_of_now: bool) -> dict[str, Any]:
+        counts, account = self.periods.get(start, JoinCounts()), control.account(start, as_of_now=as_of_now)
         span_us = account.retention_weight_us
         return {
             "period_start": start,

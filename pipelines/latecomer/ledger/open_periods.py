@@ -28,9 +28,9 @@ def restore_join(
     Parameters
     ----------
     state
-        What the micro-batch left; None: both as they stand before the first.
+        State after the micro-batch; None: both are initial, as before the first micro-batch.
     parameters
-        What `adapt` wrote since, which replaces the policy of the state; None: nothing.
+        Parameters that `adapt` wrote since; they replace the policy of the state. None: it wrote none.
     """
     settings = retention_parameters(spec)
     policy = retention_policy(settings, None if state is None else state["control"]["policy"], parameters)

@@ -87,13 +87,13 @@ class CheckOutcome:
     silent: str = ""
 
     @property
-    def to_judge(self) -> str:
+    def unjudged_message(self) -> str:
         """A sentence about the periods that could not be judged; empty where there are none."""
         return messages.unjudged(self.unjudged, self.periods, self.pending)
 
     @property
     def success(self) -> bool:
-        """Did every expectation hold?"""
+        """Whether every expectation held."""
         return not self.failures
 
     @property
@@ -160,7 +160,9 @@ def check(
         silent=messages.silent(frames["streams"][frames["streams"]["behind_us"] > SILENT_PERIODS * spec.period_us]),
     )
     if report_dir is not None:
-        page = pages.write(report_dir, spec, state.counts, periods, outcome.results, outcome.to_judge, outcome.silent)
+        page = pages.write(
+            report_dir, spec, state.counts, periods, outcome.results, outcome.unjudged_message, outcome.silent
+        )
         outcome = replace(outcome, report=page)
     for _ in range(TRIES if audits else 1):
         if _store(lake, spec, state.seq_to, outcome, audits):

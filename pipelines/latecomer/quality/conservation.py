@@ -1,4 +1,4 @@
-"""Conservation invariants: the stored rows are those that were counted when they were written.
+"""Conservation invariants: the stored rows are as many as were counted when they were written.
 
 Every writer counts its rows once: `run` counts arrivals and on-time rows in its state, `repair` counts corrections in
 ``repairs``. The invariants count the stored rows again, up to the writers' last commits. A lost row, a row that nobody

@@ -60,6 +60,6 @@ class ExpectNoDuplicateResult(gxe.ExpectColumnPairValuesToBeEqual):
 
 
 class ExpectResultsAsRecomputed(gxe.ExpectColumnValuesToBeBetween):
-    """In audited periods no result is missing, extra or other than what plain SQL over all stored rows answers."""
+    """No result of an audited period is missing, extra or different from the answer of plain SQL over all stored rows."""
 
     description: str = "In audited periods the results are those that plain SQL over all stored rows gives"

@@ -52,7 +52,7 @@ def write(
     counts: dict[str, int],
     ledger: pd.DataFrame,
     results: list[messages.Description],
-    to_judge: str = "",
+    unjudged_message: str = "",
     silent: str = "",
 ) -> Path:
     """Write ``<folder>/<query>.html``, refresh ``<folder>/index.html``, and return the query's page.
@@ -65,7 +65,7 @@ def write(
         The query's ledger.
     results
         Descriptions of the expectations.
-    to_judge, silent
+    unjudged_message, silent
         Sentences about periods that could not be judged and about silent streams; empty without any.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,14 +80,14 @@ def write(
     body.append(f"<p>{_e(spec.kind)} · {promised} · strategy {_e(spec.strategy.name)} · checked {checked}</p>")
     before, after = _completeness(ledger)
     body.append(_tiles(counts, ledger, {f"{share}, before repair": before, "after repair": after}))
-    remarks = "".join(f"<p>{_e(text[0].upper() + text[1:])}.</p>" for text in (to_judge, silent) if text)
+    remarks = "".join(f"<p>{_e(text[0].upper() + text[1:])}.</p>" for text in (unjudged_message, silent) if text)
     body.append("<h2>Expectations</h2>" + _expectations(results) + remarks)
     if len(ledger):
         body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger, target))
     row: dict[str, object] = {
         "query": spec.name,
         "broken": sum(not result["success"] for result in results),
-        "unjudged": "; ".join(filter(None, (to_judge, silent))),
+        "unjudged": "; ".join(filter(None, (unjudged_message, silent))),
         "kind": spec.kind,
         "promised": promised,
         "share": share,
