@@ -1,4 +1,4 @@
-"""A writer that was asleep while another took its place writes nothing more: no plan and no table. It reverts nothing."""
+"""A writer that slept while another took its place writes nothing more: no plan and no table. It reverts nothing."""
 
 import pyarrow as pa
 import pytest
