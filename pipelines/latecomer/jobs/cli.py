@@ -276,7 +276,7 @@ def run(
         f"{quantity(done.on_time, 'result')} on time, "
         f"{quantity(done.late, 'late row')} registered ({done.seconds:.1f} s)"
     )
-    if typed_element is not None:
+    if typed_element is not None and isinstance(spec, MembershipSpec):
         windows = membership_lookup.windows_of(lake, spec, typed_element)
         more |= {"element": element, "windows": windows}
         line += f"\n{element}: in every stream in {len(windows)} windows" + "".join(f"\n  {w}" for w in windows)

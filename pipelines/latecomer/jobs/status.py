@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,10 @@ from latecomer.lake.forget import half_forgotten
 from latecomer.lake.lake import Lake
 from latecomer.specs.errors import quantity
 from latecomer.specs.names import NAME
+
+
+QueryStatus: TypeAlias = dict[str, Any]
+"""The row of a query: numbers and times as in the table, or ``problem``; the counts of its state are among them."""
 
 
 class StreamStatus(TypedDict):
@@ -34,7 +38,7 @@ class LakeStatus(TypedDict):
     lake: str
     next_seq: int
     streams: dict[str, StreamStatus]
-    queries: list[dict[str, object]]
+    queries: list[QueryStatus]
     never_run: NotRequired[list[str]]
 
 
@@ -57,7 +61,7 @@ def status(lake: Lake, only: Collection[str] = ()) -> LakeStatus:
         if not NAME.fullmatch(name):
             raise InputError("--query", name, "is not a name of a query", "write the value of `name:` in its file")
     available = committed_seq(lake)
-    queries: list[dict[str, object]] = []
+    queries: list[QueryStatus] = []
     for name in sorted(set(only) or {*lake.names("state"), *half_forgotten(lake)}):
         try:
             row = _query(lake, name, available)
@@ -75,13 +79,13 @@ def status(lake: Lake, only: Collection[str] = ()) -> LakeStatus:
         for name, totals in by_stream(lake).items()
     }
     report: LakeStatus = {"lake": lake.uri, "next_seq": available, "streams": streams, "queries": queries}
-    never = sorted(set(only) - {cast(str, query["query"]) for query in queries})
+    never = sorted(set(only) - {query["query"] for query in queries})
     if never:
         report["never_run"] = never
     return report
 
 
-def _query(lake: Lake, name: str, available: int) -> dict[str, object] | None:
+def _query(lake: Lake, name: str, available: int) -> QueryStatus | None:
     """Return the status of one query; None where it has not been run."""
     state = journal.load_state(lake, name)
     if state is None:

@@ -320,7 +320,7 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | No
         from great_expectations.data_context.types.base import ProgressBarsConfig
 
         context = gx.get_context(mode="ephemeral")
-        context.variables.progress_bars = ProgressBarsConfig(globally=False)  # type: ignore[attr-defined]
+        context.variables.progress_bars = ProgressBarsConfig(globally=False)
         if report_dir is not None:
             # one site per query: building a site removes the pages of all suites that its context does not know
             _docs_site(context, report_dir / pages.DATA_DOCS / spec.name)

@@ -9,6 +9,7 @@ is planned, since a run may be at work.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ _REMEDIES = {
 """Remedy for a strategy that takes nothing from `adapt`, by query kind."""
 
 
-def adapt(lake: Lake, spec: Spec) -> tuple[int, dict[str, object]]:
+def adapt(lake: Lake, spec: Spec) -> tuple[int, Mapping[str, object]]:
     """Write new parameters, and return the arrival from which they hold together with them.
 
     Raises
@@ -76,13 +77,13 @@ def _planned(lake: Lake, query: str, number: int, seq: int, parameters: int | No
     return number, seq
 
 
-def _adapted(lake: Lake, spec: Spec, state: journal.RunState) -> dict[str, object]:
+def _adapted(lake: Lake, spec: Spec, state: journal.RunState) -> Mapping[str, object]:
     """Return the parameters that the query's controllers would have learnt from the complete history."""
     if isinstance(spec, JoinSpec):
         from latecomer.spark.join.stage import JoinStage
 
-        stage = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
-        return adapted_parameters(stage.settings, stage.history(state.seq_to).intervals)
+        join = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
+        return adapted_parameters(join.settings, join.history(state.seq_to).intervals)
     from latecomer.spark.registry import stage_of
     from latecomer.spark.windows.stage import WindowedStage
     from latecomer.strategies.windows import slack_policies, window_controls
