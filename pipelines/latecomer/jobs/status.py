@@ -19,7 +19,6 @@ from latecomer.lake.lake import Lake
 from latecomer.specs.errors import quantity
 from latecomer.specs.names import NAME
 
-
 QueryStatus: TypeAlias = dict[str, Any]
 """The row of a query: numbers and times as in the table, or ``problem``; the counts of its state are among them."""
 
