@@ -7,6 +7,7 @@ more (``emission`` 1, 2, ...) should arrivals follow after all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
@@ -58,6 +59,6 @@ class PeriodAccounts(Generic[CountsType]):
         self.totals = {name: state["totals"][name] for name in TOTALS}
 
 
-def ledger_table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+def ledger_table(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
     """Return ledger rows as a table; a column that a row lacks is null."""
     return pa.Table.from_pylist(rows, schema=schema)

@@ -7,7 +7,6 @@ together.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -100,7 +99,7 @@ class JoinAccounts(PeriodAccounts[JoinCounts]):
         rows = [self._row(start, control, as_of_now=True) for start in sorted(self.periods)]
         return ledger_table(rows, ledger_schema(self.aliases))
 
-    def _row(self, start: int, control: JoinControl, *, as_of_now: bool) -> dict[str, Any]:
+    def _row(self, start: int, control: JoinControl, *, as_of_now: bool) -> dict[str, float | None]:
         counts, account = self.periods.get(start, JoinCounts()), control.account(start, as_of_now=as_of_now)
         span_us = account.retention_weight_us
         return {
@@ -115,9 +114,10 @@ class JoinAccounts(PeriodAccounts[JoinCounts]):
             "rows_held_max": account.held_max,
             "wait_mean_us": counts.wait_us / counts.on_time if counts.on_time else 0.0,
             "emission": counts.emitted,
-        } | {
-            f"retention_{alias}_us": account.retention_area[side] // span_us if span_us else None
-            for side, alias in enumerate(self.aliases)
+            **{
+                f"retention_{alias}_us": account.retention_area[side] // span_us if span_us else None
+                for side, alias in enumerate(self.aliases)
+            },
         }
 
 

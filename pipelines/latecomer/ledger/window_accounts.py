@@ -10,7 +10,6 @@ long ago.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -43,7 +42,7 @@ LEDGER = pa.schema(
 
 @dataclass
 class WindowCounts:
-    """Sums over one period's answers: result rows, their waits in us, and what the kind counts besides.
+    """Sums over one period's answers: result rows, their waits in us, and the further counts of the kind.
 
     The state stores the fields in this order.
     """
@@ -101,7 +100,7 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
     def close(self, completed: CompletedPeriods, controls: list[WindowControl]) -> pa.Table | None:
         """Close the completed periods and return their rows; at a flush, given `controls`, also rows of the open ones.
 
-        Call it before the control planes are told of the flush: the end of a flush is no natural end of a period.
+        Call it before the control planes process the flush, since the end of a flush is no natural end of a period.
         """
         rows = []
         for start in sorted(set(self.periods).union(completed.accounts, *(control.accounts for control in controls))):
@@ -118,10 +117,10 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
         return ledger_table([self._row_now(start, controls) for start in starts], LEDGER)
 
-    def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, Any]:
+    def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, float | None]:
         return self._row(start, [control.account(start, now=True) for control in controls])
 
-    def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, Any]:
+    def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, float | None]:
         counts = self.periods.get(start, WindowCounts())
         slacks = [account.slack_area / account.slack_weight_us for account in accounts if account.slack_weight_us]
         return {
@@ -135,7 +134,8 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
             "wait_mean_us": counts.wait_us / counts.rows if counts.rows else 0.0,
             "slack_mean_us": sum(slacks) / len(slacks) if slacks else None,
             "emission": counts.emitted,
-        } | (counts.extra or {})
+            **(counts.extra or {}),
+        }
 
 
 def _mean_held(account: SlackAccount) -> float:

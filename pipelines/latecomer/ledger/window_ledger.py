@@ -17,8 +17,6 @@ membership  result elements                                     share that was p
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -55,7 +53,7 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
         fixed.get(start_us, 0) for start_us in period.tolist()
     ]
     start = pa.array(period, pa.int64()).cast(TIMESTAMP)
-    columns: dict[str, Any] = {
+    columns: dict[str, pa.Array] = {
         "period_start": start,
         "period_end": pa.array(period + spec.period_us, pa.int64()).cast(TIMESTAMP),
         "expected": pa.array(expected, mask=~known),
@@ -98,7 +96,8 @@ def _completeness(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     return _topk(lake, spec) if spec.answers is Answers.RANKED else _counted(lake, spec)
 
 
-def _us(times: Any) -> np.ndarray:
+def _us(times: pd.Series) -> np.ndarray:
+    """Return times as us since the epoch, int64[n]."""
     return np.asarray(times.to_numpy("datetime64[us]").astype(np.int64))
 
 

@@ -6,7 +6,7 @@ Periods are named by their start. A value that misses its bound is written with 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import pandas as pd
 import pyarrow as pa
@@ -113,11 +113,19 @@ def _promise(
     return _SHARES.get(spec.kind, "recall on time"), observed, f"{enough} {periods}"
 
 
-def _within(row: Any) -> str:
+class _PeriodAnswers(Protocol):
+    """The row of a period: its answers, the answers beyond the error, and the share that had to be within it."""
+
+    windows: float
+    windows_off: float
+    least: float
+
+
+def _within(row: _PeriodAnswers) -> str:
     return f"{int(row.windows - row.windows_off):,} of {int(row.windows):,}"
 
 
-def _needed(row: Any) -> int:
+def _needed(row: _PeriodAnswers) -> int:
     """Return the number of answers that had to be within the error."""
     needed: int = round(row.least * row.windows)
     return needed
