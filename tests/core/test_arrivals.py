@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import FOREVER, NEVER
-from latecomer.core.windows.arrivals import Arrived, closed_windows, first_at
+from latecomer.core.windows.arrivals import ArrivalCounts, last_closed, steps_of
 from latecomer.core.windows.grid import Grid
-from latecomer.core.windows.interfaces import Placement
+from latecomer.core.windows.interfaces import WatermarkTable
 
 rows = st.lists(st.tuples(st.integers(-300, 300), st.integers(0, 1), st.integers(0, 2)), min_size=1, max_size=60)
 
@@ -19,12 +19,12 @@ def arrays(given_rows):
 
 
 def followed(given_rows):
-    """Stream time and delay of every row, by the definition."""
+    """Return stream time and delay of every row, by the definition."""
     found = []
     for place, (ts, side, shard) in enumerate(given_rows):
         peaks = [
-            max((t for t, s, g in given_rows[: place + 1] if s == each and g == shard), default=NEVER)
-            for each in (0, 1)
+            max((t for t, s, g in given_rows[: place + 1] if s == source and g == shard), default=NEVER)
+            for source in (0, 1)
         ]
         found.append((min(peaks), peaks[side] - ts))
     return found
@@ -43,7 +43,7 @@ def test_stream_time_is_the_least_running_maximum_whatever_the_cut(given_rows, c
 
 @settings(deadline=None, max_examples=60)
 @given(rows, st.integers(1, 70))
-def test_a_scan_that_begins_at_a_checkpoint_goes_on_as_the_whole_does(given_rows, every):
+def test_a_scan_from_a_checkpoint_continues_as_the_whole_scan(given_rows, every):
     columns = arrays(given_rows)
     whole = Arrivals.of(*columns, [NEVER] * 6, 3)
     found = whole.checkpoints(every)
@@ -59,30 +59,30 @@ def test_a_scan_that_begins_at_a_checkpoint_goes_on_as_the_whole_does(given_rows
 def test_counts_by_interval_and_pane(given_rows):
     grid = Grid(40, 20)
     new = Arrivals.of(*arrays(given_rows), [NEVER] * 6, 3)
-    arrived = Arrived.of(new, grid, 3)
-    assert arrived.rows == len(given_rows)
-    wanted, waiting = {}, {}
+    counted = ArrivalCounts.of(new, grid, 3)
+    assert counted.rows == len(given_rows)
+    expected, before_time = {}, {}
     for (ts, _, shard), (time, delay) in zip(given_rows, followed(given_rows), strict=True):
         if time == NEVER:
-            waiting[shard, ts // 20] = waiting.get((shard, ts // 20), 0) + 1
+            before_time[shard, ts // 20] = before_time.get((shard, ts // 20), 0) + 1
             continue
-        own = wanted.setdefault((shard, time // 20), [time, delay, {}])
-        own[0], own[1] = max(own[0], time), max(own[1], delay)
-        own[2][ts // 20] = own[2].get(ts // 20, 0) + 1
+        interval = expected.setdefault((shard, time // 20), [time, delay, {}])
+        interval[0], interval[1] = max(interval[0], time), max(interval[1], delay)
+        interval[2][ts // 20] = interval[2].get(ts // 20, 0) + 1
     found = {}
-    for shard, intervals in enumerate(arrived.intervals):
-        assert [each.interval for each in intervals] == sorted({each.interval for each in intervals})
-        for each in intervals:
-            panes = dict(zip(each.panes.tolist(), each.pane_rows.tolist(), strict=True))
-            found[shard, each.interval] = [each.t_last_us, each.delay_us, panes]
-            assert each.rows == sum(panes.values())
-    assert found == wanted
+    for shard, intervals in enumerate(counted.intervals):
+        assert [rows.interval for rows in intervals] == sorted({rows.interval for rows in intervals})
+        for interval in intervals:
+            panes = dict(zip(interval.panes.tolist(), interval.pane_rows.tolist(), strict=True))
+            found[shard, interval.interval] = [interval.t_last_us, interval.delay_us, panes]
+            assert interval.rows == sum(panes.values())
+    assert found == expected
     held = {
         (shard, pane): count
-        for shard, (panes, counts) in enumerate(arrived.waiting)
+        for shard, (panes, counts) in enumerate(counted.before_time)
         for pane, count in zip(panes.tolist(), counts.tolist(), strict=True)
     }
-    assert held == waiting
+    assert held == before_time
 
 
 @settings(deadline=None, max_examples=60)
@@ -92,16 +92,16 @@ def test_windows_closed_after_each_arrival(given_rows, slack):
     new = Arrivals.of(*arrays(given_rows), [NEVER] * 6, 3)
     numbers = [np.unique(new.stream_time_us[(new.shard == s) & (new.stream_time_us > NEVER)] // 20) for s in range(3)]
     bases = [np.full(len(n), -200, np.int64) for n in numbers]
-    placements = [Placement(n, b, np.full(len(n), slack)) for n, b in zip(numbers, bases, strict=True)]
-    closed = closed_windows(new, placements, grid)
+    watermarks = [WatermarkTable(n, b, np.full(len(n), slack)) for n, b in zip(numbers, bases, strict=True)]
+    closed = last_closed(new, watermarks, grid)
     for place, (time, _) in enumerate(followed(given_rows)):
         mark = NEVER if time == NEVER else max(-200, time - slack) if slack < FOREVER else -200
         assert closed[place] == (mark - 40) // 20
     for shard in range(3):
-        own = [i for i, row in enumerate(given_rows) if row[2] == shard]
-        values, seq, time = first_at(new, closed, shard)
+        of_shard = [i for i, row in enumerate(given_rows) if row[2] == shard]
+        values, seq, time = steps_of(new, closed, shard)
         firsts = {}
-        for i in own:
+        for i in of_shard:
             firsts.setdefault(int(closed[i]), i)
         assert values.tolist() == sorted(firsts)
         assert seq.tolist() == [int(new.seq[firsts[v]]) for v in values.tolist()]
@@ -111,8 +111,8 @@ def test_windows_closed_after_each_arrival(given_rows, slack):
 def test_nothing_arrived():
     none = np.empty(0, np.int64)
     new = Arrivals.of(none, none, none, none, [NEVER], 1)
-    assert new.carry == [NEVER] and Arrived.of(new, Grid(10, 10), 1).intervals == [[]]
-    assert closed_windows(new, [Placement(none, none, none)], Grid(10, 10)).tolist() == []
+    assert new.carry == [NEVER] and ArrivalCounts.of(new, Grid(10, 10), 1).intervals == [[]]
+    assert last_closed(new, [WatermarkTable(none, none, none)], Grid(10, 10)).tolist() == []
 
 
 @pytest.mark.parametrize("shards", [1, 4])

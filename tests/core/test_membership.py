@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.baselines.membership.filters import BloomFilter, OneFilter, multi_bloom, multi_exact
-from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo, WindowSpec, query_bound, windows_touched
+from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo, query_bound, starts_of, windows_touched
 from latecomer.core.arrays.xxhash import hash_longs, hash_values, validity, xxh64
+from latecomer.core.windows.grid import Grid
 from latecomer.reference import membership as reference
 
 MAKERS = {
@@ -108,23 +109,23 @@ specs = st.tuples(st.integers(1, 12), st.integers(1, 12)).map(lambda p: (max(p),
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_windows_touched_as_the_definition_says(first: tuple[int, int], other: tuple[int, int], k: int) -> None:
     start = k * first[1]
-    found = windows_touched((start, start + first[0]), WindowSpec(*other), same=first == other)
+    found = windows_touched((start, start + first[0]), Grid(*other), same=first == other)
     assert found == reference.touched(start, first, other)
 
 
 def test_windows_touched_examples() -> None:
-    assert windows_touched((0, 10), WindowSpec(10, 5), same=True) == [0]
-    assert windows_touched((0, 10), WindowSpec(5, 5)) == [0, 5]
-    assert windows_touched((0, 10), WindowSpec(20, 5)) == [-15, -10]
-    assert windows_touched((0, 10), WindowSpec(60, 60)) == [-60], "none ends inside: the last one before"
-    assert windows_touched((50, 60), WindowSpec(60, 60)) == [0], "it ends at 60, which is in (50, 60]"
+    assert windows_touched((0, 10), Grid(10, 5), same=True) == [0]
+    assert windows_touched((0, 10), Grid(5, 5)) == [0, 5]
+    assert windows_touched((0, 10), Grid(20, 5)) == [-15, -10]
+    assert windows_touched((0, 10), Grid(60, 60)) == [-60], "none ends inside: the last one before"
+    assert windows_touched((50, 60), Grid(60, 60)) == [0], "it ends at 60, which is in (50, 60]"
 
 
 @given(st.lists(st.integers(-100, 100), max_size=20), specs)
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_each_row_is_in_the_windows_that_hold_it(times: list[int], spec: tuple[int, int]) -> None:
     found: list[list[int]] = [[] for _ in times]
-    for rows, starts in WindowSpec(*spec).starts(np.array(times, np.int64)):
+    for rows, starts in starts_of(Grid(*spec), np.array(times, np.int64)):
         for row, start in zip(rows, starts, strict=True):
             found[row].append(int(start))
     assert [sorted(f) for f in found] == [reference.windows_of(t, spec) for t in times]
@@ -145,7 +146,7 @@ def test_measured_query_rate_is_under_the_query_bound() -> None:
     rng = np.random.default_rng(7)
     wrong = asked = 0
     for seed in range(10):
-        query = MultiCuckoo([WindowSpec(m, m)] + [WindowSpec(w, w)] * s, w, 12, 4, seed)
+        query = MultiCuckoo([Grid(m, m)] + [Grid(w, w)] * s, w, 12, 4, seed)
         for stream in range(1, s + 1):
             query.insert(stream, np.arange(m), rng.integers(0, 2**63, m, np.uint64))
         absent = rng.integers(2**63, 2**64 - 1, 50_000, np.uint64)
@@ -178,7 +179,7 @@ cases = st.integers(2, 4).flatmap(
 def test_candidates_miss_nothing(name: str, case: tuple, order: int) -> None:
     """Differential against plain sets, and between all filters; exact sets have no other candidate."""
     streams, windows = case
-    query = MAKERS[name]([WindowSpec(*w) for w in windows])
+    query = MAKERS[name]([Grid(*w) for w in windows])
     rng = np.random.default_rng(order)
     for stream in rng.permutation(len(streams)):
         rows = [streams[stream][i] for i in rng.permutation(len(streams[stream]))]
@@ -208,7 +209,7 @@ def test_candidates_miss_nothing(name: str, case: tuple, order: int) -> None:
 def test_expiry_never_touches_what_is_open(name: str, case: tuple, watermarks: list[int]) -> None:
     """Rows arrive in turns with moving watermarks; results of open windows stay, whatever was not reported late."""
     streams, windows = case
-    query = MAKERS[name]([WindowSpec(*w) for w in windows])
+    query = MAKERS[name]([Grid(*w) for w in windows])
     accepted: list[list[tuple[int, int]]] = [[] for _ in streams]
     for turn, watermark in enumerate([*watermarks, max(watermarks)]):
         for stream, rows in enumerate(streams):
@@ -226,7 +227,7 @@ def test_expiry_never_touches_what_is_open(name: str, case: tuple, watermarks: l
 
 
 def test_late_rows_are_reported_and_filters_dropped() -> None:
-    query = MultiCuckoo([WindowSpec(10, 10)] * 2, 100)
+    query = MultiCuckoo([Grid(10, 10)] * 2, 100)
     for stream in (0, 1):
         assert not query.insert(stream, np.arange(0, 40, dtype=np.int64), hashed(list(range(40)))).any()
     assert query.filters == 8
@@ -239,7 +240,7 @@ def test_late_rows_are_reported_and_filters_dropped() -> None:
 
 
 def test_a_window_of_another_stream_stays_while_an_open_window_may_touch_it() -> None:
-    query = MultiCuckoo([WindowSpec(60, 60), WindowSpec(10, 10)], 10)
+    query = MultiCuckoo([Grid(60, 60), Grid(10, 10)], 10)
     query.insert(1, np.array([3], np.int64), hashed([7]))
     query.expire(59)
     assert query.candidates_in(0, hashed([7, 8])).tolist() == [True, False]
@@ -248,7 +249,7 @@ def test_a_window_of_another_stream_stays_while_an_open_window_may_touch_it() ->
 
 @pytest.mark.parametrize("name", ["mcf", "bloom"])
 def test_stored_and_read_again(name: str) -> None:
-    query = MAKERS[name]([WindowSpec(10, 5), WindowSpec(20, 10)])
+    query = MAKERS[name]([Grid(10, 5), Grid(20, 10)])
     rng = np.random.default_rng(3)
     for stream in (0, 1):
         query.insert(stream, rng.integers(0, 100, 500), rng.integers(0, 2**64, 500, np.uint64))
@@ -267,7 +268,7 @@ def test_stored_and_read_again(name: str) -> None:
 
 def test_one_filter_passes_elements_of_other_windows() -> None:
     """What the rival costs: the element was there, but not then."""
-    windows = [WindowSpec(10, 10)] * 2
+    windows = [Grid(10, 10)] * 2
     rows = np.array([5], np.int64), hashed([1])
     ours, rival = MultiCuckoo(windows, 10), OneFilter(windows, 10)
     for query in (ours, rival):
@@ -279,11 +280,11 @@ def test_one_filter_passes_elements_of_other_windows() -> None:
 def test_wrong_parameters_are_refused() -> None:
     for size, slide in ((10, 11), (10, 0), (0, 0)):
         with pytest.raises(ValueError, match="slide_us"):
-            WindowSpec(size, slide)
+            MultiCuckoo([Grid(size, slide)] * 2, 10)
     with pytest.raises(ValueError, match="two streams"):
-        MultiCuckoo([WindowSpec(1, 1)], 10)
+        MultiCuckoo([Grid(1, 1)], 10)
     with pytest.raises(ValueError, match="two streams"):
-        MultiCuckoo([WindowSpec(1, 1)] * 2, [10, 10, 10])
-    query = MultiCuckoo([WindowSpec(1, 1)] * 2, 10)
+        MultiCuckoo([Grid(1, 1)] * 2, [10, 10, 10])
+    query = MultiCuckoo([Grid(1, 1)] * 2, 10)
     with pytest.raises(ValueError, match="uint64"):
         query.insert(0, np.arange(3), np.arange(3))

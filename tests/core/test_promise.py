@@ -207,10 +207,9 @@ class Resumed:
         return getattr(self.policy, name)
 
     def choose(self, interval):
-        fresh = CalibratedSlack(1 - DELTA, GRID, PERIOD_US, 0.95)
-        fresh.restore(json.loads(json.dumps(self.policy.to_dict())))
-        self.policy = fresh
-        return fresh.choose(interval)
+        state = json.loads(json.dumps(self.policy.to_dict()))
+        self.policy = CalibratedSlack.from_dict(state, 1 - DELTA, GRID, PERIOD_US, 0.95)
+        return self.policy.choose(interval)
 
 
 def steps(change_s: int, before: float, after: float, seconds: int = 2_400):
@@ -319,12 +318,11 @@ def test_lateness_that_comes_again_is_not_absurd(second, follows):
 def test_state_and_parameters_are_checked():
     policy = CalibratedSlack(0.9, GRID, PERIOD_US, 0.95)
     with pytest.raises(ValueError, match="version"):
-        policy.restore({**policy.to_dict(), "version": 1})
+        CalibratedSlack.from_dict({**policy.to_dict(), "version": 1}, 0.9, GRID, PERIOD_US, 0.95)
     for window in range(100):
         policy.observe(Observed(window, np.array([SECOND]), np.ones(1), 1.0), SECOND, window)
     older = {key: value for key, value in policy.to_dict().items() if key not in ("worst", "recent")} | {"version": 2}
-    fresh = CalibratedSlack(0.9, GRID, PERIOD_US, 0.95)
-    fresh.restore(older)
+    fresh = CalibratedSlack.from_dict(older, 0.9, GRID, PERIOD_US, 0.95)
     assert fresh.choose(100) == policy.choose(100) and fresh.to_dict()["worst"] == [] != policy.to_dict()["worst"]
     with pytest.raises(ValueError, match="target"):
         CalibratedSlack(1.0, GRID, PERIOD_US, 0.95)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.membership.cuckoo import size_for
+from latecomer.core.windows.grid import Grid
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec, AggregateStrategy
 from latecomer.specs.durations import format_duration, parse_duration
@@ -25,7 +26,6 @@ from latecomer.specs.schedule import Schedule
 from latecomer.specs.spec import Answers
 from latecomer.specs.theta_join import Condition, ThetaJoinSpec, ThetaJoinStrategy
 from latecomer.specs.topk import TopKSpec, TopKStrategy
-from latecomer.specs.windows import Window
 from ruamel.yaml import YAML
 
 S, MIN, H, D = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
@@ -118,7 +118,7 @@ EXPECTED = {
         name="departures_by_airport",
         streams=(("f", "flights"),),
         group_by=("origin",),
-        window=Window(H, 10 * MIN),
+        window=Grid(H, 10 * MIN),
         aggregates=(
             Aggregate("flights", "count", None, None),
             Aggregate("mean_delay", "avg", column("f", "dep_delay"), None),
@@ -139,7 +139,7 @@ EXPECTED = {
         group_by=("origin",),
         score=column("f", "dep_delay"),
         k=5,
-        window=Window(3 * H, 15 * MIN),
+        window=Grid(3 * H, 15 * MIN),
         select=(item("carrier", "f", "carrier"), item("flight", "f", "flight"), item("tailnum", "f", "tailnum")),
         where=None,
         target=0.95,
@@ -151,7 +151,7 @@ EXPECTED = {
     "theta_join": ThetaJoinSpec(
         name="overtaken",
         streams=(("r", "flights"), ("s", "flights")),
-        window=Window(H, H),
+        window=Grid(H, H),
         conditions=(
             Condition(column("r", "event_ts"), "<", column("s", "event_ts")),
             Condition(column("r", "arrival_ts"), ">", column("s", "arrival_ts")),
@@ -168,8 +168,8 @@ EXPECTED = {
         name="in_every_log",
         streams=(("a", "dns"), ("b", "ssl"), ("c", "weird")),
         elements=(column("a", "orig_h"), column("b", "orig_h"), column("c", "orig_h")),
-        window=Window(MIN, MIN),
-        other_windows=(Window(MIN, MIN),) * 2,
+        window=Grid(MIN, MIN),
+        other_windows=(Grid(MIN, MIN),) * 2,
         false_positive_rate=0.001,
         period_us=MIN,
         target=1.0,
@@ -701,9 +701,9 @@ def test_alternatives_and_defaults():
     assert (slack.strategy.slack_us, slack.target, slack.period_us) == (3 * S, 0.95, MIN)
     assert spec("join", keys={"left": ["a", "b"], "right": ["c", "d"]}).keys == (("a", "c"), ("b", "d"))
     assert spec("join", streams={"left": "x", "right": "x"}, select=REMOVE).select is None
-    assert spec("aggregate", window="1 h", strategy="exact").window == Window(H, H)
+    assert spec("aggregate", window="1 h", strategy="exact").window == Grid(H, H)
     windows = spec("membership", window={"a": "1 s", "b": {"size": "2 s", "slide": "1 s"}, "c": "4 s"}).windows
-    assert windows == (Window(S, S), Window(2 * S, S), Window(4 * S, 4 * S))
+    assert windows == (Grid(S, S), Grid(2 * S, S), Grid(4 * S, 4 * S))
     assert spec("membership", element={"a": "x", "b": "y", "c": "c.z"}).elements[2] == column("c", "z")
     count = spec("theta_join", emit="count", select=REMOVE, strategy="cross_product")
     assert (count.emit, count.select, count.target) == ("count", (), 1.0)

@@ -515,6 +515,12 @@ def policy_of(name: str):
     return CalibratedSlack(0.9, TOPK_GRID, 60 * SECOND, 0.95)
 
 
+def restored(name: str, state):
+    if name == "adaptive_wait":
+        return AdaptiveWaitSlack.from_dict(state)
+    return CalibratedSlack.from_dict(state, 0.9, TOPK_GRID, 60 * SECOND, 0.95)
+
+
 def seen(window: int, needs: np.ndarray, final: bool = True) -> Observed:
     """A window's members as the control plane shows them."""
     granule = TOPK_GRID.granularity_us
@@ -529,15 +535,13 @@ def test_differential_controller_state_round_trip(name):
     for i in range(300):
         each = seen(i // 2, needs_of(rng, (30 if i > 150 else 8) * SECOND), name == "adaptive_wait" or i % 2 == 1)
         straight.observe(each, 5 * SECOND, i)
-        fresh = policy_of(name)
-        fresh.restore(json.loads(json.dumps(resumed.to_dict())))
-        resumed = fresh
+        resumed = restored(name, json.loads(json.dumps(resumed.to_dict())))
         resumed.observe(each, 5 * SECOND, i)
         assert resumed.to_dict() == straight.to_dict() and resumed.choose(i) == straight.choose(i)
         waits.add(straight.choose(i))
     assert len(waits) > 3
     with pytest.raises(ValueError, match="version"):
-        straight.restore({**straight.to_dict(), "version": 0})
+        restored(name, {**straight.to_dict(), "version": 0})
 
 
 def test_members_that_need_no_wait_are_hits():

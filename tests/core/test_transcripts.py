@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo, WindowSpec
+from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo
 from latecomer.baselines.topk.min_topk import MinTopK
 from latecomer.bench.join_simulator import Input, qjoin, reordered, stream_times, waits
 from latecomer.bench.window_simulator import run_pass
@@ -29,7 +29,6 @@ from latecomer.core.theta_join.edges import Comparison
 from latecomer.core.theta_join.window_task import Operand, WindowJoin
 from latecomer.core.time import FOREVER, NEVER, running_max
 from latecomer.core.windows.control import WindowControl
-from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import IntervalRows
 from latecomer.core.windows.slack_policies import Fixed, LargestDelay
 from latecomer.reference import join as reference_join
@@ -221,7 +220,7 @@ def windows_by_reference(spec: Any, events: list[Event]) -> Windows:
 
 def windows_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Windows:
     """Run the control plane micro-batch by micro-batch, with its state through JSON at every cut."""
-    grid, sources = Grid(spec.window.size_us, spec.window.slide_us), sources_of(spec)
+    grid, sources = spec.window, sources_of(spec)
     ts = np.array([e.ts for e in events], np.int64)
     source = np.array([sources.index(e.stream) for e in events])
     maxima = np.stack([running_max(np.where(source == s, ts, NEVER)) for s in range(len(sources))])
@@ -230,9 +229,9 @@ def windows_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Windows:
     for low, high in zip([0, *ends], [*ends, len(ts)], strict=True):
         control = WindowControl(grid, spec.period_us, slack_policy(spec))
         if state is not None:
-            control.restore(json.loads(state))
+            control = WindowControl.from_dict(json.loads(state), grid, spec.period_us, slack_policy(spec))
         waiting = np.unique(ts[low:high][stream_time[low:high] <= NEVER] // grid.pane_us, return_counts=True)
-        control.wait(*waiting)
+        control.hold(*waiting)
         alive = np.arange(low, high)[stream_time[low:high] > NEVER]
         number = stream_time[alive] // grid.slide_us
         intervals = []
@@ -370,7 +369,7 @@ def members_by_filters(spec: Any) -> Answers:
 
     def answers(start: int, events: list[Event]) -> dict[Groups, list[Row]]:
         rows = membership_rows(spec, events)
-        filters = MultiCuckoo([WindowSpec(w.size_us, w.slide_us) for w in spec.windows], 16)
+        filters = MultiCuckoo(list(spec.windows), 16)
         hashes = [hash_values(pa.array([element for _, element in part], pa.string())) for part in rows]
         for stream, (part, part_hashes) in enumerate(zip(rows, hashes, strict=True)):
             filters.insert(stream, np.array([t for t, _ in part], np.int64), part_hashes)
@@ -560,7 +559,7 @@ def test_the_pass_over_a_whole_stream_closes_the_same_windows(name: str) -> None
     transcript = transcripts.load(name)
     spec, events = parse_query(transcript["query"], "transcript"), transcripts.events(transcript)
     ts, ones = np.array([e.ts for e in events], np.int64), np.ones(len(events))
-    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    grid = spec.window
     closed = run_pass(ts, ones, grid, slack_policy(spec), period_us=spec.period_us)
     slow = windows_by_reference(spec, events)
     first = {w: len(members) for w, members in slow.on_time.items()}

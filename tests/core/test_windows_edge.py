@@ -1,6 +1,7 @@
-"""Edges of the windowed kinds: what closes, what is late, what is observed; core and the tuple-at-a-time reference agree.
+"""Edges of the windowed kinds: the control plane closes and observes windows as the tuple-at-a-time reference.
 
-The reference recomputes everything from single rows, provisional rounds included; only the policy is shared, one instance each.
+The reference recomputes everything from single rows, provisional rounds included. Only the class of the policy is
+shared, with one instance each.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def policies(grid):
 
 
 def by_rows(grid, groups):
-    """What the reference shows: per group, the least slack that leaves less than half of the rows out; from single rows."""
+    """Observe windows for the reference: per group, the least slack that leaves out less than half of its rows."""
 
     def observe(window, rows, cut):
         del cut
@@ -78,20 +79,25 @@ def cells_of(event, value, group, grid) -> Cells:
 
 
 def both(event, groups, grid, make, cuts=(), observe_us=None):
-    """Closing arrival, on-time rows and late rows: reference's and core's."""
+    """Run the reference and the control plane, and compare closing arrivals, late rows and policies."""
     rows = [ref.Arrival(i, 0, ts, {}) for i, ts in enumerate(event)]
     slow = ref.run(
-        rows, size=grid.size_us, slide=grid.slide_us, streams=1, policy=(theirs := make()), observe=by_rows(grid, groups),
+        rows,
+        size=grid.size_us,
+        slide=grid.slide_us,
+        streams=1,
+        policy=(of_reference := make()),
+        observe=by_rows(grid, groups),
         observe_us=observe_us,
-    )  # fmt: skip
+    )
     times = np.array(event, np.int64)
     cells = cells_of(event, np.ones(len(event)), groups, grid)
 
     def observed(spans):
         return required_answers(cells, grid, spans, [COUNT], 0.5)
 
-    placed = run_control_plane(times, grid, (ours := make()), observed, observe_us=observe_us, cuts=cuts)
-    mark = placed.watermark_us
+    decisions = run_control_plane(times, grid, (policy := make()), observed, observe_us=observe_us, cuts=cuts)
+    mark = decisions.watermark_us
     closed, late = {}, {}
     for i, ts in enumerate(event):
         for window in ref.windows(ts, grid.size_us, grid.slide_us):
@@ -99,15 +105,15 @@ def both(event, groups, grid, make, cuts=(), observe_us=None):
                 late.setdefault(i, []).append(window)
             else:
                 closed[window] = int(np.searchsorted(mark, grid.end(window)))
-    assert theirs.to_dict() == ours.to_dict()
+    assert of_reference.to_dict() == policy.to_dict()
     assert closed == slow.closed
     assert late == slow.late
-    return slow, placed
+    return slow, decisions
 
 
 @st.composite
 def arrivals(draw):
-    """Times with ties, long gaps, rows far behind, before and after 0; groups of which some come late."""
+    """Draw times with ties, long gaps, rows far behind, before and after 0; and groups, some of which come late."""
     steps = draw(
         st.lists(st.tuples(st.sampled_from([0, 0, 1, 3, 9, 40, 700]), st.integers(0, 90)), min_size=1, max_size=70)
     )
@@ -128,18 +134,18 @@ def test_core_equals_the_reference_whatever_the_cuts(stream, window, name, data)
     both(event, groups, grid, policies(grid)[name], cuts, observe_us)
 
 
-def test_the_round_at_the_epoch_looks_at_everything():
+def test_the_round_at_the_epoch_observes_everything():
     grid = Grid(10, 1)
     both([-11, 10, 10, 10], [0] * 4, grid, policies(grid)["calibrated"])
 
 
-def test_a_long_stream_is_looked_at_in_rounds_and_equals_the_reference():
+def test_a_long_stream_is_observed_in_rounds_and_equals_the_reference():
     rng = np.random.default_rng(4)
     grid = Grid(20, 10)
     event = np.arange(0, 1_500, 3)[np.argsort(np.arange(500) * 3 + rng.exponential(30, 500), kind="stable")].tolist()
-    slow, placed = both(event, [i % 3 for i in range(500)], grid, policies(grid)["calibrated"], (100, 101, 333))
-    assert len(np.unique(placed.slack_us)) > 5 and slow.late
-    assert placed.control.policy.to_dict()["past"][0], "some windows were observed finally"
+    slow, decisions = both(event, [i % 3 for i in range(500)], grid, policies(grid)["calibrated"], (100, 101, 333))
+    assert len(np.unique(decisions.slack_us)) > 5 and slow.late
+    assert decisions.control.policy.to_dict()["past"][0], "some windows were observed finally"
 
 
 @pytest.mark.parametrize("window", [(10, 10), (20, 10), (15, 10)])
@@ -153,10 +159,10 @@ def test_rows_that_come_far_too_late_are_waited_for_as_the_reference_has_it(wind
     if wrong:
         event[np.arange(20, 750, 15)] = 7
     cuts = tuple(np.sort(rng.integers(0, 750, 20)).tolist())
-    _, placed = both(event.tolist(), [i % 3 for i in range(750)], grid, policies(grid)["calibrated"], cuts)
-    lookout = placed.control.lookout
-    watched = lookout.interval * grid.slide_us - grid.end(lookout.delivered)
-    assert sum(lookout.far) > 50 and watched > 100 * grid.size_us
+    _, decisions = both(event.tolist(), [i % 3 for i in range(750)], grid, policies(grid)["calibrated"], cuts)
+    schedule = decisions.control.schedule
+    watched = schedule.interval * grid.slide_us - grid.end(schedule.delivered)
+    assert sum(schedule.far) > 50 and watched > 100 * grid.size_us
 
 
 def test_every_window_is_shown_early_again_and_once_for_the_last_time():
@@ -181,16 +187,16 @@ def test_every_window_is_shown_early_again_and_once_for_the_last_time():
         ages = [age for age, _ in found]
         assert ages == sorted(ages) and 20 <= ages[0] <= 40
         assert [final for _, final in found] == [False] * (len(found) - 1) + [True]
-        assert all(later <= 3 * age + 20 for age, later in itertools.pairwise(ages)), "looked at again in time"
+        assert all(later <= 3 * age + 20 for age, later in itertools.pairwise(ages)), "observed again in time"
     assert np.mean([len(observation) for observation in settled]) < 8, "not once per interval: that would be 30"
 
 
 def test_ties_close_nothing_twice_and_the_row_that_closes_is_late():
     grid = Grid(10, 10)
     # the third row moves stream time to the end: the window is closed when the fourth comes, and by the third itself
-    slow, placed = both([3, 3, 10, 9, 10, 3], [0] * 6, grid, lambda: Fixed(0))
+    slow, decisions = both([3, 3, 10, 9, 10, 3], [0] * 6, grid, lambda: Fixed(0))
     assert slow.closed[0] == 2 and slow.late == {3: [0], 5: [0]}
-    assert placed.watermark_us.tolist() == [3, 3, 10, 10, 10, 10]
+    assert decisions.watermark_us.tolist() == [3, 3, 10, 10, 10, 10]
 
 
 def test_empty_windows_are_no_windows():
@@ -259,7 +265,7 @@ def test_null_values_count_as_rows_and_change_no_sum():
 
 @pytest.mark.parametrize("name", ["sum", "avg", "median", "quantile"])
 def test_an_aggregate_of_a_column_is_steered_by_its_values_and_not_by_rows(name):
-    """Of a hundred rows the two that have a value come late; and of a thousand, one in fifty has one: as twenty rows with values."""
+    """Of a hundred rows, the two with a value come late. Of a thousand, one in fifty has one: as twenty rows with values."""
     grid, null, far = Grid(1_000, 1_000), math.nan, [Span(0, 0, 10**9)]
     late = cells_of([*range(98), 1_500, 98, 99], [*[null] * 98, null, 2.0, 3.0], [0] * 101, grid)
     seen = required_answers(late, grid, far, [Function(name, 0)], 0.05)[0][0]
@@ -278,7 +284,7 @@ def test_an_aggregate_of_a_column_is_steered_by_its_values_and_not_by_rows(name)
 
 
 def test_sums_that_are_nan_are_nan_whatever_is_missing():
-    """Nothing can be off by a share of NaN, so nothing is waited for; but coverage that cannot be bounded must be whole."""
+    """Nothing can be off by a share of NaN, so nothing waits; but coverage that cannot be bounded must be whole."""
     grid = Grid(10, 10)
     rows = cells_of([1, 25, 3], [5.0, 1.0, 2.0], [0] * 3, grid)
     total = np.array([[math.nan, 1.0, 2.0]])
@@ -297,14 +303,14 @@ def test_sums_that_are_nan_are_nan_whatever_is_missing():
 
 def test_windows_longer_than_the_stream_close_with_the_flush():
     grid = Grid(1_000, 500)
-    slow, placed = both([10, 30, 20, 40], [0] * 4, grid, lambda: Fixed(0))
+    slow, decisions = both([10, 30, 20, 40], [0] * 4, grid, lambda: Fixed(0))
     assert set(slow.closed.values()) == {4} and not slow.late, "closed by the flush, after the last arrival"
-    assert placed.control.flush() == 0 and placed.control.base == 1_000
+    assert decisions.control.flush() == 0 and decisions.control.base == 1_000
     closed = run_pass(np.array([10, 30, 20, 40]), np.ones(4), grid, LargestDelay())
     assert closed.window.tolist() == [-1, 0] and closed.first_rows.tolist() == closed.final_rows.tolist() == [4, 4]
 
 
-def test_a_flush_keeps_the_books_of_the_interval_it_falls_into():
+def test_a_flush_keeps_the_account_of_its_interval():
     grid = Grid(100, 100)
 
     def taken(control, *times):
@@ -313,14 +319,13 @@ def test_a_flush_keeps_the_books_of_the_interval_it_falls_into():
 
     control = WindowControl(grid, 1_000, Fixed(50))
     taken(control, 20, 60)
-    before = control.account(0, now=True)
+    before = control.account(0, as_of_now=True)
     assert (before.held_max, before.held_area, before.weight_us) == (2, 2 * 60, 60)
     control.flush()
-    assert control.account(0, now=True) == before, "what was held until the flush was held"
+    assert control.account(0, as_of_now=True) == before, "what was held until the flush was held"
     control.flush()
-    again = WindowControl(grid, 1_000, Fixed(50))
-    again.restore(json.loads(json.dumps(control.to_dict())))
-    assert again.account(0, now=True) == before, "twice is once"
+    again = WindowControl.from_dict(json.loads(json.dumps(control.to_dict())), grid, 1_000, Fixed(50))
+    assert again.account(0, as_of_now=True) == before, "twice is once"
     taken(again, 80, 130)
     after = again.account(0)
     assert (after.held_max, after.rows) == (2, 4)
@@ -350,7 +355,8 @@ def test_a_slide_that_does_not_divide_the_size_uses_their_greatest_common_diviso
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(-80, 120), st.integers(0, 3), st.floats(-5, 5)), min_size=1, max_size=60),
-    st.sampled_from([(60, 20), (20, 20), (50, 20), (10, 1)]), st.integers(-10, 10), st.integers(0, 8), st.integers(-4, 12),
+    st.sampled_from([(60, 20), (20, 20), (50, 20), (10, 1)]),
+    st.integers(-10, 10), st.integers(0, 8), st.integers(-4, 12),
 )  # fmt: skip
 def test_what_windows_are_shown_is_what_their_rows_say(rows, spans, first, more, slides):
     """Row by row, from the definition."""
@@ -390,12 +396,16 @@ def test_what_windows_are_shown_is_what_their_rows_say(rows, spans, first, more,
 
 @settings(deadline=None, max_examples=80)
 @given(
-    st.lists(st.tuples(st.integers(-80, 120), st.integers(0, 3), st.sampled_from([0.1, 3.3, -7.7, 1e9, math.nan])), min_size=1, max_size=60),
+    st.lists(
+        st.tuples(st.integers(-80, 120), st.integers(0, 3), st.sampled_from([0.1, 3.3, -7.7, 1e9, math.nan])),
+        min_size=1, max_size=60,
+    ),
     st.sampled_from([(60, 20), (20, 20), (50, 20), (10, 1)]),
-    st.lists(st.tuples(st.integers(-10, 10), st.integers(0, 8), st.integers(-4, 12)), max_size=8), st.sampled_from([1, 40, 1 << 20]),
+    st.lists(st.tuples(st.integers(-10, 10), st.integers(0, 8), st.integers(-4, 12)), max_size=8),
+    st.sampled_from([1, 40, 1 << 20]),
 )  # fmt: skip
-def test_spans_looked_at_together_are_what_each_is_alone(rows, sizes, asked, together):
-    """To the bit, whatever else is looked at and however many at a time; they may overlap and come in any order."""
+def test_spans_observed_together_equal_each_alone(rows, sizes, asked, together):
+    """They agree to the bit, whatever else is observed and however many at a time, in any order, overlapping or not."""
     grid = Grid(*sizes)
     event, group, value = (np.array(each) for each in zip(*rows, strict=True))
     cells = cells_of(event, value, group, grid)
@@ -410,22 +420,22 @@ def test_spans_looked_at_together_are_what_each_is_alone(rows, sizes, asked, tog
     ]
     for way in ways:
         alone = [way([span])[0] for span in spans]
-        with mock.patch.object(observation, "LOOKED_AT", together):
-            assert [list(map(as_said, seen)) for seen in way(spans)] == [list(map(as_said, seen)) for seen in alone]
+        with mock.patch.object(observation, "ENTRIES_AT_ONCE", together):
+            assert [list(map(as_values, seen)) for seen in way(spans)] == [list(map(as_values, seen)) for seen in alone]
 
 
-def test_a_wide_window_is_looked_at_a_part_at_a_time():
+def test_wide_windows_are_expanded_in_parts():
     """One row in each pane, each in 200 windows: about as many entries at once as asked for, not all 80,000."""
     grid, n = Grid(2_000, 10), 400
     pane, bucket = np.arange(n), np.full(n, -1)
-    with mock.patch.object(observation, "LOOKED_AT", 5_000):
-        parts = list(observation.looks(grid, pane, bucket, [Span(-199, n, 10**9), Span(0, 3, 10**9)]))
+    with mock.patch.object(observation, "ENTRIES_AT_ONCE", 5_000):
+        parts = list(observation.window_entries(grid, pane, bucket, [Span(-199, n, 10**9), Span(0, 3, 10**9)]))
     assert max(len(each.at) for each in parts) <= 2 * 5_000 and len(parts) > 10
     assert np.concatenate([each.span for each in parts]).tolist() == [0] * (n + 199) + [1] * 4
     assert np.concatenate([each.window for each in parts]).tolist() == [*range(-199, n), *range(4)]
 
 
-def as_said(seen):
+def as_values(seen):
     return seen.window, seen.required_us.tolist(), seen.weight.tolist(), seen.total, seen.needed_coverage
 
 
@@ -434,7 +444,7 @@ def as_said(seen):
 def test_rows_by_pane_add_up(parts):
     control, total = WindowControl(Grid(20, 10), 100, Fixed(0)), dict[int, int]()
     for part in parts:
-        control.wait(*np.array(sorted(part), np.int64).reshape(-1, 2).T.copy())
+        control.hold(*np.array(sorted(part), np.int64).reshape(-1, 2).T.copy())
         for pane, rows in part:
             total[pane] = total.get(pane, 0) + rows
     assert list(zip(control.panes.tolist(), control.pane_rows.tolist(), strict=True)) == sorted(total.items())
@@ -460,11 +470,11 @@ def test_a_gap_in_the_data_costs_nothing(policy, observe):
         return observe(cells, grid, spans, [COUNT], *bounds)
 
     tracemalloc.start()
-    placed = run_control_plane(event, grid, policies(grid)[policy](), observed, period_us=4_000_000)
+    decisions = run_control_plane(event, grid, policies(grid)[policy](), observed, period_us=4_000_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 64 << 20
-    assert len(placed.watermark_us) == len(event)
+    assert len(decisions.watermark_us) == len(event)
     assert max(last - first for first, last, _ in shown) > 1e10
 
 

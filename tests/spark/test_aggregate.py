@@ -1,7 +1,7 @@
 """Aggregates on Spark against a tuple-at-a-time reference and pandas over the complete input.
 
-Oracle family: first answers and late rows = reference, results after repair = a batch query. Differential family: any cut, any
-number of repairs, the same tables, byte for byte.
+Oracle family: first answers and late rows equal the reference, results after repair a batch query. Differential family:
+any cut and any number of repairs give the same tables, byte for byte.
 """
 
 import math
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from latecomer.core.aggregate.coverage import needed_coverage
 from latecomer.core.windows import group_sampling
-from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed
 from latecomer.lake import result_views
 from latecomer.lake.lake import Lake
@@ -29,7 +28,7 @@ from latecomer.spark.engine.decimals import digits_of
 from latecomer.spark.engine.tuning import tune
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.spark.windows import stage
+from latecomer.spark.windows import observation, stage
 from latecomer.specs.loading import parse_query
 from latecomer.strategies.windows import slack_policies
 from pyspark.sql import Window
@@ -44,7 +43,9 @@ kind: aggregate
 streams: {{s: {stream}}}
 {group}
 window: {window}
-select: {{n: count(), total: sum(v), mean: avg(v), low: min(v), high: max(v), mid: median(v), p90: quantile(v, 0.9), notes: count(note), whole: sum(k)}}
+select:
+  {{n: count(), total: sum(v), mean: avg(v), low: min(v), high: max(v), mid: median(v), p90: quantile(v, 0.9),
+    notes: count(note), whole: sum(k)}}
 {where}
 quality: {{error: 0.05, probability: 0.9, period: 10 s}}
 strategy: {{name: {strategy}, gamma: 3 s{more}}}
@@ -79,7 +80,7 @@ def rows_of(table, spec):
 
 
 def expected(table, spec):
-    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    grid = spec.window
     policy = slack_policies(spec)[0]
     g = grid.granularity_us
 
@@ -104,8 +105,9 @@ def expected(table, spec):
 def answer(rows):
     values = [a.row["v"] for a in rows]
     return {
-        "n": len(rows), "total": math.fsum(values), "mean": math.fsum(values) / len(values), "low": min(values), "high": max(values),
-        "mid": float(np.median(values)), "p90": float(np.quantile(values, 0.9)), "notes": sum(a.row["note"] is not None for a in rows),
+        "n": len(rows), "total": math.fsum(values), "mean": math.fsum(values) / len(values),
+        "low": min(values), "high": max(values), "mid": float(np.median(values)), "p90": float(np.quantile(values, 0.9)),
+        "notes": sum(a.row["note"] is not None for a in rows),
         "whole": sum(a.row["k"] for a in rows), "rows": len(rows),
     }  # fmt: skip
 
@@ -172,7 +174,7 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, strategy, group,
     ],
 )
 def test_any_cut_gives_the_same_tables(tmp_path, spark, monkeypatch, strategy, more, window, size):
-    monkeypatch.setattr(stage, "CHECKPOINT_ROWS", 10)  # what is observed is read from inside a micro-batch on
+    monkeypatch.setattr(observation, "CHECKPOINT_ROWS", 10)  # what is observed is read from inside a micro-batch on
     table = data(7)
     spec = query(strategy, more=more, window=window)
     found = whole_and_cut(tmp_path, table, spec, (size,), stop=150)
@@ -183,18 +185,18 @@ def test_any_cut_gives_the_same_tables(tmp_path, spark, monkeypatch, strategy, m
 
 
 @pytest.mark.parametrize("strategy", ["calibrated", "hpm"])
-def test_any_cut_gives_the_same_tables_where_some_groups_are_looked_at(tmp_path, spark, monkeypatch, strategy):
+def test_any_cut_gives_the_same_tables_where_groups_are_sampled(tmp_path, spark, monkeypatch, strategy):
     monkeypatch.setattr(group_sampling, "SAMPLED_GROUPS", 3)
     monkeypatch.setattr(group_sampling, "CROWDED", 1)
     monkeypatch.setattr(group_sampling, "COUNTED_BITS", 1)
-    of_counts, shifts = group_sampling.Thinning.of_counts, []
+    of_counts, shifts = group_sampling.GroupSample.of_counts, []
 
     def noted(panes, counted):
         found = of_counts(panes, counted)
         shifts.extend(found.shift.tolist())
         return found
 
-    monkeypatch.setattr(group_sampling.Thinning, "of_counts", noted)
+    monkeypatch.setattr(group_sampling.GroupSample, "of_counts", noted)
     table = data(7)
     groups = np.random.default_rng(9).integers(0, 60, table.num_rows)
     table = table.set_column(table.column_names.index("g"), "g", pa.array([f"g{each}" for each in groups]))
@@ -257,9 +259,9 @@ def test_groups_that_look_alike_elsewhere_are_told_apart(tmp_path, group, kind):
 
 
 def test_a_late_null_leaves_the_error_of_the_rows_before_it(lake, tmp_path):
-    """Three Gamma batches of one window: two move its median, the third brings nulls alone; then a null in a window without rows.
+    """Three Gamma batches of one window: two move its median, the third brings nulls alone.
 
-    The user's columns are called as columns that stages make.
+    Then comes a null in a window without rows. The user's columns have names of columns that stages make.
     """
     rows = [(1, 1.0), (2, 1.0), (3, 1.0), (30, 5.0)]
     rows += [(1, 9.0), (1, 9.0), (2, 9.0), (3, 9.0), (1, 9.0), (2, None), (1, None), (12, None)]
@@ -408,7 +410,7 @@ def test_an_answer_that_a_late_row_does_not_change_is_not_off(lake, tmp_path):
 
 @pytest.mark.parametrize("kind", ["bigint", "double"])
 def test_many_values_that_cancel_leave_their_exact_sum(spark, kind):
-    """Three million of -1 and as many of 1, and what is left: the halves of negative numbers alone are more than a double holds."""
+    """Three million of -1, as many of 1, and a rest: the halves of the negative numbers alone exceed a double."""
     rows = 6_000_000
     tune(spark, rows)
     total = ExactSum("v", kind, tame=True)

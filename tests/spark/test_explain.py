@@ -15,7 +15,7 @@ from latecomer.lake.lake import Lake
 from latecomer.ledger.ledger import ledger
 from latecomer.quality.checks import check
 from latecomer.spark.adapt import adapt
-from latecomer.spark.registry import stage_of
+from latecomer.spark.registry import windowed_stage
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.errors import SpecError
@@ -87,9 +87,13 @@ def test_history_has_the_windows_that_a_flush_closed(shop, spark, kind):
     assert spec.window.slide_us < spec.window.size_us
     repair(lake, spec, flush=True)
     starts = result_views.results(lake, spec)["window_start"].cast("timestamp[us]").to_numpy().astype(np.int64)
-    stage, end = stage_of(spec, spark, lake), committed_seq(lake)
+    stage, end = windowed_stage(spec, spark, lake), committed_seq(lake)
     flushed, ended = (
-        {window.window * spec.window.slide_us for shard in stage.history(end, whole=whole) for window in shard}
+        {
+            window.window * spec.window.slide_us
+            for windows in stage.observation.history(end, whole=whole)
+            for window in windows
+        }
         for whole in (True, False)
     )
     assert flushed == set(starts.tolist()) and ended < flushed

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
@@ -21,7 +20,7 @@ from latecomer.lake.lake import Lake
 from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
-from latecomer.spark.membership.stage import MembershipStage
+from latecomer.spark.registry import windowed_stage
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.errors import SpecError
@@ -61,7 +60,7 @@ def expected(table, spec):
         reference.Arrival(r["seq"], "ab".index(r["stream"]), r["event_ts"], r, r[spec.elements[0].name] is not None)
         for r in table.to_pylist()
     ]
-    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    grid = spec.window
     g = grid.granularity_us
 
     def observe(window, rows, cut):
@@ -138,7 +137,7 @@ def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spar
     load(lake, table, tmp_path)
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    (seen,) = MembershipStage(spec, spark, lake).history(table.num_rows)
+    (seen,) = windowed_stage(spec, spark, lake).observation.history(table.num_rows)
     on_time = {each.window: each.total - each.lost(slack_s * 1_000_000) for each in seen}
     for name, numbers in (("on_time", on_time), ("results", {each.window: each.total for each in seen})):
         windows = [start // spec.window.slide_us for start, _ in found(result_views.view(lake, spec, name))]
@@ -195,7 +194,8 @@ def test_whole_numbers_and_decimals_are_compared_by_value(lake, tmp_path):
     for streams, wanted in (("x: a, y: b", {one, two}), ("x: b, y: c", {two}), ("x: a, y: b, z: c", {two})):
         for strategy in ("mcf", "exact"):
             name = f"q_{streams.count(',')}_{streams[3]}_{strategy}"
-            text = f"name: {name}\nkind: membership\nstreams: {{{streams}}}\nelement: k\nwindow: 4 s\nstrategy: {strategy}\n"
+            text = f"name: {name}\nkind: membership\nstreams: {{{streams}}}\nelement: k\n"
+            text += f"window: 4 s\nstrategy: {strategy}\n"
             spec = parse_query(text)
             run(lake, spec, flush=True)
             assert set(result_views.results(lake, spec)["element"].to_pylist()) == wanted, (streams, strategy)

@@ -1,4 +1,4 @@
-"""Windows split into shards: the same answers, books that do not depend on partitions or cuts, rates under the bound."""
+"""Windows split into shards: the same answers, a ledger that does not depend on partitions or cuts, rates under the bound."""
 
 import datetime
 from collections import Counter
@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from latecomer.baselines.membership.filters import BloomFilter
 from latecomer.bench import membership_spark as bench
 from latecomer.core.membership.cuckoo import CuckooFilter
-from latecomer.core.windows.grid import Grid
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tuning
 from latecomer.spark.engine.tuning import tune
 from latecomer.spark.membership import filters as membership_filters
-from latecomer.spark.membership import stage as membership
+from latecomer.spark.membership import semi_join
 from latecomer.spark.membership.filters import Filters, all_bits, filled, packed, passing
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -35,10 +34,10 @@ ERRORS = ("candidates", "filter_bytes", "moved_bytes", "false_positive_rate")
 @pytest.fixture
 def split(monkeypatch):
     """Windows of more than five rows are split; returns every plan, with the filters that came of it."""
-    seen, made, learnt = [], membership.MembershipStage._planned, membership.MembershipStage._learnt
+    seen, made, learnt = [], semi_join.FilterSemiJoin._planned, semi_join.FilterSemiJoin._collect_filters
 
-    def noting(self, counts):
-        filters, lead = made(self, counts)
+    def noting(self, given, counts):
+        filters, lead = made(self, given, counts)
         seen.append(filters._replace(data={}))
         return filters, lead
 
@@ -47,15 +46,15 @@ def split(monkeypatch):
         seen[-1].data.update(found)
         return found
 
-    monkeypatch.setattr(membership.MembershipStage, "_planned", noting)
-    monkeypatch.setattr(membership.MembershipStage, "_learnt", learning)
-    monkeypatch.setattr(membership, "SHARD_ROWS", 5)
+    monkeypatch.setattr(semi_join.FilterSemiJoin, "_planned", noting)
+    monkeypatch.setattr(semi_join.FilterSemiJoin, "_collect_filters", learning)
+    monkeypatch.setattr(semi_join, "SHARD_ROWS", 5)
     return seen
 
 
 @pytest.mark.parametrize(("window", "few"), [(SAME, True), (SAME, False), (OWN, False)])
 def test_split_windows_answer_as_whole_ones(tmp_path, spark, monkeypatch, split, window, few):
-    monkeypatch.setattr(membership, "is_driver_local", lambda spark: few)
+    monkeypatch.setattr(semi_join, "is_driver_local", lambda spark: few)
     table, spec = data(7), query(window=window)
     tables = whole_and_cut(tmp_path, table, spec, (70,), stop=90)
     assert max(max(filters.shards.values(), default=1) for filters in split) >= 3
@@ -64,7 +63,7 @@ def test_split_windows_answer_as_whole_ones(tmp_path, spark, monkeypatch, split,
     )
     if window == SAME:
         assert found(tables["results"]) == sets(expected(table, spec).final, spec)
-    monkeypatch.setattr(membership, "SHARD_ROWS", 1 << 18)
+    monkeypatch.setattr(semi_join, "SHARD_ROWS", 1 << 18)
     monkeypatch.setattr(membership_filters, "PIECE_BYTES", 10)
     monkeypatch.setattr(tuning, "ONE_TASK_ROWS", 0)
     tune(spark, 1)
@@ -134,7 +133,7 @@ rows_of = st.lists(st.tuples(st.integers(0, 2), st.integers(-2, 2), far | st.int
 @given(rows_of, st.lists(st.integers(0, 40), max_size=4), st.integers(0, 9), st.booleans(), st.sampled_from([40, 64]))
 @settings(max_examples=80, deadline=None, derandomize=True)
 def test_filters_are_a_function_of_the_elements_alone(rows, cuts, order, bloom, bits):
-    """Whatever the tasks: the same bytes and books, and every element of all streams passes everywhere (oracle: sets)."""
+    """Any tasks give the same bytes and counts, and every element of all streams passes everywhere (oracle: sets)."""
     rows = [*rows, *((place, 0, 3 << 40) for place in range(3)), (0, 1, 2**64 - 1), (2, 1, 2**64 - 1)]
     shards, new = {(0, 0): 3, (1, 0): 2, (2, 1): 4}, new_of(bloom)
     wide = {(place, window): bits for place in range(3) for window in (0, 1)}
@@ -177,9 +176,9 @@ def test_an_element_in_all_but_the_middle_stream_is_no_candidate():
 @pytest.mark.parametrize("bloom", [False, True])
 @pytest.mark.parametrize("many", [1, 8])
 def test_rate_of_split_filters_is_under_the_bound(bloom, many):
-    """Absent elements of the lead that pass, with four sigma's margin; also where the other stream has eight times the rows.
+    """Absent elements of the lead pass within the bound and four sigma, also where the other stream has eight times the rows.
 
-    There, what passes the lead's filter by mistake is as much as the bound allows eightfold: it must not come back.
+    There, eight times as many elements pass the lead's filter by mistake; they must not come back.
     """
     bound, wrong, asked, size = 2 * 4 / 2**12, 0, 0, 10_000
     for seed in range(10):
@@ -194,7 +193,10 @@ def test_rate_of_split_filters_is_under_the_bound(bloom, many):
 
 
 def test_three_streams_any_plan_any_cut(tmp_path, spark, monkeypatch, split):
-    """Oracle: sets. At the driver, and first in tasks and then at the driver, tables and ledger are the same; late rows, empty windows."""
+    """At the driver, and first in tasks and then at the driver, tables and ledger are the same (oracle: sets).
+
+    With late rows and empty windows.
+    """
     rng = np.random.default_rng(9)
     rows = 180
     times = np.arange(rows) * 400_000 + rng.integers(-7_000_000, 7_000_000, rows)
@@ -214,7 +216,7 @@ def test_three_streams_any_plan_any_cut(tmp_path, spark, monkeypatch, split):
     first = None
     for name, turns in {"driver": [True], "turns": [False, True]}.items():
         turn = cycle(turns)
-        monkeypatch.setattr(membership, "is_driver_local", lambda spark, turn=turn: next(turn))
+        monkeypatch.setattr(semi_join, "is_driver_local", lambda spark, turn=turn: next(turn))
         folder = tmp_path / name
         folder.mkdir()
         tables = whole_and_cut(folder, table, spec, (), 100 if name == "driver" else 70)
@@ -247,19 +249,18 @@ ELEMENTS = {
 @pytest.mark.parametrize(("name", "few"), [("mcf", False), ("mcf", True), ("bloom", True), ("one_filter", False)])
 def test_every_type_of_element(spark, monkeypatch, split, name, few):
     """What is in both streams is confirmed, whatever its type; zero has two signs and is one element."""
-    monkeypatch.setattr(membership, "is_driver_local", lambda spark: few)
+    monkeypatch.setattr(semi_join, "is_driver_local", lambda spark: few)
     for kind, (both, single) in ELEMENTS.items():
-        stage = object.__new__(membership.MembershipStage)
-        stage.spec, stage.spark, stage.extras = query(name), spark, {}
-        stage.cache = StageCache(spark)
-        stage.__dict__ |= {"kind": kind, "side_of": [0, 1], "grid": Grid(4_000_000, 2_000_000)}
+        cache = StageCache(spark)
+        join = semi_join.FilterSemiJoin(query(name), kind, spark, cache)
         sides = [(both + single) * 3, [-x if kind == "double" and x == 0 else x for x in both]]
         roles = [spark.createDataFrame([(5, x) for x in side], f"_m bigint, element {kind}") for side in sides]
-        found = stage._confirmed(roles).select("element").collect()
+        rows, counts = join.confirmed(roles)
+        found = rows.select("element").collect()
         assert len(found) == len(both) and {_plain(row[0]) for row in found} == set(both), kind
-        for own in stage.extras.values():
-            assert (own["tested"], own["confirmed"]) == (len(both), len(both))  # the shorter stream leads
-        stage.release()
+        for sums in counts.by_window.values():
+            assert (sums["tested"], sums["confirmed"]) == (len(both), len(both))  # the shorter stream leads
+        cache.release()
     assert any(filters.shards for filters in split)
 
 

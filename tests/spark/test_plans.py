@@ -1,11 +1,14 @@
-"""Micro-batches planned for many rows, for few, and for few in a lake of many give the same tables: only where work is done differs."""
+"""Micro-batches planned for many rows, for few, and for few in a lake of many give the same tables.
+
+Only the place of the work differs: tasks or the driver.
+"""
 
 import pytest
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tuning
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.spark.topk import stage
+from latecomer.spark.topk import windows
 from latecomer.specs.loading import parse_query
 
 from tests.support import events
@@ -19,8 +22,10 @@ QUERIES = {
     "mp_k_slack": JOIN + "quality: {recall: 0.9, period: 10 s}\nstrategy: mp_k_slack",
     "aggregate": "kind: aggregate\nstreams: {s: a}\ngroup_by: [note]\nwhere: k > 0\n" + WINDOWED
     + "select: {n: count(), total: sum(v), middle: median(v)}\nquality: {error: 0.05, probability: 0.9, period: 10 s}",
-    "topk": "kind: topk\nstreams: {s: a}\ngroup_by: [note]\nscore: v\nk: 2\n" + WINDOWED + "quality: {hit_rate: 0.9, period: 10 s}",
-    "topk_of_all": "kind: topk\nstreams: {s: a}\nscore: v\nwhere: k > 0\nk: 2\nwindow: {size: 20 s, slide: 5 s}\nquality: {hit_rate: 0.9, period: 10 s}",
+    "topk": "kind: topk\nstreams: {s: a}\ngroup_by: [note]\nscore: v\nk: 2\n" + WINDOWED
+    + "quality: {hit_rate: 0.9, period: 10 s}",
+    "topk_of_all": "kind: topk\nstreams: {s: a}\nscore: v\nwhere: k > 0\nk: 2\nwindow: {size: 20 s, slide: 5 s}\n"
+    + "quality: {hit_rate: 0.9, period: 10 s}",
     "theta_join": "kind: theta_join\nstreams: {l: a, r: b}\nconditions: [l.v > r.v, l.k = r.k]\n" + WINDOWED,
     "membership": "kind: membership\nstreams: {x: a, y: b}\nelement: k\n" + WINDOWED,
 }  # fmt: skip
@@ -29,7 +34,7 @@ QUERIES = {
 @pytest.mark.parametrize("name", QUERIES)
 def test_plans_for_few_and_many_rows_agree(tmp_path, spark, monkeypatch, name):
     table, spec = events.disordered(11, rows=220), parse_query(f"name: q\n{QUERIES[name]}\n")
-    monkeypatch.setattr(stage, "SAMPLED_PER_K", 2)
+    monkeypatch.setattr(windows, "SAMPLED_PER_K", 2)
     found = []
     for rows in (120, -1):  # the first 120 few, the next few in a lake of many; many both times
         monkeypatch.setattr(tuning, "SMALL_ROWS", rows)

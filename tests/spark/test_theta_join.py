@@ -1,4 +1,7 @@
-"""Theta joins on Spark: on time = what had arrived when a window closed, after repair = brute force; all methods alike."""
+"""Theta joins on Spark: on-time results are those of the rows before a window closed, after repair those of all rows.
+
+The oracle is brute force; all methods agree.
+"""
 
 import itertools
 import operator
@@ -10,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from latecomer.core.theta_join.window_task import expand
-from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed
 from latecomer.lake import result_views
 from latecomer.lake.lake import Lake
@@ -18,10 +20,10 @@ from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.reference.expressions import evaluate
+from latecomer.spark.registry import windowed_stage
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
-from latecomer.spark.theta_join import stage
-from latecomer.spark.theta_join.stage import ThetaJoinStage
+from latecomer.spark.theta_join import windows
 from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import parse_query
 from latecomer.strategies.windows import slack_policies
@@ -67,7 +69,7 @@ def expected(table, spec):
         for r in table.to_pylist()
         if r["stream"] in sources
     ]
-    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    grid = spec.window
     g = grid.granularity_us
 
     def observe(window, rows, cut):
@@ -192,7 +194,7 @@ def test_counts_after_each_of_many_repair_batches(tmp_path, spark, monkeypatch, 
     run(lakes[0], spec, flush=True)
     shutil.copytree(lakes[0].uri, lakes[1].uri)
     assert repair(lakes[0], spec, flush=True).batches > 10
-    monkeypatch.setattr(stage, "GROWS", 1 << 40)
+    monkeypatch.setattr(windows, "GROWS", 1 << 40)
     repair(lakes[1], spec, flush=True)
     first, second = (result_views.view(lake, spec, "corrections") for lake in lakes)
     assert first.equals(second) and first["revision"].to_numpy().max() >= 3
@@ -209,8 +211,8 @@ def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spar
     load(lake, table, tmp_path)
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    (seen,) = ThetaJoinStage(spec, spark, lake).history(table.num_rows)
-    (held,) = ThetaJoinStage(spec, spark, lake).held(table.num_rows, [slack_s * 1_000_000])
+    (seen,) = windowed_stage(spec, spark, lake).observation.history(table.num_rows)
+    (held,) = windowed_stage(spec, spark, lake).observation.rows_held(table.num_rows, [slack_s * 1_000_000])
     ledger = books.ledger(lake, spec).to_pandas()
     assert held == pytest.approx(ledger["rows_held_mean"][ledger["rows"] > 0].mean(), rel=0.2)
     on_time = {each.window: each.total - each.lost(slack_s * 1_000_000) for each in seen}

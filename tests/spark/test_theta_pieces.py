@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.theta_join import plan
 from latecomer.core.theta_join.window_task import Operand, WindowJoin, expand
-from latecomer.spark.theta_join import skew_partitions, stage
+from latecomer.spark.theta_join import skew_partitions, windows
 
 from tests.spark.test_theta_join import OPS, SLIDING, brute, expected, query, start
 from tests.support import events
@@ -59,7 +59,7 @@ DRAWN = st.lists(
 @settings(deadline=None, derandomize=True, max_examples=80)
 @given(st.sampled_from(sorted(OPS)), DRAWN, st.integers(0, 10**6))
 def test_streams_that_are_linked_from_afar_are_where_they_match(op, drawn, seed):
-    """Any conditions of four streams, some on another column: every result stands in exactly one piece, with all its rows."""
+    """Any conditions of four streams, some on another column: every result is in exactly one piece, with all its rows."""
     conditions = [(0, 0, op, 1, 0)] + [(a, how & 1, sign, b, how >> 1) for (a, b), sign, how in drawn]
     triples = tuple(
         (Operand(a, f"a{a}{'vw'[x]}"), sign, Operand(b, f"a{b}{'vw'[y]}")) for a, x, sign, b, y in conditions
@@ -110,7 +110,7 @@ def test_skew_is_cut_further():
 
 
 def odd_values(seed, rows=160):
-    """Rows with null, NaN and ties, a value that a third of them share, and whole numbers beside floating-point ones."""
+    """Rows with null, NaN and ties, a value that a third of them share, and whole and floating-point numbers."""
     rng = np.random.default_rng(seed)
     table = events.disordered(seed, rows=rows)
     v = [
@@ -170,7 +170,7 @@ def cut_into_pieces(monkeypatch, folder, table, spec, sizes):
     seen = []
     kept = skew_partitions.hot
     monkeypatch.setattr(plan, "PIECE_ROWS", 6)
-    monkeypatch.setattr(stage, "LINEAR_FACTOR", 1)
+    monkeypatch.setattr(windows, "LINEAR_FACTOR", 1)
     monkeypatch.setattr(skew_partitions, "hot", lambda *given: seen.append(kept(*given)) or seen[-1])
     tables = whole_and_cut(folder, table, spec, sizes, stop=100)
     cut = [each.table.num_rows for each in seen if each is not None]

@@ -1,4 +1,7 @@
-"""Top-k on Spark: first answers = tuple-at-a-time reference, after repair = sort everything; any cut the same tables."""
+"""Top-k on Spark: first answers equal the tuple-at-a-time reference, answers after repair a sort of all rows.
+
+Any cut into micro-batches gives the same tables.
+"""
 
 from datetime import date
 
@@ -6,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from latecomer.core.windows import group_sampling
-from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed
 from latecomer.lake import result_views
 from latecomer.lake.delta import Table
@@ -66,7 +68,7 @@ def top(rows, spec):
 
 
 def expected(table, spec):
-    grid = Grid(spec.window.size_us, spec.window.slide_us)
+    grid = spec.window
     g = grid.granularity_us
 
     def observe(window, rows, cut):
@@ -76,7 +78,8 @@ def expected(table, spec):
         return Observed(window, levels, counts.astype(float), float(len(waits)))
 
     return reference.run(
-        rows_of(table), size=grid.size_us, slide=grid.slide_us, streams=1, policy=slack_policies(spec)[0], observe=observe,
+        rows_of(table), size=grid.size_us, slide=grid.slide_us, streams=1,
+        policy=slack_policies(spec)[0], observe=observe,
         end=table.num_rows,
     )  # fmt: skip
 
@@ -166,7 +169,8 @@ def test_a_date_column_is_compared_with_days(lake, tmp_path):
     table = data(3, 60)
     days = [None if row % 7 == 0 else date(2023, 11, 10 + row % 10) for row in range(60)]
     load(lake, table.append_column("day", pa.array(days, pa.date32())), tmp_path)
-    text = "name: q\nkind: topk\nstreams: {s: a}\nscore: v\nk: 60\nwindow: 400 s\nstrategy: none\nselect: [day, seq as n]\nwhere: "
+    text = "name: q\nkind: topk\nstreams: {s: a}\nscore: v\nk: 60\nwindow: 400 s\nstrategy: none\n"
+    text += "select: [day, seq as n]\nwhere: "
     spec = parse_query(text + "day >= '2023-11-14' and not day in ('2023-11-15', '2023-11-18')\n")
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)

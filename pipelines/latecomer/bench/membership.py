@@ -31,13 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.baselines.membership.filters import BloomFilter, ExactSet, OneFilter, multi_bloom, multi_exact
-from latecomer.baselines.membership.multi_cuckoo import Filter, MultiCuckoo, WindowSpec, query_bound
+from latecomer.baselines.membership.multi_cuckoo import Filter, MultiCuckoo, query_bound
 from latecomer.bench import membership_spark as on_spark
 from latecomer.bench import plots
 from latecomer.bench.goals import Goal, Goals, Progress, Summary
 from latecomer.bench.timing import timed
 from latecomer.core.arrays.xxhash import hash_longs
 from latecomer.core.membership.cuckoo import CuckooFilter, size_for
+from latecomer.core.windows.grid import Grid
 
 Hashes: TypeAlias = NDArray[np.uint64]
 WindowFilters: TypeAlias = MultiCuckoo | OneFilter
@@ -48,7 +49,7 @@ SPREAD = 2.3
 RATE = 2 * 4 / 2**12
 """Bound of a cuckoo filter with the default 12 bits and buckets of 4; the Bloom filters are sized for it."""
 
-MAKERS: dict[str, Callable[[list[WindowSpec], list[int]], WindowFilters]] = {
+MAKERS: dict[str, Callable[[list[Grid], list[int]], WindowFilters]] = {
     "cuckoo per window": lambda windows, rows: MultiCuckoo(windows, [w.size_us for w in windows]),
     "bloom per window": lambda windows, rows: multi_bloom(windows, [w.size_us for w in windows], RATE),
     "one cuckoo filter": lambda windows, rows: OneFilter(windows, rows),
@@ -124,7 +125,7 @@ def _warm_up() -> None:
     hashes = streams_of(2, 5_000, 0)[0]
     times = np.arange(hashes.size)
     for make in MAKERS.values():
-        query = make([WindowSpec(5_000, 5_000), WindowSpec(500, 500)], [10, 10])
+        query = make([Grid(5_000, 5_000), Grid(500, 500)], [10, 10])
         query.insert(1, times, hashes)
         query.candidates_in(0, hashes)
     for bits in (8, 12, 16):
@@ -166,7 +167,7 @@ def standing(name: str, streams: Sequence[Hashes], size: int) -> WindowFilters:
     """Fill filters of tumbling windows of `size` rows of every stream, under one window of stream 0 over them all."""
     rows = streams[0].size
     whole = -(-rows // size) * size  # the window of stream 0 ends with the last window, which is queried, too
-    windows = [WindowSpec(whole, whole)] + [WindowSpec(size, size)] * len(streams)
+    windows = [Grid(whole, whole)] + [Grid(size, size)] * len(streams)
     query = MAKERS[name](windows, [0] + [rows] * len(streams))
     for place, hashes in enumerate(streams, 1):
         query.insert(place, np.arange(rows, dtype=np.int64), hashes)

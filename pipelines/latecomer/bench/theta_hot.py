@@ -72,7 +72,7 @@ def print_times(emit: str, size: int, repeats: int) -> None:
     from latecomer.lake.lake import Lake
     from latecomer.spark.engine.session import session
     from latecomer.spark.run import run as run_query
-    from latecomer.spark.theta_join import stage
+    from latecomer.spark.theta_join import windows as theta_windows
     from latecomer.specs.loading import parse_query
 
     rng = np.random.default_rng([SEED, size])
@@ -86,7 +86,7 @@ def print_times(emit: str, size: int, repeats: int) -> None:
         "w": pa.array(rng.random(2 * size)),
     }
     times: dict[str, list[float]] = {"whole": [], "pieces": []}
-    stage.LINEAR_FACTOR = 1  # cut the windows of counts and ranges, too
+    theta_windows.LINEAR_FACTOR = 1  # cut the windows of counts and ranges, too
     bounds = {"whole": 1 << 62, "pieces": plan.PIECE_ROWS}
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.table(rows), Path(folder) / "rows.parquet")

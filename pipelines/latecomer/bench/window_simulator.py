@@ -20,7 +20,7 @@ from latecomer.core.aggregate.coverage import Cells, Function, required_answers,
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import FOREVER, NEVER, running_max
-from latecomer.core.windows.arrivals import Arrived
+from latecomer.core.windows.arrivals import ArrivalCounts
 from latecomer.core.windows.control import WindowControl
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed, SlackPolicy
@@ -173,8 +173,8 @@ def run_control_plane(
             continue
         part = slice(low, high)
         new = Arrivals.of(seq[part], event_time_us[part], side[part], shard[part], carry)
-        intervals, carry = Arrived.of(new, grid, 1).intervals[0], new.carry
-        due = replace(control.lookout).schedule(intervals)
+        intervals, carry = ArrivalCounts.of(new, grid, 1).intervals[0], new.carry
+        due = replace(control.schedule).advance(intervals)
         watermarks = control.step(intervals, dict(zip(due, observed(spans_of(grid, due)), strict=True)))
         at = np.searchsorted(watermarks.interval, interval[part])
         slack[part], base[part] = watermarks.slack[at], watermarks.base[at]

@@ -1,7 +1,8 @@
-"""Arrivals: stream time after each; for the windowed kinds also what the control plane is told, and which windows each is late for.
+"""Arrivals in order, with the stream time after each.
 
-Joins use the stream time alone. Two columns of a micro-batch, ``seq`` and event time, decide all of this, in one pass along the
-arrival order; no payload is looked at. Cost: O(n) along the order, and sorting the counts by interval and pane. Memory: about 40 bytes an arrival.
+Two columns of a micro-batch, ``seq`` and event time, decide it, in one pass along the arrival order; no payload is
+read. Counts for the windowed kinds: :mod:`latecomer.core.windows.arrivals`. Cost: O(n). Memory: about 40 bytes an
+arrival.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Running maxima of event time before arrival `seq`, int64 us: entry ``side * shards + shard``."""
+    """Running maxima of event time (us) before arrival `seq`: entry ``side * shards + shard`` of `carry`."""
 
     seq: int
     carry: list[int]
@@ -32,11 +33,11 @@ class Arrivals:
     ----------
     seq, event_time_us : int64[n]
     side : int8[n]
-        Which source a row belongs to, from 0.
+        The source that a row belongs to, from 0.
     shard : int32[n]
-        Which shard of groups.
+        The shard of its group.
     stream_time_us : int64[n]
-        `T` of the row's shard after it: the least of its sources' running maxima, ``NEVER`` until each has spoken.
+        `T` of the row's shard after it: the least of its sources' running maxima, ``NEVER`` until all sources are seen.
     before, after : int64[sources, shards]
         Running maxima before the first and after the last of them.
     """
@@ -58,7 +59,7 @@ class Arrivals:
         carry: list[int],
         shards: int = 1,
     ) -> Arrivals:
-        """Stream time of rows sorted by `seq`, continued from `carry`, which is laid out as in :class:`Checkpoint`."""
+        """Continue stream time from `carry` (as in :class:`Checkpoint`) along rows that are sorted by `seq`."""
         before = np.array(carry, np.int64).reshape(-1, shards)
         after, time = before.copy(), np.empty_like(event_time_us)
         _follow(event_time_us, side, shard, after, time)
@@ -66,11 +67,11 @@ class Arrivals:
 
     @property
     def carry(self) -> list[int]:
-        """`after` as in :class:`Checkpoint`."""
-        return [int(each) for each in self.after.ravel()]
+        """The running maxima `after` these arrivals, laid out as in :class:`Checkpoint`."""
+        return [int(maximum) for maximum in self.after.ravel()]
 
     def checkpoints(self, every: int) -> list[Checkpoint]:
-        """Where a later scan may begin inside these arrivals: before every so many of them, not before the first."""
+        """Return checkpoints inside these arrivals: before every so many of them, not before the first."""
         places = np.arange(every, len(self.seq), every)
         maxima = _maxima(self.event_time_us, self.side, self.shard, self.before.copy(), places)
         return [
@@ -79,14 +80,17 @@ class Arrivals:
 
     @cached_property
     def delay_us(self) -> Int64:
-        """Running maximum of each row's own source less its event time, >= 0, int64[n]."""
+        """Running maximum of each row's source less its event time, >= 0, int64[n]."""
         found = np.empty_like(self.event_time_us)
         _delays(self.event_time_us, self.side, self.shard, self.before.copy(), found)
         return found
 
     @property
     def lateness_us(self) -> Int64:
-        """Stream time after each row less its event time, int64[n]; negative for rows ahead of it, meaningless before each source has spoken."""
+        """Stream time after each row less its event time, int64[n].
+
+        Negative for rows ahead of stream time; meaningless before all sources are seen.
+        """
         return self.stream_time_us - self.event_time_us
 
 
@@ -104,7 +108,7 @@ def _follow(ts, side, shard, maxima, time):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _maxima(ts, side, shard, maxima, places):  # type: ignore[no-untyped-def]
-    """Running maxima before the rows at these ascending places, int64[places, sources, shards]."""
+    """Return the running maxima before the rows at ascending places, int64[places, sources, shards]."""
     found, i = np.empty((len(places), *maxima.shape), np.int64), 0
     for at in range(len(places)):
         while i < places[at]:

@@ -71,7 +71,7 @@ class CompletedPeriods:
 
 def take_completed_periods(controls: list[WindowControl]) -> CompletedPeriods:
     """Take the accounts of the periods that every shard has left out of the control planes."""
-    until = min(control.left_until() for control in controls)
+    until = min(control.final_until() for control in controls)
     starts = {start for control in controls for start in control.accounts if start + control.period_us <= until}
     accounts = {start: [control.accounts.pop(start, SlackAccount()) for control in controls] for start in starts}
     return CompletedPeriods(until, accounts)
@@ -118,7 +118,7 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
         return ledger_table([self._row_now(start, controls) for start in starts], LEDGER)
 
     def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, float | None]:
-        return self._row(start, [control.account(start, now=True) for control in controls])
+        return self._row(start, [control.account(start, as_of_now=True) for control in controls])
 
     def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, float | None]:
         counts = self.periods.get(start, WindowCounts())

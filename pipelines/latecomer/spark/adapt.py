@@ -84,16 +84,16 @@ def _adapted(lake: Lake, spec: Spec, state: journal.RunState) -> Mapping[str, ob
 
         join = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
         return adapted_parameters(join.settings, join.history(state.seq_to).intervals)
-    from latecomer.spark.registry import stage_of
-    from latecomer.spark.windows.stage import WindowedStage
+    from latecomer.spark.registry import windowed_stage
     from latecomer.strategies.windows import slack_policies, window_controls
 
-    stage = stage_of(spec, tuned(lake, state.seq_to), lake)
-    assert isinstance(spec, WindowedSpec) and isinstance(stage, WindowedStage)
+    assert isinstance(spec, WindowedSpec)
+    stage = windowed_stage(spec, tuned(lake, state.seq_to), lake)
+    history = stage.observation.history(state.seq_to)
     policies = slack_policies(spec)
     controls = window_controls(spec, state.stage)
-    for policy, control, observations in zip(policies, controls, stage.history(state.seq_to), strict=True):
-        policy.delays(max(control.lookout.delay_us, control.lookout.pending_delay_us))
+    for policy, control, observations in zip(policies, controls, history, strict=True):
+        policy.delays(max(control.schedule.delay_us, control.schedule.pending_delay_us))
         for observation in observations:
             interval = observation.window + stage.grid.size_us // stage.grid.slide_us
             policy.observe(observation, policy.choose(interval), interval)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from latecomer.lake import crash_points, journal
 from latecomer.lake.errors import InputError
@@ -17,7 +17,8 @@ from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.spark.engine.session import tuned
-from latecomer.spark.registry import stage_of
+from latecomer.spark.registry import windowed_stage
+from latecomer.specs.windows import WindowedSpec
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -42,14 +43,14 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
         The query has not been run in this lake, has no windows, or the range is empty.
     """
     started = time.monotonic()
-    if spec.kind == "join":
+    if not isinstance(spec, WindowedSpec):
         raise spec.fail("kind", spec.kind, "has no windows of its own to backfill", "repair makes a join exact")
     if from_us >= to_us:
         raise InputError("--from", from_us, "is not before --to", "give a range of event time")
     with Lease(lake, f"backfill-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
         spark = tuned(lake, state.seq_to)
-        stage: Any = stage_of(spec, spark, lake)
+        stage = windowed_stage(spec, spark, lake)
         rows = stage.recompute(from_us, to_us, state.seq_to, state.stage).persist()
         try:
             count = rows.count()

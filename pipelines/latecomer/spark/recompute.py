@@ -15,6 +15,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from latecomer.core.time import EARLIEST_US, LATEST_US
+from latecomer.core.windows.grid import Grid
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import decimals, tables
 from latecomer.spark.engine.columns import floor_div_sql, named, quoted
@@ -28,7 +29,7 @@ from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.theta_join import Condition, ThetaJoinSpec
 from latecomer.specs.topk import TopKSpec
-from latecomer.specs.windows import Window, WindowedSpec
+from latecomer.specs.windows import WindowedSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,7 +54,7 @@ class TimeRange:
     from_us: int
     to_us: int
 
-    def windows(self, window: Window) -> tuple[int, int]:
+    def windows(self, window: Grid) -> tuple[int, int]:
         """Return the numbers of the first and the last window that end in the range."""
         first = -(-(self.from_us + 1 - window.size_us) // window.slide_us)
         return first, (self.to_us - window.size_us) // window.slide_us
@@ -115,7 +116,7 @@ class SqlRecompute:
         rows = tables.events(self.spark, self.lake, self.streams[alias], seq_to=seq_to, low_us=low, high_us=high)
         return rows.selectExpr("*", f"unix_micros(event_ts) as {_TIME}")
 
-    def _windowed(self, window: Window, alias: str, over: TimeRange, seq_to: int) -> DataFrame:
+    def _windowed(self, window: Grid, alias: str, over: TimeRange, seq_to: int) -> DataFrame:
         """Read a stream's rows, one copy per window of the range that contains the row."""
         size, slide = window.size_us, window.slide_us
         first, last = over.windows(window)
@@ -217,10 +218,11 @@ class SqlRecompute:
 
     def _membership(self, spec: MembershipSpec, over: TimeRange, seq_to: int) -> RecomputedAnswers:
         """Intersect the elements of all streams, in the windows in which the first stream has an element."""
-        from latecomer.spark.membership.stage import MembershipStage
+        from latecomer.spark.membership.windows import MembershipWindows
+        from latecomer.spark.windows.stage import WindowedStage
 
-        assert isinstance(self.stage, MembershipStage)
-        kind = self.stage.kind
+        assert isinstance(self.stage, WindowedStage) and isinstance(self.stage.kind, MembershipWindows)
+        kind = self.stage.kind.element_type
         main = spec.window
         first, last = over.windows(main)
         elements: list[DataFrame] = []
@@ -309,7 +311,7 @@ def _aggregated(aggregate: Aggregate, kind: str) -> tuple[str, str | None]:
     )
 
 
-def _matched_times(main: Window, other: Window) -> tuple[str, str]:
+def _matched_times(main: Grid, other: Grid) -> tuple[str, str]:
     """Return the bounds, ``[low, high)``, of the event times of another stream that count for a window of the first.
 
     Both are SQL over the window's ``start``.

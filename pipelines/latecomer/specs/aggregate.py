@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from latecomer.core.windows.grid import Grid
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import (
     check_result_name,
@@ -38,7 +39,7 @@ from latecomer.specs.spec import (
     parse_details,
     parse_period,
 )
-from latecomer.specs.windows import WINDOW, Window, WindowedSpec, parse_window
+from latecomer.specs.windows import WINDOW, WindowedSpec, parse_window
 
 STRATEGIES = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack", "k_slack", "exact")
 FUNCTIONS = {
@@ -219,7 +220,7 @@ def _parse_aggregate(inner: Reader, name: str, text: str, alias: str) -> Aggrega
     return Aggregate(name, function, args[0] if args else None, q)
 
 
-def _parse_strategy(inner: Reader, name: str, window: Window) -> AggregateStrategy:
+def _parse_strategy(inner: Reader, name: str, window: Grid) -> AggregateStrategy:
     strategy = AggregateStrategy(
         name=name,
         gamma_us=inner.duration("gamma", 5_000_000),

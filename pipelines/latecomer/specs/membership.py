@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from typing import ClassVar
 
+from latecomer.core.windows.grid import Grid
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import open_quality, open_strategy, parse_column, parse_filters, to_json, wrong_stream
 from latecomer.specs.reader import Reader, parse_streams
 from latecomer.specs.spec import RequiredType, Signature, Strategy, parse_bounds, parse_details, parse_period
-from latecomer.specs.windows import WINDOW, WaitingSpec, Window, parse_slack, parse_window
+from latecomer.specs.windows import WINDOW, WaitingSpec, parse_slack, parse_window
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
 _CUCKOO = ("mcf", "one_filter")
@@ -45,7 +46,7 @@ class MembershipSpec(WaitingSpec):
     ----------
     elements : tuple of Column
         The column of each stream that has its elements, in the order of `streams`.
-    other_windows : tuple of Window
+    other_windows : tuple of Grid
         The windows of the streams after the first.
     false_positive_rate : float
         Most absent elements that may pass the filters, as a share of all absent elements.
@@ -53,12 +54,12 @@ class MembershipSpec(WaitingSpec):
 
     kind: ClassVar[str] = "membership"
     elements: tuple[ex.Column, ...]
-    other_windows: tuple[Window, ...]
+    other_windows: tuple[Grid, ...]
     false_positive_rate: float
     strategy: MembershipStrategy
 
     @property
-    def windows(self) -> tuple[Window, ...]:
+    def windows(self) -> tuple[Grid, ...]:
         """The windows of every stream."""
         return (self.window, *self.other_windows)
 
@@ -177,7 +178,7 @@ def _parse_elements(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.Column
     return tuple(columns)
 
 
-def _parse_windows(reader: Reader, aliases: tuple[str, ...]) -> tuple[Window, ...]:
+def _parse_windows(reader: Reader, aliases: tuple[str, ...]) -> tuple[Grid, ...]:
     """Read ``window: {size: ..., slide: ...}`` or ``window: 1 h``, of every stream, or ``window: {alias: window}``."""
     value = reader.take("window")
     per_alias = (

@@ -1,4 +1,4 @@
-"""Windows, and the base classes of the kinds whose answers are per window."""
+"""The base classes of the kinds whose answers are per window, and how windows are read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TypedDict
 
+from latecomer.core.windows.grid import Grid
 from latecomer.specs import expressions as ex
 from latecomer.specs.durations import parse_duration
 from latecomer.specs.reader import Reader
@@ -18,27 +19,19 @@ WINDOW = ("window_start", "window_end")
 """Columns of a result row that identify its window."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Half-open windows of event time ``[start, start + size_us)``, one at each multiple of `slide_us`."""
-
-    size_us: int
-    slide_us: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedSpec(Spec):
     """Base of the kinds whose answers are per window.
 
     Attributes
     ----------
-    window : Window
+    window : Grid
         The windows that result rows identify.
     group_by : tuple of str
         Columns whose values divide a window's rows into groups with an answer each; result rows begin with them.
     """
 
-    window: Window
+    window: Grid
     group_by: tuple[str, ...] = ()
 
     @property
@@ -117,7 +110,7 @@ def parse_slack(quality: Reader, strategy: Reader) -> Slack:
     return {"target": 1.0, "promises": False, "slack_us": slack_us, "confidence": CONFIDENCE}
 
 
-def parse_window(reader: Reader, name: str = "window") -> Window:
+def parse_window(reader: Reader, name: str = "window") -> Grid:
     """Read ``window: {size: 1 h, slide: 10 min}``, or ``window: 1 h`` for windows that do not overlap.
 
     Raises
@@ -128,7 +121,7 @@ def parse_window(reader: Reader, name: str = "window") -> Window:
     value = reader.take(name)
     if isinstance(value, str):
         size_us = parse_duration(value, source=reader.source, key=reader.key(name))
-        return Window(size_us, size_us)
+        return Grid(size_us, size_us)
     if not isinstance(value, Mapping):
         raise reader.fail(name, value, "is not a window", "write, for example, {size: 1 h, slide: 10 min}")
     inner = Reader(value, reader.source, reader.key(name))
@@ -141,4 +134,4 @@ def parse_window(reader: Reader, name: str = "window") -> Window:
     if size_us > slide_us * MOST_SLIDES:
         problem = f"puts each row into more than {MOST_SLIDES:,} windows"
         raise inner.fail("slide", value["slide"], problem, "choose a longer slide")
-    return Window(size_us, slide_us)
+    return Grid(size_us, slide_us)

@@ -1,18 +1,25 @@
-"""Build the slack policies of a windowed query, and restore its control plane from a micro-batch's state."""
+"""Build the slack policies of a windowed query, and restore its control plane from the state of a micro-batch."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict, cast
 
+from latecomer.core.state import StateDocument
 from latecomer.core.time import FOREVER
 from latecomer.core.topk.adaptive_wait import AdaptiveWait
 from latecomer.core.topk.slack_policy import AdaptiveWaitSlack
-from latecomer.core.windows.calibrated_slack import CalibratedSlack
-from latecomer.core.windows.control import WindowControl
-from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.calibrated_slack import CalibratedSlack, CalibratedSlackState
+from latecomer.core.windows.control import ControlState, WindowControl
 from latecomer.core.windows.interfaces import SlackPolicy
-from latecomer.core.windows.observation_schedule import Lookout
-from latecomer.core.windows.slack_policies import Fixed, LargestDelay, Proportional
+from latecomer.core.windows.observation_schedule import ObservationSchedule, ScheduleState
+from latecomer.core.windows.slack_policies import (
+    Fixed,
+    LargestDelay,
+    LargestDelayState,
+    Proportional,
+    ProportionalState,
+)
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.topk import TopKSpec
 from latecomer.specs.windows import WaitingSpec, WindowedSpec
@@ -21,71 +28,100 @@ HIGHEST_TARGET = 0.9999
 """Target that `calibrated` aims at where a query states a higher one: no finite wait can promise 1."""
 
 
-def grid_of(spec: WindowedSpec) -> Grid:
-    """Return the grid on which the query's windows lie."""
-    return Grid(spec.window.size_us, spec.window.slide_us)
+class ControlsState(TypedDict):
+    """The part of a micro-batch's state that restores controls: one per shard."""
+
+    controls: list[ControlState]
+
+
+class SchedulesState(TypedDict):
+    """The part of a scan's state that restores observation schedules: one per shard."""
+
+    controls: list[ScheduleState]
 
 
 def slack_policies(spec: WindowedSpec) -> list[SlackPolicy]:
-    """Build one slack policy per shard, as it stands before the first arrival."""
-    return [_slack_policy(spec, grid_of(spec)) for _ in range(spec.shards)]
+    """Build one slack policy per shard, in its state before the first arrival."""
+    return [slack_policy(spec, None) for _ in range(spec.shards)]
 
 
-def window_controls(spec: WindowedSpec, state: dict[str, Any] | None) -> list[WindowControl]:
-    """Restore one control plane per shard from a micro-batch's state; None stands for the state before the first."""
-    grid = grid_of(spec)
-    controls = [WindowControl(grid, spec.period_us, policy, spec.observe_us) for policy in slack_policies(spec)]
-    if state is not None:
-        for control, stored in zip(controls, state["controls"], strict=True):
-            control.restore(stored)
-    return controls
+def window_controls(
+    spec: WindowedSpec, state: StateDocument | None, adapted: Sequence[StateDocument] | None = None
+) -> list[WindowControl]:
+    """Restore one control plane per shard.
+
+    Parameters
+    ----------
+    state
+        The state of a micro-batch; None: before the first.
+    adapted
+        The policies that `adapt` has written since, one per shard, which replace those of the state; None: none.
+    """
+    given = spec.window, spec.period_us
+    if state is None:
+        fresh: Sequence[StateDocument | None] = adapted or [None] * spec.shards
+        return [WindowControl(*given, slack_policy(spec, policy), spec.observe_us) for policy in fresh]
+    stored = cast(ControlsState, state)["controls"]
+    policies = adapted or [control["policy"] for control in stored]
+    return [
+        WindowControl.from_dict(control, *given, slack_policy(spec, policy), spec.observe_us)
+        for control, policy in zip(stored, policies, strict=True)
+    ]
 
 
-def observation_schedules(spec: WindowedSpec, state: dict[str, Any] | None) -> list[Lookout]:
-    """Restore each shard's observation schedule from the state of a micro-batch, or of the scan of its arrivals."""
-    schedules = [control.lookout for control in window_controls(spec, None)]
-    if state is not None:
-        for schedule, stored in zip(schedules, state["controls"], strict=True):
-            schedule.restore(stored)
-    return schedules
+def observation_schedules(spec: WindowedSpec, state: StateDocument | None) -> list[ObservationSchedule]:
+    """Restore the observation schedule of each shard from the state of a micro-batch or of the scan of its arrivals."""
+    if state is None:
+        return [control.schedule for control in window_controls(spec, None)]
+    policy = slack_policy(spec, None)
+    observed = policy.needs_observation, policy.provisional
+    stored = cast(SchedulesState, state)["controls"]
+    return [ObservationSchedule.from_dict(schedule, spec.window, *observed, spec.observe_us) for schedule in stored]
 
 
-def _slack_policy(spec: WindowedSpec, grid: Grid) -> SlackPolicy:
+def slack_policy(spec: WindowedSpec, state: StateDocument | None) -> SlackPolicy:
+    """Build the slack policy that the strategy of a query names, or restore it from its state."""
     if isinstance(spec, AggregateSpec):
-        return _aggregate_policy(spec, grid)
+        return _aggregate_policy(spec, state)
     if isinstance(spec, TopKSpec):
-        return _topk_policy(spec, grid)
+        return _topk_policy(spec, state)
     assert isinstance(spec, WaitingSpec)
-    return _calibrated(spec, grid) if spec.slack_us is None else Fixed(spec.slack_us)
+    return _calibrated(spec, state) if spec.slack_us is None else Fixed(spec.slack_us)
 
 
-def _aggregate_policy(spec: AggregateSpec, grid: Grid) -> SlackPolicy:
+def _aggregate_policy(spec: AggregateSpec, state: StateDocument | None) -> SlackPolicy:
     strategy = spec.strategy
     if strategy.name in ("hpm", "aq_k_slack"):
-        return Proportional(strategy.kp, strategy.kd, strategy.alpha, grid.granularity_us)
+        gains = strategy.kp, strategy.kd, strategy.alpha, spec.window.granularity_us
+        return Proportional(*gains) if state is None else Proportional.from_dict(cast(ProportionalState, state), *gains)
     if strategy.name == "calibrated":
-        return _calibrated(spec, grid)
+        return _calibrated(spec, state)
     if strategy.name == "mp_k_slack":
-        return LargestDelay()
+        return LargestDelay() if state is None else LargestDelay.from_dict(cast(LargestDelayState, state))
     return Fixed(FOREVER if strategy.slack_us is None else strategy.slack_us)
 
 
-def _topk_policy(spec: TopKSpec, grid: Grid) -> SlackPolicy:
+def _topk_policy(spec: TopKSpec, state: StateDocument | None) -> SlackPolicy:
     strategy = spec.strategy
     if strategy.name == "calibrated":
-        return _calibrated(spec, grid)
+        return _calibrated(spec, state)
     if strategy.name != "adaptive_wait":
         return Fixed(0)
+    if state is not None:
+        return AdaptiveWaitSlack.from_dict(cast(dict[str, Any], state))
     wait = AdaptiveWait(
         spec.target,
         strategy.candidates,
         strategy.windows,
         strategy.initial_wait_us,
         strategy.min_step_us,
-        slide_us=grid.slide_us,
+        slide_us=spec.window.slide_us,
     )
     return AdaptiveWaitSlack(wait)
 
 
-def _calibrated(spec: WindowedSpec, grid: Grid) -> SlackPolicy:
-    return CalibratedSlack(min(spec.target, HIGHEST_TARGET), grid, spec.period_us, spec.confidence)
+def _calibrated(spec: WindowedSpec, state: StateDocument | None) -> SlackPolicy:
+    settings = min(spec.target, HIGHEST_TARGET), spec.window, spec.period_us, spec.confidence
+    if state is None:
+        return CalibratedSlack(*settings)
+    return CalibratedSlack.from_dict(cast(CalibratedSlackState, state), *settings)

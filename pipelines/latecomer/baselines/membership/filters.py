@@ -25,10 +25,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo, WindowSpec
+from latecomer.baselines.membership.multi_cuckoo import MultiCuckoo
 from latecomer.core.arrays.xxhash import mix
 from latecomer.core.membership.cuckoo import CuckooFilter
 from latecomer.core.time import NEVER
+from latecomer.core.windows.grid import Grid
 
 UInt64Array = NDArray[np.uint64]
 Int64Array = NDArray[np.int64]
@@ -175,7 +176,7 @@ class ExactSet:
 
 
 def multi_bloom(
-    windows: Sequence[WindowSpec],
+    windows: Sequence[Grid],
     expected_rows: int | Sequence[int],
     false_positive_rate: float = 2 * 4 / 2**12,
     seed: int = 0,
@@ -186,7 +187,7 @@ def multi_bloom(
     )
 
 
-def multi_exact(windows: Sequence[WindowSpec]) -> MultiCuckoo:
+def multi_exact(windows: Sequence[Grid]) -> MultiCuckoo:
     """Return the query with a set of hashes per (stream, window)."""
     return MultiCuckoo(windows, 0, make_filter=ExactSet)
 
@@ -200,7 +201,7 @@ class OneFilter:
 
     def __init__(
         self,
-        windows: Sequence[WindowSpec],
+        windows: Sequence[Grid],
         expected_rows: int | Sequence[int],
         fingerprint_bits: int = 12,
         bucket: int = 4,

@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 
 from latecomer.core.membership.cuckoo import CuckooFilter
 from latecomer.core.time import NEVER
+from latecomer.core.windows.grid import Grid
 
 UInt64Array = NDArray[np.uint64]
 Int64Array = NDArray[np.int64]
@@ -72,50 +73,31 @@ class Filter(Protocol):
         """The memory, in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSpec:
-    """Half-open windows ``[start, start + size_us)``, `start` a multiple of `slide_us` since the epoch.
-
-    Raises
-    ------
-    ValueError
-        Unless 0 < slide_us <= size_us.
-    """
-
-    size_us: int
-    slide_us: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.slide_us <= self.size_us:
-            raise ValueError(
-                f"window of size_us {self.size_us}, slide_us {self.slide_us}: want 0 < slide_us <= size_us"
-            )
-
-    def starts(self, event_time_us: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
-        """Yield rows with the start of a window that holds each, latest windows first, until every window is named."""
-        last = np.floor_divide(event_time_us, self.slide_us) * self.slide_us
-        for back in range(0, self.size_us, self.slide_us):
-            rows = np.flatnonzero(last - back + self.size_us > event_time_us)
-            if rows.size:
-                yield rows, last[rows] - back
+def starts_of(windows: Grid, event_time_us: Int64Array) -> Iterator[tuple[Int64Array, Int64Array]]:
+    """Yield rows with the start of a window that holds each, latest windows first, until every window is named."""
+    last = windows.last_of(event_time_us) * windows.slide_us
+    for back in range(0, windows.size_us, windows.slide_us):
+        rows = np.flatnonzero(last - back + windows.size_us > event_time_us)
+        if rows.size:
+            yield rows, last[rows] - back
 
 
-def windows_touched(first_window: tuple[int, int], other_window_spec: WindowSpec, *, same: bool = False) -> list[int]:
+def windows_touched(first_window: tuple[int, int], other_windows: Grid, *, same: bool = False) -> list[int]:
     """Return the starts of another stream's windows that a window of stream 0 touches, earliest first.
 
     Parameters
     ----------
     first_window : (int, int)
         Start and end [us] of the window of stream 0.
-    other_window_spec : WindowSpec
-        The other stream's windows.
+    other_windows : Grid
+        The windows of the other stream.
     same : bool
         Both streams have equal size and slide: the answer is the window itself.
     """
     start, end = first_window
     if same:
         return [start]
-    size, slide = other_window_spec.size_us, other_window_spec.slide_us
+    size, slide = other_windows.size_us, other_windows.slide_us
     first_after = (start - size) // slide + 1
     last = (end - size) // slide
     if first_after <= last:
@@ -173,8 +155,8 @@ class MultiCuckoo:
 
     Parameters
     ----------
-    windows : sequence of WindowSpec
-        One per stream, two streams or more; stream 0 gives the elements.
+    windows : sequence of Grid
+        The windows of each stream, two streams or more; stream 0 gives the elements.
     expected_rows : int or sequence of int
         Rows per window, for all streams or for each.
     fingerprint_bits, bucket, seed : int
@@ -186,12 +168,12 @@ class MultiCuckoo:
     Raises
     ------
     ValueError
-        If there are fewer than two streams, or the lengths differ.
+        If there are fewer than two streams, the lengths differ, or not 0 < slide_us <= size_us.
     """
 
     def __init__(
         self,
-        windows: Sequence[WindowSpec],
+        windows: Sequence[Grid],
         expected_rows: int | Sequence[int],
         fingerprint_bits: int = 12,
         bucket: int = 4,
@@ -204,6 +186,10 @@ class MultiCuckoo:
             raise ValueError(
                 f"{len(self.windows)} windows and {len(rows)} expected_rows: want two streams or more, one of each"
             )
+        for grid in self.windows:
+            if not 0 < grid.slide_us <= grid.size_us:
+                problem = f"window of size_us {grid.size_us}, slide_us {grid.slide_us}"
+                raise ValueError(f"{problem}: want 0 < slide_us <= size_us")
         self.expected_rows, self.seed = tuple(rows), seed
         self.fingerprint_bits, self.bucket = fingerprint_bits, bucket
         self._make = make_filter or (lambda n, s: CuckooFilter(n, fingerprint_bits, bucket, s))
@@ -242,7 +228,7 @@ class MultiCuckoo:
         times, values = _rows(event_time_us, hashes)
         size, gone = self.windows[stream].size_us, self._kept_after(stream)
         missed = np.zeros(times.size, np.bool_)
-        for rows, starts in self.windows[stream].starts(times):
+        for rows, starts in starts_of(self.windows[stream], times):
             late = starts + size <= gone
             missed[rows[late]] = True
             for start, part in _groups(starts[~late], rows[~late]):
@@ -291,7 +277,7 @@ class MultiCuckoo:
         """Return which rows of stream 0 may be results in at least one of their windows, bool[n]."""
         times, values = _rows(event_time_us, hashes)
         mask = np.zeros(times.size, np.bool_)
-        for rows, starts in self.windows[0].starts(times):
+        for rows, starts in starts_of(self.windows[0], times):
             open_still = ~mask[rows]
             for start, part in _groups(starts[open_still], rows[open_still]):
                 mask[part] = self.candidates_in(start, values[part])
@@ -360,7 +346,7 @@ class MultiCuckoo:
                 f"version {version} of membership filters is not known here (want {_VERSION}): rebuild them"
             )
         head: dict[str, Any] = json.loads(data[10 : 10 + length])
-        windows = [WindowSpec(**window) for window in head["windows"]]
+        windows = [Grid(**window) for window in head["windows"]]
         bits, bucket, seed = head["parameters"]
         made = cls(windows, head["expected_rows"], bits, bucket, seed, make_filter)
         made.watermark_us, at = head["watermark_us"], 10 + length

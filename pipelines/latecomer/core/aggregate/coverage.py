@@ -55,9 +55,9 @@ from numpy.typing import NDArray
 
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.windows.grid import Grid
-from latecomer.core.windows.group_sampling import Thinning
+from latecomer.core.windows.group_sampling import GroupSample
 from latecomer.core.windows.interfaces import Observed
-from latecomer.core.windows.observation import Span, by_window, looks
+from latecomer.core.windows.observation import Span, by_window, window_entries
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -192,7 +192,7 @@ def required_coverage(
     functions: Sequence[Function],
     error: float,
     delta: float,
-    thinning: Thinning | None = None,
+    sample: GroupSample | None = None,
 ) -> list[list[Observed]]:
     """Observe the windows of each span as HPM does: contributions are rows, and a share of them is needed.
 
@@ -208,7 +208,7 @@ def required_coverage(
         The query's aggregates; the one that needs most decides.
     error, delta
         `eps` and `delta`, in (0, 1].
-    thinning
+    sample
         Panes with a sample of their groups, each of which stands for several.
 
     Returns
@@ -219,7 +219,7 @@ def required_coverage(
         where groups differ.
     """
     observed: list[list[Observed]] = [[] for _ in spans]
-    for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
+    for seen in window_entries(grid, cells.pane, cells.bucket, spans, cells.code, sample):
         place = seen.place
         rows, group = cells.rows[seen.at], cells.group[seen.at]
         order = sort_order(place, group)
@@ -238,9 +238,8 @@ def required_coverage(
             ]
             needed = np.maximum(needed, np.where(values > 0, least, 0.0))  # an answer without a value cannot be off
         weight = rows * seen.stands_for
-        seen.hand_out(
-            by_window(seen.window, place, seen.wait, weight, grid.granularity_us, np.minimum(needed, 1.0)), observed
-        )
+        windows = by_window(seen.window, place, seen.wait, weight, grid.granularity_us, np.minimum(needed, 1.0))
+        seen.append_to(observed, windows)
     return observed
 
 
@@ -267,7 +266,7 @@ def required_answers(
     spans: Sequence[Span],
     functions: Sequence[Function],
     error: float,
-    thinning: Thinning | None = None,
+    sample: GroupSample | None = None,
 ) -> list[list[Observed]]:
     """Observe the windows of each span with answers as contributions: per group, the least slack within `error`.
 
@@ -278,7 +277,7 @@ def required_answers(
     Parameters and result are those of :func:`required_coverage`.
     """
     observed: list[list[Observed]] = [[] for _ in spans]
-    for seen in looks(grid, cells.pane, cells.bucket, spans, cells.code, thinning):
+    for seen in window_entries(grid, cells.pane, cells.bucket, spans, cells.code, sample):
         group = cells.group[seen.at]
         order = sort_order(seen.place, group, -seen.wait)
         at, place, wait, group = seen.at[order], seen.place[order], seen.wait[order], group[order]
@@ -297,7 +296,7 @@ def required_answers(
         longest = np.full(len(starts), -1)
         np.maximum.at(longest, answer[off], wait[off])
         members = by_window(seen.window, place[starts], longest, stands_for[starts], grid.granularity_us)
-        seen.hand_out(members, observed)
+        seen.append_to(observed, members)
     return observed
 
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from latecomer.core.arrays.composite_keys import run_bounds
 from latecomer.core.windows.grid import Grid
-from latecomer.core.windows.group_sampling import Thinning
+from latecomer.core.windows.group_sampling import GroupSample
 from latecomer.core.windows.interfaces import Observed
-from latecomer.core.windows.observation import Span, by_window, looks
+from latecomer.core.windows.observation import Span, by_window, window_entries
 
 Int64 = NDArray[np.int64]
 
@@ -33,7 +33,7 @@ class Candidates:
     group, pane : int64[n]
         Hash of the group, and pane number.
     bucket : int64[n]
-        Wait beyond the end of the pane's first window, as in :func:`latecomer.core.windows.observation.looks`.
+        Wait beyond the end of the pane's first window, as in :func:`latecomer.core.windows.observation.window_entries`.
     score : float64[n]
     event_time_us, seq : int64[n]
         Event time in microseconds, and place in the arrival order.
@@ -48,7 +48,7 @@ class Candidates:
 
 
 def required_members(
-    rows: Candidates, k: int, grid: Grid, spans: Sequence[Span], thinning: Thinning | None = None
+    rows: Candidates, k: int, grid: Grid, spans: Sequence[Span], sample: GroupSample | None = None
 ) -> list[list[Observed]]:
     """Observe the windows of each span: the slacks that the members of all groups' final top-k required.
 
@@ -62,7 +62,7 @@ def required_members(
         The query's windows.
     spans
         Windows to observe, and when.
-    thinning
+    sample
         Panes with a sample of their groups, each of which stands for several.
 
     Returns
@@ -71,12 +71,12 @@ def required_members(
         Per span, in the order of windows, without empty windows.
     """
     observed: list[list[Observed]] = [[] for _ in spans]
-    for seen in looks(grid, rows.pane, rows.bucket, spans, rows.group, thinning):
+    for seen in window_entries(grid, rows.pane, rows.bucket, spans, rows.group, sample):
         at, place = seen.at, seen.place
         order = np.lexsort((rows.seq[at], rows.event_time_us[at], -rows.score[at], rows.group[at], place))
         bounds = run_bounds(place[order], rows.group[at[order]])
         rank = np.arange(len(at)) - np.repeat(bounds[:-1], np.diff(bounds))
         best = order[rank < k]
         members = by_window(seen.window, place[best], seen.wait[best], seen.stands_for[best], grid.granularity_us)
-        seen.hand_out(members, observed)
+        seen.append_to(observed, members)
     return observed

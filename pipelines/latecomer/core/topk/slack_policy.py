@@ -41,6 +41,7 @@ class AdaptiveWaitSlack:
         """Return the state as JSON values."""
         return self.wait.to_dict()
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from the state that `to_dict` returned."""
-        self.wait = AdaptiveWait.from_dict(state)
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> AdaptiveWaitSlack:
+        """Continue from the state that `to_dict` returned, which has the parameters too."""
+        return cls(AdaptiveWait.from_dict(state))

@@ -1,7 +1,8 @@
-"""Arrivals as the control plane of windows counts them: rows by shard, interval and pane, and the windows closed after each arrival."""
+"""Count arrivals for the control plane of windows, and find the windows that are closed after each of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,14 +12,27 @@ from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrivals import Arrivals, Int64
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.windows.grid import Grid
-from latecomer.core.windows.interfaces import IntervalRows, Placement
+from latecomer.core.windows.interfaces import IntervalRows, WatermarkTable
 
 
-def closed_windows(arrivals: Arrivals, placements: list[Placement], grid: Grid) -> Int64:
-    """Number of the last window that is closed after each arrival, int64[n]; far below all others before the first."""
-    interval = np.concatenate([each.interval for each in placements])
-    base, slack = (np.concatenate([getattr(each, name) for each in placements]) for name in ("base", "slack"))
-    starts = np.cumsum([0, *(len(each.interval) for each in placements[:-1])])
+def last_closed(arrivals: Arrivals, tables: Sequence[WatermarkTable], grid: Grid) -> Int64:
+    """Return the number of the last window that is closed after each arrival; far below all others before the first.
+
+    Parameters
+    ----------
+    arrivals
+        Arrivals of a micro-batch, n of them.
+    tables
+        Per shard, the watermark in each of their intervals.
+
+    Returns
+    -------
+    int64[n]
+        Numbers of windows.
+    """
+    interval = np.concatenate([table.interval for table in tables])
+    base, slack = (np.concatenate([getattr(table, name) for table in tables]) for name in ("base", "slack"))
+    starts = np.cumsum([0, *(len(table.interval) for table in tables[:-1])])
     found = np.empty_like(arrivals.stream_time_us)
     times = arrivals.stream_time_us
     _closed(times, arrivals.shard, starts, interval, base, slack, grid.size_us, grid.slide_us, found)
@@ -27,34 +41,34 @@ def closed_windows(arrivals: Arrivals, placements: list[Placement], grid: Grid) 
 
 @njit(cache=True, nogil=True)
 def _closed(time, shard, starts, interval, base, slack, size, slide, found):  # type: ignore[no-untyped-def]
-    """Intervals of a shard come in order, so each shard's entry only moves forward."""
+    """Write the last closed windows to `found`. Intervals of a shard come in order, so its place only moves forward."""
     place = starts.copy()
     for i in range(len(time)):
-        mark = NEVER
+        watermark = NEVER
         if time[i] > NEVER:
             at = place[shard[i]]
             while (interval[at] + 1) * slide <= time[i]:
                 at += 1
             place[shard[i]] = at
-            mark = base[at]
+            watermark = base[at]
             if slack[at] < FOREVER:
-                mark = max(mark, time[i] - slack[at])
-        found[i] = (mark - size) // slide
+                watermark = max(watermark, time[i] - slack[at])
+        found[i] = (watermark - size) // slide
 
 
-def first_at(arrivals: Arrivals, closed: Int64, shard: int) -> tuple[Int64, Int64, Int64]:
-    """Steps of `closed` in one shard: the values it takes, ascending, with ``seq`` and stream time of the arrival that took it there."""
+def steps_of(arrivals: Arrivals, closed: Int64, shard: int) -> tuple[Int64, Int64, Int64]:
+    """Return the values of `closed` in a shard, ascending, with ``seq`` and stream time of their first arrivals."""
     at = np.empty(_steps(closed, arrivals.shard, shard, np.empty(0, np.int64)), np.int64)
     _steps(closed, arrivals.shard, shard, at)
     return closed[at], arrivals.seq[at], arrivals.stream_time_us[at]
 
 
 @njit(cache=True, nogil=True)
-def _steps(closed, shard, mine, found):  # type: ignore[no-untyped-def]
-    """Places where a shard's values rise, and of the first of them, to `found` where it has room; how many there are."""
+def _steps(closed, shards, shard, found):  # type: ignore[no-untyped-def]
+    """Write the places at which a shard's values begin or rise to `found`, as it has room; returns their number."""
     count, last = 0, NEVER
     for i in range(len(closed)):
-        if shard[i] == mine and (count == 0 or closed[i] > last):
+        if shards[i] == shard and (count == 0 or closed[i] > last):
             last = closed[i]
             if count < len(found):
                 found[count] = i
@@ -64,7 +78,10 @@ def _steps(closed, shard, mine, found):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def overtaken(ts, closed, size, slide):  # type: ignore[no-untyped-def]
-    """Did the last window that was closed after each arrival end after its event time? int64[n] both; bool[n]. No array in between."""
+    """Return whether the last window closed after each arrival ends after its event time; int64[n] both, bool[n].
+
+    A loop, because it makes no array in between.
+    """
     found = np.empty(len(ts), np.bool_)
     for i in range(len(ts)):
         found[i] = ts[i] < closed[i] * slide + size
@@ -72,8 +89,8 @@ def overtaken(ts, closed, size, slide):  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """Arrivals as the control plane takes them.
+class ArrivalCounts:
+    """Arrivals as the control plane takes them in.
 
     Attributes
     ----------
@@ -81,38 +98,43 @@ class Arrived:
         All of them.
     intervals : list per shard of list of IntervalRows
         In order of stream time.
-    waiting : list per shard of (panes, rows)
-        What came before every source had spoken, int64 arrays.
+    before_time : list per shard of (panes, rows)
+        Arrivals before all sources were seen, which have no stream time; int64 arrays.
     """
 
     rows: int
     intervals: list[list[IntervalRows]]
-    waiting: list[tuple[Int64, Int64]]
+    before_time: list[tuple[Int64, Int64]]
 
     @staticmethod
-    def of(arrivals: Arrivals, grid: Grid, shards: int) -> Arrived:
-        """Counts by shard, interval and pane."""
+    def of(arrivals: Arrivals, grid: Grid, shards: int) -> ArrivalCounts:
+        """Count arrivals by shard, interval and pane."""
         args = (arrivals.event_time_us, arrivals.side, arrivals.shard, arrivals.stream_time_us)
         runs = _runs(*args, arrivals.before.copy(), grid.slide_us, grid.pane_us)
-        spoken = runs[:, 3] > NEVER
-        intervals, waiting = [], []
+        timed = runs[:, 3] > NEVER
+        intervals, before_time = [], []
         for shard in range(shards):
-            own = runs[:, 0] == shard
-            panes, inverse = np.unique(runs[own & ~spoken, 2], return_inverse=True)
-            waiting.append((panes, _summed(inverse, runs[own & ~spoken, 5], len(panes))))
-            intervals.append(_by_interval(runs[own & spoken]))
-        return Arrived(len(arrivals.seq), intervals, waiting)
+            of_shard = runs[:, 0] == shard
+            panes, inverse = np.unique(runs[of_shard & ~timed, 2], return_inverse=True)
+            before_time.append((panes, _summed(inverse, runs[of_shard & ~timed, 5], len(panes))))
+            intervals.append(_by_interval(runs[of_shard & timed]))
+        return ArrivalCounts(len(arrivals.seq), intervals, before_time)
 
 
 _SLOTS = 64
-"""Panes of an interval that are found again without a search; a power of two. Late rows go to a few of the last panes, as a rule."""
+"""Panes of an interval that are found without a search, a power of two: late rows go to few panes, as a rule."""
 
 
 @njit(cache=True, nogil=True)
 def _runs(ts, side, shard, time, maxima, slide, pane):  # type: ignore[no-untyped-def]
-    """A shard's arrivals of one interval and pane, counted: shard, interval, pane, last stream time, largest delay, rows; int64[runs, 6].
+    """Count the arrivals of one shard, interval and pane in runs.
 
-    A pane may come several times in an interval; a shard's intervals are in order.
+    A pane may have several runs in an interval; the intervals of a shard are in order.
+
+    Returns
+    -------
+    int64[runs, 6]
+        Shard, interval, pane, last stream time, largest delay, rows.
     """
     shards = maxima.shape[1]
     found, runs = np.empty((1024, 6), np.int64), 0
@@ -127,17 +149,17 @@ def _runs(ts, side, shard, time, maxima, slide, pane):  # type: ignore[no-untype
             number[g] = t // slide
             edge[g] = (number[g] + 1) * slide
         if entered or ts[i] < low[g] or ts[i] >= high[g]:
-            own = ts[i] // pane
-            low[g], high[g] = own * pane, (own + 1) * pane
-            at = slots[g, own % _SLOTS]
-            if at < 0 or found[at, 1] != number[g] or found[at, 2] != own:
+            own_pane = ts[i] // pane
+            low[g], high[g] = own_pane * pane, (own_pane + 1) * pane
+            at = slots[g, own_pane % _SLOTS]
+            if at < 0 or found[at, 1] != number[g] or found[at, 2] != own_pane:
                 if runs == len(found):
                     more = np.empty((4 * runs, 6), np.int64)
                     more[:runs] = found
                     found = more
                 at, runs = runs, runs + 1
-                slots[g, own % _SLOTS] = at
-                found[at, 0], found[at, 1], found[at, 2], found[at, 4], found[at, 5] = g, number[g], own, 0, 0
+                slots[g, own_pane % _SLOTS] = at
+                found[at, 0], found[at, 1], found[at, 2], found[at, 4], found[at, 5] = g, number[g], own_pane, 0, 0
             current[g] = at
         at = current[g]
         found[at, 3] = t
@@ -153,22 +175,21 @@ def _summed(place: Int64, rows: Int64, length: int) -> Int64:
 
 
 def _by_interval(runs: Int64) -> list[IntervalRows]:
-    """Interval numbers never fall along a shard's arrivals."""
+    """Add up the runs of one shard by interval and pane; interval numbers never fall along them."""
     if not len(runs):
         return []
     number, time, delay = runs[:, 1], runs[:, 3], runs[:, 4]
-    bounds = run_bounds(number)
-    starts = bounds[:-1]
+    starts = run_bounds(number)[:-1]
     last, delay = np.maximum.reduceat(time, starts), np.maximum.reduceat(delay, starts)
     order = sort_order(number, runs[:, 2])
-    own, panes, rows = runs[order, 1], runs[order, 2], runs[order, 5]
-    fresh = run_bounds(own, panes)[:-1]
-    own, panes, rows = own[fresh], panes[fresh], np.add.reduceat(rows, fresh)
-    bounds = run_bounds(own)
+    interval, panes, rows = runs[order, 1], runs[order, 2], runs[order, 5]
+    first = run_bounds(interval, panes)[:-1]
+    interval, panes, rows = interval[first], panes[first], np.add.reduceat(rows, first)
+    bounds = run_bounds(interval)
     edges, ends = bounds[:-1], bounds[1:].tolist()
     total = np.add.reduceat(rows, edges).tolist()
     columns = (number[starts].tolist(), last.tolist(), delay.tolist(), total, edges.tolist(), ends)
     return [
-        IntervalRows(at, t, late, count, panes[low:high], rows[low:high])
-        for at, t, late, count, low, high in zip(*columns, strict=True)
+        IntervalRows(at, t, largest_delay, count, panes[low:high], rows[low:high])
+        for at, t, largest_delay, count, low, high in zip(*columns, strict=True)
     ]

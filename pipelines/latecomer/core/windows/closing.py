@@ -1,7 +1,7 @@
-"""Which windows close in a micro-batch, at which arrival, and how long after their end.
+"""Find the windows that close in a micro-batch, the arrival that closes each, and how long after its end.
 
 A window closes at the first arrival after which the watermark has reached its end, and only windows that hold a row are
-answered. What rows there are is known by pane, so the cost is that of panes and of closing arrivals, not of rows.
+answered. Rows are known by pane, so the cost is that of panes and of closing arrivals, not of rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latecomer.core.arrivals import Arrivals
-from latecomer.core.windows.arrivals import Arrived, first_at
+from latecomer.core.windows.arrivals import ArrivalCounts, steps_of
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.observation import windows_of
 
@@ -21,7 +21,7 @@ Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Closings:
+class ClosedWindows:
     """Windows with rows that close in a micro-batch, by shard and then by number.
 
     Attributes
@@ -45,40 +45,41 @@ class Closings:
     after: tuple[int, ...]
 
 
-def closings(
+def closed_windows(
     grid: Grid,
     arrivals: Arrivals,
     reached: Int64,
-    arrived: Arrived,
+    counts: ArrivalCounts,
     before: Sequence[int],
     panes: Sequence[Int64],
     flush: tuple[int, Sequence[int | None]] | None = None,
-) -> Closings:
-    """Windows that close in a micro-batch.
+) -> ClosedWindows:
+    """Find the windows that close in a micro-batch.
 
     Parameters
     ----------
     grid
         The query's windows.
-    arrivals, arrived
-        The micro-batch's, by row and as the control plane counted them.
+    arrivals, counts
+        The arrivals of the micro-batch, by row and as the control plane counts them.
     reached : int64[n]
-        Number of the last window that is closed after each arrival (:func:`latecomer.core.windows.arrivals.closed_windows`).
+        Number of the last window that is closed after each arrival
+        (:func:`latecomer.core.windows.arrivals.last_closed`).
     before : int per shard
         Number of the last window that was closed before the micro-batch.
     panes : int64[k] per shard
-        Panes of the rows that waited for their windows to close before the micro-batch.
+        Panes of the rows that were held for open windows before the micro-batch.
     flush
-        The input is complete: the number of the arrival that would come next, which closes every window, and per shard the last
-        stream time, None where nothing has come. None where the input goes on.
+        None where the input goes on. Else the input is complete: the number of the arrival that would come next, which
+        closes every window, and per shard the last stream time, None where nothing has come.
     """
     parts: list[tuple[Int64, ...]] = []
     after = list(before)
     for shard, last in enumerate(before):
-        steps = first_at(arrivals, reached, shard)
+        steps = steps_of(arrivals, reached, shard)
         numbers, seqs, times = (values[steps[0] > last] for values in steps)
-        there = np.unique(np.concatenate([panes[shard], *(each.panes for each in arrived.intervals[shard])]))
-        held = windows_of(grid, there)
+        shard_panes = [panes[shard], *(rows.panes for rows in counts.intervals[shard])]
+        held = windows_of(grid, np.unique(np.concatenate(shard_panes)))
         end = None if flush is None else flush[1][shard]
         if flush is not None and end is not None and len(held) and held[-1] > (numbers[-1] if len(numbers) else last):
             numbers = np.append(numbers, held[-1])
@@ -90,5 +91,5 @@ def closings(
         place = np.searchsorted(numbers, closed)
         wait = np.maximum(times[place] - grid.end(closed), 0)
         parts.append((np.full(len(closed), shard, np.int64), closed, seqs[place], wait))
-    columns = [np.concatenate(each) for each in zip(*parts, strict=True)] if parts else [np.empty(0, np.int64)] * 4
-    return Closings(columns[0].astype(np.int32), columns[1], columns[2], columns[3], tuple(after))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.empty(0, np.int64)] * 4
+    return ClosedWindows(columns[0].astype(np.int32), columns[1], columns[2], columns[3], tuple(after))

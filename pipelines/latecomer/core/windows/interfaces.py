@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from latecomer.core.state import StateDocument
+
 Int64 = NDArray[np.int64]
-
-
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known about one window when its observation is over.
+    """A window as known when it is observed.
 
     Attributes
     ----------
     window : int
         Its number.
     required_us : int64[n]
-        Slack each contribution requires: 0, or the least multiple of the granularity above its wait.
+        Slack that contributions require: 0, or the least multiple of the granularity above their wait.
     weight : float64[n]
         Contributions with that requirement.
     total : float
-        All contributions, those that required nothing included.
+        All contributions, with those that required nothing.
     needed_coverage : float
-        For policies that steer by coverage: least share of its rows that keeps the promise (1 where it does not apply).
+        For policies that steer by coverage: least share of the window's rows that keeps the promise; 1 for others.
     final : bool
-        False: provisional, the window will be shown again with all that came until then.
+        False: a provisional observation; the window is observed again with all that came until then.
     """
 
     window: int
@@ -42,35 +42,54 @@ class Observed:
     final: bool = True
 
     def lost(self, slack_us: int) -> float:
-        """Contributions that the slack would have lost."""
+        """Return the contributions that a slack would have lost."""
         return float(self.weight[self.required_us > slack_us].sum())
 
 
 class SlackPolicy(Protocol):
-    """Chooses the slack; deterministic, JSON-able state."""
+    """A policy that chooses the slack: deterministic, with a state that is a JSON document.
+
+    Attributes
+    ----------
+    needs_observation
+        False: no window is observed for it.
+    provisional
+        True: windows are observed before their observation is over, too.
+    """
 
     needs_observation: bool
     provisional: bool
 
     def delays(self, largest_us: int) -> None:
-        """The largest delay of a complete interval."""
+        """Learn the largest delay of a complete interval."""
 
     def observe(self, seen: Observed, slack_us: int, interval: int) -> None:
-        """One window, in order, whose observation is over or (if `provisional`) goes on; `slack_us`: in force when it closed."""
+        """Learn from an observed window, in order; `slack_us` was in force when it closed."""
 
     def choose(self, interval: int) -> int:
-        """Slack in us for an interval; `FOREVER` closes nothing."""
+        """Return the slack for an interval, microseconds; `FOREVER` closes nothing."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """State as JSON-able values."""
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `to_dict`'s value."""
+    def to_dict(self) -> StateDocument:
+        """Return the state as JSON; ``from_dict`` of the same class continues from it exactly."""
 
 
 @dataclass(frozen=True)
 class IntervalRows:
-    """One interval of one shard: last stream time, largest delay, rows, and rows by pane (int64 arrays)."""
+    """Rows of one interval of stream time, of one shard.
+
+    Attributes
+    ----------
+    interval : int
+        Its number: stream time in ``[interval * slide, (interval + 1) * slide)``.
+    t_last_us : int
+        Last stream time in it.
+    delay_us : int
+        Largest delay of its rows.
+    rows : int
+        Its rows.
+    panes, pane_rows : int64[k]
+        Panes of the rows, ascending, and the rows in each.
+    """
 
     interval: int
     t_last_us: int
@@ -82,7 +101,7 @@ class IntervalRows:
 
 @dataclass
 class SlackAccount:
-    """Rows held and slack over one period of stream time. Integrals over stream time, in row-us and us."""
+    """Rows held and slack over one period of stream time: integrals in row-microseconds and microseconds squared."""
 
     held_area: int = 0
     weight_us: int = 0
@@ -93,8 +112,14 @@ class SlackAccount:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """The control plane's decisions: arrays with one entry per interval, int64 us. ``W = max(base, T - slack)``."""
+class WatermarkTable:
+    """The decisions of the control plane: the watermark inside each interval is ``max(base, T - slack)``.
+
+    Attributes
+    ----------
+    interval, base, slack : int64[n]
+        The interval's number, and both terms in microseconds.
+    """
 
     interval: Int64
     base: Int64

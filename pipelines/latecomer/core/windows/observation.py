@@ -1,7 +1,7 @@
-"""What windows look like when they are looked at: every entry (a row, a cell of rows) in every window that holds its pane.
+"""Expand entries (rows, or cells of rows) into every window that contains them, as known when that window is observed.
 
-Windows that are observed together are looked at together, in one pass over their entries and without a sort; what one look shows does
-not depend on the others. Cost: O(entries x windows of a pane), some `LOOKED_AT` at a time.
+Windows that are observed together are expanded in one pass over their entries and without a sort; an observation does
+not depend on the others. Cost: O(entries x windows of a pane), some `ENTRIES_AT_ONCE` at a time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.windows.grid import Grid
-from latecomer.core.windows.group_sampling import Thinning, is_sampled
+from latecomer.core.windows.group_sampling import GroupSample, is_sampled
 from latecomer.core.windows.interfaces import Observed
 
 Int64 = NDArray[np.int64]
 
-LOOKED_AT = 1 << 20
-"""Entries of windows that are looked at together, about, or those of one window; 100 bytes each."""
+ENTRIES_AT_ONCE = 1 << 20
+"""Entries of windows that are expanded together, about, or those of one window; 100 bytes each."""
 
 
 class Span(NamedTuple):
-    """Windows ``[first, last]``, looked at when stream time is `cut_us`: what comes then or later is not known."""
+    """Windows ``[first, last]`` observed when stream time is `cut_us`: rows that come then or later are not known."""
 
     first: int
     last: int
@@ -34,7 +34,13 @@ class Span(NamedTuple):
 
 
 def every_number(first: Int64, last: Int64) -> tuple[Int64, Int64]:
-    """Concatenate the ranges ``[first, last]`` (empty where ``last < first``); returns, per number, the index of its range and the number."""
+    """Concatenate the ranges ``[first, last]``, which are empty where ``last < first``; int64[k] both.
+
+    Returns
+    -------
+    tuple of int64[n]
+        Per number, the index of its range, and the number.
+    """
     times = np.maximum(last - first + 1, 0)
     at = np.repeat(np.arange(len(first)), times)
     offset = np.arange(len(at)) - np.repeat(np.cumsum(times) - times, times)
@@ -42,7 +48,10 @@ def every_number(first: Int64, last: Int64) -> tuple[Int64, Int64]:
 
 
 def windows_of(grid: Grid, panes: Int64) -> Int64:
-    """Numbers of all windows that hold one of the panes, which ascend, int64[k], ascending; the cost is that of these windows, not of each's panes."""
+    """Return the numbers of all windows that hold one of the panes; int64, both ascending.
+
+    The cost is that of these windows, not of the panes in each.
+    """
     start = panes * grid.pane_us
     first, last = grid.first_of(start), grid.last_of(start)
     first[1:] = np.maximum(first[1:], last[:-1] + 1)
@@ -50,22 +59,23 @@ def windows_of(grid: Grid, panes: Int64) -> Int64:
 
 
 def spans_of(grid: Grid, wanted: Mapping[int, tuple[int, int]]) -> list[Span]:
-    """Windows (first, last) that are looked at when intervals are entered, by the interval's number."""
+    """Return the spans of windows (first, last) from the interval that is entered when they are observed."""
     return [Span(first, last, interval * grid.slide_us) for interval, (first, last) in wanted.items()]
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Windows with entries, as they look at the cut of their span; int64 arrays.
+class WindowEntries:
+    """Entries in every window that contains them, as known at the cut of the window's span: one observation per window.
 
     Attributes
     ----------
-    span, window : int64[looks]
-        Place of the span, number of the window; in this order.
+    span, window : int64[k]
+        Per observation, the place of its span and the number of its window; in this order.
     at, place, wait : int64[n]
-        Entries by look: which entry, whose look's place, its wait in the window in granules (-1: in time). Those of a look stand as they did.
+        Per entry of an observation: which entry, the place of the observation, and the wait in that window in granules
+        (-1: in time). Entries of an observation keep their order.
     stands_for : int64[n]
-        How many groups each entry's group stands for.
+        How many groups the group of each entry stands for.
     """
 
     span: Int64
@@ -75,59 +85,63 @@ class Looks:
     wait: Int64
     stands_for: Int64
 
-    def hand_out(self, seen: Sequence[Observed], spans: list[list[Observed]]) -> None:
-        """Put what was seen, look by look, to the others of its span."""
-        for span, each in zip(self.span.tolist(), seen, strict=True):
-            spans[span].append(each)
+    def append_to(self, spans: list[list[Observed]], observed: Sequence[Observed]) -> None:
+        """Append the observed window of each observation to the others of its span."""
+        for span, window in zip(self.span.tolist(), observed, strict=True):
+            spans[span].append(window)
 
 
-def looks(
+def window_entries(
     grid: Grid,
     pane: Int64,
     bucket: Int64,
     spans: Sequence[Span],
     code: Int64 | None = None,
-    thinning: Thinning | None = None,
-) -> Iterator[Looks]:
-    """Every entry in every window that holds its pane, of all spans, some at a time; what is in one look does not depend on the others.
+    sample: GroupSample | None = None,
+) -> Iterator[WindowEntries]:
+    """Expand entries into every window of the spans that holds their pane; yields some windows at a time.
 
     Parameters
     ----------
     pane, bucket : int64[n]
-        Pane number, ascending, and the wait beyond the end of the pane's first window in granules; -1 where it came before that.
+        Pane number, ascending, and the wait beyond the end of the pane's first window in granules; -1 where the entry
+        came before that end.
     code : int64[n], optional
-        Hash of the entry's group; needed where there is a `thinning`. Entries that it leaves out are in no look.
+        Hash of the entry's group; needed where there is a `sample`.
+    sample : GroupSample, optional
+        Groups that are observed; entries of others are in no window.
     """
     if not len(pane) or not spans:
         return
     firsts, lasts, cut_us = np.array(spans, np.int64).T
-    there = windows_of(grid, pane[run_bounds(pane)[:-1]])
-    spans_at, number = every_number(np.searchsorted(there, firsts), np.searchsorted(there, lasts, "right") - 1)
-    windows = there[number]
+    with_entries = windows_of(grid, pane[run_bounds(pane)[:-1]])
+    low, high = np.searchsorted(with_entries, firsts), np.searchsorted(with_entries, lasts, "right")
+    spans_at, number = every_number(low, high - 1)
+    windows = with_entries[number]
     # the entries of a window stand together, as its panes do
     low, high = _range_of(grid, pane, windows, windows)
-    own = grid.first_of(pane * grid.pane_us)
-    for begin, end in itertools.pairwise(run_bounds(np.cumsum(high - low) // LOOKED_AT).tolist()):
+    first_window = grid.first_of(pane * grid.pane_us)
+    for begin, end in itertools.pairwise(run_bounds(np.cumsum(high - low) // ENTRIES_AT_ONCE).tolist()):
         span, window = spans_at[begin:end], windows[begin:end]
         place, at = every_number(low[begin:end], high[begin:end] - 1)
         at_window, waited = window[place], bucket[at]
-        wait = waited - (at_window - own[at]) * (grid.slide_us // grid.granularity_us)
+        wait = waited - (at_window - first_window[at]) * (grid.slide_us // grid.granularity_us)
         wait[(waited < 0) | (wait < 0)] = -1
         known = wait * grid.granularity_us < cut_us[span[place]] - grid.end(at_window)
         shift = np.zeros(len(window), np.int64)
-        if code is not None and thinning is not None:
+        if code is not None and sample is not None:
             first_panes, last_panes = window * grid.slide_us // grid.pane_us, grid.end(window) // grid.pane_us - 1
-            shift = thinning.greatest(first_panes, last_panes)
+            shift = sample.greatest(first_panes, last_panes)
             known &= is_sampled(code[at], shift[place])
-        seen = np.bincount(place[known], minlength=len(window)) > 0
-        if seen.any():
+        filled = np.bincount(place[known], minlength=len(window)) > 0
+        if filled.any():
             stands_for = np.left_shift(1, shift)[place[known]]
-            place = (np.cumsum(seen) - 1)[place[known]]
-            yield Looks(span[seen], window[seen], at[known], place, wait[known], stands_for)
+            place = (np.cumsum(filled) - 1)[place[known]]
+            yield WindowEntries(span[filled], window[filled], at[known], place, wait[known], stands_for)
 
 
 def _range_of(grid: Grid, pane: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
-    """Where the entries of windows ``[first, last]`` begin and end among ascending pane numbers."""
+    """Return where the entries of windows ``[first, last]`` begin and end among ascending pane numbers."""
     low = np.searchsorted(pane, first * grid.slide_us // grid.pane_us)
     return low, np.maximum(np.searchsorted(pane, grid.end(last) // grid.pane_us), low)
 
@@ -140,24 +154,25 @@ def by_window(
     granularity_us: int,
     needed_coverage: NDArray[np.float64] | None = None,
 ) -> list[Observed]:
-    """Windows from the entries in them.
+    """Count the contributions to windows by the slack that they required.
 
     Parameters
     ----------
     numbers : int64[windows]
         The windows, ascending.
     place, wait, weight : int64[n]
-        Per entry: its window's place in `numbers`, its wait in granules (-1: in time), and the contributions it stands for.
+        Per entry: its window's place in `numbers`, its wait in granules (-1: in time), and the contributions it
+        stands for.
     needed_coverage : float64[windows], optional
         As :class:`Observed` has it.
     """
     behind = np.flatnonzero(wait >= 0)
     by = behind[sort_order(place[behind], wait[behind])]
-    own, level = place[by], wait[by]
-    starts = run_bounds(own, level)[:-1]
+    window, level = place[by], wait[by]
+    starts = run_bounds(window, level)[:-1]
     required = (level[starts] + 1) * granularity_us
     rows = np.add.reduceat(weight[by], starts).astype(np.float64) if len(starts) else np.empty(0)
-    bounds = np.searchsorted(own[starts], np.arange(len(numbers) + 1)).tolist()
+    bounds = np.searchsorted(window[starts], np.arange(len(numbers) + 1)).tolist()
     needed = [1.0] * len(numbers) if needed_coverage is None else needed_coverage.tolist()
     return [
         Observed(number, required[low:high], rows[low:high], total, least)

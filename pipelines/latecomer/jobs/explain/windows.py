@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from latecomer.core.theta_join.plan import Plan as ThetaPlan
     from latecomer.lake.journal import RunState
-    from latecomer.spark.theta_join.stage import ThetaJoinStage
+    from latecomer.spark.theta_join.windows import ThetaJoinWindows
+    from latecomer.spark.windows.stage import WindowedStage
 
 
 @dataclass(frozen=True)
@@ -73,29 +74,25 @@ def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) 
     curved = spec.promises or not isinstance(spec, WaitingSpec)
     if isinstance(spec, MembershipSpec) and not curved:
         return _filters(lake, spec, plot)
-    from latecomer.spark.aggregate.stage import AggregateStage
     from latecomer.spark.engine.session import tuned
-    from latecomer.spark.registry import stage_of
-    from latecomer.spark.theta_join.stage import ThetaJoinStage
-    from latecomer.spark.windows.stage import WindowedStage
+    from latecomer.spark.registry import windowed_stage
+    from latecomer.spark.theta_join.windows import ThetaJoinWindows
 
-    stage = stage_of(spec, tuned(lake, state.seq_to), lake)
-    assert isinstance(stage, WindowedStage)
+    stage = windowed_stage(spec, tuned(lake, state.seq_to), lake)
     more: tuple[str, ...] = ()
-    if isinstance(stage, ThetaJoinStage):
-        plan = _plan(stage, state.seq_to, None if curved else plot)
+    if isinstance(stage.kind, ThetaJoinWindows):
+        plan = _plan(stage, stage.kind, state.seq_to, None if curved else plot)
         if not curved:
             return plan
         more = tuple(plan.lines)
     if isinstance(spec, MembershipSpec):
         more = tuple(_filters(lake, spec, None).lines)
-    if isinstance(stage, AggregateStage):
-        stage.by_answer = True
-    history = [window for shard in stage.history(state.seq_to, whole=state.flushed) for window in shard]
+    by_shard = stage.observation.history(state.seq_to, whole=state.flushed, per_answer=True)
+    history = [window for windows in by_shard for window in windows]
     confidence = spec.confidence
     rows = ledger(lake, spec).to_pandas()
     grid, waits = stage.grid, _waits(history)
-    held = stage.held(state.seq_to, waits)
+    held = stage.observation.rows_held(state.seq_to, waits)
     points = [_point(history, grid, spec, wait, mean) for wait, mean in zip(waits, held, strict=True)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
     share = {"aggregate": "answers within error", "topk": "hit rate"}.get(spec.kind, "recall")
@@ -152,40 +149,39 @@ def _done(rows: pd.DataFrame) -> Point | None:
     )
 
 
-def _plan(stage: ThetaJoinStage, seq_to: int, plot: Path | None) -> Text:
+def _plan(stage: WindowedStage, kind: ThetaJoinWindows, seq_to: int, plot: Path | None) -> Text:
     """Plan the largest window so far; the text has the predicted comparisons, the figure the partition pairs joined."""
     from pyspark.sql import functions as F
 
-    rows = stage.in_windows(stage.stored(seq_to=seq_to).where("ok"), stage.first_of("ts"), stage.last_of("ts"))
+    assigner, stored = kind.assigner, stage.rows.stored(seq_to=seq_to).where("ok")
+    rows = assigner.in_windows(stored, assigner.first_of("ts"), assigner.last_of("ts"))
     counts = rows.groupBy("_m").count().orderBy(F.desc("count"), "_m").limit(1).collect()
     if not counts:
-        return Text(stage.spec.name, ["no rows yet"], {})
+        return Text(kind.spec.name, ["no rows yet"], {})
     window = counts[0]["_m"]
     table = rows.where(F.col("_m") == window).drop("ok", "shard", "ts").toArrow()
-    parts, streams, comparisons = stage.window_join.encode(table)
-    plan = plan_join(streams, comparisons, stage.spec.strategy.partitions)
+    parts, streams, comparisons = kind.window_join.encode(table)
+    plan = plan_join(streams, comparisons, kind.spec.strategy.partitions)
     start = window * stage.grid.slide_us
     names, conditions = (
-        [alias for alias, _ in stage.spec.streams],
-        [_query_text(condition) for condition in stage.spec.conditions],
+        [alias for alias, _ in kind.spec.streams],
+        [_query_text(condition) for condition in kind.spec.conditions],
     )
     cuts = []
     for edge in plan.edges:
         operands = zip(
-            stage.window_join.conditions[edge.condition][::2], _operands(comparisons[edge.condition]), strict=True
+            kind.window_join.conditions[edge.condition][::2], _operands(comparisons[edge.condition]), strict=True
         )
         known = [(streams[place][column], parts[place][operand.column]) for operand, (place, column) in operands]
         cuts.append([_value(cut, known) for cut in edge.cuts])
     shown = plan.to_text(names, conditions, cuts)
     if plot is not None:
-        _draw_plan(plan, names, conditions, f"{stage.spec.name}: the largest window so far", plot)
+        _draw_plan(plan, names, conditions, f"{kind.spec.name}: the largest window so far", plot)
     largest = f"largest window starts at {formatting.instant(start)}, {counts[0]['count']:,} rows"
-    name = stage.spec.strategy.name
+    name = kind.spec.strategy.name
     if name != "fast_theta_join":
         largest += f"; {name} compares in its own way, fast_theta_join would go by this plan"
-    return Text(
-        stage.spec.name, [largest, shown], {"window_start_us": start, "rows": counts[0]["count"], "plan": shown}
-    )
+    return Text(kind.spec.name, [largest, shown], {"window_start_us": start, "rows": counts[0]["count"], "plan": shown})
 
 
 def _query_text(condition: Condition) -> str:

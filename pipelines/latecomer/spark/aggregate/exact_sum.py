@@ -1,14 +1,19 @@
 """Sums of floating-point columns that do not depend on the order of the rows.
 
-Adding doubles is not associative, so a sum would change with partitions, files and micro-batch cuts. Here every double is cut,
-exactly, into five integers on fixed grids (2^32, 1, 2^-32, 2^-64, 2^-96), the integers are summed as bigints, and only the final
-sums are put together again, after what is too much for one grid was carried into the next, so that nothing cancels but in integers:
-any order gives the same bits, and all but the last of them are those of the exact sum.
+The addition of doubles is not associative, so a sum would change with partitions, files and micro-batch cuts. Here
+every double is cut, exactly, into five integers on fixed grids (2^32, 1, 2^-32, 2^-64, 2^-96) [1]_. The integers are
+summed as bigints. Only the final sums are put together again, after each grid has carried its excess into the next, so
+that values cancel in integers alone. Any order gives the same bits, and all but the last are those of the exact sum.
 
-That covers ``2^-43 <= |x| < 2^62`` and 0. A value outside (NaN and infinities too) is *wild*: it is a grouping key of its own
-in the first aggregation, and the few of them, each times its rows, are added in sorted order at the end. After Demmel and Nguyen, "Fast reproducible
-floating-point summation", ARITH 2013 (fixed grids in place of their running ones). Integers are cut into two halves, so that no
-sum overflows on the way, and so are decimals of many digits (:mod:`latecomer.spark.engine.decimals`).
+That covers ``2^-43 <= |x| < 2^62`` and 0. A value outside (NaN and infinities too) is *wild*: it is a grouping key of
+its own in the first aggregation. The few wild values, each times its rows, are added in sorted order at the end.
+Integers are cut into two halves, so that no sum overflows on the way, and so are decimals of many digits
+(:mod:`latecomer.spark.engine.decimals`).
+
+References
+----------
+.. [1] Demmel and Nguyen, "Fast reproducible floating-point summation", ARITH 2013; fixed grids in place of running
+       ones.
 """
 
 from __future__ import annotations
@@ -39,7 +44,8 @@ class ExactSum:
     kind
         Its Spark type.
     tame
-        No value is wild, as is known: then there is no key for them, and no lists, which cost more than all else where keys are many.
+        No value is known to be wild: there is no key for wild values and no list of them, which costs more than all
+        else where keys are many.
     """
 
     column: str
@@ -48,25 +54,25 @@ class ExactSum:
 
     @property
     def floating(self) -> bool:
-        """Are its values doubles or floats?"""
+        """True where the values are doubles or floats."""
         return self.kind in FLOATING
 
     @property
     def may_be_wild(self) -> bool:
-        """May values be wild?"""
+        """True where values may be wild."""
         return self.floating and not self.tame
 
     @property
     def wild(self) -> str:
-        """Name of the wild key, a column made by :meth:`prepare` where values may be wild."""
+        """The name of the wild key, a column made by :meth:`prepare` where values may be wild."""
         return f"{self.column}_wild"
 
     def is_wild(self) -> str:
-        """SQL: is a row's value wild?"""
+        """Return the SQL of whether the value of a row is wild."""
         return f"{self._value} is not null and not {self._in_range}" if self.floating else "false"
 
     def prepare(self) -> dict[str, str]:
-        """Columns to add to the rows before grouping, name to SQL, which may read one another; group by :attr:`wild` too, if it is there."""
+        """Return columns to add before grouping by :attr:`wild`, if it is there: name to SQL over one another."""
         if not self.floating:
             return {}
         c, x = self.column, self._value
@@ -80,7 +86,7 @@ class ExactSum:
         }
 
     def partial(self) -> dict[str, str]:
-        """Aggregates over rows, name to SQL."""
+        """Return aggregates over rows, name to SQL."""
         c = self.column
         if self.floating:
             found = {f"{c}_sh": f"sum(shiftright({c}_a, 32))", f"{c}_sl": f"sum({c}_a & {_STEP - 1}L)"}
@@ -96,7 +102,7 @@ class ExactSum:
         return found | {f"{c}_n": f"count({c})"}
 
     def merge(self) -> dict[str, str]:
-        """Aggregates over partial rows, under the same names."""
+        """Return aggregates over partial rows, under the same names."""
         c = self.column
         found = {name: f"sum({name})" for name in self.partial()}
         if self.may_be_wild:
@@ -106,7 +112,7 @@ class ExactSum:
         return found
 
     def running(self, window: WindowSpec) -> dict[str, Column]:
-        """Over merged rows, under the same names: each with those before it in the `window`."""
+        """Return running sums over merged rows, under the same names: of a row and those before it in the `window`."""
         from pyspark.sql import functions as F
 
         found = {name: F.expr(f"sum({name})").over(window) for name in self.merge()}
@@ -115,7 +121,7 @@ class ExactSum:
         return found
 
     def totals(self) -> dict[str, str]:
-        """Columns to add to merged ones, name to SQL, which may read one another: what :attr:`total` and :meth:`mean` read."""
+        """Return columns to add for :attr:`total` and :meth:`mean`: name to SQL over merged columns and one another."""
         c, found = self.column, dict[str, str]()
         if self._decimal:
             total = decimals.together(f"{c}_sh", f"{c}_sl", self._scale) if self._halved else f"{c}_s"
@@ -133,11 +139,11 @@ class ExactSum:
 
     @property
     def total(self) -> str:
-        """Name of the sum; null where no value was not null, or a sum of integers or decimals does not fit."""
+        """The name of the sum; null where all values are null, or a sum of integers or decimals does not fit."""
         return f"{self.column}_total"
 
     def tame_total(self) -> str:
-        """SQL of the sum of values that are not wild, over merged or partial columns; 0 where there is none."""
+        """Return the SQL of the sum of tame values over merged or partial columns; 0 where there is none."""
         c = self.column
         terms, carried = [], "0L"
         for part, unit in ((f"{c}_sd", 2.0**-96), (f"{c}_sc", 2.0**-64), (f"{c}_sb", 2.0**-32), (f"{c}_sl", 1.0)):
@@ -148,7 +154,7 @@ class ExactSum:
 
     @staticmethod
     def _added(values: str, scale: str = "") -> str:
-        """SQL of the sum of values, in their order: one is multiplied once, however its rows were gathered before."""
+        """Return the SQL of the sum of values in order; a value is multiplied once, however its rows were gathered."""
         start = "named_struct('sum', 0D, 'x', 0D, 'n', 0L)"
         same = "named_struct('sum', acc.sum, 'x', acc.x, 'n', acc.n + each.n)"
         other = f"named_struct('sum', acc.sum + acc.x{scale} * acc.n, 'x', each.x, 'n', each.n)"
@@ -156,17 +162,19 @@ class ExactSum:
         return f"aggregate(array_sort({values}), {start}, {step}, acc -> acc.sum + acc.x{scale} * acc.n)"
 
     def mean(self) -> str:
-        """SQL of the mean as a double, over merged columns and :meth:`totals`."""
+        """Return the SQL of the mean as a double, over merged columns and :meth:`totals`."""
         c, total = self.column, f"cast({self.total} as double)"
         if self.may_be_wild:
-            return f"case when abs({total}) = double('infinity') then {c}_large / {c}_n * {2.0**100!r}D else {total} / {c}_n end"
+            large = f"{c}_large / {c}_n * {2.0**100!r}D"
+            return f"case when abs({total}) = double('infinity') then {large} else {total} / {c}_n end"
         if self._halved:
             step = f"{10.0 ** (decimals.CUT - self._scale)!r}D"
             return f"coalesce({total}, cast({c}_sh as double) * {step} + cast({c}_sl as double)) / {c}_n"
         if self.floating or self._decimal:
             return f"{total} / {c}_n"
         low, carried = _carried(f"{c}_sl")
-        return f"case when {c}_n > 0 then (cast({low} as double) + cast({c}_sh + {carried} as double) * {_STEP}D) / {c}_n end"
+        whole = f"(cast({low} as double) + cast({c}_sh + {carried} as double) * {_STEP}D)"
+        return f"case when {c}_n > 0 then {whole} / {c}_n end"
 
     @property
     def _decimal(self) -> bool:
@@ -190,6 +198,6 @@ class ExactSum:
 
 
 def _carried(whole: str) -> tuple[str, str]:
-    """SQL of what a grid keeps of a bigint, -2^31 to 2^31 - 1, and of what it carries into the next, in steps of that."""
+    """Return the SQL of the part of a bigint that a grid keeps, -2^31 to 2^31 - 1, and of the steps it carries over."""
     above = f"({whole} + {_STEP // 2}L)"
     return f"(({above} & {_STEP - 1}L) - {_STEP // 2}L)", f"shiftright({above}, 32)"

@@ -1,7 +1,8 @@
-"""Partial states of an aggregate's rows, in SQL: what a row is folded into, how states merge, and what they add up to over batches.
+"""Partial states of aggregates, in SQL: fold rows into states, merge states, and add them up over batches.
 
-Value column ``v{i}`` is the i-th aggregated expression. The states of counts, extremes and sums are a few columns; those of quantiles
-are none of these, but how often each value occurs (:mod:`latecomer.spark.aggregate.quantiles`).
+Value column ``v{i}`` is the i-th aggregated expression. The states of counts, extremes and sums are a few columns. The
+states of quantiles are not here: they are the number of rows of each value
+(:mod:`latecomer.spark.aggregate.quantiles`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class States:
     functions
         The aggregates, by value column.
     tame
-        No summed value is wild, as is known (:class:`latecomer.spark.aggregate.exact_sum.ExactSum`).
+        No summed value is known to be wild (:class:`latecomer.spark.aggregate.exact_sum.ExactSum`).
     """
 
     kinds: Sequence[str]
@@ -41,17 +42,17 @@ class States:
     tame: bool = False
 
     def reads(self, column: int, *names: str) -> bool:
-        """Does one of these aggregates read a value column?"""
-        return any(each.column == column and each.name in names for each in self.functions)
+        """Return whether one of the named aggregates reads a value column."""
+        return any(function.column == column and function.name in names for function in self.functions)
 
     @cached_property
     def sums(self) -> list[ExactSum]:
-        """Of the columns that are summed."""
+        """The exact sums of the columns that are summed."""
         return [ExactSum(f"v{i}", kind, self.tame) for i, kind in enumerate(self.kinds) if self.reads(i, "sum", "avg")]
 
     @cached_property
     def _counts(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Counts and extremes: aggregates over rows, and over states."""
+        """The aggregates of counts and extremes: over rows, and over states."""
         partial, merge = {"rows": "count(*)"}, {"rows": "sum(rows)"}
         for i, kind in enumerate(self.kinds):
             if self.reads(i, "count"):
@@ -63,38 +64,41 @@ class States:
         return partial, merge
 
     def folded(self, rows: DataFrame, keys: list[str], more: Mapping[str, str] | None = None) -> DataFrame:
-        """Rows by `keys` as states, one or, where values are wild, several of a key; `more` are aggregates beside them, name to SQL."""
+        """Fold rows by `keys` into states: one of a key, or several where values are wild.
+
+        `more` are further aggregates, name to SQL.
+        """
         from pyspark.sql import functions as F
 
         partial = dict(self._counts[0])
         prepared: dict[str, str] = {}
-        for each in self.sums:
-            prepared |= each.prepare()
-            partial |= each.partial()
-        by = [*keys, *(each.wild for each in self.sums if each.may_be_wild)]
+        for total in self.sums:
+            prepared |= total.prepare()
+            partial |= total.partial()
+        by = [*keys, *(total.wild for total in self.sums if total.may_be_wild)]
         return with_columns(rows, prepared).groupBy(*by).agg(*map(F.expr, named({**partial, **(more or {})})))
 
     def merged(self, states: DataFrame, keys: list[str]) -> DataFrame:
-        """States by `keys`, one of each."""
+        """Merge states by `keys` into one of each."""
         from pyspark.sql import functions as F
 
         merge = dict(self._counts[1])
-        for each in self.sums:
-            merge |= each.merge()
+        for total in self.sums:
+            merge |= total.merge()
         return states.groupBy(*keys).agg(*map(F.expr, named(merge)))
 
     def running(self, merged: DataFrame, keys: list[str], window: WindowSpec) -> DataFrame:
-        """Merged states, each with those before it in the `window`."""
+        """Add to every merged state those before it in the `window`."""
         from pyspark.sql import functions as F
 
         found: dict[str, Column] = {name: F.expr(how).over(window) for name, how in self._counts[1].items()}
-        for each in self.sums:
-            found |= each.running(window)
+        for total in self.sums:
+            found |= total.running(window)
         return merged.select(*keys, *(value.alias(name) for name, value in found.items()))
 
 
 def with_columns(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """Rows with more columns, which may read those before them: a select for each step of that, however many columns there are."""
+    """Add columns, which may read those before them: one select per step of reading, however many columns there are."""
     step: dict[str, int] = {}
     for name, text in columns.items():
         step[name] = 1 + max((step.get(word, 0) for word in re.findall(r"\w+", text)), default=0)

@@ -1,12 +1,12 @@
-"""Exact quantiles of groups on Spark, three ways to the same bits.
+"""Exact quantiles of groups on Spark, in three ways that give the same bits.
 
-A quantile `q` of `n` values stands at position ``(n - 1) q``, counted from 0; between two values it is interpolated, as SQL's
-``percentile`` does. NaN is greater than every number, nulls do not count.
+A quantile `q` of `n` values stands at position ``(n - 1) q``, counted from 0; between two values it is interpolated,
+as SQL's ``percentile`` does. NaN is greater than every number, nulls do not count.
 
 - ``percentile``, Spark's own: a table of values per group in memory. For few groups, however many rows each has.
-- :func:`placed`, :func:`picks`, :func:`picked`: rows are sorted, and those at the positions looked for are picked out by an aggregation of
-  numbers. For many groups: tables of values are then what takes the time (the medians of 600,000 groups of four
-  rows: 7 s against 19).
+- :func:`with_positions`, :func:`picks`, :func:`picked`: rows are sorted, and an aggregation of numbers picks the values
+  at the positions of the quantiles. For many groups, where tables of values would take most of the time:
+  docs/experiments/variants.md.
 - :func:`after_batches`: after each of many batches of the same group's rows, for repairs.
 """
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def percentiles(value: str, shares: Sequence[float], often: str) -> str:
-    """SQL of an aggregate: array<double> of the quantiles of values that occur so often."""
+    """Return the SQL of an aggregate: array<double>, the quantiles of values that occur so often."""
     return f"percentile(cast({value} as double), array({', '.join(f'{s!r}D' for s in shares)}), {often})"
 
 
-def placed(rows: DataFrame, keys: Sequence[str], value: str, often: str) -> DataFrame:
-    """Rows with the place of their value among those of the same `keys`, for :func:`picks`.
+def with_positions(rows: DataFrame, keys: Sequence[str], value: str, often: str) -> DataFrame:
+    """Add the positions of every value among those of the same `keys`, for :func:`picks`.
 
     Parameters
     ----------
@@ -45,7 +45,8 @@ def placed(rows: DataFrame, keys: Sequence[str], value: str, often: str) -> Data
     Returns
     -------
     DataFrame
-        More columns: ``<value>_x`` (as a double), positions ``[<value>_from, <value>_upto)`` and the group's number of values, ``<value>_all``.
+        With ``<value>_x`` (the value as a double), its positions ``[<value>_from, <value>_upto)`` and the number of
+        values of the group, ``<value>_all``.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -64,18 +65,18 @@ def placed(rows: DataFrame, keys: Sequence[str], value: str, often: str) -> Data
 
 
 def picks(value: str, shares: Sequence[float]) -> dict[str, str]:
-    """Aggregates over the :func:`placed` rows of a group, name to SQL, for :func:`picked`."""
+    """Return aggregates over the rows of a group with positions, name to SQL, for :func:`picked`."""
     found = {f"{value}_all": f"max({value}_all)"}
     for place, share in enumerate(shares):
         for name in ("floor", "ceil"):
             at = f"{name}({_position(value, share)})"
-            here = f"{value}_from <= {at} and {at} < {value}_upto"
-            found[f"{value}_{name}{place}"] = f"max(case when {here} then {value}_x end)"
+            inside = f"{value}_from <= {at} and {at} < {value}_upto"
+            found[f"{value}_{name}{place}"] = f"max(case when {inside} then {value}_x end)"
     return found
 
 
 def picked(value: str, shares: Sequence[float]) -> str:
-    """SQL over these aggregates: array<double> of the quantiles; of nulls where there are no values."""
+    """Return the SQL of array<double>, the quantiles, over these aggregates; nulls where there are no values."""
     found = []
     for place, share in enumerate(shares):
         low, high, at = f"{value}_floor{place}", f"{value}_ceil{place}", _position(value, share)
@@ -89,24 +90,34 @@ def _position(value: str, share: float) -> str:
 
 
 def after_batches(values: DataFrame, due: DataFrame, batch: str, shares: Sequence[float]) -> DataFrame:
-    """Columns ``w``, `batch` and ``r``, array<double>: for what is due, quantiles of the values of its window in its batch and before.
+    """Find the quantiles of windows after batches: of the values of the window in that batch and before.
 
-    `values` has ``w``, `batch`, ``value``, ``often``; `due` ``w`` and `batch`, each once.
+    Parameters
+    ----------
+    values
+        Columns ``w`` (window), `batch`, ``value`` and ``often``.
+    due
+        The windows and batches that are asked for, each once: ``w`` and `batch`.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``w``, `batch` and ``r``, array<double>.
     """
     from pyspark.sql import functions as F
 
-    asked = due.select("w", batch, F.lit(0.0).alias("value"), F.lit(0).cast("bigint").alias("often"))
-    rows = values.unionByName(asked)
-    here = tables.collect_if_small(rows) if is_driver_local(rows.sparkSession) else None
-    if here is not None:
-        own = here.sort_by([("w", "ascending"), (batch, "ascending"), ("often", "descending")])
-        return tables.to_spark(rows.sparkSession, _of_table(own, shares))
+    no_values = due.select("w", batch, F.lit(0.0).alias("value"), F.lit(0).cast("bigint").alias("often"))
+    rows = values.unionByName(no_values)
+    collected = tables.collect_if_small(rows) if is_driver_local(rows.sparkSession) else None
+    if collected is not None:
+        in_order = collected.sort_by([("w", "ascending"), (batch, "ascending"), ("often", "descending")])
+        return tables.to_spark(rows.sparkSession, _of_table(in_order, shares))
     rows = rows.repartition("w").sortWithinPartitions("w", batch, F.desc("often"))
     return rows.mapInArrow(partial(_of_batches, shares=shares), f"w bigint, {batch} bigint, r array<double>")
 
 
 def _of_batches(batches: Iterator[pa.RecordBatch], shares: Sequence[float]) -> Iterator[pa.RecordBatch]:
-    """Whole windows at a time: the last one that has begun waits for its rest."""
+    """Answer whole windows at a time; the rows of the last one wait for the next batch."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         if not batch.num_rows:

@@ -1,28 +1,33 @@
-"""A hot window of a theta join as many tasks: rows are shipped to the pieces of the plan in which they can match, and to no other.
+"""Cut hot windows of a theta join into pieces, and ship each row only to the pieces in which it can match.
 
-A window of more rows than a bound (`theta_plan.PIECE_ROWS`) is cut along one condition, at boundaries both sides share. Partitions are ordered,
-so the pairs that match wholly form few rectangles: of the two halves of the values the upper one of one side with the lower one of the
-other, and so on within each half. A rectangle is a piece in which that condition is not tested again; a partition with itself is a
-piece on the diagonal, where all are. Every pair of rows that can match stands in exactly one piece: counts of pieces add up, their
-rows and ranges unite. Rows beyond the other side's least or greatest value are not shipped at all.
+A window of more rows than a bound (`plan.PIECE_ROWS`) is cut along one condition, at boundaries that both sides share
+[1]_. Partitions are ordered, so the pairs that match wholly form few rectangles: of the two halves of the values the
+upper one of one side with the lower one of the other, and so on within each half. A rectangle is a piece in which
+that condition is not tested again. A partition with itself is a piece on the diagonal, where all conditions are
+tested. Every pair of rows that can match stands in exactly one piece: counts of pieces add up, their rows and ranges
+unite. Rows beyond the other side's least or greatest value are not shipped at all.
 
-One aggregation finds the boundaries: rows per window, least and greatest values, and one row at random of each of `SAMPLES` groups of
-a side. All of it is a function of the window's rows alone, so the pieces are too, and any cut into micro-batches gives the same tables.
+One aggregation finds the boundaries: rows per window, least and greatest values, and one row at random of each of
+`SAMPLES` groups of a side. All of it is a function of the window's rows alone, so the pieces are too, and any cut into
+micro-batches gives the same tables.
 
-Ordering: none. Cost: one scan; a row of the cut pair goes to ``1 + log2(p) / 2`` pieces on average for an inequality and p partitions, to one for an
-equality. A stream whose conditions do not lead to the operand that is cut goes to every piece.
+Ordering: none. Cost: one scan; a row of the cut pair goes to ``1 + log2(p) / 2`` pieces on average for an inequality
+and p partitions, to one for an equality. A stream whose conditions do not lead to the operand that is cut goes to
+every piece.
 
-With three streams and more only the first pair is cut: a piece holds its part of that pair and, of every stream linked to it, what can match.
-Links are followed from stream to stream as long as the same operand leads on in one direction (``r.v > s.v, s.v > l.v, l.v >= t.v``), so far
-streams of a chain are reduced too, and rows beyond the least or greatest value that bounds them are not shipped. Later rounds of the plan run
-inside the piece. So results are shared out among pieces, and the reduction of the streams that go to every piece is repeated in each,
-O(n log n) rows of work but no result twice. A window of at most `theta_plan.PIECE_ROWS` rows is one task,
-whatever it yields: its results leave the task in chunks, and no intermediate one is larger than the last, so it is their number that bounds
-the task's time, and its rows that bound the memory.
+With three streams and more only the first pair is cut: a piece holds its part of that pair and, of every stream
+linked to it, the rows that can match. Links are followed from stream to stream as long as the same operand leads on
+in one direction (``r.v > s.v, s.v > l.v, l.v >= t.v``). So far streams of a chain are reduced too, and rows beyond
+the least or greatest value that bounds them are not shipped. Later rounds of the plan run inside the piece. So
+results are shared out among pieces. The reduction of the streams that go to every piece is repeated in each, O(n log
+n) rows of work but no result twice. A window of at most `plan.PIECE_ROWS` rows is one task, whatever it yields: its
+results leave the task in chunks, and no intermediate one is larger than the last, so the number of results bounds the
+time of the task, and its rows bound the memory.
 
 References
 ----------
-.. [1] The FastThetaJoin algorithm, chapter 4 of the source thesis, 2020 (shared boundaries, whole and diagonal pairs, MaxSize).
+.. [1] The FastThetaJoin algorithm, chapter 4 of the source thesis, 2020 (shared boundaries, whole and diagonal pairs,
+       MaxSize).
 .. [2] A. Okcan and M. Riedewald, Processing theta-joins using MapReduce, SIGMOD 2011 (a matrix of pairs as tasks).
 """
 
@@ -31,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -49,26 +54,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SAMPLES = 512
-"""Groups of a side's rows of which one row each stands for all in the choice of boundaries."""
+"""Groups of the rows of a side; one row of each stands for all in the choice of boundaries."""
 SLOTS = 64
-"""Tasks of a micro-batch at most; pieces beyond share one."""
+"""Most tasks of a micro-batch; further pieces share them."""
 WINDOW = "_window"
-"""Column of a table of small windows that says which of them a row is of."""
+"""Column of a table of small windows: the number of the window of a row."""
 TOGETHER_ROWS = 1 << 17
-"""Rows of whole windows that a task takes up at once, or of one window, if that has more."""
+"""Rows of whole windows that a task joins at once, about, or those of one window that has more."""
 _SPREAD = 64
 
 
 @dataclass(frozen=True)
 class Shipping:
-    """Where the rows of a cut window go.
+    """The pieces of a cut window, and the pieces that each of its rows goes to.
 
     Attributes
     ----------
     pieces
-        How many.
+        Number of pieces.
     spread
-        Into how many groups by hash the rows of a partition fall (1: no piece is cut further).
+        Number of groups by hash of the rows of a partition; 1: no piece is cut further.
     lists
         Entry ``(alias * partitions + partition) * spread + group``: for each piece that gets the row
         ``(2 * piece + whole) * aliases + alias``.
@@ -80,7 +85,10 @@ class Shipping:
 
 
 def cells(op: str, partitions: int) -> list[tuple[range, range, bool]]:
-    """Left partitions, right partitions, and whether all their pairs match; every pair that can match is in one cell."""
+    """Return the cells of a condition: left partitions, right partitions, and whether all their pairs match.
+
+    Every pair that can match is in exactly one cell.
+    """
     found: list[tuple[range, range, bool]] = []
 
     def halve(low: int, high: int) -> None:
@@ -106,21 +114,21 @@ def shipping(
     places: tuple[int, int] = (0, 1),
     links: Mapping[int, tuple[int, str]] | None = None,
 ) -> Shipping:
-    """Where rows go, from (estimated) rows per partition alone.
+    """Decide to which pieces rows go, from the estimated rows per partition alone.
 
-    A cell above twice MaxSize (rows of the window / partitions) is cut further, its larger side by a hash of the row, and the other
-    side goes to every part: so a value that half of the window holds does not make one task of it.
+    A cell above twice MaxSize (rows of the window / partitions) is cut further, its larger side by a hash of the row,
+    and the other side goes to every part: so a value that half of the window holds does not make one task of it.
 
     Parameters
     ----------
     op
-        Of the condition that is cut.
+        Operator of the condition that is cut.
     left, right
         Rows per partition of either side.
     aliases, places
         Number of streams, and which two of them are cut.
     links
-        Other streams that an operand that is cut bounds: which of the two (0, 1), and that operand's `op` to theirs.
+        Streams that an operand of the cut bounds: which of the two (0, 1), and its `op` to their operand.
     """
     parts = len(left)
     most = 2 * max(1.0, (sum(left) + sum(right)) / parts)
@@ -138,8 +146,8 @@ def shipping(
                 if not _goes(alias, part, cell[:2], places, links or {}):
                     continue
                 for group in range(spread):
-                    own = [group * number // spread] if alias == larger else range(number)
-                    codes = [(2 * (piece + each) + cell[2]) * aliases + alias for each in own]
+                    parts_of_cell = [group * number // spread] if alias == larger else range(number)
+                    codes = [(2 * (piece + place) + cell[2]) * aliases + alias for place in parts_of_cell]
                     lists[(alias * parts + part) * spread + group] += codes
         piece += number
     return Shipping(piece, spread, lists)
@@ -148,7 +156,7 @@ def shipping(
 def _goes(
     alias: int, part: int, sides: tuple[range, range], places: tuple[int, int], links: Mapping[int, tuple[int, str]]
 ) -> bool:
-    """Can a row of a partition match in a cell?"""
+    """Return whether a row of a partition can match in a cell."""
     if alias in places:
         return part in sides[places.index(alias)]
     if alias not in links:
@@ -161,7 +169,7 @@ def _goes(
 
 @dataclass(frozen=True)
 class Layout:
-    """What a query's windows are cut along.
+    """The operands along which the windows of a query are cut.
 
     Attributes
     ----------
@@ -170,7 +178,7 @@ class Layout:
     places
         The two aliases, left and right.
     values
-        Alias -> SQL of what its partition follows; null where the row matches nothing.
+        Alias -> SQL of the value that its partition follows; null where the row matches nothing.
     links
         As for `shipping`.
     """
@@ -183,7 +191,7 @@ class Layout:
 
     @staticmethod
     def of(join: WindowJoin, kinds: Mapping[str, str]) -> Layout | None:
-        """The layout by column types; None where the two sides have types that no one type orders."""
+        """Return the layout for column types; None where no type orders the values of both sides."""
         planned = join.planned_condition
         left, op, right = join.conditions[planned]
         types = {kinds[left.column], kinds[right.column]}
@@ -209,23 +217,34 @@ class Layout:
 
 
 def _bounded(join: WindowJoin, cut: tuple[Operand, Operand]) -> dict[Operand, tuple[int, str]]:
-    """Operands that one of the two that are cut bounds, equal ones first: which of the two, and its op to the operand.
+    """Return the operands that one of the two cut operands bounds, equal ones first: which of the two, and its op.
 
-    An operand that stands in two conditions hands the bound on: ``s.v > l.v`` and ``l.v >= t.v`` bound ``t.v`` by ``s.v``.
+    An operand that stands in two conditions passes the bound on: ``s.v > l.v`` and ``l.v >= t.v`` bound ``t.v`` by
+    ``s.v``.
     """
     found = {operand: (role, "=") for role, operand in enumerate(cut)}
     for equal in (True, False):
         waiting = list(found)
         for near in waiting:
             role, seen = found[near]
-            for one, sign, other in join.conditions:
-                for mine, op, far in ((one, sign, other), (other, MIRROR[sign], one)):
+            for left, sign, right in join.conditions:
+                for start, op, far in ((left, sign, right), (right, MIRROR[sign], left)):
                     way = seen if op == "=" else op
-                    handed = op == "=" if equal else seen[0] in ("=", way[0])
-                    if handed and mine == near and far not in found:
+                    bounds = op == "=" if equal else seen[0] in ("=", way[0])
+                    if bounds and start == near and far not in found:
                         found[far] = (role, way)
                         waiting.append(far)
     return found
+
+
+class _CutWindow(NamedTuple):
+    """A window that is cut: its keys, bounds, boundaries, shipping, and number of partitions."""
+
+    keys: list[int]
+    bounds: list[pa.Scalar | None]
+    cuts: list[pa.Scalar]
+    shipping: Shipping
+    partitions: int
 
 
 @dataclass(frozen=True)
@@ -235,13 +254,13 @@ class Hot:
     Attributes
     ----------
     layout
-        What along.
+        The operands of the cut.
     table
         One row per window: its keys, bounds, boundaries and lists.
     cuts
-        Boundaries at most.
+        Most boundaries of a window.
     slots
-        Tasks.
+        Number of tasks.
     """
 
     layout: Layout
@@ -251,7 +270,7 @@ class Hot:
 
 
 def hot(rows: DataFrame, keys: list[str], join: WindowJoin, windows: list[int], bound: int) -> Hot | None:
-    """Which of the windows have too many rows for one task, and where their rows go; None where there is none.
+    """Find the windows with too many rows for one task, and cut them; None where there is none.
 
     Parameters
     ----------
@@ -285,30 +304,28 @@ def hot(rows: DataFrame, keys: list[str], join: WindowJoin, windows: list[int], 
     starts = np.flatnonzero(np.diff(which.ravel()[order], prepend=-1))
     made = []
     for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
-        own = seen.take(pa.array(order[start:stop]))
-        total = int(own["_n"].to_numpy().sum())
+        groups = seen.take(pa.array(order[start:stop]))
+        total = int(groups["_n"].to_numpy().sum())
         if total > bound:
             made.append(
-                _planned(own, keys, layout, len(join.aliases), join.partitions or plan.partitions_for(total, bound))
+                _planned(groups, keys, layout, len(join.aliases), join.partitions or plan.partitions_for(total, bound))
             )
     if not made:
         return None
     return _assembled(made, keys, layout, seen.schema.field("_any0").type, rows)
 
 
-def _planned(
-    own: pa.Table, keys: list[str], layout: Layout, aliases: int, parts: int
-) -> tuple[list[int], list[Any], list[Any], Shipping, int]:
-    """Keys, bounds, boundaries and shipping of one window, from its groups."""
+def _planned(groups: pa.Table, keys: list[str], layout: Layout, aliases: int, parts: int) -> _CutWindow:
+    """Cut one window, from its groups."""
     names = [f"_any{i}" for i in (0, 1)] + [f"_{end}{i}" for i in (0, 1) for end in ("low", "high")]
-    columns = [own[name] for name in names]
+    columns = [groups[name] for name in names]
     codes, valid = encode(columns)
-    bounds: list[Any] = []
+    bounds: list[pa.Scalar | None] = []
     for i in range(2, 6):
         good = np.flatnonzero(valid[i])
         known = codes[i][good]
         bounds.append(columns[i][int(good[known.argmin() if i % 2 == 0 else known.argmax()])] if len(good) else None)
-    weights = [np.where(valid[i], own[f"_n{i}"].to_numpy(), 0) for i in (0, 1)]
+    weights = [np.where(valid[i], groups[f"_n{i}"].to_numpy(), 0) for i in (0, 1)]
     every, weight = np.concatenate(codes[:2]), np.concatenate(weights)
     order = np.argsort(every, kind="stable")
     order = order[weight[order] > 0]
@@ -322,38 +339,39 @@ def _planned(
         for i in (0, 1)
     )
     shipped = shipping(layout.op, left, right, aliases, layout.places, layout.links)
-    return [own[key][0].as_py() for key in keys], bounds, [both[int(at)] for at in cuts], shipped, parts
+    numbers = [groups[key][0].as_py() for key in keys]
+    return _CutWindow(numbers, bounds, [both[int(at)] for at in cuts], shipped, parts)
 
 
-def _assembled(made: list[Any], keys: list[str], layout: Layout, kind: pa.DataType, rows: DataFrame) -> Hot:
-    """The windows' table, which every task gets a copy of."""
-    cuts = max(len(each[2]) for each in made)
-    pieces = [each[3].pieces for each in made]
-    columns: dict[str, Any] = {
-        f"_k{i}": pa.array([each[0][i] for each in made], pa.int64()) for i, _ in enumerate(keys)
+def _assembled(made: list[_CutWindow], keys: list[str], layout: Layout, kind: pa.DataType, rows: DataFrame) -> Hot:
+    """Put the cut windows into one table, which is copied to every task."""
+    cuts = max(len(window.cuts) for window in made)
+    pieces = [window.shipping.pieces for window in made]
+    columns: dict[str, pa.Array] = {
+        f"_k{i}": pa.array([window.keys[i] for window in made], pa.int64()) for i, _ in enumerate(keys)
     }
     for i, name in enumerate(("_low0", "_high0", "_low1", "_high1")):
-        columns[name] = _column([each[1][i] for each in made], kind)
+        columns[name] = _column([window.bounds[i] for window in made], kind)
     for i in range(cuts):
-        columns[f"_cut{i}"] = _column([each[2][i] if i < len(each[2]) else None for each in made], kind)
-    columns["_parts"] = pa.array([each[4] for each in made], pa.int32())
-    columns["_spread"] = pa.array([each[3].spread for each in made], pa.int32())
+        columns[f"_cut{i}"] = _column([window.cuts[i] if i < len(window.cuts) else None for window in made], kind)
+    columns["_parts"] = pa.array([window.partitions for window in made], pa.int32())
+    columns["_spread"] = pa.array([window.shipping.spread for window in made], pa.int32())
     columns["_first"] = pa.array(np.cumsum([0, *pieces[:-1]]), pa.int32())
-    columns["_lists"] = pa.array([each[3].lists for each in made], pa.list_(pa.list_(pa.int32())))
+    columns["_lists"] = pa.array([window.shipping.lists for window in made], pa.list_(pa.list_(pa.int32())))
     least = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions", "4") or 4)
     return Hot(layout, pa.table(columns), cuts, max(min(sum(pieces), SLOTS), least))
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Arrow scalars, some of them None, as one column."""
-    parts = [pa.nulls(1, kind) if each is None else pa.array([each], kind) for each in values]
+def _column(values: Sequence[pa.Scalar | None], kind: pa.DataType) -> pa.Array:
+    """Return Arrow scalars, some of them None, as one column."""
+    parts = [pa.nulls(1, kind) if value is None else pa.array([value], kind) for value in values]
     return pa.concat_arrays(parts)
 
 
 def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> DataFrame:
-    """Every row once per piece that it goes to, pieces apart: `keys`, ``piece`` (-1: the window is not cut), the row.
+    """Repeat every row for each piece that it goes to, pieces apart, with ``piece``: -1 where the window is not cut.
 
-    ``piece`` is ``2 * number + whole``; there ``side`` is the row's alias.
+    ``piece`` is ``2 * number + whole``; with one, ``side`` is the alias of the row.
     """
     from pyspark.sql import functions as F
 
@@ -369,7 +387,7 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
     choices = []
     for side in sorted(set(join.sides)):
         lists = []
-        for alias in [place for place, own in enumerate(join.sides) if own == side]:
+        for alias in [place for place, source in enumerate(join.sides) if source == side]:
             part = "0"
             if alias in layout.values:
                 part = " + ".join([f"if(_v{alias} >= _cut{i}, 1, 0)" for i in range(found.cuts)]) or "0"
@@ -388,7 +406,7 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
 
 
 def _passes(layout: Layout, alias: int) -> str:
-    """The coarse filter, never strict: casts may have made two values one."""
+    """Return the SQL of the coarse filter, which is never strict: casts may have made two values one."""
     value, op = f"_v{alias}", layout.op
     if alias not in layout.values:
         return "true"
@@ -405,7 +423,7 @@ def _passes(layout: Layout, alias: int) -> str:
 
 
 def parts_of(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int]]:
-    """The rows of each window or piece in a task's table, with its ``piece``."""
+    """Yield the rows of each window or piece in the table of a task, with its ``piece``."""
     columns = [table[name].to_numpy() for name in (*keys, "piece")]
     if all((column == column[0]).all() for column in columns):
         yield table, int(columns[-1][0])
@@ -417,7 +435,10 @@ def parts_of(table: pa.Table, keys: list[str]) -> Iterator[tuple[pa.Table, int]]
 
 
 def whole_windows(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[pa.Table]:
-    """A task's rows, sorted by `keys`, as tables of whole windows: of `TOGETHER_ROWS` or more in all, the last one of what is left."""
+    """Yield the rows of a task, sorted by `keys`, as tables of whole windows.
+
+    A table has `TOGETHER_ROWS` rows or more; the last one has the rest.
+    """
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -436,12 +457,12 @@ def whole_windows(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterato
 
 
 def by_size(table: pa.Table, keys: list[str], most: int) -> tuple[pa.Table, pa.Table, list[pa.Table]]:
-    """Windows of at most `most` rows, and the others.
+    """Split windows into those of at most `most` rows and the others.
 
     Returns
     -------
     small
-        The rows of small windows, and as `WINDOW` which row of `windows` they belong to.
+        The rows of small windows; the column `WINDOW` says to which row of `windows` they belong.
     windows
         The `keys` of the small windows.
     alone

@@ -1,17 +1,19 @@
-"""Answers of a theta join as Arrow batches: what a Spark task makes of its windows, or of its pieces of windows.
+"""Answers of a theta join as Arrow batches: a Spark task answers its windows, or its pieces of windows.
 
-Each `emit` is a class, which says what columns its answers have and how a join finds them: for one window or piece, and for many small windows
-at once. Spark's Python workers import this module, so it imports no more than a task needs: the stage's imports would cost each of them 0.1 s.
+Each `emit` is a class. It says which columns its answers have and how a join finds them, for one window or piece and
+for many small windows at once. Spark's Python workers import this module, so it imports no more than a task needs:
+the imports of the stage would cost each of them 0.1 s.
 
 Ordering: none. Cost: that of the join.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +26,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Base of the answers; subclasses fill in what raises ``NotImplementedError``.
+class Answer(ABC):
+    """Base of the answers; each `emit` is a subclass.
 
     Attributes
     ----------
     join
-        The query's.
+        The join of one window.
     keys
-        Columns that the rows of one answer have alike (its window, and as of when); it has them too.
+        Columns in which the rows of one answer agree (its window, and as of when); the answer has them too.
     kinds
         The rows' columns and their SQL types.
     """
@@ -42,44 +44,44 @@ class Answer:
     kinds: dict[str, str]
 
     @property
+    @abstractmethod
     def columns(self) -> list[tuple[str, str]]:
-        """An answer's columns beside `keys`: name and SQL type."""
-        raise NotImplementedError
+        """The columns of an answer beside `keys`: name and SQL type."""
 
+    @abstractmethod
     def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
-        """`columns`, in their order, for a window, or for the piece of that number."""
-        raise NotImplementedError
+        """Answer one window, or the piece of that number: yields `columns`, in their order."""
 
+    @abstractmethod
     def _together(self, join: WindowJoin, table: pa.Table, windows: int) -> Iterator[tuple[pa.Array, pa.Table]]:
-        """For several windows, which `pieces.WINDOW` numbers: the window of each answer, and `columns`."""
-        raise NotImplementedError
+        """Answer several windows, which `pieces.WINDOW` numbers: yields the window of each answer, and `columns`."""
 
     @property
-    def _few(self) -> int:
-        """Rows of a window up to which it shares a join with others."""
+    def _most_shared(self) -> int:
+        """Most rows of a window that shares a join with others."""
         return SMALL_ROWS if self.join.can_join_many_windows else 0
 
     @property
     def schema(self) -> StructType:
-        """Of what `of_windows` and `of_pieces` yield."""
+        """The schema of the batches that `of_windows` and `of_pieces` yield."""
         from pyspark.sql import types as T
 
         fields = [(key, self.kinds[key]) for key in self.keys] + self.columns
         return T.StructType([T.StructField(name, T._parse_datatype_string(kind)) for name, kind in fields])
 
     def of_windows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Answers of a task whose rows are of whole windows, sorted by `keys`."""
+        """Answer the rows of a task that has whole windows, sorted by `keys`."""
         shared = self.join.for_many_windows(pieces.WINDOW)
         for table in pieces.whole_windows(batches, self.keys):
-            small, windows, large = pieces.by_size(table, self.keys, self._few)
-            for each in large:
-                yield from self._of_one(self.join, each, 0)
+            small, windows, large = pieces.by_size(table, self.keys, self._most_shared)
+            for window in large:
+                yield from self._of_one(self.join, window, 0)
             if windows.num_rows:
                 for which, found in self._together(shared, small, windows.num_rows):
                     yield from self._batches(windows, which, found)
 
     def of_pieces(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Answers of a task whose rows are of pieces, as `pieces.shipped` sends them."""
+        """Answer the rows of a task that has pieces, as `pieces.shipped` ships them."""
         given = list(batches)
         if not sum(batch.num_rows for batch in given):
             return
@@ -91,8 +93,8 @@ class Answer:
         for found in self._alone(join, table, piece):
             yield from self._batches(table, pa.array(np.zeros(found.num_rows, np.int64)), found)
 
-    def _batches(self, windows: pa.Table, which: Any, found: pa.Table) -> Iterator[pa.RecordBatch]:
-        """`found` with the keys of the rows `which` of `windows`."""
+    def _batches(self, windows: pa.Table, which: pa.Array, found: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield `found` with the keys of the rows `which` of `windows`."""
         same = windows.select(self.keys).take(which).columns
         names = [*self.keys, *found.column_names]
         yield from pa.table([*same, *found.columns], names=names).combine_chunks().to_batches()
@@ -106,7 +108,7 @@ class Rows(Answer):
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """Those of `WindowJoin.rows`, with an ``a`` before the number of the alias."""
+        """The columns of `WindowJoin.rows`, with an ``a`` before the number of the alias."""
         found = []
         for place, payload in enumerate(self.join.payload):
             found += [(f"a{place}_seq", "bigint"), *((f"a{place}_{name}", self.kinds[name]) for name in payload)]
@@ -124,8 +126,11 @@ class Rows(Answer):
 
 
 def _decimals(numbers: list[int]) -> pa.Array:
-    """As a column of which very many can be added up; what is beyond 64 bits by far is null in the end, so its size does not matter."""
-    return pa.array([Decimal(min(each, 10**30)) for each in numbers], pa.decimal128(38, 0))
+    """Return numbers as a column of which very many can be added up.
+
+    A sum beyond 64 bits is null in the end, so larger numbers may be cut.
+    """
+    return pa.array([Decimal(min(number, 10**30)) for number in numbers], pa.decimal128(38, 0))
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ class Counts(Answer):
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """Wide enough for what no column of 64 bits has room for."""
+        """The count, in a type wider than 64 bits."""
         return [("matches", "decimal(38,0)")]
 
     def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
@@ -151,13 +156,13 @@ class Counts(Answer):
 
 @dataclass(frozen=True)
 class Increments(Answer):
-    """By how much each value of `new`, a column of -1 for old rows, made the number of results grow, without what is 0."""
+    """The growth of the number of results by each value of `new`, a column of -1 for old rows, where it is not 0."""
 
     new: str
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """The growth and the value; pieces of a window may each have the same one, which add up."""
+        """The growth and the value; pieces of a window may have the same value, and their growths add up."""
         return [("matches", "decimal(38,0)"), ("_new", "bigint")]
 
     def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
@@ -177,13 +182,16 @@ class Ranges(Answer):
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """Those of `RANGES`."""
+        """The columns of `RANGES`."""
         kinds = {"int32": "int", "int64": "bigint"}
         return [(field.name, kinds.get(str(field.type), str(field.type))) for field in RANGES]
 
     @property
-    def _few(self) -> int:
+    def _most_shared(self) -> int:
         return 0
 
     def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
         yield join.ranges(table, piece)
+
+    def _together(self, join: WindowJoin, table: pa.Table, windows: int) -> Iterator[tuple[pa.Array, pa.Table]]:
+        raise AssertionError("ranges of several windows share no join")

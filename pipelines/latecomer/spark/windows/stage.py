@@ -1,27 +1,31 @@
-"""Windowed kinds, data plane: scan, place, close, register. What an answer is, each kind says for itself.
+"""The stage of the windowed kinds: scan, observe, decide where windows close, answer them, register late rows.
 
 One micro-batch, arrivals ``[seq_from, seq_to)``:
 
-1. *Scan* the new rows' ``seq`` and event time, here and not in Spark: running maxima, stream time, the interval of each arrival
-   (:mod:`latecomer.core.arrivals`; a micro-batch's size bounds the memory).
-2. *Observe* the windows whose observation ends in these intervals (the kind says what their contributions required). The scan
-   for these begins where the oldest unobserved window can have its first row; a checkpoint of the maxima makes that exact.
+1. *Scan* ``seq`` and event time of the new rows, here and not in Spark: running maxima, stream time, the interval of
+   each arrival (:mod:`latecomer.core.arrivals`; the size of a micro-batch bounds the memory).
+2. *Observe* the windows whose observation ends in these intervals: the kind counts what their contributions required.
+   The scan for these begins where the oldest unobserved window can have its first row; a checkpoint of the maxima
+   makes that exact.
 3. *Decide*: :class:`latecomer.core.windows.control.WindowControl`, one per shard, gives the slack of every interval.
-4. *Close*: the watermark after every arrival follows. A row is on time for the windows the watermark has not reached when
-   it arrives: for those from number `o` on. Most rows are on time for all, so only a list of the others goes to Spark, which
-   answers the windows that close from stored rows, in plain scans and aggregations. A row for which a closed window exists is
-   registered as late.
+4. *Close*: the watermark after every arrival follows. A row is on time for the windows that the watermark has not
+   reached when it arrives: for those from a number on. Most rows are on time for all, so only a list of the others
+   goes to Spark. Spark answers the windows that close from stored rows, in plain scans and aggregations. A row for
+   which a closed window exists is registered as late.
 
-The first two only read, and which windows are observed is a function of delays alone, not of what was decided or written: so both are done
-while micro-batches before are still being written (:mod:`latecomer.spark.prefetch`).
+The first two steps only read, and which windows are observed is a function of delays alone, not of decisions or of
+what was written. So both are done while earlier micro-batches are still being written
+(:mod:`latecomer.spark.prefetch`).
 
-Reading rows and placing them in windows is :mod:`latecomer.spark.windows.rows`, what windows required
-:mod:`latecomer.spark.windows.observation`, repairs and backfills :mod:`latecomer.spark.windows.repair`.
+A stage has a kind (:mod:`latecomer.spark.windows.kind`): what an answer is. It has rows
+(:mod:`latecomer.spark.windows.rows`), an observation (:mod:`latecomer.spark.windows.observation`), and a repair
+(:mod:`latecomer.spark.windows.repair`) for corrections and backfills.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,32 +33,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from latecomer.core.arrivals import Arrivals, Checkpoint
 from latecomer.core.time import EARLIEST_US, LATEST_US, NEVER
-from latecomer.core.windows.arrivals import Arrived, closed_windows, overtaken
-from latecomer.core.windows.closing import Closings, closings
+from latecomer.core.windows.arrivals import ArrivalCounts, last_closed, overtaken
+from latecomer.core.windows.closing import ClosedWindows, closed_windows
 from latecomer.core.windows.control import WindowControl
-from latecomer.core.windows.interfaces import Observed
-from latecomer.core.windows.observation_schedule import Lookout
 from latecomer.lake.delta import TIMESTAMP
+from latecomer.lake.lake import Lake
 from latecomer.ledger.open_periods import restore_window_accounts
 from latecomer.ledger.window_accounts import CompletedPeriods, WindowAccounts, take_completed_periods
 from latecomer.spark.engine import tables
-from latecomer.spark.stage import Batch, BatchCommit, BatchScan, Observation, Outcome
-from latecomer.spark.windows.observation import WindowHistory
+from latecomer.spark.stage import Batch, BatchCommit, BatchScan, Observation, Outcome, Stage, StageState
+from latecomer.spark.windows.assigner import number_of_shard
+from latecomer.spark.windows.kind import ObservedSpans, ObservedWindows, WindowKind, WindowQuery, open_query
+from latecomer.spark.windows.observation import WindowObservation
 from latecomer.spark.windows.repair import WindowRepair
-from latecomer.spark.windows.rows import Closing
+from latecomer.spark.windows.rows import ClosedWindowTable, WindowRows, listed, result_rows
+from latecomer.specs.windows import WindowedSpec
 from latecomer.strategies.windows import observation_schedules, window_controls
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+Int64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 MANY_ANSWERS = 100_000
 """Answers of a micro-batch that are many: then a pass over the rows may save more than it costs."""
-
-CHECKPOINT_ROWS = 1 << 18
-"""Arrivals from one checkpoint of the scan to the next: so few, at most, are read again for nothing when windows are observed."""
 
 
 @dataclass(frozen=True)
@@ -65,269 +71,344 @@ class ArrivalScan(BatchScan):
     ----------
     known, marks
         Checkpoints of the scan, the oldest first: before the micro-batch, and after it.
-    new, arrived
-        Its arrivals, by row and as the control plane counted them.
-    wanted
-        Per shard and interval, the first and last window whose observation ends there.
+    new, counts
+        Its arrivals, by row and as the control plane counts them.
+    spans
+        The windows whose observation ends in each interval.
     """
 
     known: list[Checkpoint]
     marks: list[Checkpoint]
     new: Arrivals
-    arrived: Arrived
-    wanted: list[dict[int, tuple[int, int]]]
+    counts: ArrivalCounts
+    spans: ObservedSpans
 
 
 @dataclass(frozen=True)
-class Placed:
+class Decisions:
     """Step 3 of a micro-batch: where windows close, before one of them is answered.
 
     Attributes
     ----------
     controls
-        One per shard, as they are after the micro-batch (a flush is still to come).
-    used
-        Number of what `adapt` learnt last that they know; None: nothing.
+        One per shard, as they are after the micro-batch; a flush is still to come.
+    parameters
+        Number of the parameters of `adapt` that hold by now; None: there were none.
     closed : int64[n]
         Number of the last closed window at each arrival.
     before, held_low : int per shard
         Last closed window, and earliest event time of a row in an open one (us), before the micro-batch.
-    closings
+    windows
         Windows that close.
-    left
+    completed
         Periods of the ledger that are over.
     """
 
     controls: list[WindowControl]
-    used: int | None
-    closed: np.ndarray
+    parameters: int | None
+    closed: Int64
     before: list[int]
     held_low: list[int]
-    closings: Closings
-    left: CompletedPeriods
+    windows: ClosedWindows
+    completed: CompletedPeriods
 
 
-class WindowedStage(WindowHistory, WindowRepair):
-    """Base of the windowed kinds' stages; subclasses fill in what raises ``NotImplementedError``."""
+class WindowedStage(Stage):
+    """The stage of a windowed query.
 
-    def scan(self, batch: Batch, state: dict[str, Any] | None) -> ArrivalScan:
-        """The arrivals, and which windows are to be observed."""
-        known = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [self._start()]
-        new = self._arrivals(batch.seq_from, batch.seq_to, known[-1].carry)
-        arrived = Arrived.of(new, self.grid, self.shards)
-        lookouts = observation_schedules(self.spec, state)
-        wanted = [lookout.schedule(each) for lookout, each in zip(lookouts, arrived.intervals, strict=True)]
-        marks = self._following(known, new, batch.seq_to, lookouts)
-        following = {"marks": _as_json(marks), "controls": [each.to_dict() for each in lookouts]}
-        return ArrivalScan(None if batch.flush else following, known, marks, new, arrived, wanted)
+    Parameters
+    ----------
+    kind
+        Makes what the query kind computes from the opened query.
 
-    def observe(self, batch: Batch, scan: BatchScan) -> list[dict[int, list[Observed]]]:
-        """Per shard and interval, the windows whose observation ends there."""
-        assert isinstance(scan, ArrivalScan)
-        if not any(scan.wanted):
-            return [{} for _ in scan.wanted]
-        first = scan.known[0]
-        pieces = itertools.chain(self._pieces(first, batch.seq_from), [scan.new])
-        return self.observed(self.waited(pieces, first.seq, batch.seq_to, scan.wanted), scan.wanted)
+    Attributes
+    ----------
+    query, kind, rows, observation
+        The opened query, what its kind computes, its stored rows, and the observation of its windows.
+    """
 
-    def _decide(
+    spec: WindowedSpec
+
+    def __init__(
         self,
-        batch: Batch,
-        state: dict[str, Any] | None,
-        scan: ArrivalScan,
-        seen: list[dict[int, list[Observed]]],
-        parameters: dict[str, Any] | None,
-    ) -> Placed:
-        """Where windows close."""
-        controls, used = self._controls(state, parameters)
-        before = [self.grid.last_closed(control.watermark()) for control in controls]
-        held_low = [_oldest(control, self.lookback_us) for control in controls]
-        for control, waiting in zip(controls, scan.arrived.waiting, strict=True):
-            control.wait(*waiting)
-        openings = [control.panes for control in controls]
-        each_step = zip(controls, scan.arrived.intervals, seen, strict=True)
-        placements = [control.step(intervals, found) for control, intervals, found in each_step]
-        closed = closed_windows(scan.new, placements, self.grid)
-        ends = [None if control.interval is None else control.t_last_us for control in controls]
-        flush = (batch.seq_to, ends) if batch.flush else None
-        closing = closings(self.grid, scan.new, closed, scan.arrived, before, openings, flush)
-        return Placed(controls, used, closed, before, held_low, closing, take_completed_periods(controls))
+        spec: WindowedSpec,
+        spark: SparkSession,
+        lake: Lake,
+        kind: Callable[[WindowQuery[Any]], WindowKind[WindowedSpec]],
+    ) -> None:
+        super().__init__(spark, lake)
+        self.query = open_query(spec, spark, lake, self.cache)
+        self.kind = kind(self.query)
+        self.spec, self.grid = self.query.spec, self.query.grid
+        self.rows = WindowRows(self.query, self.kind)
+        self.observation = WindowObservation(self.query, self.kind, self.rows)
+        self._repair = WindowRepair(self.query, self.kind, self.rows)
+
+    def scan(self, batch: Batch, state: StageState | None) -> ArrivalScan:
+        """Scan the arrivals, and find which windows are to be observed."""
+        observation = self.observation
+        known = [Checkpoint(seq, list(carry)) for seq, carry in state["marks"]] if state else [observation.start]
+        new = observation.arrivals(batch.seq_from, batch.seq_to, known[-1].carry)
+        counts = ArrivalCounts.of(new, self.grid, self.spec.shards)
+        schedules = observation_schedules(self.spec, state)
+        by_shard = zip(schedules, counts.intervals, strict=True)
+        spans = [schedule.advance(intervals) for schedule, intervals in by_shard]
+        marks = observation.checkpoints(known, new, batch.seq_to, schedules)
+        following = {"marks": _as_json(marks), "controls": [schedule.to_dict() for schedule in schedules]}
+        return ArrivalScan(None if batch.flush else following, known, marks, new, counts, spans)
+
+    def observe(self, batch: Batch, scan: BatchScan) -> ObservedWindows:
+        """Observe the windows whose observation ends in this micro-batch."""
+        assert isinstance(scan, ArrivalScan)
+        if not any(scan.spans):
+            return ObservedWindows([{} for _ in scan.spans])
+        first = scan.known[0]
+        pieces = itertools.chain(self.observation.pieces(first, batch.seq_from), [scan.new])
+        return self.observation.observe(pieces, first.seq, batch.seq_to, scan.spans)
 
     def process(
         self,
         batch: Batch,
-        state: dict[str, Any] | None,
+        state: StageState | None,
         observation: Observation | None,
         parameters: dict[str, Any] | None,
     ) -> Outcome:
         """Decide and answer one micro-batch."""
         assert observation is not None
-        scan = observation.scan
-        assert isinstance(scan, ArrivalScan)
-        decided = self._decide(batch, state, scan, observation.observed, parameters)
-        new, arrived, closed = scan.new, scan.arrived, decided.closed
-        books = restore_window_accounts(self.spec, state)
-        closing = self._closing(decided.closings, decided.before)
+        scan, observed = observation.scan, observation.observed
+        assert isinstance(scan, ArrivalScan) and isinstance(observed, ObservedWindows)
+        decisions = self._decide(batch, state, scan, observed, parameters)
+        new, closed = scan.new, decisions.closed
+        accounts = restore_window_accounts(self.spec, state)
+        closing = self._closed_in_spark(decisions)
         behind = self._behind(new, closed)
-        missed = self._listed(pa.table({"seq": new.seq[behind], "c": closed[behind]})) if behind.any() else None
+        missed = None
+        if behind.any():
+            missed = listed(self.spark, pa.table({"seq": new.seq[behind], "c": closed[behind]}))
         on_time = late = None
         all_count = False
+        ledger_counts: dict[int, dict[str, int]] = {}
+        size = _AnswerSize(batch, len(new.seq), closing.count, self._groups(observed), accounts.totals["on_time"])
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
-            density = len(new.seq) // max(sum(len(each.panes) for own in arrived.intervals for each in own), 1)
-            available = self._available(batch, decided.before, decided.held_low, closing)
-            rows, all_count = self.reduced(available, missed, density)
-            rows = self._marked(rows, missed)
-            self.many_answers = self._many_answers(batch, len(new.seq), closing, books)
-            on_time = self._results(self.answers(rows, closing), "on_time", "closed_seq")
+            panes = sum(len(rows.panes) for intervals in scan.counts.intervals for rows in intervals)
+            available = self._available(batch, decisions, closing)
+            rows, all_count = self.kind.reduced(available, missed, len(new.seq) // max(panes, 1))
+            many = bool(self.spec.group_by) and size.many()
+            answers = self.kind.answers(_counted(rows, missed), closing, many_answers=many)
+            ledger_counts = {period: dict(counts) for period, counts in answers.ledger_counts.items()}
+            on_time = result_rows(self.query, answers.rows, "on_time", "closed_seq")
         if missed is not None or batch.number == 0:
             late = self._late_rows(batch, new, behind, closed, all_count)
-        few = {"late"} if np.count_nonzero(behind) <= tables.DRIVER_LOCAL_ROWS else set()
-        if self._few_answers(batch, len(new.seq), closing, books):
-            few.add("on_time")
-        finalize = partial(self._finalize, batch, scan, decided, books, missed is not None)
-        return Outcome(on_time, late, finalize, few)
+        driver_local = {"late"} if np.count_nonzero(behind) <= tables.DRIVER_LOCAL_ROWS else set()
+        if size.few(self.kind.answer_rows, self.grid.per_row):
+            driver_local.add("on_time")
+        finalize = partial(self._finalize, batch, scan, decisions, accounts, ledger_counts, missed is not None)
+        return Outcome(on_time, late, finalize, driver_local)
+
+    def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
+        """Return the corrections for registered late rows."""
+        return self._repair.repair(late, repaired_in)
+
+    def recompute(self, from_us: int, to_us: int, seq_to: int, state: StageState) -> DataFrame:
+        """Answer, from all rows before `seq_to`, the closed windows that start in ``[from_us, to_us)``."""
+        return self._repair.recompute(from_us, to_us, seq_to, state)
+
+    def most_corrections(self, late: int) -> int:
+        """Return the kind's upper bound of the corrections that so many late rows bring; 0 where none is known."""
+        return self.kind.most_corrections(late)
+
+    # ------------------------------------------------------------------------------------------------------ decisions
+
+    def _decide(
+        self,
+        batch: Batch,
+        state: StageState | None,
+        scan: ArrivalScan,
+        observed: ObservedWindows,
+        parameters: dict[str, Any] | None,
+    ) -> Decisions:
+        """Decide where windows close."""
+        controls, number = self._controls(state, parameters)
+        before = [self.grid.last_closed(control.watermark()) for control in controls]
+        held_low = [_oldest(control, self.kind.assigner.lookback_us) for control in controls]
+        for control, rows in zip(controls, scan.counts.before_time, strict=True):
+            control.hold(*rows)
+        held = [control.panes for control in controls]
+        by_shard = zip(controls, scan.counts.intervals, observed.by_interval, strict=True)
+        watermarks = [control.step(intervals, windows) for control, intervals, windows in by_shard]
+        closed = last_closed(scan.new, watermarks, self.grid)
+        ends = [None if control.interval is None else control.t_last_us for control in controls]
+        flush = (batch.seq_to, ends) if batch.flush else None
+        windows = closed_windows(self.grid, scan.new, closed, scan.counts, before, held, flush)
+        return Decisions(controls, number, closed, before, held_low, windows, take_completed_periods(controls))
 
     def _controls(
-        self, state: dict[str, Any] | None, parameters: dict[str, Any] | None
+        self, state: StageState | None, parameters: dict[str, Any] | None
     ) -> tuple[list[WindowControl], int | None]:
-        """As the last micro-batch left them, with what `adapt` has learnt since; and the number of that."""
-        controls = window_controls(self.spec, state)
-        used = (state or {}).get("parameters")
-        if parameters and parameters["number"] != used:
-            used = parameters["number"]
-            for control, learnt in zip(controls, parameters["policies"], strict=True):
-                control.policy.restore(learnt)
-        return controls, used
+        """Restore the controls with what `adapt` has learnt since, and return the number of that."""
+        number = (state or {}).get("parameters")
+        if parameters and parameters["number"] != number:
+            return window_controls(self.spec, state, parameters["policies"]), parameters["number"]
+        return window_controls(self.spec, state), number
 
-    def _following(
-        self, marks: list[Checkpoint], new: Arrivals, seq_to: int, lookouts: list[Lookout]
-    ) -> list[Checkpoint]:
-        """Checkpoints that later scans may need, the oldest first; `new` are the last arrivals before `seq_to`."""
-        last = Checkpoint(seq_to, new.carry)
-        if not any(each.observing for each in lookouts):
-            return [last]
-        found = [*marks, *new.checkpoints(CHECKPOINT_ROWS), last]
-        while len(found) > 1 and self._passed(found[1], lookouts):
-            found.pop(0)
-        return found
-
-    def _behind(self, new: Arrivals, closed: np.ndarray) -> np.ndarray:
-        """For which new rows a window was closed already, bool[n]; `closed` is the last closed one at each arrival."""
-        if self.lookback_us:
-            return np.asarray(closed >= self.first_of(new.event_time_us, new.side))
+    def _behind(self, new: Arrivals, closed: Int64) -> Bools:
+        """Return, per new row, whether a window of it was closed; `closed` is the last closed one at each arrival."""
+        if self.kind.assigner.lookback_us:
+            return np.asarray(closed >= self.kind.assigner.first_of(new.event_time_us, new.side))
         # the same without a division
-        return np.asarray(overtaken(new.event_time_us, closed, self.grid.size_us, self.grid.slide_us))
+        behind: Bools = overtaken(new.event_time_us, closed, self.grid.size_us, self.grid.slide_us)
+        return behind
 
     def _finalize(
         self,
         batch: Batch,
         scan: ArrivalScan,
-        placed: Placed,
-        books: WindowAccounts,
+        decisions: Decisions,
+        accounts: WindowAccounts,
+        ledger_counts: dict[int, dict[str, int]],
         some_late: bool,
         produced: dict[int, int],
     ) -> BatchCommit:
-        """Books and state, once results and late rows are committed; `produced` as :class:`Outcome` has it."""
+        """Return ledger rows and state, once results and late rows are committed; `produced` as in :class:`Outcome`."""
         waits = batch.sum_waits(self.lake, self.spec.name) if produced else {}
         published = {period: (count, waits.get(period, 0)) for period, count in produced.items()}
-        books.add(published, scan.arrived.rows, self._registered(batch) if some_late else 0)
-        books.note(self.extras)
-        controls = placed.controls
-        ledger = books.close(placed.left, controls if batch.flush else [])
+        accounts.add(published, scan.counts.rows, self._registered(batch) if some_late else 0)
+        accounts.note(ledger_counts)
+        controls = decisions.controls
+        ledger = accounts.close(decisions.completed, controls if batch.flush else [])
         if batch.flush:
             for control in controls:
                 control.flush()
         after = {
             "controls": [control.to_dict() for control in controls],
             "marks": _as_json(scan.marks),
-            "parameters": placed.used,
-            "books": books.to_dict(),
+            "parameters": decisions.parameters,
+            "books": accounts.to_dict(),
         }
-        return BatchCommit(ledger, after, dict(books.totals))
+        return BatchCommit(ledger, after, dict(accounts.totals))
 
-    def _few_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowAccounts) -> bool:
-        """May the answers be few: by the groups seen, by `rows` new rows where there are no others, or as they have been few so far?"""
-        if batch.number and 2 * books.totals["on_time"] <= batch.number * tables.DRIVER_LOCAL_ROWS:
-            return True
-        groups = self.groups_seen if self.leading else 1
-        most = [] if groups is None else [closing.count * groups * self.answer_rows]
-        if batch.number == 0:
-            most.append(rows * self.grid.per_row)
-        return self.answer_rows > 0 and any(bound <= tables.DRIVER_LOCAL_ROWS for bound in most)
+    def _groups(self, observed: ObservedWindows) -> int | None:
+        """About how many groups a window has; None where that is not known."""
+        return observed.groups if self.spec.group_by else 1
 
-    def _many_answers(self, batch: Batch, rows: int, closing: Closing, books: WindowAccounts) -> bool:
-        """Are the answers expected to be many: by the groups seen, as they have been so far, or by the `rows` there are?"""
-        if not self.leading:
-            return False
-        if self.groups_seen is not None:
-            return closing.count * self.groups_seen > MANY_ANSWERS
-        return (books.totals["on_time"] // batch.number if batch.number else rows) > MANY_ANSWERS
+    # ----------------------------------------------------------------------------------------------------------- rows
 
-    def _closing(self, found: Closings, before: list[int]) -> Closing:
-        """Closing windows, handed to Spark; `before` are the last ones per shard that were closed already."""
+    def _closed_in_spark(self, decisions: Decisions) -> ClosedWindowTable:
+        """Convert the windows that close for Spark."""
+        found = decisions.windows
         columns = {"shard": found.shard, "_m": found.window, "closed_seq": found.seq, "wait_us": found.wait_us}
-        handed = tables.to_spark(self.spark, pa.table(columns))
-        return Closing(min(before) + 1, list(found.after), handed, len(found.window))
+        rows = tables.to_spark(self.spark, pa.table(columns))
+        return ClosedWindowTable(min(decisions.before) + 1, list(found.after), rows, len(found.window))
 
-    def _available(self, batch: Batch, before: list[int], low: list[int], closing: Closing) -> DataFrame:
-        """Rows that can be in a window that closes now, with ``c``: new ones (null), and stored ones of windows that were open then."""
+    def _available(self, batch: Batch, decisions: Decisions, closing: ClosedWindowTable) -> DataFrame:
+        """Read rows that can be in a window that closes now, with ``c``: new ones (null), and those of open windows."""
         from pyspark.sql import functions as F
 
         high: int | None = None
-        if not self.lookback_us:  # rows lie in their windows
+        if not self.kind.assigner.lookback_us:  # rows lie in their windows
             high = max(min(self.grid.end(max(closing.after)) - 1, LATEST_US), EARLIEST_US)
-        fresh = self.stored(seq_from=batch.seq_from, seq_to=batch.seq_to, high_us=high)
+        fresh = self.rows.stored(seq_from=batch.seq_from, seq_to=batch.seq_to, high_us=high)
         fresh = fresh.withColumn("c", F.lit(None).cast("bigint"))
         if batch.seq_from == 0:
             return tables.codegen_barrier(fresh)
-        lowest = min(low)
-        bound = min(lowest, LATEST_US) if lowest > EARLIEST_US else None
-        held = self.stored(seq_to=batch.seq_from, low_us=bound, high_us=high)
-        held = held.withColumn("c", self._by_shard(before)).where(F.col("c") < self.last_of("ts"))
+        lowest = min(decisions.held_low)
+        low = min(lowest, LATEST_US) if lowest > EARLIEST_US else None
+        held = self.rows.stored(seq_to=batch.seq_from, low_us=low, high_us=high)
+        held = held.withColumn("c", number_of_shard(decisions.before))
+        held = held.where(F.col("c") < self.kind.assigner.last_of("ts"))
         return tables.codegen_barrier(fresh.unionByName(held))
 
-    def _marked(self, rows: DataFrame, missed: DataFrame | None) -> DataFrame:
-        """Rows that count, with ``c``; `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed."""
-        from pyspark.sql import functions as F
-
-        rows = rows.where("ok")
-        if missed is None:
-            return rows
-        known = rows.join(missed.withColumnRenamed("c", "_closed"), "seq", "left")
-        return known.withColumn("c", F.coalesce("c", "_closed")).drop("_closed")
-
     def _late_rows(
-        self, batch: Batch, new: Arrivals, behind: np.ndarray, closed: np.ndarray, all_count: bool
+        self, batch: Batch, new: Arrivals, behind: Bools, closed: Int64, all_count: bool
     ) -> DataFrame | pa.Table:
-        """New rows for which a window was closed already; where every row counts (``ok``) their payload is not looked at."""
-        all_count = all_count or all(self.payload(side)["ok"] == "true" for side in range(len(self.sources)))
+        """Return new rows for which a window was closed; where every row counts (``ok``) their payload is not read."""
+        sources = self.query.sources
+        all_count = all_count or all(self.kind.payload(side)["ok"] == "true" for side in range(len(sources)))
         times, side = new.event_time_us[behind], new.side[behind]
-        first, last = self.first_of(times, side), np.minimum(self.last_of(times, side), closed[behind])
-        columns: dict[str, Any] = {
-            "seq": new.seq[behind],
-            "stream": pa.array(self.sources, pa.string()).take(pa.array(side)),
-            "event_ts": pa.array(times).cast(TIMESTAMP),
-            "windows_from": pa.array(first * self.grid.slide_us).cast(TIMESTAMP),
-            "windows_to": pa.array(self.grid.end(last)).cast(TIMESTAMP),
-        }
-        missed = pa.table(columns)
+        first = self.kind.assigner.first_of(times, side)
+        last = np.minimum(self.kind.assigner.last_of(times, side), closed[behind])
+        missed = pa.table(
+            {
+                "seq": pa.array(new.seq[behind]),
+                "stream": pa.array(sources, pa.string()).take(pa.array(side)),
+                "event_ts": pa.array(times).cast(TIMESTAMP),
+                "windows_from": pa.array(first * self.grid.slide_us).cast(TIMESTAMP),
+                "windows_to": pa.array(self.grid.end(last)).cast(TIMESTAMP),
+            }
+        )
         if not missed.num_rows or all_count:
             return missed
-        counted = self.stored(seq_from=batch.seq_from, seq_to=batch.seq_to).where("ok").select("seq")
-        return counted.join(self._listed(missed), "seq")
+        counted = self.rows.stored(seq_from=batch.seq_from, seq_to=batch.seq_to).where("ok").select("seq")
+        return counted.join(listed(self.spark, missed), "seq")
 
     def _registered(self, batch: Batch) -> int:
-        """Rows of the micro-batch that were committed as late."""
-        mine = (pc.field("seq") >= batch.seq_from) & (pc.field("seq") < batch.seq_to)
-        return self.lake.table("late", self.spec.name).count(mine)
+        """Count the rows of the micro-batch that were committed as late."""
+        arrivals = (pc.field("seq") >= batch.seq_from) & (pc.field("seq") < batch.seq_to)
+        return self.lake.table("late", self.spec.name).count(arrivals)
 
 
-def _as_json(marks: list[Checkpoint]) -> list[list[Any]]:
+@dataclass(frozen=True)
+class _AnswerSize:
+    """What is known of the number of answers of a micro-batch before they are computed.
+
+    Attributes
+    ----------
+    rows
+        Its new rows.
+    closed
+        Windows that close.
+    groups
+        About how many groups a window has; None where that is not known.
+    published
+        On-time result rows of the micro-batches before.
+    """
+
+    batch: Batch
+    rows: int
+    closed: int
+    groups: int | None
+    published: int
+
+    def few(self, answer_rows: int, windows_per_row: int) -> bool:
+        """True where few answers are expected: as so far, by the groups, or by the new rows where there are no others.
+
+        `answer_rows` are the most result rows of a window and group, 0 where there may be any number.
+        """
+        number = self.batch.number
+        if number and 2 * self.published <= number * tables.DRIVER_LOCAL_ROWS:
+            return True
+        bounds = [] if self.groups is None else [self.closed * self.groups * answer_rows]
+        if number == 0:
+            bounds.append(self.rows * windows_per_row)
+        return answer_rows > 0 and any(bound <= tables.DRIVER_LOCAL_ROWS for bound in bounds)
+
+    def many(self) -> bool:
+        """True where many answers are expected: by the groups, as so far, or by the new rows."""
+        if self.groups is not None:
+            return self.closed * self.groups > MANY_ANSWERS
+        return (self.published // self.batch.number if self.batch.number else self.rows) > MANY_ANSWERS
+
+
+def _counted(rows: DataFrame, missed: DataFrame | None) -> DataFrame:
+    """Keep rows that count, with ``c``.
+
+    `missed` holds ``seq`` and ``c`` of new rows for which windows up to number `c` were closed.
+    """
+    from pyspark.sql import functions as F
+
+    rows = rows.where("ok")
+    if missed is None:
+        return rows
+    known = rows.join(missed.withColumnRenamed("c", "_closed"), "seq", "left")
+    return known.withColumn("c", F.coalesce("c", "_closed")).drop("_closed")
+
+
+def _as_json(marks: list[Checkpoint]) -> list[list[int | list[int]]]:
     return [[mark.seq, mark.carry] for mark in marks]
 
 
 def _oldest(control: WindowControl, lookback_us: int) -> int:
-    """Earliest event time of a row in an open window."""
+    """Return the earliest event time (us) of a row in an open window."""
     if lookback_us and control.watermark() > NEVER:
         first = control.grid.last_closed(control.watermark()) + 1
         return max(first * control.grid.slide_us - lookback_us, EARLIEST_US)

@@ -76,7 +76,7 @@ def test_groups_may_have_any_name(tmp_path, group):
     [([], 0), ([0.0, 0.0499], 0), ([0.05], 1), ([math.inf], 1), ([math.nan], 1), ([math.nan, 0.0, 0.3, math.inf], 3)],
 )
 def test_an_answer_is_off_from_the_error_on_and_where_the_error_is_no_number(tmp_path, errors, off):
-    """A NaN is an unknown error: the answer or the truth is no number, or it hides the errors of other functions."""
+    """NaN is an unknown error: the answer or the truth is no number, and may hide the errors of other functions."""
     [row] = written(tmp_path, "g", errors)
     assert row["windows_off"] == off and row["achieved_on_time"] == pytest.approx(1 - off / 10)
     assert row["repaired"] == len(errors)

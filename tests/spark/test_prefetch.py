@@ -1,4 +1,4 @@
-"""Looking at the next micro-batches while one is written: nothing but the time it takes depends on it."""
+"""Prefetching the next micro-batches while one is written: nothing but the time that a run takes depends on it."""
 
 import threading
 
@@ -28,23 +28,23 @@ def thread() -> str:
 
 
 @pytest.fixture
-def looks(monkeypatch):
-    """Of each scan and observation that was begun: what, thread, first arrival."""
+def begun(monkeypatch):
+    """Record each scan and observation that begins: step, thread, first arrival."""
     found = []
-    for what in ("scan", "observe"):
-        monkeypatch.setattr(WindowedStage, what, noted(found, what, getattr(WindowedStage, what)))
+    for step in ("scan", "observe"):
+        monkeypatch.setattr(WindowedStage, step, recording(found, step, getattr(WindowedStage, step)))
     return found
 
 
-def noted(found, what, begun):
-    def looked(stage, batch, other):
-        found.append((what, thread(), batch.seq_from))
-        return begun(stage, batch, other)
+def recording(found, step, method):
+    def recorded(stage, batch, other):
+        found.append((step, thread(), batch.seq_from))
+        return method(stage, batch, other)
 
-    return looked
+    return recorded
 
 
-def without_looking_ahead(monkeypatch):
+def without_prefetching(monkeypatch):
     monkeypatch.setattr(Prefetcher, "follow", lambda *_: None)
 
 
@@ -60,22 +60,22 @@ def filled(tmp_path, spark):
     return make
 
 
-def test_every_micro_batch_is_looked_at_once_and_all_but_the_first_beside_others(filled, looks):
+def test_every_micro_batch_is_read_once_and_all_but_the_first_in_a_thread(filled, begun):
     lake, spec = filled("lake"), parse_query(QUERY)
     before = threading.active_count()
     run(lake, spec, rows_per_batch=60, flush=True)
     turns = [(MAIN, 0), ("micro-batch 1", 60), ("micro-batch 2", 120), ("micro-batch 3", 180), ("micro-batch 4", 240)]
-    for what in ("scan", "observe"):
-        assert sorted(each[1:] for each in looks if each[0] == what) == sorted(turns)
-    assert [seq for what, _, seq in looks if what == "scan"] == [0, 60, 120, 180, 240]
+    for expected in ("scan", "observe"):
+        assert sorted((name, seq) for step, name, seq in begun if step == expected) == sorted(turns)
+    assert [seq for step, _, seq in begun if step == "scan"] == [0, 60, 120, 180, 240]
     assert threading.active_count() == before
 
 
-def test_no_more_than_two_are_looked_at_before_their_turn(filled, looks, monkeypatch):
+def test_no_more_than_two_are_prefetched(filled, begun, monkeypatch):
     decided, process = [], WindowedStage.process
 
     def processing(stage, batch, *given):
-        decided.append((batch.number, max(seq for what, _, seq in looks if what == "scan") // 30))
+        decided.append((batch.number, max(seq for step, _, seq in begun if step == "scan") // 30))
         return process(stage, batch, *given)
 
     monkeypatch.setattr(WindowedStage, "process", processing)
@@ -85,17 +85,17 @@ def test_no_more_than_two_are_looked_at_before_their_turn(filled, looks, monkeyp
     assert any(scanned == number + 2 for number, scanned in decided)
 
 
-def test_a_single_micro_batch_starts_no_thread(filled, looks):
+def test_a_single_micro_batch_starts_no_thread(filled, begun):
     run(filled("lake"), parse_query(QUERY), flush=True)
-    assert looks == [("scan", MAIN, 0), ("observe", MAIN, 0)]
+    assert begun == [("scan", MAIN, 0), ("observe", MAIN, 0)]
 
 
 @pytest.mark.parametrize("failing", ["scan", "observe"])
-def test_what_fails_ahead_is_done_in_its_turn(filled, looks, monkeypatch, failing):
-    spec, begun = parse_query(QUERY), getattr(WindowedStage, failing)
+def test_a_prefetch_that_fails_is_done_again_in_its_turn(filled, begun, monkeypatch, failing):
+    spec, method = parse_query(QUERY), getattr(WindowedStage, failing)
 
     def fails(stage, batch, other):
-        found = begun(stage, batch, other)
+        found = method(stage, batch, other)
         if thread() != MAIN:
             raise OSError("the store was away")
         return found
@@ -103,49 +103,49 @@ def test_what_fails_ahead_is_done_in_its_turn(filled, looks, monkeypatch, failin
     monkeypatch.setattr(WindowedStage, failing, fails)
     lake = filled("lake")
     run(lake, spec, rows_per_batch=100, flush=True)
-    assert [each[2] for each in looks if each[:2] == (failing, MAIN)] == [0, 100, 200]
-    assert (failing, "micro-batch 1", 100) in looks
+    assert [seq for *step, seq in begun if tuple(step) == (failing, MAIN)] == [0, 100, 200]
+    assert (failing, "micro-batch 1", 100) in begun
     other = filled("other")
-    without_looking_ahead(monkeypatch)
+    without_prefetching(monkeypatch)
     run(other, spec, rows_per_batch=100, flush=True)
     same(exported(lake, spec), exported(other, spec))
 
 
-def test_what_adapt_learns_meanwhile_holds_from_the_micro_batch_whose_plan_names_it(filled, looks, monkeypatch):
-    """What was looked at before it was learnt is not looked at again: the same tables as where nothing is looked at ahead."""
+def test_parameters_hold_from_the_micro_batch_whose_plan_names_them(filled, begun, monkeypatch):
+    """Micro-batches that were prefetched before are not read again: the same tables as without prefetching."""
     spec, found = parse_query(QUERY), {}
     for name in ("lake", "other"):
         lake = filled(name)
-        begun = []
+        lines = []
 
-        def learn(line, lake=lake, begun=begun):
-            begun.append(line)
-            if len(begun) == 1:
-                for each in threading.enumerate():
-                    if each.name.startswith("micro-batch "):
-                        each.join()
+        def learn(line, lake=lake, lines=lines):
+            lines.append(line)
+            if len(lines) == 1:
+                for running in threading.enumerate():
+                    if running.name.startswith("micro-batch "):
+                        running.join()
                 adapt(lake, spec)
 
         if name == "other":
-            without_looking_ahead(monkeypatch)
-        looks.clear()
+            without_prefetching(monkeypatch)
+        begun.clear()
         run(lake, spec, rows_per_batch=75, flush=True, progress=learn)
-        assert [each[2] for each in looks if each[0] == "scan"] == [0, 75, 150, 225]
+        assert [seq for step, _, seq in begun if step == "scan"] == [0, 75, 150, 225]
         plans = [journal.planned(lake, spec.name, "run", number)["parameters"] for number in range(4)]
         assert plans == [None, 0, 0, 0]
         found[name] = exported(lake, spec)
     same(found["lake"], found["other"])
 
 
-def test_what_was_not_begun_is_not_begun_after_an_error(filled, looks, monkeypatch):
-    """A scan that is under way ends; the observation after it, and the next scan, are not begun."""
-    begun, going_on, noticed = WindowedStage.scan, threading.Event(), threading.Event()
+def test_nothing_begins_after_an_error(filled, begun, monkeypatch):
+    """A running scan ends; the observation after it and the next scan do not begin."""
+    method, going_on, noticed = WindowedStage.scan, threading.Event(), threading.Event()
 
     def scan(stage, batch, state):
         if batch.seq_from == 60:
             going_on.set()
             assert noticed.wait(60)
-        return begun(stage, batch, state)
+        return method(stage, batch, state)
 
     def fails(stage, batch, *given):
         assert going_on.wait(60)
@@ -153,22 +153,22 @@ def test_what_was_not_begun_is_not_begun_after_an_error(filled, looks, monkeypat
 
     close = Prefetcher.close
 
-    def closing(ahead):
-        if ahead._pending:
+    def closing(prefetcher):
+        if prefetcher._pending:
             threading.Timer(1, noticed.set).start()  # once it waits
-        close(ahead)
+        close(prefetcher)
 
     monkeypatch.setattr(WindowedStage, "scan", scan)
     monkeypatch.setattr(WindowedStage, "process", fails)
     monkeypatch.setattr(Prefetcher, "close", closing)
     with pytest.raises(OSError, match="the store was away"):
         run(filled("lake"), parse_query(QUERY), rows_per_batch=60)
-    assert looks == [("scan", MAIN, 0), ("observe", MAIN, 0), ("scan", "micro-batch 1", 60)]
-    assert not [each for each in threading.enumerate() if each.name.startswith("micro-batch ")]
+    assert begun == [("scan", MAIN, 0), ("observe", MAIN, 0), ("scan", "micro-batch 1", 60)]
+    assert not [running for running in threading.enumerate() if running.name.startswith("micro-batch ")]
 
 
-def test_a_thread_that_cannot_begin_is_a_look_that_failed(filled, looks, monkeypatch):
-    """PySpark asks the JVM for something before a thread's own work, which may fail where no connection is left."""
+def test_a_thread_that_cannot_begin_is_a_prefetch_that_failed(filled, begun, monkeypatch):
+    """PySpark asks the JVM for something before a thread's work, which may fail where no connection is left."""
     from pyspark import InheritableThread
 
     begin, lost = InheritableThread.run, []
@@ -182,20 +182,20 @@ def test_a_thread_that_cannot_begin_is_a_look_that_failed(filled, looks, monkeyp
     lake, spec = filled("lake"), parse_query(QUERY)
     run(lake, spec, rows_per_batch=100, flush=True)
     assert lost == ["micro-batch 1"]
-    assert [each[2] for each in looks if each[0] == "observe"] == [0, 100, 200]
+    assert [seq for step, _, seq in begun if step == "observe"] == [0, 100, 200]
 
 
 @pytest.mark.parametrize("failing", ["scan", "observe"])
-def test_an_error_is_the_one_of_its_turn_and_what_came_before_counts(filled, monkeypatch, failing):
-    lake, spec, begun = filled("lake"), parse_query(QUERY), getattr(WindowedStage, failing)
+def test_an_error_is_raised_in_its_turn_and_earlier_micro_batches_count(filled, monkeypatch, failing):
+    lake, spec, method = filled("lake"), parse_query(QUERY), getattr(WindowedStage, failing)
 
     def fails(stage, batch, other):
         if batch.seq_from == 200:
-            raise OSError(f"said in {thread()}")
-        return begun(stage, batch, other)
+            raise OSError(f"raised in {thread()}")
+        return method(stage, batch, other)
 
     monkeypatch.setattr(WindowedStage, failing, fails)
-    with pytest.raises(OSError, match=f"said in {MAIN}"):
+    with pytest.raises(OSError, match=f"raised in {MAIN}"):
         run(lake, spec, rows_per_batch=100)
     assert journal.run_state(lake, spec.name, spec).seq_to == 200
     assert journal.planned(lake, spec.name, "run", 2) is None
@@ -206,7 +206,7 @@ def test_an_error_is_the_one_of_its_turn_and_what_came_before_counts(filled, mon
     same(exported(whole, spec), exported(lake, spec))
 
 
-def test_nothing_is_looked_at_ahead_that_spark_plans_otherwise(lake, monkeypatch):
+def test_a_micro_batch_that_spark_plans_otherwise_is_not_prefetched(lake, monkeypatch):
     monkeypatch.setattr(runs.adapted_parameters, "effective", lambda *_: None)
     many = 10 * 50_000
     plans = runs._Plans(lake, parse_query(QUERY), 2 * many + 100, many, True)

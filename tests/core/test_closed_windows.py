@@ -1,12 +1,12 @@
-"""Closing windows against a loop over windows and arrivals that follows the definition word for word."""
+"""Windows that close, against a loop over windows and arrivals that follows the definition word for word."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import NEVER
-from latecomer.core.windows.arrivals import Arrived
-from latecomer.core.windows.closing import closings
+from latecomer.core.windows.arrivals import ArrivalCounts
+from latecomer.core.windows.closing import closed_windows
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.observation import windows_of
 
@@ -16,7 +16,7 @@ grids = st.sampled_from([Grid(40, 20), Grid(20, 20), Grid(30, 20), Grid(10, 20)]
 
 
 def windows_with(grid, times):
-    """Numbers of the windows that hold a row of one of the panes, with the pane's extent for the row's time."""
+    """Return the numbers of the windows that hold the panes of some times."""
     found = set()
     for start in {time // grid.pane_us * grid.pane_us for time in times}:
         numbers = range(start // grid.slide_us - grid.size_us // grid.slide_us - 1, start // grid.slide_us + 1)
@@ -34,24 +34,24 @@ def test_windows_close_at_the_first_arrival_that_reaches_them(grid, given_rows, 
     new = Arrivals.of(np.arange(len(ts)), ts, side, shard.astype(np.int32), [NEVER] * SHARDS, SHARDS)
     reached = np.maximum((new.stream_time_us - slack - grid.size_us) // grid.slide_us, before)
     panes = [np.unique(np.array(open_times, np.int64) // grid.pane_us), np.empty(0, np.int64)]
-    ends = [int(new.stream_time_us[shard == each][-1]) if (shard == each).any() else None for each in range(SHARDS)]
-    arrived = Arrived.of(new, grid, SHARDS)
-    found = closings(grid, new, reached, arrived, [before] * SHARDS, panes, (len(ts), ends) if flush else None)
-    wanted, after = [], []
-    for each in range(SHARDS):
-        own = [time for time, place in given_rows if place == each] + (open_times if each == 0 else [])
+    ends = [int(new.stream_time_us[shard == s][-1]) if (shard == s).any() else None for s in range(SHARDS)]
+    counts = ArrivalCounts.of(new, grid, SHARDS)
+    found = closed_windows(grid, new, reached, counts, [before] * SHARDS, panes, (len(ts), ends) if flush else None)
+    expected, after = [], []
+    for number in range(SHARDS):
+        times = [time for time, place in given_rows if place == number] + (open_times if number == 0 else [])
         last = before
-        for m in sorted(windows_with(grid, own)):
-            at = next((i for i in range(len(ts)) if shard[i] == each and reached[i] >= m), None)
+        for m in sorted(windows_with(grid, times)):
+            at = next((i for i in range(len(ts)) if shard[i] == number and reached[i] >= m), None)
             end = m * grid.slide_us + grid.size_us
             if m > before and at is not None:
-                wanted.append((each, m, at, max(int(new.stream_time_us[at]) - end, 0)))
-            elif m > before and flush and ends[each] is not None:
-                wanted.append((each, m, len(ts), max(ends[each] - end, 0)))
+                expected.append((number, m, at, max(int(new.stream_time_us[at]) - end, 0)))
+            elif m > before and flush and ends[number] is not None:
+                expected.append((number, m, len(ts), max(ends[number] - end, 0)))
                 last = m
-        after.append(max([last, *(int(each_reached) for i, each_reached in enumerate(reached) if shard[i] == each)]))
+        after.append(max([last, *(int(last_closed) for i, last_closed in enumerate(reached) if shard[i] == number)]))
     columns = (found.shard, found.window, found.seq, found.wait_us)
-    assert list(zip(*(column.tolist() for column in columns), strict=True)) == wanted
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
     assert list(found.after) == after
 
 
@@ -60,12 +60,12 @@ def test_windows_close_at_the_first_arrival_that_reaches_them(grid, given_rows, 
     st.sampled_from([Grid(40, 20), Grid(20, 20), Grid(30, 20), Grid(10, 20), Grid(70, 30), Grid(600, 1)]),
     st.lists(st.integers(-300, 300), max_size=30, unique=True),
 )
-def test_windows_of_panes_are_those_of_each(grid, panes):
+def test_windows_of_panes_are_the_windows_of_every_pane(grid, panes):
     found = windows_of(grid, np.array(sorted(panes), np.int64)).tolist()
     assert found == sorted(windows_with(grid, [pane * grid.pane_us for pane in panes]))
 
 
-def test_windows_of_a_day_by_the_second_cost_what_they_are():
-    """One row in each of 86,400 panes: once every window per pane was listed, 7.5 billion."""
+def test_windows_of_a_day_by_the_second_are_listed_once():
+    """One row in each of 86,400 panes: a list per pane would have 7.5 billion windows."""
     found = windows_of(Grid(86_400, 1), np.arange(86_400))
     assert len(found) == 2 * 86_400 - 1 and found[0] == 1 - 86_400 and (np.diff(found) == 1).all()

@@ -1,16 +1,19 @@
 """Theta joins over windows on Spark: a task sorts and takes prefixes, never a nested loop.
 
-Rows of the windows that close are brought together by window, and :class:`latecomer.core.theta_join.window_task.WindowJoin` answers each:
-rows, a count, or the factorised ranges. Windows of few rows are counted and joined together, with the window as an equality, so that
-many of them cost what one of all their rows does; each has its own ranges. A window of many rows is cut into pieces, each a task of its own: see
-:mod:`latecomer.spark.theta_join.skew_partitions`. Whether one may be that large is known here, from event times in the lake, so small windows pay
-for no job. Ranges are cut for two streams with two inequalities at most. A window closes when stream time has passed its end by a constant
-`slack`, or by what its results are learnt to need for a recall: how long each waited for the last of its rows is counted as repairs are, by
-how much each wait makes the count grow, and no result is formed. What comes later is registered, and `repair` produces the results
-that late rows add (rows), or the new count or ranges of the windows they changed.
+Rows of the windows that close are shipped by window, and :class:`latecomer.core.theta_join.window_task.WindowJoin`
+answers each: rows, a count, or the factorised ranges. Windows of few rows are counted and joined together, with the
+window as an equality, so that many of them cost as much as one window of all their rows; each has its own ranges. A
+window of many rows is cut into pieces, each a task of its own: see :mod:`latecomer.spark.theta_join.skew_partitions`.
+Event times in the lake say whether a window may be that large, so small windows pay for no job. Ranges are cut for
+two streams with two inequalities at most.
 
-A stream that stands under two aliases plays both parts; a row may then match itself where the conditions allow it (write ``<``
-where it should not). Null and NaN never match.
+A window closes when stream time has passed its end by a constant `slack`, or by the slack that its results are learnt
+to require for a recall. A result waits for the last of its rows. These waits are counted as repairs are, by the
+growth of the count at each wait, and no result is formed. Rows that come later are registered, and `repair` produces
+the results that they add (rows), or the new count or ranges of the windows that they changed.
+
+A stream that stands under two aliases plays both parts. A row may then match itself where the conditions allow it;
+write ``<`` where it should not. Null and NaN never match.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ import pyarrow as pa
 from latecomer.baselines import theta_join as baselines
 from latecomer.core.theta_join import plan
 from latecomer.core.theta_join.window_task import Operand, WindowJoin
-from latecomer.core.windows.interfaces import Observed
 from latecomer.core.windows.observation import windows_of
 from latecomer.lake import ingest_log
 from latecomer.lake.delta import TIMESTAMP
@@ -36,10 +38,11 @@ from latecomer.spark.engine.query_columns import any_passes, check_columns, of_p
 from latecomer.spark.engine.types import FLOATING, types_of
 from latecomer.spark.theta_join import skew_partitions as pieces
 from latecomer.spark.theta_join.tasks import Answer, Counts, Increments, Ranges, Rows
-from latecomer.spark.windows.observation import Waited
-from latecomer.spark.windows.repair import Due
-from latecomer.spark.windows.rows import Closing
-from latecomer.spark.windows.stage import WindowedStage
+from latecomer.spark.windows.assigner import WindowAssigner
+from latecomer.spark.windows.kind import ObservedSpans, ObservedWindows, WindowAnswers, WindowKind, WindowQuery
+from latecomer.spark.windows.observation import RowsWithLateness
+from latecomer.spark.windows.repair import DueRows
+from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.theta_join import ThetaJoinSpec
@@ -49,35 +52,38 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LINEAR_FACTOR = 4
-"""How many times the rows a window has before it is cut where no result row is formed."""
+"""A window is cut at so many times the rows where no result row is formed."""
 WAIT_BITS = 3
-"""Leading bits of a wait that are told apart with three streams and more, where each wait is a count of its own: it is rounded up by a quarter at most."""
+"""Leading bits of a wait that are kept with three streams and more, where each wait is a count of its own: it is
+rounded up by a quarter at most."""
 GROWS = 2
-"""Repair batches from which on a count is told by how much each made it grow, from rows that are brought together once."""
+"""Repair batches from which on a count is added up from its growth by batch, of rows that are shipped once."""
 
 
-class ThetaJoinStage(WindowedStage):
-    """``kind: theta_join``; see the module docstring."""
+class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
+    """The windows of ``kind: theta_join``; see the module docstring."""
 
-    spec: ThetaJoinSpec
-    asked: ThetaJoinSpec
+    counts_results = True
+
+    def __init__(self, query: WindowQuery[ThetaJoinSpec]) -> None:
+        super().__init__(query, WindowAssigner(query.grid))
 
     def check(self) -> None:
-        """Columns exist, and every condition compares like with like."""
-        check_columns(self.asked, self.events)
-        refuse_twice(self.asked, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
+        """Refuse columns that do not exist, conditions that compare unlike values, and names that occur twice."""
+        check_columns(self.query.asked, self.query.events)
+        refuse_twice(self.query.asked, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
 
     # ------------------------------------------------------------------------------------------------------- names
 
     @cached_property
     def aliases(self) -> list[str]:
-        """The query's aliases, in its order."""
+        """The aliases of the query, in its order."""
         return [alias for alias, _ in self.spec.streams]
 
     @cached_property
     def side_of(self) -> dict[str, int]:
-        """Alias -> the source it reads."""
-        return {alias: self.sources.index(stream) for alias, stream in self.spec.streams}
+        """The source that each alias reads."""
+        return {alias: self.query.sources.index(stream) for alias, stream in self.spec.streams}
 
     @cached_property
     def outputs(self) -> list[tuple[str, ex.Expr]]:
@@ -87,29 +93,29 @@ class ThetaJoinStage(WindowedStage):
         seqs = {f"{alias}_seq" for alias in self.aliases}
         if self.spec.select is not None:
             return [(item.name, item.expr) for item in self.spec.select if item.name not in seqs]
-        columns = {stream: rows.columns for stream, rows in self.events.items()}
+        columns = {stream: rows.columns for stream, rows in self.query.events.items()}
         return [(name, ex.Column(alias, column)) for name, alias, column in self.spec.default_columns(columns)]
 
     @cached_property
     def carried(self) -> list[list[str]]:
-        """Per source, columns that results need."""
-        found: list[dict[str, None]] = [{} for _ in self.sources]
+        """The columns that results need, per source."""
+        found: list[dict[str, None]] = [{} for _ in self.query.sources]
         for _, expression in self.outputs:
             for column in sorted(ex.columns(expression), key=lambda c: (c.alias, c.name)):
                 found[self.side_of[column.alias]][column.name] = None
-        return [list(each) for each in found]
+        return [list(names) for names in found]
 
     @cached_property
     def operands(self) -> list[list[str]]:
-        """Per source, SQL of the distinct sides of conditions (aliases that read the source, and the same rows of it, share them)."""
-        found: list[dict[str, None]] = [{} for _ in self.sources]
+        """The SQL of distinct sides of conditions, per source; aliases of the same rows of a source share them."""
+        found: list[dict[str, None]] = [{} for _ in self.query.sources]
         for condition in self.spec.conditions:
             for expression, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
                 found[self.side_of[alias]][self._operand_sql(expression, alias)] = None
-        return [list(each) for each in found]
+        return [list(texts) for texts in found]
 
     def _operand_sql(self, expression: ex.Expr, alias: str) -> str:
-        """A side of a condition; null, which matches nothing, of rows that `where` leaves out."""
+        """Return the SQL of a side of a condition; null, which matches nothing, for rows that `where` leaves out."""
         return of_passing(self.spec.filter_on(alias), sql(expression))
 
     def _operand(self, expression: ex.Expr, alias: str) -> Operand:
@@ -118,16 +124,15 @@ class ThetaJoinStage(WindowedStage):
         return Operand(self.aliases.index(alias), f"s{side}_o{place}")
 
     def payload(self, source: int) -> dict[str, str]:
-        """Operands ``s{i}_o{j}``, carried columns ``s{i}_p{j}``, ``ok``."""
-        return (
-            {f"s{source}_o{j}": text for j, text in enumerate(self.operands[source])}
-            | {f"s{source}_p{j}": quoted(name) for j, name in enumerate(self.carried[source])}
-            | {"ok": any_passes([self.spec.filter_on(a) for a in self.aliases if self.side_of[a] == source])}
-        )
+        """Return operands ``s{i}_o{j}``, carried columns ``s{i}_p{j}`` and ``ok``."""
+        operands = {f"s{source}_o{j}": text for j, text in enumerate(self.operands[source])}
+        carried = {f"s{source}_p{j}": quoted(name) for j, name in enumerate(self.carried[source])}
+        filters = [self.spec.filter_on(alias) for alias in self.aliases if self.side_of[alias] == source]
+        return operands | carried | {"ok": any_passes(filters)}
 
     @cached_property
     def window_join(self) -> WindowJoin:
-        """What a task runs."""
+        """The join of one window, which a task runs."""
         conditions = tuple(
             (self._operand(c.left, c.aliases[0]), c.op, self._operand(c.right, c.aliases[1]))
             for c in self.spec.conditions
@@ -137,36 +142,32 @@ class ThetaJoinStage(WindowedStage):
             for alias in self.aliases
         )
         strategy = self.spec.strategy
-        ours = strategy.name in ("fast_theta_join", "spark_sql")
-        method = None if ours else getattr(baselines, strategy.name)
+        sorted_prefixes = strategy.name in ("fast_theta_join", "spark_sql")
+        method = None if sorted_prefixes else getattr(baselines, strategy.name)
         sides = tuple(self.side_of[alias] for alias in self.aliases)
         return WindowJoin(tuple(self.aliases), sides, conditions, payload, method, strategy.partitions)
 
     # ----------------------------------------------------------------------------------------------------- observe
 
-    counts_results = True
-
-    def observed(self, waited: Waited, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
-        """How long the results of windows waited, each for the last of its rows."""
+    def observed(self, rows: RowsWithLateness, spans: ObservedSpans, *, per_answer: bool = False) -> ObservedWindows:
+        """Count the results of windows by the wait of the last of their rows."""
         from pyspark.sql import functions as F
 
-        looks, handed_looks = self.looked_at(waited, wanted[0])
-        operands = [f"s{side}_o{place}" for side, own in enumerate(self.operands) for place, _ in enumerate(own)]
-        rows = self.in_windows(waited.rows, self.first_of("ts"), self.last_of("ts"))
-        rows = self.waits(rows, handed_looks).withColumn("_wait", F.expr(self._level("_wait")))
-        keys = ["_m", "_look"]
-        rows = rows.select("seq", "side", *operands, *keys, F.col("_wait").alias("_new"))
-        answer = Increments(replace(self.window_join, method=None), keys, types_of(rows), "_new")
+        observations = rows.observations(spans[0])
+        operands = [f"s{side}_o{place}" for side, texts in enumerate(self.operands) for place, _ in enumerate(texts)]
+        wide = self.assigner.in_windows(rows.rows, self.assigner.first_of("ts"), self.assigner.last_of("ts"))
+        wide = observations.known(wide).withColumn("_wait", F.expr(self._level("_wait")))
+        keys = ["_m", "_observation"]
+        wide = wide.select("seq", "side", *operands, *keys, F.col("_wait").alias("_new"))
+        answer = Increments(replace(self.window_join, method=None), keys, types_of(wide), "_new")
         bound = plan.PIECE_ROWS * LINEAR_FACTOR
-        crowded = (
-            self._crowded([(int(waited.windows[0]), int(waited.windows[-1]))], bound) if len(waited.windows) else []
-        )
-        found = self._found(rows, answer, pieces.hot(rows, keys, answer.join, crowded, bound))
-        sums = found.groupBy("_look", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
-        return self.required(looks, sums.toArrow(), wanted[0])
+        crowded = self._crowded([(int(rows.windows[0]), int(rows.windows[-1]))], bound) if len(rows.windows) else []
+        found = self._found(wide, answer, pieces.hot(wide, keys, answer.join, crowded, bound))
+        sums = found.groupBy("_observation", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
+        return observations.observed(sums.toArrow())
 
     def _level(self, wait: str) -> str:
-        """SQL of a wait in granules, with three streams and more rounded up."""
+        """Return the SQL of a wait in granules; with three streams and more it is rounded up."""
         if len(self.aliases) == 2:
             return wait
         rest = f"greatest(length(bin({wait})) - {WAIT_BITS}, 0)"
@@ -175,24 +176,25 @@ class ThetaJoinStage(WindowedStage):
 
     # ----------------------------------------------------------------------------------------------------- answers
 
-    def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
-        """Windows that close."""
+    def answers(self, rows: DataFrame, closed: ClosedWindowTable, *, many_answers: bool = False) -> WindowAnswers:
+        """Answer closed windows by a join of each."""
         from pyspark.sql import functions as F
 
-        wide = self.in_windows(rows, self.open_from("ts"), self.last_of("ts"))
-        closed = wide.join(F.broadcast(closing.table.drop("shard")), "_m").drop("c", "ok", "ts", "shard")
+        assigner = self.assigner
+        wide = assigner.in_windows(rows, assigner.open_from("ts"), assigner.last_of("ts"))
+        wide = wide.join(F.broadcast(closed.rows.drop("shard")), "_m").drop("c", "ok", "ts", "shard")
         keys = ["_m", "closed_seq", "wait_us"]
         if self.spec.emit == "rows" and self.spec.strategy.name == "spark_sql":
-            return self._by_sql(closed, keys)
-        return self._solved(closed, keys, None, self._cut([(closing.first, max(closing.after))]))
+            return WindowAnswers(self._by_sql(wide, keys))
+        return WindowAnswers(self._solved(wide, keys, None, self._cut([(closed.first, max(closed.after))])))
 
     @property
     def _bound(self) -> int:
-        """Rows of a window above which it is cut. To count or factorise costs less than to ship rows twice, so that is cut later, for memory's sake."""
+        """Most rows of a window that is not cut; more for counts and ranges, which cost less than shipping."""
         return plan.PIECE_ROWS * (1 if self.spec.emit == "rows" else LINEAR_FACTOR)
 
     def _cut(self, spans: Spans) -> list[int]:
-        """Windows of some ranges that are to be cut if they have that many rows."""
+        """Return the windows of some ranges of numbers that may have so many rows that they are to be cut."""
         if self.spec.strategy.name != "fast_theta_join" or (
             self.spec.emit == "ranges" and not self.window_join.ranges_can_unite
         ):
@@ -200,37 +202,39 @@ class ThetaJoinStage(WindowedStage):
         return self._crowded(spans, self._bound)
 
     def _crowded(self, spans: Spans, bound: int) -> list[int]:
-        """Windows of some ranges of numbers that may have more rows than a bound: by all that is stored, late rows too."""
-        held = [(first * self.grid.slide_us, self.grid.end(last) - 1) for first, last in spans]
+        """Return the windows of some ranges of numbers that may have more rows than a bound, with late rows."""
+        grid = self.query.grid
+        times = [(first * grid.slide_us, grid.end(last) - 1) for first, last in spans]
         panes: list[np.ndarray] = []
         rows: list[np.ndarray] = []
-        for stream in self.sources:
-            table = ingest_log.open_events(self.lake, stream)
+        for stream in self.query.sources:
+            table = ingest_log.open_events(self.query.lake, stream)
             if table is None:
                 continue
-            inside = in_spans("event_ts", held, TIMESTAMP)
+            inside = in_spans("event_ts", times, TIMESTAMP)
             data = table.to_pyarrow_dataset()
             for part in data.scanner(columns=["event_ts"], filter=inside).to_batches():
-                times = part["event_ts"].drop_null().cast(pa.int64()).to_numpy()
-                found = np.unique(times // self.grid.pane_us, return_counts=True)
-                panes.append(found[0])
-                rows.append(found[1])
-        if sum(int(each.sum()) for each in rows) <= bound:
+                event_times = part["event_ts"].drop_null().cast(pa.int64()).to_numpy()
+                pane, count = np.unique(event_times // grid.pane_us, return_counts=True)
+                panes.append(pane)
+                rows.append(count)
+        if sum(int(counts.sum()) for counts in rows) <= bound:
             return []
         pane = np.concatenate(panes)
         order = np.argsort(pane, kind="stable")
-        start, sums = pane[order] * self.grid.pane_us, np.cumsum([0, *np.concatenate(rows)[order]])
-        numbers = windows_of(self.grid, np.unique(pane))
-        begin = numbers * self.grid.slide_us
-        low, high = (np.searchsorted(start, limit) for limit in (begin, begin + self.grid.size_us))
-        mine = np.any([(first <= numbers) & (numbers <= last) for first, last in spans], axis=0)
-        return [int(number) for number in numbers[(sums[high] - sums[low] > bound) & mine]]
+        start, sums = pane[order] * grid.pane_us, np.cumsum([0, *np.concatenate(rows)[order]])
+        numbers = windows_of(grid, np.unique(pane))
+        begin = numbers * grid.slide_us
+        low, high = (np.searchsorted(start, limit) for limit in (begin, begin + grid.size_us))
+        in_range = np.any([(first <= numbers) & (numbers <= last) for first, last in spans], axis=0)
+        return [int(number) for number in numbers[(sums[high] - sums[low] > bound) & in_range]]
 
     def _solved(self, rows: DataFrame, keys: list[str], new: str | None, crowded: list[int]) -> DataFrame:
-        """Answers per key, in Arrow tasks; `crowded` may be cut.
+        """Answer the rows of each key, in Arrow tasks; windows in `crowded` may be cut.
 
-        With `new`, a column of -1 for old rows: of ``emit: rows`` only results with a new row; of ``emit: count`` by how much each of its
-        values made the count grow, ``_new`` and ``matches``, in parts that add up and without those that are 0.
+        With `new`, a column of -1 for old rows, ``emit: rows`` gives only results with a new row. ``emit: count``
+        gives by how much each value of the column made the count grow, ``_new`` and ``matches``, in parts that add up
+        and are not 0.
         """
         answer = self._answer(keys, types_of(rows), new)
         hot = pieces.hot(rows, keys, answer.join, crowded, self._bound)
@@ -243,7 +247,7 @@ class ThetaJoinStage(WindowedStage):
 
     @staticmethod
     def _found(rows: DataFrame, answer: Answer, hot: pieces.Hot | None) -> DataFrame:
-        """Rows by `answer.keys` as answers, in Arrow tasks; those of pieces apart."""
+        """Answer the rows of each of `answer.keys` in Arrow tasks; a piece of a cut window is a task of its own."""
         keys, schema = answer.keys, answer.schema
         if hot is None:
             return rows.repartition(*keys).sortWithinPartitions(*keys).mapInArrow(answer.of_windows, schema)
@@ -257,12 +261,12 @@ class ThetaJoinStage(WindowedStage):
         return Increments(self.window_join, keys, kinds, new) if new else Counts(self.window_join, keys, kinds)
 
     def _counted(self, found: DataFrame, keys: list[str], hot: pieces.Hot | None) -> DataFrame:
-        """Counts of windows, which add up from those of their pieces; null where 64 bits have no room for one."""
+        """Add up the counts of pieces to those of their windows; null where 64 bits have no room for one."""
         from pyspark.sql import functions as F
 
         if hot is not None:  # a cut window may have no piece with a row
             none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
-            windows = tables.to_spark(self.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
+            windows = tables.to_spark(self.query.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
             zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
             found = found.unionByName(zeros).groupBy(*keys).agg(F.sum("matches").alias("matches"))
         return found.selectExpr("try_cast(matches as bigint) as matches", *keys)
@@ -279,7 +283,7 @@ class ThetaJoinStage(WindowedStage):
         return found.select(*seqs, *columns, *keys, *([F.col("_new").alias("repaired_in")] if new else []))
 
     def _by_sql(self, rows: DataFrame, keys: list[str]) -> DataFrame:
-        """The baseline ``spark_sql``: one join per stream, conditions as written."""
+        """Answer as the baseline ``spark_sql``: one join per stream, conditions as written."""
         from pyspark.sql import functions as F
 
         joined = None
@@ -287,14 +291,14 @@ class ThetaJoinStage(WindowedStage):
         kinds = dict(rows.dtypes)
         for place, alias in enumerate(self.aliases):
             side = self.side_of[alias]
-            own = rows.where(F.col("side") == side).select(
+            of_alias = rows.where(F.col("side") == side).select(
                 *(F.col(key).alias(key if place == 0 else f"a{place}_{key}") for key in keys),
                 F.col("seq").alias(f"a{place}_seq"),
                 *(F.col(c).alias(f"a{place}_{c}") for c in rows.columns if c.startswith(f"s{side}_")),
             )
             reached.append(alias)
             if joined is None:
-                joined = own
+                joined = of_alias
                 continue
             condition: Column = F.col("_m") == F.col(f"a{place}__m")
             for c in self.spec.conditions:
@@ -302,20 +306,22 @@ class ThetaJoinStage(WindowedStage):
                     columns = {a: self._operand(e, a).column for e, a in zip((c.left, c.right), c.aliases, strict=True)}
                     operands = {f"a{self.aliases.index(a)}_{name}": kinds[name] for a, name in columns.items()}
                     condition = condition & F.expr(_matching(c.op, operands))
-            joined = joined.join(own, condition).drop(*(f"a{place}_{key}" for key in keys))
+            joined = joined.join(of_alias, condition).drop(*(f"a{place}_{key}" for key in keys))
         assert joined is not None
         return self._public(joined, keys, None)
 
     # ------------------------------------------------------------------------------------------------------ repair
 
-    def corrected(self, due: Due) -> DataFrame:
-        """``rows``: what late rows add, each result with the latest repair of its rows; else the windows' new answers."""
+    def corrected(self, due: DueRows) -> DataFrame:
+        """Return the results that late rows add, each with the latest repair of its rows; or new counts or ranges."""
         from pyspark.sql import functions as F
 
-        touched = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
+        assigner = self.assigner
+        touched = assigner.in_windows(due.late, F.col("m_from"), F.col("m_to"))
         marks = touched.select("_m", "seq", "repaired_in")
         crowded = self._cut(due.spans)
-        stored = self.in_windows(self.stored_in(due), self.first_of("ts"), self.last_of("ts")).drop("ok", "ts", "shard")
+        stored = assigner.in_windows(due.stored(), assigner.first_of("ts"), assigner.last_of("ts"))
+        stored = stored.drop("ok", "ts", "shard")
         batches = marks.select("_m", "repaired_in").distinct()
         grows = self.spec.emit == "count" and len(due.closes) >= GROWS
         if self.spec.emit == "rows" or grows:
@@ -323,24 +329,25 @@ class ThetaJoinStage(WindowedStage):
             rows = stored.join(F.broadcast(windows), "_m").join(marks, ["_m", "seq"], "left")
             rows = rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in")
             found = self._solved(rows, ["_m"], "_new", crowded)
-            return self.numbered(self._summed(found, batches), ["_m"], due) if grows else found
+            return due.numbered(self._summed(found, batches), ["_m"]) if grows else found
         rows = join_null_safe(stored, batches, ["_m"], condition=F.col("seq") <= F.col("repaired_in"))
-        # an answer without rows (ranges) leaves no trace, so it is no revision: else how often repair is called would show
-        return self.numbered(self._solved(rows, ["_m", "repaired_in"], None, crowded), ["_m"], due)
+        # An answer without rows (ranges) leaves no trace, so it is no revision: else the number of repairs would show.
+        return due.numbered(self._solved(rows, ["_m", "repaired_in"], None, crowded), ["_m"])
 
     @staticmethod
     def _summed(grown: DataFrame, batches: DataFrame) -> DataFrame:
-        """The count of each window after each of its repair batches, from by how much each made it grow (-1: before the first)."""
+        """Return the counts of windows after each of their repair batches, from the growth by batch (-1: before)."""
         from pyspark.sql import functions as F
 
-        each = batches.select(F.lit(0).cast("decimal(38,0)").alias("matches"), F.col("repaired_in").alias("_new"), "_m")
-        sums = grown.unionByName(each).groupBy("_m", "_new").agg(F.sum("matches").alias("s"))
+        zero = F.lit(0).cast("decimal(38,0)").alias("matches")
+        zeros = batches.select(zero, F.col("repaired_in").alias("_new"), "_m")
+        sums = grown.unionByName(zeros).groupBy("_m", "_new").agg(F.sum("matches").alias("s"))
         after = "sum(s) over (partition by _m order by _new rows between unbounded preceding and current row)"
         known = sums.withColumn("s", F.expr(after)).where("_new >= 0")
         return known.selectExpr("try_cast(s as bigint) as matches", "_m", "_new as repaired_in")
 
 
 def _matching(op: str, operands: dict[str, str]) -> str:
-    """Condition on two operands, named and typed: NaN matches nothing, which Spark's order of doubles sees otherwise."""
+    """Return the SQL of a condition on two operands (name to type); NaN matches nothing, unlike in Spark."""
     numbers = (f" and not isnan({name})" for name, kind in operands.items() if kind in FLOATING)
     return f" {op} ".join(operands) + "".join(numbers)

@@ -1,12 +1,15 @@
 """Aggregates over sliding windows on Spark: panes, partial states, exact answers, measured errors.
 
-A row is folded once, into the partial state of (group, pane, first window it is on time for); only those states, few as they
-are, are spread over windows. So a sliding window costs about what a tumbling one does. MEDIAN and QUANTILE have no small
-state: their partial state is how often each value occurred, still exact (:mod:`latecomer.spark.aggregate.quantiles`). Sums are independent of row
-order (:mod:`latecomer.spark.aggregate.exact_sum`). Where answers are many, as of many groups, the same bits are found with less per answer.
+A row is folded once, into the partial state of (group, pane, first window it is on time for); only those states, few
+as they are, are spread over windows. So a sliding window costs about what a tumbling one does. MEDIAN and QUANTILE
+have no small state: their partial state is how often each value occurred, still exact
+(:mod:`latecomer.spark.aggregate.quantiles`). Sums are independent of row order
+(:mod:`latecomer.spark.aggregate.exact_sum`). Where answers are many, as of many groups, the same bits are found with
+less per answer.
 
 Nulls are ignored, as in SQL; an aggregate without a value is null; ``count()`` counts rows. NaN is greater than every
-number and makes sums and means NaN, as in Spark. Controllers: :mod:`latecomer.core.windows.slack_policies`, one per shard of groups.
+number and makes sums and means NaN, as in Spark. Controllers: :mod:`latecomer.core.windows.slack_policies`, one per
+shard of groups.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from latecomer.spark.aggregate.partial_states import States, with_columns
 from latecomer.spark.engine.columns import join_null_safe, named, quoted
 from latecomer.spark.engine.query_columns import check_columns, passes, sql
 from latecomer.spark.engine.types import is_number
-from latecomer.spark.windows.observation import Waited
-from latecomer.spark.windows.repair import Due
-from latecomer.spark.windows.rows import Closing
-from latecomer.spark.windows.stage import WindowedStage
+from latecomer.spark.windows.assigner import WindowAssigner, number_of_shard
+from latecomer.spark.windows.kind import ObservedSpans, ObservedWindows, WindowAnswers, WindowKind, WindowQuery
+from latecomer.spark.windows.observation import RowsWithLateness
+from latecomer.spark.windows.repair import DueRows
+from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec
 
@@ -40,78 +44,69 @@ if TYPE_CHECKING:
 
 _CLAMP = repr(2.0**1000)
 _PLAIN, _PLAIN_SQUARES = (2.0**-43, 2.0**62), (2.0**-20, 2.0**30)
-"""Sizes of values that, with their squares, are summed exactly as they are; others first come between 2^-20 and 2^20 by steps of `_STEP_BITS` bits."""
+"""Sizes of values that are summed exactly as they are, without and with their squares. Others are scaled to between
+2^-20 and 2^20 first, in steps of `_STEP_BITS` bits."""
 _STEP_BITS, _MOST_STEPS = 40, 25
 
 
-class AggregateStage(WindowedStage):
-    """``kind: aggregate``; see the module docstring."""
-
-    spec: AggregateSpec
-    asked: AggregateSpec
-
-    def check(self) -> None:
-        """Columns exist, aggregated values are numbers (``min`` and ``max`` take any plain value, ``count`` anything)."""
-        check_columns(self.asked, self.events)
+class AggregateWindows(WindowKind[AggregateSpec]):
+    """The windows of ``kind: aggregate``; see the module docstring."""
 
     answer_rows = 1
 
-    @cached_property
-    def by_answer(self) -> bool:
-        """Is a contribution an answer (what `calibrated` learns from; may be set) or a row (the other controllers)?"""
-        return self.spec.strategy.name == "calibrated"
+    def __init__(self, query: WindowQuery[AggregateSpec]) -> None:
+        super().__init__(query, WindowAssigner(query.grid))
+
+    def check(self) -> None:
+        """Refuse columns that do not exist and values that are no numbers; ``min`` and ``max`` take any plain value."""
+        check_columns(self.query.asked, self.query.events)
 
     @cached_property
     def arguments(self) -> list[ex.Expr]:
-        """Distinct aggregated expressions; value column ``v{i}`` holds the i-th."""
+        """The distinct aggregated expressions; value column ``v{i}`` holds the i-th."""
         return list(dict.fromkeys(each.argument for each in self.spec.aggregates if each.argument is not None))
 
     @cached_property
     def kinds(self) -> list[str]:
-        """Spark types of the value columns."""
+        """The Spark types of the value columns."""
         from pyspark.sql import functions as F
 
-        events = self.events[self.sources[0]]
-        return [
-            kind
-            for _, kind in events.select(*(F.expr(sql(a)).alias(f"v{i}") for i, a in enumerate(self.arguments))).dtypes
-        ]
+        events = self.query.events[self.query.sources[0]]
+        values = events.select(*(F.expr(sql(argument)).alias(f"v{i}") for i, argument in enumerate(self.arguments)))
+        return [kind for _, kind in values.dtypes]
 
     def payload(self, source: int) -> dict[str, str]:
-        """Groups ``g{i}``, values ``v{i}``, ``ok``."""
-        where = passes(self.spec.where)
-        return (
-            {f"g{i}": quoted(name) for i, name in enumerate(self.spec.group_by)}
-            | {f"v{i}": sql(argument) for i, argument in enumerate(self.arguments)}
-            | {"ok": where}
-        )
+        """Return groups ``g{i}``, values ``v{i}`` and ``ok``."""
+        groups = {f"g{i}": quoted(name) for i, name in enumerate(self.spec.group_by)}
+        values = {f"v{i}": sql(argument) for i, argument in enumerate(self.arguments)}
+        return groups | values | {"ok": passes(self.spec.where)}
 
     def shard_sql(self) -> str:
-        """Shards are ranges of the groups' hash."""
-        if self.shards == 1:
+        """Return the hash of the groups modulo the number of shards."""
+        if self.spec.shards == 1:
             return "0"
-        return f"pmod(xxhash64({', '.join(self.groups)}), {self.shards})"
+        return f"pmod(xxhash64({', '.join(self.query.groups)}), {self.spec.shards})"
 
     # ----------------------------------------------------------------------------------------------------- observe
 
-    def observed(self, waited: Waited, wanted: list[dict[int, tuple[int, int]]]) -> list[dict[int, list[Observed]]]:
-        """Windows' rows by wait, as the strategy's controller wants them."""
-        cells, thinning = self._cells(waited.rows), waited.thinning
-        self.groups_seen = sum(thinning[shard].about(len(np.unique(each.group))) for shard, each in cells.items())
-        functions = self.functions
+    def observed(self, rows: RowsWithLateness, spans: ObservedSpans, *, per_answer: bool = False) -> ObservedWindows:
+        """Count the rows of windows by wait, or their answers where `calibrated` learns from them."""
+        per_answer = per_answer or self.spec.strategy.name == "calibrated"
+        cells, samples = self._cells(rows.rows, squares=not per_answer), rows.samples
+        groups = sum(samples[shard].estimate_groups(len(np.unique(own.group))) for shard, own in cells.items())
         found: list[dict[int, list[Observed]]] = []
-        for shard, asked in enumerate(wanted):
-            own, spans = cells.get(shard), spans_of(self.grid, asked)
-            if own is None:
+        for shard, by_interval in enumerate(spans):
+            shard_cells, shard_spans = cells.get(shard), spans_of(self.query.grid, by_interval)
+            if shard_cells is None:
                 found.append({})
                 continue
-            if self.by_answer:
-                seen = core.required_answers(own, self.grid, spans, functions, self.spec.error, thinning[shard])
+            given = shard_cells, self.query.grid, shard_spans, self.functions, self.spec.error
+            if per_answer:
+                windows = core.required_answers(*given, samples[shard])
             else:
-                delta = 1.0 - self.spec.target
-                seen = core.required_coverage(own, self.grid, spans, functions, self.spec.error, delta, thinning[shard])
-            found.append(dict(zip(asked, seen, strict=True)))
-        return found
+                windows = core.required_coverage(*given, 1.0 - self.spec.target, samples[shard])
+            found.append(dict(zip(by_interval, windows, strict=True)))
+        return ObservedWindows(found, groups)
 
     @cached_property
     def functions(self) -> list[core.Function]:
@@ -121,11 +116,11 @@ class AggregateStage(WindowedStage):
             for each in self.spec.aggregates
         ]
 
-    def _cells(self, rows: DataFrame) -> dict[int, core.Cells]:
-        """Per shard, what is needed of the rows, by (group, pane, wait).
+    def _cells(self, rows: DataFrame, *, squares: bool) -> dict[int, core.Cells]:
+        """Fold the rows of each shard into cells by (group, pane, wait), with sums of squares where they are needed.
 
-        Exact sums are of values within some ninety bits. Others are scaled by a power of two, and what is scaled alike is a cell of
-        its own: so the controllers see the same whatever the unit of a column is.
+        Exact sums are of values within some ninety bits. Others are scaled by a power of two, and values that are
+        scaled alike are a cell of their own: so the controllers see the same whatever the unit of a column is.
         """
         from pyspark.sql import functions as F
 
@@ -139,27 +134,27 @@ class AggregateStage(WindowedStage):
             if not summed and not extremes:
                 continue
             value = f"cast(v{i} as double)" if is_number(kind) else "0D"
-            prepared |= {
-                f"z{i}": f"case when v{i} is null then null when isnan({value}) then 0D else greatest(least({value}, {_CLAMP}D), -{_CLAMP}D) end"
-            }
+            clamped = f"greatest(least({value}, {_CLAMP}D), -{_CLAMP}D)"
+            prepared[f"z{i}"] = f"case when v{i} is null then null when isnan({value}) then 0D else {clamped} end"
             if extremes:
                 counts |= {f"lo{i}": f"min(z{i})", f"hi{i}": f"max(z{i})"}
             if not summed:
                 continue
-            size, (least, most) = f"abs(z{i})", _PLAIN if self.by_answer else _PLAIN_SQUARES
-            step = f"greatest(least(floor((log2({size}) + {_STEP_BITS // 2}) / {_STEP_BITS}), {_MOST_STEPS}), -{_MOST_STEPS})"
+            size, (least, most) = f"abs(z{i})", _PLAIN_SQUARES if squares else _PLAIN
+            steps = f"floor((log2({size}) + {_STEP_BITS // 2}) / {_STEP_BITS})"
+            step = f"cast(greatest(least({steps}, {_MOST_STEPS}), -{_MOST_STEPS}) as int)"
             prepared |= {
-                f"j{i}": f"case when {size} >= {most!r}D or ({size} < {least!r}D and z{i} != 0D) then cast({step} as int) end",
+                f"j{i}": f"case when {size} >= {most!r}D or ({size} < {least!r}D and z{i} != 0D) then {step} end",
                 f"s{i}": f"case when j{i} is null then z{i} else z{i} * pow(2D, -{_STEP_BITS} * j{i}) end",
             }
             keys.append(f"j{i}")
             sums = [ExactSum(f"s{i}", "double")]
-            if not self.by_answer:
+            if squares:
                 prepared |= {f"q{i}": f"s{i} * s{i}"}
                 sums.append(ExactSum(f"q{i}", "double"))
-            for each in sums:
-                prepared |= each.prepare()
-                counts |= each.partial()
+            for total in sums:
+                prepared |= total.prepare()
+                counts |= total.partial()
             reduced += sums
         table = with_columns(rows, prepared).groupBy(*keys).agg(*map(F.expr, named(counts)))
         kept = [*keys, "n", *(name for name in counts if name[:1] == "c" or name[:2] in ("lo", "hi"))]
@@ -186,35 +181,41 @@ class AggregateStage(WindowedStage):
         shard = table["shard"].to_numpy()
         flat = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "n")]
         sums = [stack("s", 0.0, 1), stack("q", 0.0, 2)]
-        deep = [stack("c", 0.0), *sums, stack("lo", np.nan), stack("hi", np.nan)]
+        by_column = [stack("c", 0.0), *sums, stack("lo", np.nan), stack("hi", np.nan)]
         found = {}
-        for each in np.unique(shard).tolist():
-            mine = shard == each
-            found[each] = core.Cells(*(a[mine] for a in flat), *(a[:, mine] for a in deep)).ordered()
+        for number in np.unique(shard).tolist():
+            inside = shard == number
+            found[number] = core.Cells(*(a[inside] for a in flat), *(a[:, inside] for a in by_column)).ordered()
         return found
 
     # ----------------------------------------------------------------------------------------------------- answers
 
-    def answers(self, rows: DataFrame, closing: Closing) -> DataFrame:
-        """Windows that close, from partial states per (group, pane, first window on time)."""
+    def answers(self, rows: DataFrame, closed: ClosedWindowTable, *, many_answers: bool = False) -> WindowAnswers:
+        """Answer closed windows from partial states per (group, pane, first window on time)."""
         from pyspark.sql import functions as F
 
-        inner = [*self.groups, "shard", "pane", "c"]
-        windows = F.broadcast(closing.table)
-        tame = self.many_answers and self._all_tame(rows)
-        if tame and self.tumbling:
-            own = self.in_windows(rows, self.open_from("ts"), self.last_of("ts"))
-            own = own.where(F.col("_m") <= self._by_shard(closing.after))
-            return self._answered_whole(own, [*self.groups, "shard", "_m"]).join(windows, ["shard", "_m"])
+        assigner, groups = self.assigner, self.query.groups
+        windows = F.broadcast(closed.rows)
+        tame = many_answers and self._all_tame(rows)
+        if tame and assigner.tumbling:
+            wide = assigner.in_windows(rows, assigner.open_from("ts"), assigner.last_of("ts"))
+            wide = wide.where(F.col("_m") <= number_of_shard(closed.after))
+            whole = self._answered_whole(wide, [*groups, "shard", "_m"])
+            return WindowAnswers(whole.join(windows, ["shard", "_m"]))
 
         def spread(partial: DataFrame) -> DataFrame:
-            return self.spread(partial, self.open_from).join(windows, ["shard", "_m"])
+            return assigner.spread(partial, assigner.open_from).join(windows, ["shard", "_m"])
 
-        outer = [*self.groups, "shard", "_m", "closed_seq", "wait_us"]
-        return self._answered(self.paned(rows), inner, spread, outer, tame=tame)
+        inner = [*groups, "shard", "pane", "c"]
+        outer = [*groups, "shard", "_m", "closed_seq", "wait_us"]
+        paned = assigner.paned(rows)
+        return WindowAnswers(self._answered(paned, inner, spread, outer, tame=tame, many_answers=many_answers))
 
     def _all_tame(self, rows: DataFrame) -> bool:
-        """Is no summed value of the rows wild? A pass over them, which costs far less than lists of wild values for many answers."""
+        """Return whether no summed value is wild, by a pass over the rows.
+
+        For many answers that costs far less than lists of wild values.
+        """
         from pyspark.sql import functions as F
 
         wild = [each.is_wild() for each in self._states().sums if each.floating]
@@ -224,12 +225,12 @@ class AggregateStage(WindowedStage):
         return States(self.kinds, self.functions, tame)
 
     def _answered_whole(self, rows: DataFrame, keys: list[str]) -> DataFrame:
-        """Answers of rows that are in one window each, and tame: their states by `keys` are the answers."""
+        """Answer rows that are in one window each and tame: their states by `keys` are the answers."""
         from pyspark.sql import functions as F
 
         states, picks = self._states(tame=True), dict[str, str]()
         for i, shares in self._ranked_shares().items():
-            rows = quantiles.placed(rows, keys, f"v{i}", "1")
+            rows = quantiles.with_positions(rows, keys, f"v{i}", "1")
             picks |= quantiles.picks(f"v{i}", shares)
         found = states.folded(rows, keys, picks)
         for i, shares in self._ranked_shares().items():
@@ -244,17 +245,18 @@ class AggregateStage(WindowedStage):
         outer: list[str],
         *,
         tame: bool,
+        many_answers: bool,
     ) -> DataFrame:
-        """Answers by `outer`: rows are folded by `inner`, and their states merged once they are `spread` over windows."""
+        """Answer by `outer`: fold rows by `inner`, and merge their states once they are `spread` over windows."""
         from pyspark.sql import functions as F
 
         states = self._states(tame=tame)
         found = states.merged(spread(states.folded(rows, inner)), outer)
         for i, shares in self._ranked_shares().items():
             values = spread(self._values(rows, inner, i))
-            if self.many_answers:
-                own = map(F.expr, named(quantiles.picks(f"v{i}", shares)))
-                ranked = quantiles.placed(values, outer, f"v{i}", "often").groupBy(*outer).agg(*own)
+            if many_answers:
+                picks = map(F.expr, named(quantiles.picks(f"v{i}", shares)))
+                ranked = quantiles.with_positions(values, outer, f"v{i}", "often").groupBy(*outer).agg(*picks)
                 ranked = ranked.select(*outer, F.expr(quantiles.picked(f"v{i}", shares)).alias(f"r{i}"))
             else:
                 of_values = F.expr(quantiles.percentiles(f"v{i}", shares, "often"))
@@ -270,9 +272,10 @@ class AggregateStage(WindowedStage):
         outer: list[str],
         due: DataFrame,
     ) -> DataFrame:
-        """As :meth:`_answered`, where the last key of `outer` is a batch: an answer counts the rows of its batch and of all before.
+        """Answer by `outer`, whose last key is a batch: an answer counts the rows of its batch and of all before.
 
-        `due` has the rows of `outer` that are to be answered, and ``w``, the number of their other keys, which `spread` adds.
+        `due` has the rows of `outer` that are to be answered, and ``w``, the number of their other keys, which
+        `spread` adds.
         """
         states, batch = self._states(), outer[-1]
         merged = states.merged(spread(states.folded(rows, inner)), outer)
@@ -285,15 +288,15 @@ class AggregateStage(WindowedStage):
         return self._public(found, outer, states.sums)
 
     def _public(self, found: DataFrame, keys: list[str], sums: list[ExactSum]) -> DataFrame:
-        """Answers with the names that users know; of `keys`, what is no group stays beside them."""
+        """Give answers their public names; the `keys` that are no groups stay."""
         found = with_columns(found, {name: text for each in sums for name, text in each.totals().items()})
         groups = {name: f"g{i}" for i, name in enumerate(self.spec.group_by)}
         answers = {each.name: self._output(each, sums) for each in self.spec.aggregates}
-        inner = (name for name in keys if name not in self.groups)
+        inner = (name for name in keys if name not in self.query.groups)
         return found.selectExpr(*named(groups), *named(answers), "rows", "1D as coverage", *inner)
 
     def _ranked_shares(self) -> dict[int, list[float]]:
-        """The quantiles asked for, by value column."""
+        """Return the quantiles of the query by value column."""
         found: dict[int, list[float]] = {}
         for each in self.spec.aggregates:
             if each.function in core.RANKED and each.argument is not None:
@@ -302,7 +305,7 @@ class AggregateStage(WindowedStage):
 
     @staticmethod
     def _values(rows: DataFrame, inner: list[str], column: int) -> DataFrame:
-        """How often each value of a column stands in the rows of each `inner`: ``v{column}``, ``often``; 0 for a null."""
+        """Count the rows of each value of a column by `inner`: ``v{column}`` and ``often``, which is 0 for a null."""
         from pyspark.sql import functions as F
 
         return rows.groupBy(*inner, f"v{column}").agg(F.count(f"v{column}").alias("often"))
@@ -321,25 +324,27 @@ class AggregateStage(WindowedStage):
 
     # ------------------------------------------------------------------------------------------------------ repair
 
-    def corrected(self, due: Due) -> DataFrame:
-        """Every touched window after every Gamma batch that touched it, with its error against the first answer.
+    def corrected(self, due: DueRows) -> DataFrame:
+        """Answer every touched window after every Gamma batch that touched it, with its error against the first answer.
 
-        A row is folded once, into the state of (group, pane, first batch whose answers count it); a window's states add up batch by
-        batch. So the cost is that of the rows plus that of the answers, however many batches there are.
+        A row is folded once, into the state of (group, pane, first batch whose answers count it); a window's states
+        add up batch by batch. So the cost is that of the rows plus that of the answers, however many batches there
+        are.
         """
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        wide = self.in_windows(due.rows, F.col("m_from"), F.col("m_to"))
-        missed = self.cache.materialize(wide.select(*self.groups, "_m", "repaired_in").distinct())
-        number = F.row_number().over(Window.orderBy("_m", *self.groups))
-        windows = missed.select(*self.groups, "_m").distinct().withColumn("w", number.cast("bigint"))
-        touched = join_null_safe(missed, windows, [*self.groups, "_m"])
-        rows = self.counted_from(due)
-        inner, outer = [*self.groups, "pane", "repaired_in"], [*self.groups, "_m", "repaired_in"]
+        assigner, groups = self.assigner, self.query.groups
+        wide = assigner.in_windows(due.late, F.col("m_from"), F.col("m_to"))
+        missed = self.query.cache.materialize(wide.select(*groups, "_m", "repaired_in").distinct())
+        number = F.row_number().over(Window.orderBy("_m", *groups))
+        windows = missed.select(*groups, "_m").distinct().withColumn("w", number.cast("bigint"))
+        touched = join_null_safe(missed, windows, [*groups, "_m"])
+        rows = due.counted_from()
+        inner, outer = [*groups, "pane", "repaired_in"], [*groups, "_m", "repaired_in"]
 
         def spread(partial: DataFrame) -> DataFrame:
-            return join_null_safe(self.spread(partial, self.first_of), windows, [*self.groups, "_m"])
+            return join_null_safe(assigner.spread(partial, assigner.first_of), windows, [*groups, "_m"])
 
         def values(column: int) -> DataFrame:
             return spread(self._values(rows, inner, column))
@@ -347,11 +352,11 @@ class AggregateStage(WindowedStage):
         found = self._answered_after_batches(rows, inner, spread, outer, touched)
         return self._with_errors(found, self._first_answers(due), values, due)
 
-    def _first_answers(self, due: Due) -> DataFrame:
-        """On-time answers of the windows that missed rows: groups, ``_m``, ``_first_rows``, ``_first_<i>`` per aggregate."""
+    def _first_answers(self, due: DueRows) -> DataFrame:
+        """Read the on-time answers of windows that missed rows: groups, ``_m``, ``_first_rows``, ``_first_<i>``."""
         from pyspark.sql import functions as F
 
-        return self.written("on_time", due).select(
+        return due.written("on_time").select(
             *(F.col(quoted(name)) for name in self.spec.group_by),
             "_m",
             F.col("rows").alias("_first_rows"),
@@ -359,7 +364,7 @@ class AggregateStage(WindowedStage):
         )
 
     def _with_errors(
-        self, found: DataFrame, first: DataFrame, values: Callable[[int], DataFrame], due: Due
+        self, found: DataFrame, first: DataFrame, values: Callable[[int], DataFrame], due: DueRows
     ) -> DataFrame:
         from pyspark.sql import functions as F
 
@@ -381,11 +386,11 @@ class AggregateStage(WindowedStage):
                 errors.append(_relative(answer.cast("double"), F.col(each.name).cast("double")))
         worst = F.greatest(*errors) if len(errors) > 1 else errors[0]
         error = F.when(F.col("_first_rows").isNull(), F.lit(float("inf"))).otherwise(worst)
-        numbered = self.numbered(joined.withColumn("error", error), keys, due)
+        numbered = due.numbered(joined.withColumn("error", error), keys)
         return numbered.select(*(F.col(quoted(name)) for name in found.columns), "error", "revision")
 
     def _rank_error(self, first: DataFrame, values: Callable[[int], DataFrame], place: int) -> DataFrame:
-        """Column ``_error_<place>``: how far the first answer's rank among all values is from `q`, as a share of the values."""
+        """Measure the distance of the first answer's rank from `q`, as a share of all values: ``_error_<place>``."""
         from pyspark.sql import functions as F
 
         each = self.spec.aggregates[place]
@@ -412,7 +417,7 @@ class AggregateStage(WindowedStage):
 
 
 def _so_far(keys: list[str]) -> WindowSpec:
-    """The rows of the same keys but the last, up to a row's own last key, which stands once."""
+    """Return the Spark window of the rows with the same keys but the last, up to the last key of a row."""
     from pyspark.sql import Window
 
     *same, last = keys

@@ -1,0 +1,216 @@
+"""A windowed query over one lake, and the interface of the query kinds that answer per window.
+
+:class:`latecomer.spark.windows.stage.WindowedStage` scans, decides, closes windows and commits, alike for all kinds. A
+:class:`WindowKind` says what it computes of the rows. It holds no state between calls: what a method learns it returns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from latecomer.core.windows.grid import Grid
+from latecomer.core.windows.interfaces import Observed
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine.query_columns import open_streams, with_wide_columns
+from latecomer.spark.stage import StageCache
+from latecomer.specs.windows import WindowedSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from latecomer.spark.windows.assigner import WindowAssigner
+    from latecomer.spark.windows.observation import RowsWithLateness
+    from latecomer.spark.windows.repair import DueRows
+    from latecomer.spark.windows.rows import ClosedWindowTable
+
+S = TypeVar("S", bound=WindowedSpec)
+S_co = TypeVar("S_co", bound=WindowedSpec, covariant=True)
+ObservedSpans = list[dict[int, tuple[int, int]]]
+"""Per shard: interval -> first and last window that is observed when the interval is entered."""
+
+
+@dataclass(frozen=True)
+class WindowQuery(Generic[S_co]):
+    """A windowed query over one lake.
+
+    Attributes
+    ----------
+    asked
+        The query as its file has it, for messages.
+    spec
+        The query as Spark computes it (:func:`latecomer.spark.engine.query_columns.with_wide_columns`).
+    spark, lake
+        The session, and a snapshot of the lake.
+    cache
+        Rows and values that are kept in Spark until the stage is released.
+    events
+        Stream name -> no events of it, with its columns; in the order of the query.
+    """
+
+    asked: S_co
+    spec: S_co
+    spark: SparkSession
+    lake: Lake
+    cache: StageCache
+    events: dict[str, DataFrame]
+
+    @property
+    def grid(self) -> Grid:
+        """The windows that result rows identify."""
+        return self.spec.window
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """The streams that are read, each once; a row's ``side`` is a place in this list."""
+        return list(self.events)
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """Names of the group columns inside the stage: ``g{i}``."""
+        return [f"g{i}" for i in range(len(self.spec.group_by))]
+
+
+def open_query(spec: S, spark: SparkSession, lake: Lake, cache: StageCache) -> WindowQuery[S]:
+    """Open the streams of a query.
+
+    Raises
+    ------
+    SpecError
+        A stream is not in the lake.
+    """
+    events = open_streams(spec, spark, lake)
+    return WindowQuery(spec, with_wide_columns(spec, events), spark, lake, cache, events)
+
+
+@dataclass(frozen=True)
+class WindowAnswers:
+    """Answers of windows.
+
+    Attributes
+    ----------
+    rows
+        Result columns with ``shard``, ``_m`` (window number) and ``closed_seq``, ``wait_us``.
+    ledger_counts
+        What the kind counted besides, per period (us): names of ledger columns with int64 sums.
+    """
+
+    rows: DataFrame
+    ledger_counts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ObservedWindows:
+    """Windows as known when they are observed.
+
+    Attributes
+    ----------
+    by_interval
+        Per shard and interval, the windows that are observed when it is entered.
+    groups
+        About how many groups they have; None where that is not known.
+    """
+
+    by_interval: list[dict[int, list[Observed]]]
+    groups: int | None = None
+
+
+class WindowKind(ABC, Generic[S_co]):
+    """What a query kind computes of the rows of its windows.
+
+    Raises
+    ------
+    SpecError
+        The query's streams cannot answer it.
+
+    Attributes
+    ----------
+    counts_results
+        True where a contribution is a result, made of rows that may have waited differently long; then its `observed`
+        counts results by wait (:meth:`latecomer.spark.windows.observation.RowsWithLateness.observations`).
+    """
+
+    counts_results = False
+
+    def __init__(self, query: WindowQuery[S_co], assigner: WindowAssigner) -> None:
+        self.query, self.spec, self.assigner = query, query.spec, assigner
+        self.check()
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse a query that its streams cannot answer.
+
+        Raises
+        ------
+        SpecError
+            With the place in the query.
+        """
+
+    @property
+    def answer_rows(self) -> int:
+        """Most result rows of a window and group; 0: any number."""
+        return 0
+
+    @abstractmethod
+    def payload(self, source: int) -> dict[str, str]:
+        """Return the columns that the kind works with, name to SQL over a source's columns.
+
+        ``ok`` says whether the row counts.
+        """
+
+    def shard_sql(self) -> str:
+        """Return the SQL of a row's shard over payload columns."""
+        return "0"
+
+    def reduced(self, rows: DataFrame, marked: DataFrame | None, density: int) -> tuple[DataFrame, bool]:
+        """Leave out rows that no answer can hold.
+
+        Parameters
+        ----------
+        rows
+            Payload, ``seq``, ``ts``, ``side``, ``shard`` among others; ``ok`` may be false.
+        marked
+            ``seq`` of rows that came too late for a window of theirs, among other columns; None where there are none.
+        density
+            About how many rows a pane has.
+
+        Returns
+        -------
+        DataFrame
+            The rows that are left, with the same columns.
+        bool
+            True where every row is known to count (``ok``).
+        """
+        return rows, False
+
+    @abstractmethod
+    def observed(self, rows: RowsWithLateness, spans: ObservedSpans, *, per_answer: bool = False) -> ObservedWindows:
+        """Count what the contributions to observed windows required.
+
+        `per_answer`: a contribution is an answer, also where the strategy's controller counts rows.
+        """
+
+    @abstractmethod
+    def answers(self, rows: DataFrame, closed: ClosedWindowTable, *, many_answers: bool = False) -> WindowAnswers:
+        """Answer closed windows.
+
+        Parameters
+        ----------
+        rows
+            Payload, ``seq``, ``ts``, ``side``, ``shard`` and ``c``: windows up to this number were closed when the
+            row came (null: none that holds it); see
+            :meth:`latecomer.spark.windows.assigner.WindowAssigner.open_from`.
+        many_answers
+            Many answers are expected: a pass over the rows may save more than it costs.
+        """
+
+    @abstractmethod
+    def corrected(self, due: DueRows) -> DataFrame:
+        """Return corrections: result columns with ``_m``, ``revision`` and ``repaired_in``."""
+
+    def most_corrections(self, late: int) -> int:
+        """Return an upper bound of the corrections that so many late rows bring; 0 where none is known."""
+        return 0
