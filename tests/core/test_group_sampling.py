@@ -75,7 +75,7 @@ def test_one_group_in_a_power_of_two_is_sampled() -> None:
         before = sampled
 
 
-def test_shifts_leave_about_as_many_groups_as_may_be_sampled() -> None:
+def test_shifts_keep_about_as_many_groups_as_may_be_sampled() -> None:
     counted = np.array([0, SAMPLED_GROUPS >> COUNTED_BITS, (SAMPLED_GROUPS >> COUNTED_BITS) + 1, SAMPLED_GROUPS])
     found = GroupSample.of_counts(np.array([7, 5, 3, 1]), counted)
     assert found.panes.tolist() == [1, 3]

@@ -265,7 +265,7 @@ def test_null_values_count_as_rows_and_change_no_sum():
 
 @pytest.mark.parametrize("name", ["sum", "avg", "median", "quantile"])
 def test_an_aggregate_of_a_column_is_steered_by_its_values_and_not_by_rows(name):
-    """Of a hundred rows, the two with a value come late. Of a thousand, one in fifty has one: as twenty rows with values."""
+    """Two rows of a hundred have a value and come late; of a thousand, one in fifty has one, as of twenty rows."""
     grid, null, far = Grid(1_000, 1_000), math.nan, [Span(0, 0, 10**9)]
     late = cells_of([*range(98), 1_500, 98, 99], [*[null] * 98, null, 2.0, 3.0], [0] * 101, grid)
     seen = required_answers(late, grid, far, [Function(name, 0)], 0.05)[0][0]
@@ -405,7 +405,7 @@ def test_what_windows_are_shown_is_what_their_rows_say(rows, spans, first, more,
     st.sampled_from([1, 40, 1 << 20]),
 )  # fmt: skip
 def test_spans_observed_together_equal_each_alone(rows, sizes, asked, together):
-    """They agree to the bit, whatever else is observed and however many at a time, in any order, overlapping or not."""
+    """Both agree to the bit, whatever else is observed and however many at a time, in any order, overlapping or not."""
     grid = Grid(*sizes)
     event, group, value = (np.array(each) for each in zip(*rows, strict=True))
     cells = cells_of(event, value, group, grid)

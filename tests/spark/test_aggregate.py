@@ -106,7 +106,8 @@ def answer(rows):
     values = [a.row["v"] for a in rows]
     return {
         "n": len(rows), "total": math.fsum(values), "mean": math.fsum(values) / len(values),
-        "low": min(values), "high": max(values), "mid": float(np.median(values)), "p90": float(np.quantile(values, 0.9)),
+        "low": min(values), "high": max(values), "mid": float(np.median(values)),
+        "p90": float(np.quantile(values, 0.9)),
         "notes": sum(a.row["note"] is not None for a in rows),
         "whole": sum(a.row["k"] for a in rows), "rows": len(rows),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Windows split into shards: the same answers, a ledger that does not depend on partitions or cuts, rates under the bound."""
+"""Windows split into shards: the same answers, rates under the bound, a ledger independent of partitions and cuts."""
 
 import datetime
 from collections import Counter
@@ -176,7 +176,7 @@ def test_an_element_in_all_but_the_middle_stream_is_no_candidate():
 @pytest.mark.parametrize("bloom", [False, True])
 @pytest.mark.parametrize("many", [1, 8])
 def test_rate_of_split_filters_is_under_the_bound(bloom, many):
-    """Absent elements of the lead pass within the bound and four sigma, also where the other stream has eight times the rows.
+    """Absent elements of the lead pass within the bound and four sigma, also beside a stream of eight times the rows.
 
     There, eight times as many elements pass the lead's filter by mistake; they must not come back.
     """
@@ -193,7 +193,7 @@ def test_rate_of_split_filters_is_under_the_bound(bloom, many):
 
 
 def test_three_streams_any_plan_any_cut(tmp_path, spark, monkeypatch, split):
-    """At the driver, and first in tasks and then at the driver, tables and ledger are the same (oracle: sets).
+    """Tables and ledger are the same at the driver, and first in tasks and then at the driver (oracle: sets).
 
     With late rows and empty windows.
     """

@@ -59,7 +59,7 @@ DRAWN = st.lists(
 @settings(deadline=None, derandomize=True, max_examples=80)
 @given(st.sampled_from(sorted(OPS)), DRAWN, st.integers(0, 10**6))
 def test_streams_that_are_linked_from_afar_are_where_they_match(op, drawn, seed):
-    """Any conditions of four streams, some on another column: every result is in exactly one piece, with all its rows."""
+    """Conditions of four streams, some on another column: every result is in exactly one piece, with all its rows."""
     conditions = [(0, 0, op, 1, 0)] + [(a, how & 1, sign, b, how >> 1) for (a, b), sign, how in drawn]
     triples = tuple(
         (Operand(a, f"a{a}{'vw'[x]}"), sign, Operand(b, f"a{b}{'vw'[y]}")) for a, x, sign, b, y in conditions

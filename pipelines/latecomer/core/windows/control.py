@@ -172,7 +172,7 @@ class WindowControl:
 
     def _enter(self, interval: int, observed: list[Observed]) -> None:
         if self.interval is not None:
-            self._leave(interval)
+            self._end_interval(interval)
         delivered = self.schedule.delivered
         self.schedule.enter(interval)
         final = self.schedule.delivered
@@ -185,8 +185,8 @@ class WindowControl:
         self.slack = self.policy.choose(interval)
         self.t_last_us = NEVER
 
-    def _leave(self, following: int) -> None:
-        """Leave the current interval for a later one: learn its delays, and account for the stream time between."""
+    def _end_interval(self, following: int) -> None:
+        """End the current interval as a later one is entered: learn its delays, and account for the time between."""
         assert self.interval is not None
         self.policy.delays(self.schedule.pending_delay_us)
         reached = self.watermark()
