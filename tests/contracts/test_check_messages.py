@@ -66,12 +66,12 @@ def test_a_failure_has_the_observed_value_its_place_and_the_expectation():
         "expected: none more than 1 h behind the others (quality.silence) [expect_streams_heard]",
         "every row accounted for: 1 of 1 counts differ (rows in = rows out: 4 against 5); "
         "expected: both sides of every count are equal [expect_conservation]",
-        "no result twice: 1 of 4 rows are there again (l_seq 1, r_seq 1); "
+        "no result twice: 1 of 4 rows are duplicates (l_seq 1, r_seq 1); "
         "expected: every l_seq, r_seq once [expect_no_duplicate_result]",
         "results as recomputed: 1 of 2 audited periods differ (2013-02-04: 2 missing, 1 other (l_seq 7, r_seq 9 "
         "has l_v 3, should be 4), as of 2026-01-01 00:00 UTC); "
         "they count as wrong until `check --audit` finds them right; "
-        "expected: what plain SQL over all stored rows answers [expect_results_as_recomputed]",
+        "expected: the answers of plain SQL over all stored rows [expect_results_as_recomputed]",
     ]
 
 

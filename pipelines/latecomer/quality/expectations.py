@@ -50,16 +50,16 @@ class ExpectStreamsHeard(gxe.ExpectColumnValuesToBeBetween):
 class ExpectConservation(gxe.ExpectColumnPairValuesToBeEqual):
     """Rows in = on time + late pending + repaired: nothing is dropped silently."""
 
-    description: str = "Every row is accounted for: what the tables hold is what was counted when it was written"
+    description: str = "Every row is accounted for: the tables hold as many rows as were counted when they were written"
 
 
 class ExpectNoDuplicateResult(gxe.ExpectColumnPairValuesToBeEqual):
     """No result row is stored twice: the tables that `run` and `repair` write have as many identities as rows."""
 
-    description: str = "No result stands twice"
+    description: str = "No result is stored twice"
 
 
 class ExpectResultsAsRecomputed(gxe.ExpectColumnValuesToBeBetween):
-    """No result of an audited period is missing, extra or different from the answer of plain SQL over all stored rows."""
+    """No result of an audited period is missing, extra or different from the answer of SQL over all stored rows."""
 
-    description: str = "In audited periods the results are those that plain SQL over all stored rows gives"
+    description: str = "In audited periods the results are the answers of plain SQL over all stored rows"

@@ -193,7 +193,7 @@ def _unique(
     (row,) = frame.itertuples()
     observed = f"all {row.rows:,} rows are unique"
     if row.rows != row.distinct:
-        observed = f"{row.rows - row.distinct:,} of {row.rows:,} rows are there again{row.some}"
+        observed = f"{row.rows - row.distinct:,} of {row.rows:,} rows are duplicates{row.some}"
     return "no result twice", observed, f"every {row.names} once"
 
 
@@ -213,7 +213,7 @@ def _recomputed(
             f"{len(broken)} of {len(frame)} audited periods differ{_listed(lines)}; "
             "they count as wrong until `check --audit` finds them right"
         )
-    return "results as recomputed", observed, "what plain SQL over all stored rows answers"
+    return "results as recomputed", observed, "the answers of plain SQL over all stored rows"
 
 
 _MESSAGES: dict[str, Callable[..., Message]] = {

@@ -1,9 +1,9 @@
 """`adapt`: recompute a query's adaptation statistics from all stored rows.
 
-The statistics that a join gathers as it runs are censored (a missed pair is not seen), those of windows end with their
-observation; history has neither limit. `adapt` counts which retention or wait every pair, answer or member required,
-and writes the controller that would have seen them all. It holds from the first arrival of the next micro-batch that
-is planned, since a run may be at work.
+The statistics that a join gathers as it runs are censored, since it does not see a missed pair. The statistics of
+windows end with their observation. The stored history has neither limit. `adapt` counts the retention or the wait that
+every pair, answer or member required, and writes the controller that would have observed them all. The controller
+holds from the first arrival of the next micro-batch that is not planned yet, since a run may be at work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REMEDIES = {
 
 
 def adapt(lake: Lake, spec: Spec) -> tuple[int, Mapping[str, object]]:
-    """Write new parameters, and return the arrival from which they hold together with them.
+    """Write new parameters; return the first arrival for which they hold, and the parameters.
 
     Raises
     ------
