@@ -75,15 +75,15 @@ class Arrivals:
         places = np.arange(every, len(self.seq), every)
         maxima = _maxima(self.event_time_us, self.side, self.shard, self.before.copy(), places)
         return [
-            Checkpoint(int(seq), found.ravel().tolist()) for seq, found in zip(self.seq[places], maxima, strict=True)
+            Checkpoint(int(seq), carry.ravel().tolist()) for seq, carry in zip(self.seq[places], maxima, strict=True)
         ]
 
     @cached_property
     def delay_us(self) -> Int64:
         """Running maximum of each row's source less its event time, >= 0, int64[n]."""
-        found = np.empty_like(self.event_time_us)
-        _delays(self.event_time_us, self.side, self.shard, self.before.copy(), found)
-        return found
+        delay = np.empty_like(self.event_time_us)
+        _delays(self.event_time_us, self.side, self.shard, self.before.copy(), delay)
+        return delay
 
     @property
     def lateness_us(self) -> Int64:
@@ -109,14 +109,14 @@ def _follow(ts, side, shard, maxima, time):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _maxima(ts, side, shard, maxima, places):  # type: ignore[no-untyped-def]
     """Return the running maxima before the rows at ascending places, int64[places, sources, shards]."""
-    found, i = np.empty((len(places), *maxima.shape), np.int64), 0
+    at_places, i = np.empty((len(places), *maxima.shape), np.int64), 0
     for at in range(len(places)):
         while i < places[at]:
             s, g = side[i], shard[i]
             maxima[s, g] = max(maxima[s, g], ts[i])
             i += 1
-        found[at] = maxima
-    return found
+        at_places[at] = maxima
+    return at_places
 
 
 @njit(cache=True, nogil=True)

@@ -33,14 +33,14 @@ def last_closed(arrivals: Arrivals, tables: Sequence[WatermarkTable], grid: Grid
     interval = np.concatenate([table.interval for table in tables])
     base, slack = (np.concatenate([getattr(table, name) for table in tables]) for name in ("base", "slack"))
     starts = np.cumsum([0, *(len(table.interval) for table in tables[:-1])])
-    found = np.empty_like(arrivals.stream_time_us)
+    closed = np.empty_like(arrivals.stream_time_us)
     times = arrivals.stream_time_us
-    _closed(times, arrivals.shard, starts, interval, base, slack, grid.size_us, grid.slide_us, found)
-    return found
+    _closed(times, arrivals.shard, starts, interval, base, slack, grid.size_us, grid.slide_us, closed)
+    return closed
 
 
 @njit(cache=True, nogil=True)
-def _closed(time, shard, starts, interval, base, slack, size, slide, found):  # type: ignore[no-untyped-def]
+def _closed(time, shard, starts, interval, base, slack, size, slide, closed):  # type: ignore[no-untyped-def]
     """Write the last closed windows to `found`. Intervals of a shard come in order, so its place only moves forward."""
     place = starts.copy()
     for i in range(len(time)):
@@ -53,7 +53,7 @@ def _closed(time, shard, starts, interval, base, slack, size, slide, found):  # 
             watermark = base[at]
             if slack[at] < FOREVER:
                 watermark = max(watermark, time[i] - slack[at])
-        found[i] = (watermark - size) // slide
+        closed[i] = (watermark - size) // slide
 
 
 def steps_of(arrivals: Arrivals, closed: Int64, shard: int) -> tuple[Int64, Int64, Int64]:
@@ -64,14 +64,14 @@ def steps_of(arrivals: Arrivals, closed: Int64, shard: int) -> tuple[Int64, Int6
 
 
 @njit(cache=True, nogil=True)
-def _steps(closed, shards, shard, found):  # type: ignore[no-untyped-def]
+def _steps(closed, shards, shard, places):  # type: ignore[no-untyped-def]
     """Write the places at which a shard's values begin or rise to `found`, as it has room; returns their number."""
     count, last = 0, NEVER
     for i in range(len(closed)):
         if shards[i] == shard and (count == 0 or closed[i] > last):
             last = closed[i]
-            if count < len(found):
-                found[count] = i
+            if count < len(places):
+                places[count] = i
             count += 1
     return count
 
@@ -82,10 +82,10 @@ def overtaken(ts, closed, size, slide):  # type: ignore[no-untyped-def]
 
     A loop, because it makes no array in between.
     """
-    found = np.empty(len(ts), np.bool_)
+    behind = np.empty(len(ts), np.bool_)
     for i in range(len(ts)):
-        found[i] = ts[i] < closed[i] * slide + size
-    return found
+        behind[i] = ts[i] < closed[i] * slide + size
+    return behind
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _runs(ts, side, shard, time, maxima, slide, pane):  # type: ignore[no-untype
         Shard, interval, pane, last stream time, largest delay, rows.
     """
     shards = maxima.shape[1]
-    found, runs = np.empty((1024, 6), np.int64), 0
+    counts, runs = np.empty((1024, 6), np.int64), 0
     slots = np.full((shards, _SLOTS), -1)
     current, number, edge = np.full(shards, -1), np.zeros(shards, np.int64), np.full(shards, NEVER)
     low, high = np.zeros(shards, np.int64), np.zeros(shards, np.int64)
@@ -152,20 +152,20 @@ def _runs(ts, side, shard, time, maxima, slide, pane):  # type: ignore[no-untype
             own_pane = ts[i] // pane
             low[g], high[g] = own_pane * pane, (own_pane + 1) * pane
             at = slots[g, own_pane % _SLOTS]
-            if at < 0 or found[at, 1] != number[g] or found[at, 2] != own_pane:
-                if runs == len(found):
+            if at < 0 or counts[at, 1] != number[g] or counts[at, 2] != own_pane:
+                if runs == len(counts):
                     more = np.empty((4 * runs, 6), np.int64)
-                    more[:runs] = found
-                    found = more
+                    more[:runs] = counts
+                    counts = more
                 at, runs = runs, runs + 1
                 slots[g, own_pane % _SLOTS] = at
-                found[at, 0], found[at, 1], found[at, 2], found[at, 4], found[at, 5] = g, number[g], own_pane, 0, 0
+                counts[at, 0], counts[at, 1], counts[at, 2], counts[at, 4], counts[at, 5] = g, number[g], own_pane, 0, 0
             current[g] = at
         at = current[g]
-        found[at, 3] = t
-        found[at, 4] = max(found[at, 4], maxima[s, g] - ts[i])
-        found[at, 5] += 1
-    return found[:runs]
+        counts[at, 3] = t
+        counts[at, 4] = max(counts[at, 4], maxima[s, g] - ts[i])
+        counts[at, 5] += 1
+    return counts[:runs]
 
 
 def _summed(place: Int64, rows: Int64, length: int) -> Int64:

@@ -244,8 +244,8 @@ class WindowControl:
 
     def account(self, period: int, *, as_of_now: bool = False) -> SlackAccount:
         """Return a copy of one period's account; `as_of_now`: as if stream time stopped here."""
-        found = self.accounts.get(period) or SlackAccount()
-        copy = SlackAccount(**vars(found))
+        account = self.accounts.get(period) or SlackAccount()
+        copy = SlackAccount(**vars(account))
         if as_of_now and self.interval is not None and self._period(self.interval * self.interval_us) == period:
             self._add_to(copy, self._unaccounted(max(self.t_last_us, self.interval * self.interval_us + 1)))
         return copy

@@ -70,10 +70,10 @@ class GroupSample:
     def greatest(self, first: Int64, last: Int64) -> Int64:
         """Return the greatest shift of panes ``[first, last]``, int64[n] each; 0 where none of them is sampled."""
         low, high = np.searchsorted(self.panes, first), np.searchsorted(self.panes, last, "right")
-        found = np.zeros(len(first), np.int64)
+        shift = np.zeros(len(first), np.int64)
         for place in np.flatnonzero(high > low).tolist():
-            found[place] = self.shift[low[place] : high[place]].max()
-        return found
+            shift[place] = self.shift[low[place] : high[place]].max()
+        return shift
 
 
 def crowded(panes: Int64, rows: Int64) -> Int64:

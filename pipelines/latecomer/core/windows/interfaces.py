@@ -27,7 +27,7 @@ class Observed:
     weight : float64[n]
         Contributions with that requirement.
     total : float
-        All contributions, with those that required nothing.
+        All contributions, whatever they required.
     needed_coverage : float
         For policies that steer by coverage: least share of the window's rows that keeps the promise; 1 for others.
     final : bool

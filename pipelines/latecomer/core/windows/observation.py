@@ -58,9 +58,9 @@ def windows_of(grid: Grid, panes: Int64) -> Int64:
     return every_number(first, last)[1]
 
 
-def spans_of(grid: Grid, wanted: Mapping[int, tuple[int, int]]) -> list[Span]:
+def spans_of(grid: Grid, windows: Mapping[int, tuple[int, int]]) -> list[Span]:
     """Return the spans of windows (first, last) from the interval that is entered when they are observed."""
-    return [Span(first, last, interval * grid.slide_us) for interval, (first, last) in wanted.items()]
+    return [Span(first, last, interval * grid.slide_us) for interval, (first, last) in windows.items()]
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ def window_entries(
     for begin, end in itertools.pairwise(run_bounds(np.cumsum(high - low) // ENTRIES_AT_ONCE).tolist()):
         span, window = spans_at[begin:end], windows[begin:end]
         place, at = every_number(low[begin:end], high[begin:end] - 1)
-        at_window, waited = window[place], bucket[at]
-        wait = waited - (at_window - first_window[at]) * (grid.slide_us // grid.granularity_us)
-        wait[(waited < 0) | (wait < 0)] = -1
+        at_window, past_first = window[place], bucket[at]
+        wait = past_first - (at_window - first_window[at]) * (grid.slide_us // grid.granularity_us)
+        wait[(past_first < 0) | (wait < 0)] = -1
         known = wait * grid.granularity_us < cut_us[span[place]] - grid.end(at_window)
         shift = np.zeros(len(window), np.int64)
         if code is not None and sample is not None:

@@ -43,7 +43,7 @@ class ScheduleState(TypedDict):
 
 @dataclass
 class ObservationSchedule:
-    """When the windows of a shard are observed: a function of delays alone, so it is known before a slack is chosen.
+    """The times at which the windows of a shard are observed: a function of delays alone, known before a slack is chosen.
 
     Attributes
     ----------
@@ -62,8 +62,8 @@ class ObservationSchedule:
     began
         The first interval. Rows from before it, of clocks that were never set for example, are in no observed window.
     rows, far
-        Rows of the intervals before the current one; and of those that came so late that it matters here, the number
-        by the bits of their lateness in window sizes.
+        Rows of the intervals before the current one; and the number of very late ones among them, by the bits of their
+        lateness in window sizes.
     pending_rows, pending_far
         The same for the current interval.
     """

@@ -76,12 +76,12 @@ class ExactSum:
         if not self.floating:
             return {}
         c, x = self.column, self._value
-        found = {} if self.tame else {self.wild: f"case when {self.is_wild()} then {x} end"}
-        found[f"{c}_r"] = f"case when {self._in_range} then {x} else 0D end"
+        columns = {} if self.tame else {self.wild: f"case when {self.is_wild()} then {x} end"}
+        columns[f"{c}_r"] = f"case when {self._in_range} then {x} else 0D end"
         # what a grid adds to the one before: steps of both are whole, so that the difference is exact
         grids = [f"rint({c}_r{f' * {float(_STEP**place)!r}D' if place else ''})" for place in range(4)]
         digits = [grids[0], *(f"{fine} - {grid} * {_STEP}D" for grid, fine in itertools.pairwise(grids))]
-        return found | {
+        return columns | {
             f"{c}_{letter}": f"cast({digit} as bigint)" for letter, digit in zip("abcd", digits, strict=True)
         }
 
@@ -89,40 +89,40 @@ class ExactSum:
         """Return aggregates over rows, name to SQL."""
         c = self.column
         if self.floating:
-            found = {f"{c}_sh": f"sum(shiftright({c}_a, 32))", f"{c}_sl": f"sum({c}_a & {_STEP - 1}L)"}
-            found |= {f"{c}_s{letter}": f"sum({c}_{letter})" for letter in "bcd"}
+            columns = {f"{c}_sh": f"sum(shiftright({c}_a, 32))", f"{c}_sl": f"sum({c}_a & {_STEP - 1}L)"}
+            columns |= {f"{c}_s{letter}": f"sum({c}_{letter})" for letter in "bcd"}
         elif self._halved:
             high, low = decimals.halves(c, self._scale)
-            found = {f"{c}_sh": f"sum({high})", f"{c}_sl": f"sum({low})"}
+            columns = {f"{c}_sh": f"sum({high})", f"{c}_sl": f"sum({low})"}
         elif self._decimal:
-            found = {f"{c}_s": f"sum(cast({c} as decimal(38,{self._scale})))"}
+            columns = {f"{c}_s": f"sum(cast({c} as decimal(38,{self._scale})))"}
         else:
             whole = f"cast({c} as bigint)"
-            found = {f"{c}_sh": f"sum(shiftright({whole}, 32))", f"{c}_sl": f"sum({whole} & {_STEP - 1}L)"}
-        return found | {f"{c}_n": f"count({c})"}
+            columns = {f"{c}_sh": f"sum(shiftright({whole}, 32))", f"{c}_sl": f"sum({whole} & {_STEP - 1}L)"}
+        return columns | {f"{c}_n": f"count({c})"}
 
     def merge(self) -> dict[str, str]:
         """Return aggregates over partial rows, under the same names."""
         c = self.column
-        found = {name: f"sum({name})" for name in self.partial()}
+        columns = {name: f"sum({name})" for name in self.partial()}
         if self.may_be_wild:
-            found[f"{c}_w"] = (
+            columns[f"{c}_w"] = (
                 f"collect_list(case when {self.wild} is not null then struct({self.wild} as x, {c}_n as n) end)"
             )
-        return found
+        return columns
 
     def running(self, window: WindowSpec) -> dict[str, Column]:
         """Return running sums over merged rows, under the same names: of a row and those before it in the `window`."""
         from pyspark.sql import functions as F
 
-        found = {name: F.expr(f"sum({name})").over(window) for name in self.merge()}
+        columns = {name: F.expr(f"sum({name})").over(window) for name in self.merge()}
         if self.may_be_wild:
-            found[f"{self.column}_w"] = F.flatten(F.expr(f"collect_list({self.column}_w)").over(window))
-        return found
+            columns[f"{self.column}_w"] = F.flatten(F.expr(f"collect_list({self.column}_w)").over(window))
+        return columns
 
     def totals(self) -> dict[str, str]:
         """Return columns to add for :attr:`total` and :meth:`mean`: name to SQL over merged columns and one another."""
-        c, found = self.column, dict[str, str]()
+        c, columns = self.column, dict[str, str]()
         if self._decimal:
             total = decimals.together(f"{c}_sh", f"{c}_sl", self._scale) if self._halved else f"{c}_s"
         elif not self.floating:
@@ -132,10 +132,10 @@ class ExactSum:
             total = self.tame_total()
         if self.may_be_wild:
             # the large ones in steps of 2^100, so that no sum of them is infinite on its way
-            found[f"{c}_large"] = self._added(f"filter({c}_w, each -> abs(each.x) >= 1D)", f" * {2.0**-100!r}D")
+            columns[f"{c}_large"] = self._added(f"filter({c}_w, each -> abs(each.x) >= 1D)", f" * {2.0**-100!r}D")
             small = self._added(f"filter({c}_w, each -> abs(each.x) < 1D)")
             total = f"{total} + ({c}_large * {2.0**100!r}D + {small})"
-        return found | {self.total: f"case when {c}_n > 0 then {total} end"}
+        return columns | {self.total: f"case when {c}_n > 0 then {total} end"}
 
     @property
     def total(self) -> str:

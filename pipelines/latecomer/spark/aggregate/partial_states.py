@@ -91,10 +91,10 @@ class States:
         """Add to every merged state those before it in the `window`."""
         from pyspark.sql import functions as F
 
-        found: dict[str, Column] = {name: F.expr(how).over(window) for name, how in self._counts[1].items()}
+        columns: dict[str, Column] = {name: F.expr(how).over(window) for name, how in self._counts[1].items()}
         for total in self.sums:
-            found |= total.running(window)
-        return merged.select(*keys, *(value.alias(name) for name, value in found.items()))
+            columns |= total.running(window)
+        return merged.select(*keys, *(value.alias(name) for name, value in columns.items()))
 
 
 def with_columns(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:

@@ -66,23 +66,23 @@ def with_positions(rows: DataFrame, keys: Sequence[str], value: str, often: str)
 
 def picks(value: str, shares: Sequence[float]) -> dict[str, str]:
     """Return aggregates over the rows of a group with positions, name to SQL, for :func:`picked`."""
-    found = {f"{value}_all": f"max({value}_all)"}
+    aggregates = {f"{value}_all": f"max({value}_all)"}
     for place, share in enumerate(shares):
         for name in ("floor", "ceil"):
             at = f"{name}({_position(value, share)})"
             inside = f"{value}_from <= {at} and {at} < {value}_upto"
-            found[f"{value}_{name}{place}"] = f"max(case when {inside} then {value}_x end)"
-    return found
+            aggregates[f"{value}_{name}{place}"] = f"max(case when {inside} then {value}_x end)"
+    return aggregates
 
 
 def picked(value: str, shares: Sequence[float]) -> str:
     """Return the SQL of array<double>, the quantiles, over these aggregates; nulls where there are no values."""
-    found = []
+    quantiles = []
     for place, share in enumerate(shares):
         low, high, at = f"{value}_floor{place}", f"{value}_ceil{place}", _position(value, share)
         between = f"(ceil({at}) - {at}) * {low} + ({at} - floor({at})) * {high}"
-        found.append(f"case when {low} = {high} then {low} else {between} end")
-    return f"array({', '.join(found)})"
+        quantiles.append(f"case when {low} = {high} then {low} else {between} end")
+    return f"array({', '.join(quantiles)})"
 
 
 def _position(value: str, share: float) -> str:
@@ -134,8 +134,8 @@ def _of_batches(batches: Iterator[pa.RecordBatch], shares: Sequence[float]) -> I
 
 def _of_table(rows: pa.Table, shares: Sequence[float]) -> pa.Table:
     window, batch, value, often = (rows.column(i).to_numpy() for i in range(4))
-    place, found = running_quantiles.after_batches(window, value, often, np.array(shares))
-    ends = np.arange(0, found.size + 1, len(shares), dtype=np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(found.ravel()))
+    place, quantiles = running_quantiles.after_batches(window, value, often, np.array(shares))
+    ends = np.arange(0, quantiles.size + 1, len(shares), dtype=np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(quantiles.ravel()))
     names = [rows.column_names[0], rows.column_names[1], "r"]
     return pa.table([window[place], batch[place], lists], names=names)

@@ -64,7 +64,9 @@ class AggregateWindows(WindowKind[AggregateSpec]):
     @cached_property
     def arguments(self) -> list[ex.Expr]:
         """The distinct aggregated expressions; value column ``v{i}`` holds the i-th."""
-        return list(dict.fromkeys(each.argument for each in self.spec.aggregates if each.argument is not None))
+        return list(
+            dict.fromkeys(aggregate.argument for aggregate in self.spec.aggregates if aggregate.argument is not None)
+        )
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -93,27 +95,31 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         """Count the rows of windows by wait, or their answers where `calibrated` learns from them."""
         per_answer = per_answer or self.spec.strategy.name == "calibrated"
         cells, samples = self._cells(rows.rows, squares=not per_answer), rows.samples
-        groups = sum(samples[shard].estimate_groups(len(np.unique(own.group))) for shard, own in cells.items())
-        found: list[dict[int, list[Observed]]] = []
+        groups = sum(
+            samples[shard].estimate_groups(len(np.unique(shard_cells.group))) for shard, shard_cells in cells.items()
+        )
+        by_shard: list[dict[int, list[Observed]]] = []
         for shard, by_interval in enumerate(spans):
             shard_cells, shard_spans = cells.get(shard), spans_of(self.query.grid, by_interval)
             if shard_cells is None:
-                found.append({})
+                by_shard.append({})
                 continue
             given = shard_cells, self.query.grid, shard_spans, self.functions, self.spec.error
             if per_answer:
                 windows = core.required_answers(*given, samples[shard])
             else:
                 windows = core.required_coverage(*given, 1.0 - self.spec.target, samples[shard])
-            found.append(dict(zip(by_interval, windows, strict=True)))
-        return ObservedWindows(found, groups)
+            by_shard.append(dict(zip(by_interval, windows, strict=True)))
+        return ObservedWindows(by_shard, groups)
 
     @cached_property
     def functions(self) -> list[core.Function]:
         """The query's aggregates by value column."""
         return [
-            core.Function(each.function, None if each.argument is None else self.arguments.index(each.argument))
-            for each in self.spec.aggregates
+            core.Function(
+                aggregate.function, None if aggregate.argument is None else self.arguments.index(aggregate.argument)
+            )
+            for aggregate in self.spec.aggregates
         ]
 
     def _cells(self, rows: DataFrame, *, squares: bool) -> dict[int, core.Cells]:
@@ -182,11 +188,11 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         flat = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "n")]
         sums = [stack("s", 0.0, 1), stack("q", 0.0, 2)]
         by_column = [stack("c", 0.0), *sums, stack("lo", np.nan), stack("hi", np.nan)]
-        found = {}
+        cells = {}
         for number in np.unique(shard).tolist():
             inside = shard == number
-            found[number] = core.Cells(*(a[inside] for a in flat), *(a[:, inside] for a in by_column)).ordered()
-        return found
+            cells[number] = core.Cells(*(a[inside] for a in flat), *(a[:, inside] for a in by_column)).ordered()
+        return cells
 
     # ----------------------------------------------------------------------------------------------------- answers
 
@@ -218,7 +224,7 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         """
         from pyspark.sql import functions as F
 
-        wild = [each.is_wild() for each in self._states().sums if each.floating]
+        wild = [total.is_wild() for total in self._states().sums if total.floating]
         return not wild or not rows.select(F.expr(f"bool_or({' or '.join(wild)})")).collect()[0][0]
 
     def _states(self, *, tame: bool = False) -> States:
@@ -232,10 +238,10 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         for i, shares in self._ranked_shares().items():
             rows = quantiles.with_positions(rows, keys, f"v{i}", "1")
             picks |= quantiles.picks(f"v{i}", shares)
-        found = states.folded(rows, keys, picks)
+        answers = states.folded(rows, keys, picks)
         for i, shares in self._ranked_shares().items():
-            found = found.withColumn(f"r{i}", F.expr(quantiles.picked(f"v{i}", shares)))
-        return self._public(found, keys, states.sums)
+            answers = answers.withColumn(f"r{i}", F.expr(quantiles.picked(f"v{i}", shares)))
+        return self._public(answers, keys, states.sums)
 
     def _answered(
         self,
@@ -251,7 +257,7 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         from pyspark.sql import functions as F
 
         states = self._states(tame=tame)
-        found = states.merged(spread(states.folded(rows, inner)), outer)
+        answers = states.merged(spread(states.folded(rows, inner)), outer)
         for i, shares in self._ranked_shares().items():
             values = spread(self._values(rows, inner, i))
             if many_answers:
@@ -261,8 +267,8 @@ class AggregateWindows(WindowKind[AggregateSpec]):
             else:
                 of_values = F.expr(quantiles.percentiles(f"v{i}", shares, "often"))
                 ranked = values.groupBy(*outer).agg(of_values.alias(f"r{i}"))
-            found = join_null_safe(found, ranked, outer, "left")
-        return self._public(found, outer, states.sums)
+            answers = join_null_safe(answers, ranked, outer, "left")
+        return self._public(answers, outer, states.sums)
 
     def _answered_after_batches(
         self,
@@ -279,29 +285,31 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         """
         states, batch = self._states(), outer[-1]
         merged = states.merged(spread(states.folded(rows, inner)), outer)
-        found = join_null_safe(states.running(merged, outer, _so_far(outer)), due, outer)
+        answers = join_null_safe(states.running(merged, outer, _so_far(outer)), due, outer)
         for i, shares in self._ranked_shares().items():
             values = spread(self._values(rows, inner, i))
             counts = values.selectExpr("w", batch, f"cast(v{i} as double) as value", "often").where("often > 0")
             ranked = quantiles.after_batches(counts, due.select("w", batch), batch, shares)
-            found = found.join(ranked.withColumnRenamed("r", f"r{i}"), ["w", batch], "left")
-        return self._public(found, outer, states.sums)
+            answers = answers.join(ranked.withColumnRenamed("r", f"r{i}"), ["w", batch], "left")
+        return self._public(answers, outer, states.sums)
 
-    def _public(self, found: DataFrame, keys: list[str], sums: list[ExactSum]) -> DataFrame:
+    def _public(self, answers: DataFrame, keys: list[str], sums: list[ExactSum]) -> DataFrame:
         """Give answers their public names; the `keys` that are no groups stay."""
-        found = with_columns(found, {name: text for each in sums for name, text in each.totals().items()})
+        answers = with_columns(answers, {name: text for total in sums for name, text in total.totals().items()})
         groups = {name: f"g{i}" for i, name in enumerate(self.spec.group_by)}
-        answers = {each.name: self._output(each, sums) for each in self.spec.aggregates}
+        outputs = {aggregate.name: self._output(aggregate, sums) for aggregate in self.spec.aggregates}
         inner = (name for name in keys if name not in self.query.groups)
-        return found.selectExpr(*named(groups), *named(answers), "rows", "1D as coverage", *inner)
+        return answers.selectExpr(*named(groups), *named(outputs), "rows", "1D as coverage", *inner)
 
     def _ranked_shares(self) -> dict[int, list[float]]:
         """Return the quantiles of the query by value column."""
-        found: dict[int, list[float]] = {}
-        for each in self.spec.aggregates:
-            if each.function in core.RANKED and each.argument is not None:
-                found.setdefault(self.arguments.index(each.argument), []).append(0.5 if each.q is None else each.q)
-        return found
+        shares: dict[int, list[float]] = {}
+        for aggregate in self.spec.aggregates:
+            if aggregate.function in core.RANKED and aggregate.argument is not None:
+                shares.setdefault(self.arguments.index(aggregate.argument), []).append(
+                    0.5 if aggregate.q is None else aggregate.q
+                )
+        return shares
 
     @staticmethod
     def _values(rows: DataFrame, inner: list[str], column: int) -> DataFrame:
@@ -310,17 +318,17 @@ class AggregateWindows(WindowKind[AggregateSpec]):
 
         return rows.groupBy(*inner, f"v{column}").agg(F.count(f"v{column}").alias("often"))
 
-    def _output(self, each: Aggregate, sums: list[ExactSum]) -> str:
-        if each.argument is None:
+    def _output(self, aggregate: Aggregate, sums: list[ExactSum]) -> str:
+        if aggregate.argument is None:
             return "rows"
-        i = self.arguments.index(each.argument)
-        if each.function in ("count", "min", "max"):
-            return f"v{i}_{each.function}"
-        if each.function in core.RANKED:
-            same = [f for f in self.spec.aggregates if f.function in core.RANKED and f.argument == each.argument]
-            return f"r{i}[{same.index(each)}]"
+        i = self.arguments.index(aggregate.argument)
+        if aggregate.function in ("count", "min", "max"):
+            return f"v{i}_{aggregate.function}"
+        if aggregate.function in core.RANKED:
+            same = [f for f in self.spec.aggregates if f.function in core.RANKED and f.argument == aggregate.argument]
+            return f"r{i}[{same.index(aggregate)}]"
         total = next(s for s in sums if s.column == f"v{i}")
-        return total.total if each.function == "sum" else total.mean()
+        return total.total if aggregate.function == "sum" else total.mean()
 
     # ------------------------------------------------------------------------------------------------------ repair
 
@@ -349,8 +357,8 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         def values(column: int) -> DataFrame:
             return spread(self._values(rows, inner, column))
 
-        found = self._answered_after_batches(rows, inner, spread, outer, touched)
-        return self._with_errors(found, self._first_answers(due), values, due)
+        answers = self._answered_after_batches(rows, inner, spread, outer, touched)
+        return self._with_errors(answers, self._first_answers(due), values, due)
 
     def _first_answers(self, due: DueRows) -> DataFrame:
         """Read the on-time answers of windows that missed rows: groups, ``_m``, ``_first_rows``, ``_first_<i>``."""
@@ -360,42 +368,42 @@ class AggregateWindows(WindowKind[AggregateSpec]):
             *(F.col(quoted(name)) for name in self.spec.group_by),
             "_m",
             F.col("rows").alias("_first_rows"),
-            *(F.col(each.name).alias(f"_first_{i}") for i, each in enumerate(self.spec.aggregates)),
+            *(F.col(aggregate.name).alias(f"_first_{i}") for i, aggregate in enumerate(self.spec.aggregates)),
         )
 
     def _with_errors(
-        self, found: DataFrame, first: DataFrame, values: Callable[[int], DataFrame], due: DueRows
+        self, answers: DataFrame, first: DataFrame, values: Callable[[int], DataFrame], due: DueRows
     ) -> DataFrame:
         from pyspark.sql import functions as F
 
         keys = [*self.spec.group_by, "_m"]
-        joined = join_null_safe(found, first, keys, "left")
-        kinds = dict(found.dtypes)
+        joined = join_null_safe(answers, first, keys, "left")
+        kinds = dict(answers.dtypes)
         errors: list[Column] = []
-        for i, each in enumerate(self.spec.aggregates):
-            answer = F.col(f"_first_{i}")
-            same = F.col(each.name).eqNullSafe(answer)
-            if each.function in core.RANKED:
+        for i, aggregate in enumerate(self.spec.aggregates):
+            first_answer = F.col(f"_first_{i}")
+            same = F.col(aggregate.name).eqNullSafe(first_answer)
+            if aggregate.function in core.RANKED:
                 ranks_off = self._rank_error(first, values, i)
                 joined = join_null_safe(joined, ranks_off, [*keys, "repaired_in"], "left")
                 # between two of few values, an answer may be at no rank near its own
                 errors.append(F.when(same, 0.0).otherwise(F.coalesce(F.col(f"_error_{i}"), F.lit(0.0))))
-            elif not is_number(kinds[each.name]):
+            elif not is_number(kinds[aggregate.name]):
                 errors.append(F.when(same, 0.0).otherwise(F.lit(float("inf"))))
             else:
-                errors.append(_relative(answer.cast("double"), F.col(each.name).cast("double")))
+                errors.append(_relative(first_answer.cast("double"), F.col(aggregate.name).cast("double")))
         worst = F.greatest(*errors) if len(errors) > 1 else errors[0]
         error = F.when(F.col("_first_rows").isNull(), F.lit(float("inf"))).otherwise(worst)
         numbered = due.numbered(joined.withColumn("error", error), keys)
-        return numbered.select(*(F.col(quoted(name)) for name in found.columns), "error", "revision")
+        return numbered.select(*(F.col(quoted(name)) for name in answers.columns), "error", "revision")
 
     def _rank_error(self, first: DataFrame, values: Callable[[int], DataFrame], place: int) -> DataFrame:
         """Measure the distance of the first answer's rank from `q`, as a share of all values: ``_error_<place>``."""
         from pyspark.sql import functions as F
 
-        each = self.spec.aggregates[place]
-        assert each.argument is not None
-        i, q = self.arguments.index(each.argument), 0.5 if each.q is None else each.q
+        aggregate = self.spec.aggregates[place]
+        assert aggregate.argument is not None
+        i, q = self.arguments.index(aggregate.argument), 0.5 if aggregate.q is None else aggregate.q
         keys = [*self.spec.group_by, "_m"]
         valued = values(i).select(
             *(F.col(f"g{k}").alias(name) for k, name in enumerate(self.spec.group_by)),

@@ -90,7 +90,7 @@ class _OpenFilters:
 
     def known(self, place: NDArray[Any], window: Int64, hashes: UInt64) -> NDArray[np.bool_]:
         """Return whether the filter of a place and window knows a hash, bool[n]."""
-        filters, found = self.filters, np.zeros(hashes.size, np.bool_)
+        filters, known = self.filters, np.zeros(hashes.size, np.bool_)
         shard = shard_of(place, window, hashes, filters.shards)
         order = sort_order(place, window, shard)
         ends = run_bounds(place[order], window[order], shard[order])
@@ -102,8 +102,8 @@ class _OpenFilters:
                 self._opened[key] = load(filters.data[key]) if key in filters.data else None
             opened = self._opened[key]
             if opened is not None:
-                found[rows] = opened.contains(_cut_to(hashes[rows], filters.bits.get(key[:2], HASH_BITS)))
-        return found
+                known[rows] = opened.contains(_cut_to(hashes[rows], filters.bits.get(key[:2], HASH_BITS)))
+        return known
 
 
 def _cut_to(hashes: UInt64, bits: int) -> UInt64:
@@ -163,16 +163,16 @@ BUILT = pa.schema([*list(_PACKED)[:3], ("rows", pa.int64()), ("data", pa.binary(
 
 def _batched(rows: Iterable[Packed] | Iterable[Built], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Put rows whose last column is bytes into batches of about `PIECE_BYTES`."""
-    found: list[Packed | Built] = []
+    pending: list[Packed | Built] = []
     held = 0
     for row in rows:
-        found.append(row)
+        pending.append(row)
         held += len(row[-1])
         if held > PIECE_BYTES:
-            yield _batch(found, schema)
-            found, held = [], 0
-    if found:
-        yield _batch(found, schema)
+            yield _batch(pending, schema)
+            pending, held = [], 0
+    if pending:
+        yield _batch(pending, schema)
 
 
 def _batch(rows: Sequence[Packed | Built], schema: pa.Schema) -> pa.RecordBatch:

@@ -127,8 +127,8 @@ class FilterSemiJoin:
         for part in parts[1:]:
             rows = rows.unionByName(part)
         collected = self._collected(rows)
-        found = self._by_tasks(rows, counts) if collected is None else self._at_driver(collected, counts)
-        return found, counts
+        elements = self._by_tasks(rows, counts) if collected is None else self._at_driver(collected, counts)
+        return elements, counts
 
     def _by_tasks(self, rows: DataFrame, counts: FilterCounts) -> DataFrame:
         """Find the elements in tasks."""
@@ -271,11 +271,11 @@ class FilterSemiJoin:
         self, built: Iterable[pa.RecordBatch], leads: Leads, bits: Bits, others: bool, counts: FilterCounts
     ) -> FilterData:
         """Return filters as tasks get them, from rows of `filters.BUILT`, and count their bytes and those of hashes."""
-        found: FilterData = {}
+        data_by_shard: FilterData = {}
         tested: dict[int, int] = {}
         for batch in built:
             for place, window, shard, count, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-                found[place, window, shard] = data
+                data_by_shard[place, window, shard] = data
                 tested[window] = tested.get(window, 0) + count
                 if self.spec.counts_filters:
                     hashes = packed_size(count, bits.get((place, window), HASH_BITS))
@@ -284,7 +284,7 @@ class FilterSemiJoin:
             for window, count in tested.items():
                 rows, width = leads[window]
                 counts.add(window, {"tested": count, "exact_bytes": count * width // rows})
-        return found
+        return data_by_shard
 
     @property
     def _width(self) -> Column:

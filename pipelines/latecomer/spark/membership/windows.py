@@ -72,10 +72,10 @@ class StreamWindows(WindowAssigner):
             edges.append(greatest(*ends) if end else -greatest(*(-edge for edge in ends)))
         if isinstance(time, np.ndarray):
             return np.select([side == source for source in range(len(edges))], edges)
-        found = edges[0]
+        number = edges[0]
         for source, edge in enumerate(edges[1:], 1):
-            found = F.when(F.col(side) == source, edge).otherwise(found)
-        return found
+            number = F.when(F.col(side) == source, edge).otherwise(number)
+        return number
 
     def span(self, place: int, time: Any) -> tuple[Any, Any]:
         """Return the first and last window of the first stream for which a row of stream `place` counts.
@@ -128,15 +128,15 @@ class MembershipWindows(WindowKind[MembershipSpec]):
         """Return elements ``e{place}`` of the streams that read the source, and ``ok``."""
         floating = self.element_type == "double"
         element = "nullif(try_cast({} as double), double('NaN'))" if floating else "try_cast({} as {})"
-        found = {
+        elements = {
             f"e{place}": of_passing(
                 self.spec.filter_on(column.alias), element.format(quoted(column.name), self.element_type)
             )
             for place, column in enumerate(self.spec.elements)
             if self.side_of[place] == source
         }
-        some = " or ".join(f"({text}) is not null" for text in found.values())
-        return found | {"ok": some}
+        some = " or ".join(f"({text}) is not null" for text in elements.values())
+        return elements | {"ok": some}
 
     # ----------------------------------------------------------------------------------------------------- observe
 
@@ -185,14 +185,14 @@ class MembershipWindows(WindowKind[MembershipSpec]):
         ]
         counts = FilterCounts()
         if self.spec.strategy.name == "exact":
-            found = roles[0].distinct()
+            elements = roles[0].distinct()
             for role in roles[1:]:
-                found = found.join(role, ["_m", "element"], "left_semi")
+                elements = elements.join(role, ["_m", "element"], "left_semi")
         else:
             join = FilterSemiJoin(self.spec, self.element_type, self.query.spark, self.query.cache)
-            found, counts = join.confirmed(roles)
-        found = found.join(F.broadcast(windows), "_m").select("element", "_m", "closed_seq", "wait_us")
-        return WindowAnswers(found, self._by_period(counts))
+            elements, counts = join.confirmed(roles)
+        elements = elements.join(F.broadcast(windows), "_m").select("element", "_m", "closed_seq", "wait_us")
+        return WindowAnswers(elements, self._by_period(counts))
 
     def _by_period(self, counts: FilterCounts) -> dict[int, dict[str, int]]:
         """Add up the figures of windows by the period (us) that holds their last microsecond."""
@@ -218,16 +218,16 @@ class MembershipWindows(WindowKind[MembershipSpec]):
             keys = keys.unionByName(part.select("_m", "element"))
         keys = self.query.cache.materialize(keys.distinct())
         stored = due.stored()
-        found = None
+        complete_from = None
         for place in places:
             role = self._role(stored, place, None, None).select("_m", "element", "seq")
             role = role.join(keys, ["_m", "element"], "left_semi")
             marked = role.join(late[place], ["_m", "element", "seq"], "left")
             since = marked.groupBy("_m", "element").agg(F.min(F.coalesce("repaired_in", F.lit(-1))).alias(f"c{place}"))
-            found = since if found is None else found.join(since, ["_m", "element"])
-        assert found is not None
+            complete_from = since if complete_from is None else complete_from.join(since, ["_m", "element"])
+        assert complete_from is not None
         when = F.greatest(*(f"c{place}" for place in places))
-        complete = found.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
+        complete = complete_from.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
         return complete.select("element", "_m", "repaired_in")
 
 

@@ -89,21 +89,21 @@ def cells(op: str, partitions: int) -> list[tuple[range, range, bool]]:
 
     Every pair that can match is in exactly one cell.
     """
-    found: list[tuple[range, range, bool]] = []
+    covered: list[tuple[range, range, bool]] = []
 
     def halve(low: int, high: int) -> None:
         middle = (low + high) // 2
         if high - low == 1:
-            found.append((range(low, high), range(low, high), False))
+            covered.append((range(low, high), range(low, high), False))
             return
         lower, upper = range(low, middle), range(middle, high)
         if op != "=":
-            found.append((upper, lower, True) if op in (">", ">=") else (lower, upper, True))
+            covered.append((upper, lower, True) if op in (">", ">=") else (lower, upper, True))
         halve(low, middle)
         halve(middle, high)
 
     halve(0, partitions)
-    return found
+    return covered
 
 
 def shipping(
@@ -133,8 +133,8 @@ def shipping(
     parts = len(left)
     most = 2 * max(1.0, (sum(left) + sum(right)) / parts)
     numbers = []
-    for one, other, _ in cells(op, parts):
-        size = sum(left[p] for p in one), sum(right[p] for p in other)
+    for left_parts, right_parts, _ in cells(op, parts):
+        size = sum(left[p] for p in left_parts), sum(right[p] for p in right_parts)
         number = min(int(-(-sum(size) // most)), _SPREAD) if sum(size) > most else 1
         numbers.append((number, places[0] if size[0] >= size[1] else places[1]))
     spread = _SPREAD if any(number > 1 for number, _ in numbers) else 1
@@ -222,19 +222,19 @@ def _bounded(join: WindowJoin, cut: tuple[Operand, Operand]) -> dict[Operand, tu
     An operand that stands in two conditions passes the bound on: ``s.v > l.v`` and ``l.v >= t.v`` bound ``t.v`` by
     ``s.v``.
     """
-    found = {operand: (role, "=") for role, operand in enumerate(cut)}
+    bounded = {operand: (role, "=") for role, operand in enumerate(cut)}
     for equal in (True, False):
-        waiting = list(found)
+        waiting = list(bounded)
         for near in waiting:
-            role, seen = found[near]
+            role, seen = bounded[near]
             for left, sign, right in join.conditions:
                 for start, op, far in ((left, sign, right), (right, MIRROR[sign], left)):
                     way = seen if op == "=" else op
                     bounds = op == "=" if equal else seen[0] in ("=", way[0])
-                    if bounds and start == near and far not in found:
-                        found[far] = (role, way)
+                    if bounds and start == near and far not in bounded:
+                        bounded[far] = (role, way)
                         waiting.append(far)
-    return found
+    return bounded
 
 
 class _CutWindow(NamedTuple):
@@ -291,12 +291,12 @@ def hot(rows: DataFrame, keys: list[str], join: WindowJoin, windows: list[int], 
         F.xxhash64("seq").alias("_h"),
         *(F.expr(layout.values[alias]).alias(f"_v{i}") for i, alias in enumerate(layout.places)),
     )
-    found = [F.count("*").alias("_n")]
+    aggregates = [F.count("*").alias("_n")]
     for i in (0, 1):
         value, turn = F.col(f"_v{i}"), F.when(F.col(f"_v{i}").isNotNull(), F.col("_h"))
-        found += [F.count(value).alias(f"_n{i}"), F.min(value).alias(f"_low{i}"), F.max(value).alias(f"_high{i}")]
-        found += [F.min_by(value, turn).alias(f"_any{i}")]
-    seen = given.groupBy(*keys, F.pmod("_h", F.lit(SAMPLES)).alias("_g")).agg(*found).toArrow()
+        aggregates += [F.count(value).alias(f"_n{i}"), F.min(value).alias(f"_low{i}"), F.max(value).alias(f"_high{i}")]
+        aggregates += [F.min_by(value, turn).alias(f"_any{i}")]
+    seen = given.groupBy(*keys, F.pmod("_h", F.lit(SAMPLES)).alias("_g")).agg(*aggregates).toArrow()
     if not seen.num_rows:
         return None
     _, which = np.unique(np.stack([seen[key].to_numpy() for key in keys]), axis=1, return_inverse=True)
@@ -368,7 +368,7 @@ def _column(values: Sequence[pa.Scalar | None], kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays(parts)
 
 
-def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> DataFrame:
+def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, hot: Hot) -> DataFrame:
     """Repeat every row for each piece that it goes to, pieces apart, with ``piece``: -1 where the window is not cut.
 
     ``piece`` is ``2 * number + whole``; with one, ``side`` is the alias of the row.
@@ -377,8 +377,8 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
 
     from latecomer.spark.engine import tables  # not where Spark's Python workers import this module
 
-    layout, aliases = found.layout, len(join.aliases)
-    windows = tables.to_spark(rows.sparkSession, found.table)
+    layout, aliases = hot.layout, len(join.aliases)
+    windows = tables.to_spark(rows.sparkSession, hot.table)
     on = [F.col(key) == F.col(f"_k{i}") for i, key in enumerate(keys)]
     wide = rows.join(F.broadcast(windows), on, "left")
     for alias, text in layout.values.items():
@@ -390,15 +390,15 @@ def shipped(rows: DataFrame, keys: list[str], join: WindowJoin, found: Hot) -> D
         for alias in [place for place, source in enumerate(join.sides) if source == side]:
             part = "0"
             if alias in layout.values:
-                part = " + ".join([f"if(_v{alias} >= _cut{i}, 1, 0)" for i in range(found.cuts)]) or "0"
+                part = " + ".join([f"if(_v{alias} >= _cut{i}, 1, 0)" for i in range(hot.cuts)]) or "0"
             chosen = f"_lists[({alias} * _parts + {part}) * _spread + {group}]"
             lists.append(f"if({_passes(layout, alias)}, {chosen}, cast(array() as array<int>))")
         choices.append(f"when side = {side} then concat({', '.join(lists)})")
     codes = f"case when _parts is null then array(-1) {' '.join(choices)} end"
     wide = wide.withColumn("_code", F.explode(F.expr(codes)))
-    slot = f"if(_code < 0, pmod(hash(_m), {found.slots}), pmod(_first + _code div {2 * aliases}, {found.slots}))"
+    slot = f"if(_code < 0, pmod(hash(_m), {hot.slots}), pmod(_first + _code div {2 * aliases}, {hot.slots}))"
     kept = [F.col(name) for name in rows.columns if name != "side"]
-    return wide.repartitionById(found.slots, F.expr(f"cast({slot} as int)")).select(
+    return wide.repartitionById(hot.slots, F.expr(f"cast({slot} as int)")).select(
         *kept,
         F.expr(f"if(_code < 0, side, cast(_code % {aliases} as int))").alias("side"),
         F.expr(f"if(_code < 0, -1, cast(_code div {aliases} as int))").alias("piece"),
@@ -470,8 +470,8 @@ def by_size(table: pa.Table, keys: list[str], most: int) -> tuple[pa.Table, pa.T
     """
     edges = run_bounds(*(table[key].to_numpy() for key in keys))
     starts, sizes = edges[:-1], np.diff(edges)
-    few = sizes <= most
-    alone = [table.slice(start, size) for start, size in zip(starts[~few], sizes[~few], strict=True)]
-    small = table.filter(pa.array(np.repeat(few, sizes))) if alone else table
-    which = np.repeat(np.arange(int(few.sum())), sizes[few])
-    return small.append_column(WINDOW, pa.array(which)), table.select(keys).take(pa.array(starts[few])), alone
+    is_small = sizes <= most
+    alone = [table.slice(start, size) for start, size in zip(starts[~is_small], sizes[~is_small], strict=True)]
+    small = table.filter(pa.array(np.repeat(is_small, sizes))) if alone else table
+    which = np.repeat(np.arange(int(is_small.sum())), sizes[is_small])
+    return small.append_column(WINDOW, pa.array(which)), table.select(keys).take(pa.array(starts[is_small])), alone

@@ -77,8 +77,8 @@ class Answer(ABC):
             for window in large:
                 yield from self._of_one(self.join, window, 0)
             if windows.num_rows:
-                for which, found in self._together(shared, small, windows.num_rows):
-                    yield from self._batches(windows, which, found)
+                for which, answers in self._together(shared, small, windows.num_rows):
+                    yield from self._batches(windows, which, answers)
 
     def of_pieces(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Answer the rows of a task that has pieces, as `pieces.shipped` ships them."""
@@ -90,14 +90,14 @@ class Answer(ABC):
             yield from self._of_one(join, table, max(piece, 0) >> 1)
 
     def _of_one(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.RecordBatch]:
-        for found in self._alone(join, table, piece):
-            yield from self._batches(table, pa.array(np.zeros(found.num_rows, np.int64)), found)
+        for answers in self._alone(join, table, piece):
+            yield from self._batches(table, pa.array(np.zeros(answers.num_rows, np.int64)), answers)
 
-    def _batches(self, windows: pa.Table, which: pa.Array, found: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _batches(self, windows: pa.Table, which: pa.Array, answers: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield `found` with the keys of the rows `which` of `windows`."""
         same = windows.select(self.keys).take(which).columns
-        names = [*self.keys, *found.column_names]
-        yield from pa.table([*same, *found.columns], names=names).combine_chunks().to_batches()
+        names = [*self.keys, *answers.column_names]
+        yield from pa.table([*same, *answers.columns], names=names).combine_chunks().to_batches()
 
 
 @dataclass(frozen=True)
@@ -109,24 +109,24 @@ class Rows(Answer):
     @property
     def columns(self) -> list[tuple[str, str]]:
         """The columns of `WindowJoin.rows`, with an ``a`` before the number of the alias."""
-        found = []
+        columns = []
         for place, payload in enumerate(self.join.payload):
-            found += [(f"a{place}_seq", "bigint"), *((f"a{place}_{name}", self.kinds[name]) for name in payload)]
-        return found + ([("_new", "bigint")] if self.new else [])
+            columns += [(f"a{place}_seq", "bigint"), *((f"a{place}_{name}", self.kinds[name]) for name in payload)]
+        return columns + ([("_new", "bigint")] if self.new else [])
 
     def _alone(self, join: WindowJoin, table: pa.Table, piece: int) -> Iterator[pa.Table]:
         return map(self._named, join.rows(table, self.new))
 
     def _together(self, join: WindowJoin, table: pa.Table, windows: int) -> Iterator[tuple[pa.Array, pa.Table]]:
-        for found in join.rows(table, self.new):
-            yield found[f"0_{pieces.WINDOW}"], self._named(found)
+        for results in join.rows(table, self.new):
+            yield results[f"0_{pieces.WINDOW}"], self._named(results)
 
-    def _named(self, found: pa.Table) -> pa.Table:
-        return pa.table({name: found[name.removeprefix("a")] for name, _ in self.columns})
+    def _named(self, results: pa.Table) -> pa.Table:
+        return pa.table({name: results[name.removeprefix("a")] for name, _ in self.columns})
 
 
 def _decimals(numbers: list[int]) -> pa.Array:
-    """Return numbers as a column of which very many can be added up.
+    """Return numbers as a column with room for the sum of very many.
 
     A sum beyond 64 bits is null in the end, so larger numbers may be cut.
     """

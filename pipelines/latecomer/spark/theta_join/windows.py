@@ -99,20 +99,20 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
     @cached_property
     def carried(self) -> list[list[str]]:
         """The columns that results need, per source."""
-        found: list[dict[str, None]] = [{} for _ in self.query.sources]
+        names_of: list[dict[str, None]] = [{} for _ in self.query.sources]
         for _, expression in self.outputs:
             for column in sorted(ex.columns(expression), key=lambda c: (c.alias, c.name)):
-                found[self.side_of[column.alias]][column.name] = None
-        return [list(names) for names in found]
+                names_of[self.side_of[column.alias]][column.name] = None
+        return [list(names) for names in names_of]
 
     @cached_property
     def operands(self) -> list[list[str]]:
         """The SQL of distinct sides of conditions, per source; aliases of the same rows of a source share them."""
-        found: list[dict[str, None]] = [{} for _ in self.query.sources]
+        texts_of: list[dict[str, None]] = [{} for _ in self.query.sources]
         for condition in self.spec.conditions:
             for expression, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
-                found[self.side_of[alias]][self._operand_sql(expression, alias)] = None
-        return [list(texts) for texts in found]
+                texts_of[self.side_of[alias]][self._operand_sql(expression, alias)] = None
+        return [list(texts) for texts in texts_of]
 
     def _operand_sql(self, expression: ex.Expr, alias: str) -> str:
         """Return the SQL of a side of a condition; null, which matches nothing, for rows that `where` leaves out."""
@@ -162,8 +162,8 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
         answer = Increments(replace(self.window_join, method=None), keys, types_of(wide), "_new")
         bound = plan.PIECE_ROWS * LINEAR_FACTOR
         crowded = self._crowded([(int(rows.windows[0]), int(rows.windows[-1]))], bound) if len(rows.windows) else []
-        found = self._found(wide, answer, pieces.hot(wide, keys, answer.join, crowded, bound))
-        sums = found.groupBy("_observation", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
+        growth = self._found(wide, answer, pieces.hot(wide, keys, answer.join, crowded, bound))
+        sums = growth.groupBy("_observation", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
         return observations.observed(sums.toArrow())
 
     def _level(self, wait: str) -> str:
@@ -238,12 +238,12 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
         """
         answer = self._answer(keys, types_of(rows), new)
         hot = pieces.hot(rows, keys, answer.join, crowded, self._bound)
-        found = self._found(rows, answer, hot)
+        answers = self._found(rows, answer, hot)
         if isinstance(answer, Rows):
-            return self._public(found, keys, new)
+            return self._public(answers, keys, new)
         if isinstance(answer, Counts):
-            found = self._counted(found, keys, hot)
-        return found.select(*(name for name, _ in answer.columns), *keys)
+            answers = self._counted(answers, keys, hot)
+        return answers.select(*(name for name, _ in answer.columns), *keys)
 
     @staticmethod
     def _found(rows: DataFrame, answer: Answer, hot: pieces.Hot | None) -> DataFrame:
@@ -260,7 +260,7 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
             return Ranges(self.window_join, keys, kinds)
         return Increments(self.window_join, keys, kinds, new) if new else Counts(self.window_join, keys, kinds)
 
-    def _counted(self, found: DataFrame, keys: list[str], hot: pieces.Hot | None) -> DataFrame:
+    def _counted(self, counts: DataFrame, keys: list[str], hot: pieces.Hot | None) -> DataFrame:
         """Add up the counts of pieces to those of their windows; null where 64 bits have no room for one."""
         from pyspark.sql import functions as F
 
@@ -268,10 +268,10 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
             none = [F.col(f"_k{i}").alias(key) for i, key in enumerate(keys)]
             windows = tables.to_spark(self.query.spark, hot.table.select([f"_k{i}" for i, _ in enumerate(keys)]))
             zeros = windows.select(*none, F.lit(0).cast("decimal(38,0)").alias("matches"))
-            found = found.unionByName(zeros).groupBy(*keys).agg(F.sum("matches").alias("matches"))
-        return found.selectExpr("try_cast(matches as bigint) as matches", *keys)
+            counts = counts.unionByName(zeros).groupBy(*keys).agg(F.sum("matches").alias("matches"))
+        return counts.selectExpr("try_cast(matches as bigint) as matches", *keys)
 
-    def _public(self, found: DataFrame, keys: list[str], new: str | None) -> DataFrame:
+    def _public(self, results: DataFrame, keys: list[str], new: str | None) -> DataFrame:
         from pyspark.sql import functions as F
 
         def name_of(column: ex.Column) -> str:
@@ -280,7 +280,7 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
 
         seqs = [F.col(f"a{place}_seq").alias(f"{alias}_seq") for place, alias in enumerate(self.aliases)]
         columns = [F.expr(ex.to_spark_sql(expression, name_of)).alias(name) for name, expression in self.outputs]
-        return found.select(*seqs, *columns, *keys, *([F.col("_new").alias("repaired_in")] if new else []))
+        return results.select(*seqs, *columns, *keys, *([F.col("_new").alias("repaired_in")] if new else []))
 
     def _by_sql(self, rows: DataFrame, keys: list[str]) -> DataFrame:
         """Answer as the baseline ``spark_sql``: one join per stream, conditions as written."""
@@ -328,8 +328,8 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
             windows = marks.select("_m").distinct()
             rows = stored.join(F.broadcast(windows), "_m").join(marks, ["_m", "seq"], "left")
             rows = rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in")
-            found = self._solved(rows, ["_m"], "_new", crowded)
-            return due.numbered(self._summed(found, batches), ["_m"]) if grows else found
+            results = self._solved(rows, ["_m"], "_new", crowded)
+            return due.numbered(self._summed(results, batches), ["_m"]) if grows else results
         rows = join_null_safe(stored, batches, ["_m"], condition=F.col("seq") <= F.col("repaired_in"))
         # An answer without rows (ranges) leaves no trace, so it is no revision: else the number of repairs would show.
         return due.numbered(self._solved(rows, ["_m", "repaired_in"], None, crowded), ["_m"])

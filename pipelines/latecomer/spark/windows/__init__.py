@@ -1,1 +1,1 @@
-"""What the windowed kinds share on Spark: rows, observation, closing, repair."""
+"""The stage of the windowed kinds on Spark: rows, observation, closing, repair."""

@@ -89,7 +89,7 @@ def number_of_shard(numbers: Sequence[int]) -> Column:
     """Return a column with the number that belongs to a row's ``shard``; one number per shard."""
     from pyspark.sql import functions as F
 
-    found: Column = F.lit(numbers[0])
+    column: Column = F.lit(numbers[0])
     for shard, number in enumerate(numbers[1:], 1):
-        found = F.when(F.col("shard") == shard, F.lit(number)).otherwise(found)
-    return found
+        column = F.when(F.col("shard") == shard, F.lit(number)).otherwise(column)
+    return column

@@ -119,7 +119,7 @@ class ObservedWindows:
 
 
 class WindowKind(ABC, Generic[S_co]):
-    """What a query kind computes of the rows of its windows.
+    """The computations of a query kind on the rows of its windows.
 
     Raises
     ------

@@ -173,7 +173,7 @@ class WindowObservation:
         Parameters
         ----------
         known
-            Those that were needed before the `new` arrivals, the oldest first.
+            The checkpoints that were needed before the `new` arrivals, the oldest first.
         new
             The last arrivals before `seq_to`.
         schedules
@@ -182,10 +182,10 @@ class WindowObservation:
         last = Checkpoint(seq_to, new.carry)
         if not any(schedule.observing for schedule in schedules):
             return [last]
-        found = [*known, *new.checkpoints(CHECKPOINT_ROWS), last]
-        while len(found) > 1 and self._may_begin(found[1], schedules):
-            found.pop(0)
-        return found
+        checkpoints = [*known, *new.checkpoints(CHECKPOINT_ROWS), last]
+        while len(checkpoints) > 1 and self._may_begin(checkpoints[1], schedules):
+            checkpoints.pop(0)
+        return checkpoints
 
     def _may_begin(self, mark: Checkpoint, schedules: list[ObservationSchedule]) -> bool:
         """True where a scan may begin at a checkpoint: no row of a window that is still to be observed came before."""
@@ -293,8 +293,8 @@ class WindowObservation:
         rows = kind.reduced(rows, marked, rows_inside * grid.pane_us // (high - low))[0].where("ok")
         if marked is not None:
             rows = rows.join(marked, "seq", "left")
-        waited = {name: "-1L" if marked is None else f"coalesce({name}, -1L)" for name in ("bucket", "j")}
-        rows = assigner.paned(rows.withColumns({name: F.expr(text) for name, text in waited.items()}))
+        lateness = {name: "-1L" if marked is None else f"coalesce({name}, -1L)" for name in ("bucket", "j")}
+        rows = assigner.paned(rows.withColumns({name: F.expr(text) for name, text in lateness.items()}))
         return RowsWithLateness(rows, samples, numbers, assigner)
 
 

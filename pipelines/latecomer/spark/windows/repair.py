@@ -29,7 +29,7 @@ from latecomer.strategies.windows import window_controls
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FEW_BATCHES = 100
+BATCHES_IN_SQL = 100
 """Most Gamma batches among which the batch of a row is found by comparing one after the other."""
 
 
@@ -77,7 +77,7 @@ class DueRows:
         rows, closes = self.assigner.paned(self.stored()), self.closes
         if len(closes) == 1:
             return rows.withColumn("repaired_in", F.lit(self.seq).cast("bigint"))
-        if len(closes) <= FEW_BATCHES and is_driver_local(self.query.spark):
+        if len(closes) <= BATCHES_IN_SQL and is_driver_local(self.query.spark):
             # Python's processes would take seconds to start
             literals = ", ".join(f"{close}L" for close in closes.tolist())
             return rows.withColumn("repaired_in", F.expr(f"array_min(filter(array({literals}), x -> x >= seq))"))

@@ -193,14 +193,14 @@ class WindowedStage(Stage):
             panes = sum(len(rows.panes) for intervals in scan.counts.intervals for rows in intervals)
             available = self._available(batch, decisions, closing)
             rows, all_count = self.kind.reduced(available, missed, len(new.seq) // max(panes, 1))
-            many = bool(self.spec.group_by) and size.many()
+            many = bool(self.spec.group_by) and size.is_large()
             answers = self.kind.answers(_counted(rows, missed), closing, many_answers=many)
             ledger_counts = {period: dict(counts) for period, counts in answers.ledger_counts.items()}
             on_time = result_rows(self.query, answers.rows, "on_time", "closed_seq")
         if missed is not None or batch.number == 0:
             late = self._late_rows(batch, new, behind, closed, all_count)
         driver_local = {"late"} if np.count_nonzero(behind) <= tables.DRIVER_LOCAL_ROWS else set()
-        if size.few(self.kind.answer_rows, self.grid.per_row):
+        if size.is_small(self.kind.answer_rows, self.grid.per_row):
             driver_local.add("on_time")
         finalize = partial(self._finalize, batch, scan, decisions, accounts, ledger_counts, missed is not None)
         return Outcome(on_time, late, finalize, driver_local)
@@ -295,10 +295,10 @@ class WindowedStage(Stage):
 
     def _closed_in_spark(self, decisions: Decisions) -> ClosedWindowTable:
         """Convert the windows that close for Spark."""
-        found = decisions.windows
-        columns = {"shard": found.shard, "_m": found.window, "closed_seq": found.seq, "wait_us": found.wait_us}
+        windows = decisions.windows
+        columns = {"shard": windows.shard, "_m": windows.window, "closed_seq": windows.seq, "wait_us": windows.wait_us}
         rows = tables.to_spark(self.spark, pa.table(columns))
-        return ClosedWindowTable(min(decisions.before) + 1, list(found.after), rows, len(found.window))
+        return ClosedWindowTable(min(decisions.before) + 1, list(windows.after), rows, len(windows.window))
 
     def _available(self, batch: Batch, decisions: Decisions, closing: ClosedWindowTable) -> DataFrame:
         """Read rows that can be in a window that closes now, with ``c``: new ones (null), and those of open windows."""
@@ -349,7 +349,7 @@ class WindowedStage(Stage):
 
 @dataclass(frozen=True)
 class _AnswerSize:
-    """What is known of the number of answers of a micro-batch before they are computed.
+    """The knowledge of the number of answers of a micro-batch before they are computed.
 
     Attributes
     ----------
@@ -369,7 +369,7 @@ class _AnswerSize:
     groups: int | None
     published: int
 
-    def few(self, answer_rows: int, windows_per_row: int) -> bool:
+    def is_small(self, answer_rows: int, windows_per_row: int) -> bool:
         """True where few answers are expected: as so far, by the groups, or by the new rows where there are no others.
 
         `answer_rows` are the most result rows of a window and group, 0 where there may be any number.
@@ -382,7 +382,7 @@ class _AnswerSize:
             bounds.append(self.rows * windows_per_row)
         return answer_rows > 0 and any(bound <= tables.DRIVER_LOCAL_ROWS for bound in bounds)
 
-    def many(self) -> bool:
+    def is_large(self) -> bool:
         """True where many answers are expected: by the groups, as so far, or by the new rows."""
         if self.groups is not None:
             return self.closed * self.groups > MANY_ANSWERS
