@@ -110,8 +110,8 @@ class LandingFile:
     def marks(self) -> tuple[int, ...]:
         """Return the marks that differ between a file and its later content.
 
-        Of an object they are size and time as listed, of a local file device, inode, size and two times. Times are in ns since
-        1970 and come last. OSError where the file is gone.
+        Of an object they are size and time as listed, of a local file device, inode, size and two times. Times are in
+        ns since 1970 and come last. OSError where the file is gone.
         """
         if self.store is not None:
             return self.listed

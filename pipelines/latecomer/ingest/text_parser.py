@@ -275,7 +275,7 @@ class _Place:
         self._record, self._line = 2, 2 + header_breaks
 
     def rows(self, table: pa.Table, last: bool) -> TextRows:
-        """Return the next rows with the skipped records among them; with the `last` rows also the records after them."""
+        """Return the next rows with the skipped records among them, and after the `last` rows."""
         skipped = self._take(table.num_rows, last)
         begins, places = self._lines(table, skipped)
         above = self._text.above
@@ -326,7 +326,8 @@ def _never_closed(table: pa.Table, text: _Text) -> bool:
 def read_json(source: Source) -> Iterator[TextRows]:
     """Yield tables of one column ``line``: the text of each object, or of a line without a whole object.
 
-    There is at least one table. Spark parses the objects. A line may hold several objects one after the other, as some services write them.
+    There is at least one table. Spark parses the objects. A line may hold several objects one after the other, as some
+    services write them.
 
     Raises
     ------

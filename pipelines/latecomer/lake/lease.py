@@ -217,7 +217,8 @@ def _place() -> str:
 def _started(pid: int) -> float:
     """Return when a process started, in ticks since boot.
 
-    No change of the clock moves these; where they are not known, the value is seconds since 1970.     0 for a process that has ended, also while it keeps its number because its parent has not collected it.
+    No change of the clock moves these; where they are not known, the value is seconds since 1970. It is 0 for a process
+    that has ended, also while it keeps its number because its parent has not collected it.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

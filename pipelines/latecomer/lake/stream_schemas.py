@@ -38,7 +38,7 @@ def unknown(lake: Lake, spec: Spec, stream: str) -> SpecError:
 
 
 def _kind(column: pa.DataType) -> str:
-    """Return the kind of a column's type; for Spark's types see :func:`latecomer.spark.engine.query_columns.kind_of`."""
+    """Return the kind of a column's type, as ``kind_of`` of :mod:`latecomer.spark.engine.query_columns` does."""
     types = pa.types
     if types.is_integer(column) or types.is_floating(column) or types.is_decimal(column):
         return "number"

@@ -19,8 +19,8 @@ Int64Array = NDArray[np.int64]
 PAIR_CELL = ("j", "x", "b", "db", "candidates", "results", "sampled")
 """Columns of counted pairs, int64[n, 7].
 
-The interval, the side of the earlier row, the bucket of the required retention and the delay bucket of the later row (-1: not counted);
-then the numbers of candidates, of results, and of results in the sample.
+The interval, the side of the earlier row, the bucket of the required retention and the delay bucket of the later row
+(-1: not counted); then the numbers of candidates, of results, and of results in the sample.
 """
 RESULTS = PAIR_CELL.index("results")
 _NONE: SparseCounts = (np.empty(0, np.int64), np.empty(0, np.int64))
