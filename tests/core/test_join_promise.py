@@ -125,6 +125,7 @@ def test_the_promise_is_kept_in_the_long_run_where_delays_are_many_periods_long(
     assert min(kept) >= 0.9, kept
 
 
+@pytest.mark.slow
 def test_a_first_outage_may_cost_its_period_and_little_else() -> None:
     kept = shares("outage", 0.9)
     assert np.mean(kept) >= 0.9, kept

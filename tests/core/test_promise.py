@@ -118,6 +118,7 @@ def test_calibrated_keeps_the_promise(name, kind):
     assert np.mean(waits) < 0.8 * np.mean(slowest), "waiting for the slowest row is no art"
 
 
+@pytest.mark.slow
 def test_calibrated_waits_at_most_twice_as_long_as_the_best_constant():
     ratios = []
     for seed in SEEDS:
@@ -263,6 +264,7 @@ def bad_days(policy, seed, days=300, windows=20, bad=0.1, mild=1.0, severe=1.4):
     return float(np.mean(kept[40:])), float(np.mean(waits[40:])) / SECOND
 
 
+@pytest.mark.slow
 def test_days_that_are_bad_as_a_whole_are_remembered():
     """All windows of a bad day miss together: a margin on their number does not help, the worst remembered day does."""
     grid = Grid(SECOND, SECOND)

@@ -44,6 +44,7 @@ def evaluate(spec, rows):
     return next((result for result in results if result["says"] in ("recall on time", "false positives")), None)
 
 
+@pytest.mark.slow
 def test_as_many_periods_as_are_allowed_may_miss_and_not_one_more():
     for n in (3, 7, 14, 21, 73, 81, 100, 372):
         most = allowed_misses(n, 0.95)
@@ -64,6 +65,7 @@ def test_periods_in_which_nothing_was_due_are_not_kept_promises():
     assert promise.kept(unknown) == (1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
 def test_honest_answers_pass_at_any_confidence(confidence):
     spec, rng = parse_query(SUMS % confidence), np.random.default_rng(5)
@@ -76,6 +78,7 @@ def test_honest_answers_pass_at_any_confidence(confidence):
     assert failed <= 12, failed
 
 
+@pytest.mark.slow
 def test_honest_filters_pass_however_long_the_ledger_is():
     rng, failed = np.random.default_rng(6), 0
     for _ in range(200):

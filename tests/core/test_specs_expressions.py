@@ -94,6 +94,7 @@ def test_arguments_are_counted_as_written():
         assert len(ex.children(parse(text))) == count
 
 
+@pytest.mark.slow
 def test_no_argument_of_any_function_is_dropped():
     from sqlglot.dialects.duckdb import DuckDB
 

@@ -108,6 +108,7 @@ def test_oracle_after_every_row(rows, window, k):
 LEAST_WAITS = st.sampled_from([0, 3, FOREVER])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(streams(scores=st.sampled_from([1.0, 2.0, 3.0, 4.0])), WINDOWS, st.sampled_from([1, 2, 4]), LEAST_WAITS)
 def test_oracle_nothing_useless_is_held(rows, window, k, least):
