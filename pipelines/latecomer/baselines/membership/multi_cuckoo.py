@@ -197,7 +197,7 @@ class MultiCuckoo:
         self.watermark_us = NEVER
 
     def _same(self, stream: int) -> bool:
-        """Has a stream the windows of stream 0?"""
+        """Return whether a stream has the windows of stream 0."""
         return self.windows[stream] == self.windows[0]
 
     def _kept_after(self, stream: int) -> int:

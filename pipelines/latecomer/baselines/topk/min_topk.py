@@ -2,7 +2,7 @@
 
 Ordering: arrival order (`T(seq)` never falls); the result is the same for any cut into batches. Cost per row: O(1) for
 a row below the k-th best of its pane or window, which is nearly every row; O(k) for one that enters list D, O(C + W)
-for one that enters list C (at most k rows per pane and those that arrive late), with W windows per row and C <= k W
+for one that enters list C (at most k rows per pane, and rows that arrive late), with W windows per row and C <= k W
 candidates, k (1 + ln W) in expectation for random scores. A row behind closed windows is compared once with each of
 them. Per slide: O(C + W). State: every row once (:mod:`latecomer.baselines.topk.row_pool`, 56 bytes), however many
 lists hold it, and 4 bytes for each entry of C, D and one list per closed window that is still observed. First

@@ -1,6 +1,6 @@
 """Quantiles of a window after each of several batches of rows.
 
-Ordering: rows by window, then by batch, and in a batch those that request an answer last; see :func:`after_batches`.
+Ordering: rows by window, then by batch, and in a batch rows that request an answer last; see :func:`after_batches`.
 Cost: O(n log n) for n rows, however many answers: a Fenwick tree over the window's sorted values counts the values so
 far. A percentile per answer would read every value of its window again at each correction. State: none between calls;
 40 bytes a row.
