@@ -5,8 +5,7 @@ the next log entry, on a disk as on an object store) decides a race. The holder 
 holder is replaced:
 
 - on the same boot of the same machine and in the same process namespace, when its process is gone (host names do not
-  tell, since
-  containers share them);
+  tell, since containers share them);
 - elsewhere, when it has not renewed the lease for `EXPIRY_S`, nor, as clocks differ, while it was watched for
   `WATCH_S`.
 
@@ -53,12 +52,12 @@ _SCHEMA = pa.schema(
 
 
 class Lease:
-    """A context manager that holds a lake for one purpose.
+    """A context manager that holds the tables of one writer.
 
     Parameters
     ----------
     name
-        The purpose: ``ingest``, or ``run``, ``repair``, ``adapt`` or ``backfill`` with a query's name (``run-pairs``).
+        The writer: ``ingest``, or ``run``, ``repair``, ``adapt`` or ``backfill`` with a query's name (``run-pairs``).
 
     Raises
     ------

@@ -1,6 +1,7 @@
-"""Read the periods of a query that are still open from the state of its last micro-batch.
+"""Restore the open periods of a query, and a join's control plane, from the state of its last micro-batch.
 
-`check`, `status` and `export` need these rows without Spark: everything here is computed from the state alone.
+`run` continues from them. `check`, `status` and `export` read their ledger rows without Spark: everything here is
+computed from the state alone. The control planes of windows are restored by :mod:`latecomer.strategies.windows`.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ class Batch:
     parameters
         Number of the parameters of `adapt` that hold here; None where it had written none.
     flushed_before
-        Result rows of a flush just before, and the sum of their waits (us), per period (us). Their ``published_seq`` is
-        `seq_from`, as if the first arrival of this micro-batch had published them.
+        Result rows of the flush before this micro-batch, and the sum of their waits (us), per period (us). A flush has
+        no arrival of its own: its rows carry the number of the next one, `seq_from`, and must not be counted again
+        here.
     """
 
     number: int

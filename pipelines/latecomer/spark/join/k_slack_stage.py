@@ -2,8 +2,7 @@
 
 A row waits in a reorder buffer until the watermark ``W(a) = running max of (T(a) - K(a))`` has reached its event time.
 It is then released, and joined with the rows that were released before it. A row that arrives behind the watermark is
-inserted at once and does
-not probe. As a set, for a pair whose later arrival is `y` and earlier arrival is `x`::
+inserted at once and does not probe. As a set, for a pair whose later arrival is `y` and earlier arrival is `x`::
 
     produced(x, y)  <=>  |x.ts - y.ts| <= w  and  predicate  and  not (y.ts < W(seq_y) and x.ts <= W(seq_y))
 

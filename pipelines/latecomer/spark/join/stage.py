@@ -3,8 +3,7 @@
 One micro-batch, arrivals ``[seq_from, seq_to)``:
 
 1. *Scan* ``seq`` and event time of the new rows in the driver (:mod:`latecomer.spark.engine.arrival_scan`): stream
-   time, and with it the
-   adaptation interval of every arrival.
+   time, and with it the adaptation interval of every arrival.
 2. *Join* the new rows with one another and with the rows still held, and count the pairs by interval and required
    retention, unless the strategy does not use pairs. Up to `MANY_PAIRS` pairs are counted in the driver, from 16 bytes
    of each: they make about as many groups as pairs, and grouping them in Spark takes twice as long.

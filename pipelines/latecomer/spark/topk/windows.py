@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 GROUPS_PER_K = 4
 """Groups of the rows of a pane for each of the k: with 4, about a sixth more than k rows reach the bound."""
-SAMPLED_PER_K, LEAST_SAMPLE = 64, 16
-"""Rows of a pane, for each of the k, in the sample that gives the bound; and one row in so many, at least."""
+SAMPLED_PER_K = 64
+"""Rows of a pane in the sample that gives the bound, for each of the k."""
+LEAST_SAMPLE = 16
+"""The sample has at least one row in so many."""
 
 
 def _power_of_two(number: int) -> int:
