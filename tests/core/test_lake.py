@@ -34,7 +34,9 @@ def test_a_plan_is_not_taken_from_one_who_took_over(tmp_path) -> None:
 
 
 def test_run_and_repair_plan_at_once(tmp_path) -> None:
-    """Both hold a lease of their own and may work side by side: neither refuses the other's commit, and every plan is kept."""
+    """Both hold a lease of their own and may work side by side: neither refuses the other's commit, and every plan is
+    kept.
+    """
     lake, failed = Lake(tmp_path / "lake"), []
 
     def plans(writer: str) -> None:

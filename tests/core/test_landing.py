@@ -122,9 +122,13 @@ def test_a_name_that_stands_twice_in_a_header_is_said():
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_are_counted_as_an_editor_does(end):
-    """Blank lines before the header, below it, between rows and at the end; cells with line breaks; rows of empty cells are rows."""
+    """Blank lines before the header, below it, between rows and at the end; cells with line breaks; rows of empty cells
+    are rows.
+    """
     lines = [
-        "", "", "event_ts,v", "", "1,one", '2,"two', "", 'and a half"', "", "3,three,3", '4,"four', '",four', "", "", ",", "5,five", "", "",
+        "", "", "event_ts,v", "", "1,one", '2,"two', "", 'and a half"', "",
+        "3,three,3", '4,"four', '",four', "", "", ",", "5,five", "",
+        "",
     ]  # fmt: skip
     text = csv_of(end.join(lines).encode())
     assert text.rows["event_ts"].to_pylist() == ["1", "2", None, "5"]
@@ -216,7 +220,7 @@ def test_a_record_longer_than_a_block_says_where(monkeypatch, record, says):
 
 
 def test_a_file_read_in_small_blocks_has_the_same_rows(monkeypatch):
-    """Blocks end anywhere: inside a quote, between CR and LF, inside a sign of several bytes, after a skipped record."""
+    """Blocks end anywhere: inside a quote, between CR and LF, inside a long sign, after a skipped record."""
     rng = np.random.default_rng(11)
     cells = ["1", "", '"a\nb"', '"x,y"', '"say ""no"""', "äöü€", "\U0001f600", "n" * 30]
     bad = 0

@@ -1,4 +1,4 @@
-"""Columns that are read as another type where they are calculated with or compared; the columns themselves keep theirs."""
+"""Columns are read as another type where they are calculated with or compared, and keep their own type."""
 
 from decimal import Decimal
 
@@ -18,8 +18,10 @@ QUERIES = {
     "aggregate": "streams: {s: a}\nwindow: 10 s\nselect: {x: sum(i * i), n: count(-s), m: max(abs(b) * s)}\n"
     "where: i + i > 0\nstrategy: {name: k_slack, slack: 1 s}\n",
     "topk": "streams: {s: a}\nwindow: 10 s\nscore: i * i\nk: 1\nselect: [i, s * s as x]\nstrategy: none\n",
-    "theta_join": "streams: {r: a, t: b}\nwindow: 10 s\nconditions: [r.i * r.i = t.i * t.i]\nselect: [r.b, r.i * t.i as x]\n",
-    "join": "streams: {r: a, t: b}\nwindow: 1 s\nwhere: r.i * t.i = coalesce(r.i, t.i) * t.i\nselect: [r.i, r.i * t.i as x]\n"
+    "theta_join": "streams: {r: a, t: b}\nwindow: 10 s\nconditions: [r.i * r.i = t.i * t.i]\n"
+    "select: [r.b, r.i * t.i as x]\n",
+    "join": "streams: {r: a, t: b}\nwindow: 1 s\nwhere: r.i * t.i = coalesce(r.i, t.i) * t.i\n"
+    "select: [r.i, r.i * t.i as x]\n"
     "strategy: exact\n",
 }
 SQUARE = 50_000**2
@@ -179,7 +181,8 @@ def test_a_distance_that_rounds_to_the_radius_is_within(lake, tmp_path):
     for stream, x in (("a", 1 - 2.0**-53), ("b", 2.0)):
         load(lake, pa.table({"stream": [stream], "event_ts": [1_000], "x": [x], "y": [0.0]}), tmp_path)
     spec = parse_query(
-        "name: q\nkind: join\nstreams: {a: a, b: b}\nwindow: 1 s\nwhere: within_distance(a.x, a.y, b.x, b.y, 1)\nstrategy: exact\n"
+        "name: q\nkind: join\nstreams: {a: a, b: b}\nwindow: 1 s\nwhere: within_distance(a.x, a.y, b.x, b.y, 1)\n"
+        "strategy: exact\n"
     )
     run(lake, spec, flush=True)
     assert result_views.results(lake, spec).num_rows == 1

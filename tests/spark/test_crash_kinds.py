@@ -1,4 +1,4 @@
-"""Every query kind, killed between any two commits of a micro-batch or a repair, resumed, and compared table by table."""
+"""Every query kind is killed between any two commits, resumed, and compared table by table."""
 
 import shutil
 import signal
@@ -28,8 +28,10 @@ QUERIES = {
     "quality: {error: 0.05, probability: 0.9, period: 10 s}\nstrategy: {name: hpm, alpha: 0.2}",
     "topk": "streams: {s: a}\nscore: v\nk: 2\nwindow: {size: 4 s, slide: 2 s}\nselect: [k]\n"
     "quality: {hit_rate: 0.9, period: 10 s}\nstrategy: {name: adaptive_wait, initial_wait: 500 ms, windows: 3}",
-    "theta_join": "streams: {r: a, s: b}\nwindow: 5 s\nconditions: [r.v > s.v]\nemit: count\nquality: {recall: 0.9, period: 10 s}",
-    "membership": "streams: {x: a, y: b}\nelement: k\nwindow: 4 s\nquality: {recall: 0.9, false_positive_rate: 0.01, period: 10 s}",
+    "theta_join": "streams: {r: a, s: b}\nwindow: 5 s\nconditions: [r.v > s.v]\nemit: count\n"
+    "quality: {recall: 0.9, period: 10 s}",
+    "membership": "streams: {x: a, y: b}\nelement: k\nwindow: 4 s\n"
+    "quality: {recall: 0.9, false_positive_rate: 0.01, period: 10 s}",
 }
 POINTS = ["run:planned@2", *(f"run:{area}" for area in ("on_time", "late", "ledger", "state"))]
 POINTS += [f"repair:{area}" for area in ("planned", "corrections", "repairs")]
@@ -39,7 +41,9 @@ SIZE = 50
 
 @pytest.fixture(scope="module")
 def truths(tmp_path_factory, spark):
-    """Per kind: query file, lakes that were ingested, run for one micro-batch, run, and repaired, and the tables of the last."""
+    """Per kind: query file, lakes that were ingested, run for one micro-batch, run, and repaired, and the tables of the
+    last.
+    """
     found = {}
     folder = tmp_path_factory.mktemp("truths")
     table = events.disordered(31, rows=100)
@@ -174,7 +178,9 @@ WITH_EVERY_COLUMN = QUERIES | {
 
 @pytest.mark.parametrize("kind", WITH_EVERY_COLUMN)
 def test_more_rows_after_a_flush_and_a_column_that_comes_late(spark, tmp_path, kind):
-    """Tables and counts do not depend on the cut, nor on whether the first half was run before the second had a new column."""
+    """Tables and counts do not depend on the cut, nor on whether the first half was run before the second had a new
+    column.
+    """
     table = events.disordered(37, rows=160)
     halves = [table.slice(0, 80), table.slice(80).append_column("z", pa.array([f"z{i}" for i in range(80)]))]
     path, found = tmp_path / "q.yaml", []

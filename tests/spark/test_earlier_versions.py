@@ -1,8 +1,8 @@
 """A lake that an earlier version of the program left half way is continued, to the bit as that version would have.
 
-``fixtures/lake_0_1_0`` was made by the code before its modules moved into rooms: a lake in which nine queries had run over the
-first part of the events, late rows had been repaired and two queries adapted; the second part of the events; and every table of
-each query as that code exported it after it had gone on to the end.
+``fixtures/lake_0_1_0`` was made by the code before its modules moved into rooms. It holds a lake in which nine queries
+had run over the first part of the events, late rows had been repaired and two queries adapted; the second part of the
+events; and every table of each query as that code exported it after it had gone on to the end.
 """
 
 import shutil

@@ -220,7 +220,9 @@ def test_bad_rows_go_to_quarantine_with_their_line(lake, tmp_path):
 
 
 def test_files_with_more_bad_rows_than_allowed_are_refused(lake, tmp_path):
-    """A feed whose time column broke would else end in quarantine, call by call, and every check of its queries would pass."""
+    """A feed whose time column broke would else end in quarantine, call by call, and every check of its queries would
+    pass.
+    """
     (tmp_path / "a.csv").write_text("event_ts,v\n1,1\nnonsense,2\n3,3\n4,4\n")
     (tmp_path / "b.csv").write_text("event_ts,v\n1,1\n2,2\n")
     some = [str(tmp_path / "b.csv"), str(tmp_path / "a.csv")]
@@ -332,7 +334,8 @@ def test_text_that_says_more_than_its_column_holds_goes_to_quarantine(lake, tmp_
     day, most = date(2024, 1, 2), Decimal("9" * 38)
     tenth = float(np.float32(0.1))
     assert stored == [
-        (Decimal("0.25"), 7, 1.5, day), (Decimal("-3.10"), most, tenth, day), (100, 1, math.inf, None), (Decimal("0.50"), None, -math.inf, None),
+        (Decimal("0.25"), 7, 1.5, day), (Decimal("-3.10"), most, tenth, day), (100, 1, math.inf, None),
+        (Decimal("0.50"), None, -math.inf, None),
     ]  # fmt: skip
     reasons = [row["reason"] for row in result_views.quarantine(lake, ["s"]).sort_by("line").to_pylist()]
     assert [reason.split()[1] for reason in reasons] == [name for name, _ in bad]

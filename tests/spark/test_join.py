@@ -1,7 +1,7 @@
 """The join on Spark against the tuple-at-a-time reference and the exact join.
 
-Oracle family: on time = reference, on time + repaired = brute force. Differential family: any cut into micro-batches gives
-the same tables, byte for byte.
+Oracle family: on time = reference, on time + repaired = brute force. Differential family: any cut into micro-batches
+gives the same tables, byte for byte.
 """
 
 from dataclasses import replace
@@ -199,7 +199,9 @@ def test_slack_family_loses_what_comes_behind_and_repairs_it(tmp_path, spark, st
 
 
 def test_points_within_a_distance_meet_wherever_they_are(lake, tmp_path):
-    """The grid only thins candidates: on time and after repair, near, far, beyond its last cell, null, NaN and infinite."""
+    """The grid only thins candidates: on time and after repair, near, far, beyond its last cell, null, NaN and
+    infinite.
+    """
     rng, rows = np.random.default_rng(12), 240
     table = events.disordered(12, rows=rows)
     odd = [2.5e16, 2.5e16 + 4, 2.5e16, -7e15, -7e15 + 3, float("inf"), float("nan"), None, 1e300]
@@ -213,7 +215,8 @@ def test_points_within_a_distance_meet_wherever_they_are(lake, tmp_path):
         table = table.append_column(axis, pa.array(values, pa.float64()))
     radius = 5.0
     text = QUERY.replace("keys: [k]\n", "").format(
-        left="a", right="b", where="within_distance(left.x, left.y, right.x, right.y, 5)", recall=0.6, strategy="k_slack",
+        left="a", right="b", where="within_distance(left.x, left.y, right.x, right.y, 5)", recall=0.6,
+        strategy="k_slack",
         more=", slack: 500 ms",
     )  # fmt: skip
     spec = parse_query(text, "test.yaml")

@@ -1,4 +1,6 @@
-"""Landing files in all shapes: names, zones, types and columns that fit their stream, or are refused before anything is written."""
+"""Landing files in all shapes: names, zones, types and columns that fit their stream, or are refused before anything is
+written.
+"""
 
 import gzip
 import json
@@ -290,7 +292,10 @@ def test_names_that_delta_cannot_hold_are_stored_with_underscores(lake, tmp_path
     ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"), said.append)
     assert "ingest: column 'Departure Delay' is stored as Departure_Delay" in said
     assert set(rows_of(lake)[0]) == {"seq", "event_ts", "arrival_ts", "Departure_Delay", "a_b___"}
-    text = "name: q\nkind: theta_join\nstreams: {r: s, t: s}\nwindow: 10 us\nconditions: ['r.\"Departure Delay\" < t.Departure_Delay']\n"
+    text = (
+        "name: q\nkind: theta_join\nstreams: {r: s, t: s}\nwindow: 10 us\n"
+        "conditions: ['r.\"Departure Delay\" < t.Departure_Delay']\n"
+    )
     spec = parse_query(text)
     run(lake, spec, flush=True)
     backfill(lake, spec, 0, 1000)

@@ -16,12 +16,16 @@ HOUR = 3_600_000_000
 START = 1_700_000_000_000_000 // HOUR * HOUR
 ROWS = 3_000
 QUERIES = {
-    "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 h\nquality: {recall: 0.5, period: 200 d}\nstrategy: {name: k_slack, slack: 1 s}\n",
-    "aggregate": "streams: {s: a}\nwindow: {size: 4 h, slide: 1 h}\nselect: {n: sum(v)}\ngroup_by: [k]\nstrategy: {name: k_slack, slack: 1 s}\n"
+    "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 h\nquality: {recall: 0.5, period: 200 d}\n"
+    "strategy: {name: k_slack, slack: 1 s}\n",
+    "aggregate": "streams: {s: a}\nwindow: {size: 4 h, slide: 1 h}\nselect: {n: sum(v)}\ngroup_by: [k]\n"
+    "strategy: {name: k_slack, slack: 1 s}\n"
     "quality: {error: 0.5, probability: 0.5, period: 200 d}\n",
     "topk": "streams: {s: a}\nwindow: 4 h\nscore: v\nk: 2\nstrategy: none\nquality: {hit_rate: 0.5, period: 200 d}\n",
-    "theta_join": "streams: {l: a, r: b}\nwindow: 4 h\nconditions: [l.v < r.v]\nemit: count\nquality: {period: 200 d}\n",
-    "membership": "streams: {l: a, r: b}\nwindow: {l: 4 h, r: {size: 6 h, slide: 2 h}}\nelement: k\nquality: {period: 200 d}\n",
+    "theta_join": "streams: {l: a, r: b}\nwindow: 4 h\nconditions: [l.v < r.v]\nemit: count\n"
+    "quality: {period: 200 d}\n",
+    "membership": "streams: {l: a, r: b}\nwindow: {l: 4 h, r: {size: 6 h, slide: 2 h}}\nelement: k\n"
+    "quality: {period: 200 d}\n",
 }
 
 

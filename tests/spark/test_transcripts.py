@@ -1,4 +1,6 @@
-"""Transcripts on Spark: a few rows, what must be on time, late and final; whole, in chunks, row by row. Negative ones must fail."""
+"""Transcripts on Spark: a few rows, what must be on time, late and final; whole, in chunks, row by row. Negative ones
+must fail.
+"""
 
 import itertools
 

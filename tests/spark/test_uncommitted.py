@@ -1,4 +1,6 @@
-"""What an ingestion wrote that was killed is no part of the lake: neither its rows, nor their columns and types, nor its streams."""
+"""What an ingestion wrote that was killed is no part of the lake: neither its rows, nor their columns and types, nor
+its streams.
+"""
 
 import os
 import signal
@@ -38,7 +40,9 @@ def minutes(first, end, header, *more):
 
 
 def test_columns_of_an_ingestion_that_never_counted_reach_no_query(lake, tmp_path, spark):
-    """It was killed when its rows stood in the table, a query ran, and other content came, in which the same columns are of other types."""
+    """It was killed when its rows stood in the table, a query ran, and other content came, in which the same columns
+    are of other types.
+    """
     for name, text in [
         ("a", minutes(0, 300, "v")), ("killed", minutes(300, 400, "v,extra,code", "7", "7")),
         ("other", minutes(400, 800, "v,extra,code", "7.75", "007")),
@@ -62,7 +66,10 @@ def test_a_stream_of_which_no_row_counts_is_not_there(lake, tmp_path, spark):
     (tmp_path / "o.csv").write_text(minutes(0, 300, "v"))
     (tmp_path / "killed.csv").write_text(minutes(0, 300, "v"))
     (tmp_path / "other.csv").write_text(minutes(0, 600, "v", "25").replace(",25\n", ".25\n"))
-    sums = "kind: aggregate\nname: sums\nstreams: {f: s}\nselect: {m: max(v)}\nwindow: 1 h\nquality: {error: 0.05, probability: 0.95, period: 1 d}\n"
+    sums = (
+        "kind: aggregate\nname: sums\nstreams: {f: s}\nselect: {m: max(v)}\nwindow: 1 h\n"
+        "quality: {error: 0.05, probability: 0.95, period: 1 d}\n"
+    )
     query, of_s = parse_query(sums), IngestOptions(stream="s")
     ingest(lake, [str(tmp_path / "o.csv")], IngestOptions(stream="o"))
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
@@ -104,7 +111,9 @@ def test_a_version_before_a_killed_ingestion_is_read_however_old_it_is(lake, tmp
 
 @pytest.mark.parametrize("few", [True, False])
 def test_what_wakes_up_when_its_ingestion_was_taken_back_is_never_seen(lake, tmp_path, spark, few, monkeypatch):
-    """It was asleep before its second table; meanwhile another took it back, and other content was committed to the first."""
+    """It was asleep before its second table; meanwhile another took it back, and other content was committed to the
+    first.
+    """
     if not few:
         monkeypatch.setattr("latecomer.spark.engine.tables.DRIVER_LOCAL_ROWS", 10)
     for name, first, end in (("old", 0, 30), ("asleep", 30, 60), ("other", 60, 90), ("last", 90, 120)):

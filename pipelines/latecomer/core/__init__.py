@@ -1,1 +1,4 @@
-"""The algorithms: pure functions and small state machines over NumPy arrays. No Spark, Delta, Airflow, clock or file."""
+"""The algorithms: pure functions and small state machines over NumPy arrays.
+
+They use no Spark, Delta, Airflow, clock or file.
+"""

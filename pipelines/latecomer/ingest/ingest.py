@@ -466,9 +466,9 @@ class _Ingestion:
                 other, time = max(later.items(), key=lambda item: item[1])
                 progress(
                     f"ingest: rows of {stream} arrived from {_instant(row['arrived_from'])} on, but stand after those "
-                    f"of {other}, which arrived up to {_instant(time)} and were ingested by an earlier call; a query over "
-                    f"both sees such an order of arrival. One call orders its streams by arrival: latecomer ingest "
-                    f"{other}=PATH {stream}=PATH"
+                    f"of {other}, which arrived up to {_instant(time)} and were ingested by an earlier call; a query "
+                    f"over both sees such an order of arrival. One call orders its streams by arrival: latecomer "
+                    f"ingest {other}=PATH {stream}=PATH"
                 )
 
     def _commit(self, counts: StreamCounts, rows: int, number: int) -> StreamCounts:

@@ -457,7 +457,10 @@ class CuckooFilter:
         return out
 
     def delete(self, hashes: UInt64Array) -> BoolArray:
-        """Remove one copy per hash, in order, and return whether there was one, bool[n]. Delete only inserted hashes."""
+        """Remove one copy per hash, in order, and return whether there was one, bool[n].
+
+        Only hashes that were inserted may be removed.
+        """
         hashes = _as_hashes(hashes)
         done = np.zeros(hashes.size, np.bool_)
         for table in reversed(self._tables):

@@ -43,7 +43,9 @@ class ScheduleState(TypedDict):
 
 @dataclass
 class ObservationSchedule:
-    """The times at which the windows of a shard are observed: a function of delays alone, known before a slack is chosen.
+    """The times at which the windows of a shard are observed.
+
+    They are a function of delays alone, known before a slack is chosen.
 
     Attributes
     ----------
