@@ -143,7 +143,7 @@ class WindowControl:
         Parameters
         ----------
         observed
-            Interval -> the windows that are observed when it is entered, as :meth:`ObservationSchedule.advance` says.
+            Interval -> the windows that are observed when it is entered, as :class:`ObservationSchedule` lists them.
         """
         table: list[tuple[int, int, int]] = []
         for rows in intervals:
