@@ -1,6 +1,7 @@
 """Arrows point down only, and what Airflow parses stays light."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -108,6 +109,31 @@ def private(source):
             modules |= {alias.asname or alias.name for alias in node.names if alias.name.islower()}
     of_modules = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name))
     yield from (f"{n.value.id}.{n.attr}" for n in of_modules if n.value.id in modules and n.attr.startswith("_"))
+
+
+def import_graph(sources):
+    """Module -> the modules among `sources` that it imports anywhere, also for types only."""
+    graph = {}
+    for module, source in sources.items():
+        names = set(imports(ast.parse(source)))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        graph[module] = names & sources.keys() - {module}
+    return graph
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    paths = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths]
+    graph = import_graph({name: path.read_text(encoding="utf-8") for name, path in zip(names, paths, strict=True)})
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(paths)
+
+
+def test_a_circle_is_found():
+    circle = {"latecomer.a": "from latecomer import b", "latecomer.b": "import latecomer.a"}
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(import_graph(circle)).prepare()
 
 
 @pytest.mark.parametrize("layer", MAY)

@@ -31,9 +31,10 @@ from latecomer.spark.engine.columns import join_null_safe, named, quoted
 from latecomer.spark.engine.query_columns import check_columns, passes, sql
 from latecomer.spark.engine.types import is_number
 from latecomer.spark.windows.assigner import WindowAssigner, number_of_shard
-from latecomer.spark.windows.kind import ObservedSpans, ObservedWindows, WindowAnswers, WindowKind, WindowQuery
-from latecomer.spark.windows.observation import RowsWithLateness
-from latecomer.spark.windows.repair import DueRows
+from latecomer.spark.windows.due_rows import DueRows
+from latecomer.spark.windows.kind import WindowAnswers, WindowKind
+from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
+from latecomer.spark.windows.query import WindowQuery
 from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec

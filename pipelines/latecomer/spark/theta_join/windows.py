@@ -39,9 +39,10 @@ from latecomer.spark.engine.types import FLOATING, types_of
 from latecomer.spark.theta_join import skew_partitions as pieces
 from latecomer.spark.theta_join.tasks import Answer, Counts, Increments, Ranges, Rows
 from latecomer.spark.windows.assigner import WindowAssigner
-from latecomer.spark.windows.kind import ObservedSpans, ObservedWindows, WindowAnswers, WindowKind, WindowQuery
-from latecomer.spark.windows.observation import RowsWithLateness
-from latecomer.spark.windows.repair import DueRows
+from latecomer.spark.windows.due_rows import DueRows
+from latecomer.spark.windows.kind import WindowAnswers, WindowKind
+from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
+from latecomer.spark.windows.query import WindowQuery
 from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import ENVELOPE, INNER

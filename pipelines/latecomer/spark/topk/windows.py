@@ -21,9 +21,10 @@ from latecomer.spark.engine.columns import join_null_safe, quoted
 from latecomer.spark.engine.query_columns import check_columns, passes, sql
 from latecomer.spark.engine.tuning import is_driver_local
 from latecomer.spark.windows.assigner import WindowAssigner
-from latecomer.spark.windows.kind import ObservedSpans, ObservedWindows, WindowAnswers, WindowKind, WindowQuery
-from latecomer.spark.windows.observation import RowsWithLateness
-from latecomer.spark.windows.repair import DueRows
+from latecomer.spark.windows.due_rows import DueRows
+from latecomer.spark.windows.kind import WindowAnswers, WindowKind
+from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
+from latecomer.spark.windows.query import WindowQuery
 from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.expressions import Column

@@ -1,4 +1,4 @@
-"""A windowed query over one lake, and the interface of the query kinds that answer per window.
+"""The interface of the query kinds that answer per window.
 
 :class:`latecomer.spark.windows.stage.WindowedStage` scans, decides, closes windows and commits, alike for all kinds. A
 :class:`WindowKind` says what it computes of the rows. It holds no state between calls: what a method learns it returns.
@@ -9,81 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
-from latecomer.core.windows.grid import Grid
-from latecomer.core.windows.interfaces import Observed
-from latecomer.lake.lake import Lake
-from latecomer.spark.engine.query_columns import open_streams, with_wide_columns
-from latecomer.spark.stage import StageCache
-from latecomer.specs.windows import WindowedSpec
+from latecomer.spark.windows.assigner import WindowAssigner
+from latecomer.spark.windows.due_rows import DueRows
+from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
+from latecomer.spark.windows.query import S_co, WindowQuery
+from latecomer.spark.windows.rows import ClosedWindowTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from latecomer.spark.windows.assigner import WindowAssigner
-    from latecomer.spark.windows.observation import RowsWithLateness
-    from latecomer.spark.windows.repair import DueRows
-    from latecomer.spark.windows.rows import ClosedWindowTable
-
-S = TypeVar("S", bound=WindowedSpec)
-S_co = TypeVar("S_co", bound=WindowedSpec, covariant=True)
-ObservedSpans = list[dict[int, tuple[int, int]]]
-"""Per shard: interval -> first and last window that is observed when the interval is entered."""
-
-
-@dataclass(frozen=True)
-class WindowQuery(Generic[S_co]):
-    """A windowed query over one lake.
-
-    Attributes
-    ----------
-    asked
-        The query as its file has it, for messages.
-    spec
-        The query as Spark computes it (:func:`latecomer.spark.engine.query_columns.with_wide_columns`).
-    spark, lake
-        The session, and a snapshot of the lake.
-    cache
-        Rows and values that are kept in Spark until the stage is released.
-    events
-        Stream name -> no events of it, with its columns; in the order of the query.
-    """
-
-    asked: S_co
-    spec: S_co
-    spark: SparkSession
-    lake: Lake
-    cache: StageCache
-    events: dict[str, DataFrame]
-
-    @property
-    def grid(self) -> Grid:
-        """The windows that result rows identify."""
-        return self.spec.window
-
-    @cached_property
-    def sources(self) -> list[str]:
-        """The streams that are read, each once; a row's ``side`` is a place in this list."""
-        return list(self.events)
-
-    @cached_property
-    def groups(self) -> list[str]:
-        """Names of the group columns inside the stage: ``g{i}``."""
-        return [f"g{i}" for i in range(len(self.spec.group_by))]
-
-
-def open_query(spec: S, spark: SparkSession, lake: Lake, cache: StageCache) -> WindowQuery[S]:
-    """Open the streams of a query.
-
-    Raises
-    ------
-    SpecError
-        A stream is not in the lake.
-    """
-    events = open_streams(spec, spark, lake)
-    return WindowQuery(spec, with_wide_columns(spec, events), spark, lake, cache, events)
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -102,22 +37,6 @@ class WindowAnswers:
     ledger_counts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ObservedWindows:
-    """Windows as known when they are observed.
-
-    Attributes
-    ----------
-    by_interval
-        Per shard and interval, the windows that are observed when it is entered.
-    groups
-        About how many groups they have; None where that is not known.
-    """
-
-    by_interval: list[dict[int, list[Observed]]]
-    groups: int | None = None
-
-
 class WindowKind(ABC, Generic[S_co]):
     """The computations of a query kind on the rows of its windows.
 
@@ -130,7 +49,7 @@ class WindowKind(ABC, Generic[S_co]):
     ----------
     counts_results
         True where a contribution is a result, made of rows that may have waited differently long; then its `observed`
-        counts results by wait (:meth:`latecomer.spark.windows.observation.RowsWithLateness.observations`).
+        counts results by wait (:meth:`latecomer.spark.windows.lateness.RowsWithLateness.observations`).
     """
 
     counts_results = False

@@ -6,14 +6,14 @@ Rows of open windows are no copy: they are a range of the stored events, found b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from latecomer.lake.event_scan import Spans
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import floor_to_sql, named, quoted
-from latecomer.spark.windows.kind import WindowKind, WindowQuery
+from latecomer.spark.windows.query import WindowQuery
 from latecomer.specs.windows import WindowedSpec
 
 if TYPE_CHECKING:
@@ -45,11 +45,21 @@ class ClosedWindowTable:
     count: int
 
 
+class RowColumns(Protocol):
+    """The columns of stored rows that a query kind works with, as SQL."""
+
+    def payload(self, source: int) -> dict[str, str]:
+        """Return the columns of a source, name to SQL."""
+
+    def shard_sql(self) -> str:
+        """Return the SQL of a row's shard over these columns."""
+
+
 class WindowRows:
     """Reads stored rows with the columns that a kind works with."""
 
-    def __init__(self, query: WindowQuery[WindowedSpec], kind: WindowKind[WindowedSpec]) -> None:
-        self._query, self._kind = query, kind
+    def __init__(self, query: WindowQuery[WindowedSpec], columns: RowColumns) -> None:
+        self._query, self._columns = query, columns
 
     def stored(
         self,
@@ -75,12 +85,12 @@ class WindowRows:
                 high_us=high_us,
                 spans=spans,
             )
-            columns = {"ts": "unix_micros(event_ts)", "side": str(side)} | self._kind.payload(side)
+            columns = {"ts": "unix_micros(event_ts)", "side": str(side)} | self._columns.payload(side)
             parts.append(events.selectExpr("seq", *named(columns)))
         rows = parts[0]
         for other in parts[1:]:
             rows = rows.unionByName(other, allowMissingColumns=True)
-        return rows.withColumn("shard", F.expr(self._kind.shard_sql()).cast("int"))
+        return rows.withColumn("shard", F.expr(self._columns.shard_sql()).cast("int"))
 
 
 def listed(spark: SparkSession, rows: pa.Table) -> DataFrame:

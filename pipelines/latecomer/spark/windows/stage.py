@@ -47,8 +47,10 @@ from latecomer.ledger.window_accounts import CompletedPeriods, WindowAccounts, t
 from latecomer.spark.engine import tables
 from latecomer.spark.stage import Batch, BatchCommit, BatchScan, Observation, Outcome, Stage, StageState
 from latecomer.spark.windows.assigner import number_of_shard
-from latecomer.spark.windows.kind import ObservedSpans, ObservedWindows, WindowKind, WindowQuery, open_query
+from latecomer.spark.windows.kind import WindowKind
+from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows
 from latecomer.spark.windows.observation import WindowObservation
+from latecomer.spark.windows.query import WindowQuery, open_query
 from latecomer.spark.windows.repair import WindowRepair
 from latecomer.spark.windows.rows import ClosedWindowTable, WindowRows, listed, result_rows
 from latecomer.specs.windows import WindowedSpec
