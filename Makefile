@@ -29,7 +29,7 @@ demo: setup ## run the main job on a year of New York flights, through Airflow
 test: setup $(TEST_STAMP) lint docs ## everything that must pass
 	@bash infra/test.sh
 
-test-fast: setup ## tests that start no JVM and no Airflow, in about a minute
+test-fast: setup ## tests that start no JVM and no Airflow
 	@bash infra/test.sh fast
 
 test-long: setup $(TEST_STAMP) ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
