@@ -20,7 +20,7 @@ from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.loading import load_query
 
 from tests.support import events, in_gateway
-from tests.support.lakes import exported, laws, load
+from tests.support.lakes import exported, invariants, load
 
 QUERIES = {
     "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nquality: {recall: 0.8, period: 10 s}\nstrategy: mp_k_slack",
@@ -74,7 +74,7 @@ def test_killed_and_resumed(truths, spark, tmp_path, kind, point):
     command = ["run", str(path), "--rows-per-batch", str(SIZE)] if point.startswith("run") else ["repair", str(path)]
     killed = in_gateway.call(spark, *command, "--lake", lake.uri, "--flush", crash_at=point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-800:]
-    assert all(law["left"] == law["right"] for law in laws(lake, spec)), laws(lake, spec)
+    assert all(law["left"] == law["right"] for law in invariants(lake, spec)), invariants(lake, spec)
     run(lake, spec, rows_per_batch=SIZE, flush=True)
     repair(lake, spec, flush=True)
     found = exported(lake, spec)
@@ -149,7 +149,7 @@ def test_what_is_learnt_while_a_run_is_at_work_holds_from_where_it_says(truths, 
     lake, spec = Lake(tmp_path / "lake"), load_query(path)
     shutil.copytree(lakes["ingested"], lake.uri)
     run(lake, spec, until_seq=19)
-    learn, append = adapting._learnt, Table.append
+    learn, append = adapting._adapted, Table.append
 
     def learnt(*given):
         run(lake, spec, until_seq=39)
@@ -160,7 +160,7 @@ def test_what_is_learnt_while_a_run_is_at_work_holds_from_where_it_says(truths, 
             run(lake, spec, until_seq=46)
         return append(table, *given)
 
-    monkeypatch.setattr(adapting, "_learnt", learnt)
+    monkeypatch.setattr(adapting, "_adapted", learnt)
     monkeypatch.setattr(Table, "append", appended)
     begins, _ = adapt(lake, spec)
     monkeypatch.undo()

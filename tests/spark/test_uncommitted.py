@@ -105,7 +105,7 @@ def test_a_version_before_a_killed_ingestion_is_read_however_old_it_is(lake, tmp
     command = ["ingest", "--lake", lake.uri, "--stream", "s", tmp_path / "killed.csv"]
     assert in_gateway.call(spark, *map(str, command), crash_at="ingest:events").returncode == -signal.SIGKILL
     monkeypatch.setattr(tables, "is_driver_local", lambda session: False)
-    monkeypatch.setattr(tables, "_of_files", lambda *given: None)
+    monkeypatch.setattr(tables, "_files", lambda *given: None)
     assert tables.events(spark, lake, "s").count() == 30
 
 
