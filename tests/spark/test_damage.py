@@ -67,7 +67,7 @@ def damaged(whole, folder, area, kind, change):
     path = folder / "lake" / area / name
     if not (
         whole.table(area, name).exists()
-        and (rows := DeltaTable(whole.table(area, name)).to_pyarrow_dataset().to_table()).num_rows
+        and (rows := DeltaTable(whole.table(area, name).uri).to_pyarrow_dataset().to_table()).num_rows
     ):
         return None
     shutil.copytree(whole.uri, folder / "lake")

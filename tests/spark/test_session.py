@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 PRINTED = """
 import json
-from latecomer.lake.location import Lake
-from latecomer.spark.session import settings
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine.session import settings
 print("SET", json.dumps(settings(Lake("lake"))))
 """
 NAMES = {"spark.master", "spark.sql.shuffle.partitions"}
