@@ -244,7 +244,7 @@ def test_a_wrong_period_counts_as_wrong_until_it_is_audited_again(whole, tmp_pat
         assert "should be" in outcome.report.read_text()
         assert "FAILED" in status(lake, ["keyed"])["queries"][0]["last_check"]
     shutil.rmtree(lake.table("on_time", "keyed").uri)
-    shutil.copytree(whole.table("on_time", "keyed"), lake.table("on_time", "keyed").uri)
+    shutil.copytree(whole.table("on_time", "keyed").uri, lake.table("on_time", "keyed").uri)
     assert len(checks.check(lake, spec("keyed")).failures) == 1  # not audited again yet
     lines = []
     outcome = checks.check(lake, spec("keyed"), audit=1, progress=lines.append)
