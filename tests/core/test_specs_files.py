@@ -782,6 +782,22 @@ def test_fingerprints_change_with_the_results_alone():
     assert parse_query(EXAMPLES["theta_join"].replace("r.dest = s.dest", "r.dest <= s.dest")).fingerprint() != theta
 
 
+@pytest.mark.parametrize(
+    ("share", "fingerprint"),
+    [
+        ("0", "f9954c967d206d04e858c460f2089bb99b23743fb6cd5781383c237d2a91b05b"),
+        ("1", "2c7fdc9f466dcd597b0b462316e8eebec9a0b92d9d17207913054b53f5b908fd"),
+        ("1.0", "2c7fdc9f466dcd597b0b462316e8eebec9a0b92d9d17207913054b53f5b908fd"),
+    ],
+)
+def test_the_extreme_quantiles_keep_the_fingerprints_of_0_1_0(share, fingerprint):
+    text = (
+        "name: q\nkind: aggregate\nstreams: {s: a}\nwindow: 10 s\nselect: {top: quantile(x, %s)}\n"
+        "quality: {error: 0.05, probability: 0.95, period: 1 min}\n"
+    )
+    assert parse_query(text % share).fingerprint() == fingerprint
+
+
 def test_importing_specs_imports_no_heavy_package():
     code = (
         "import sys, importlib\n"

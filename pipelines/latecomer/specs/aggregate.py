@@ -213,10 +213,11 @@ def _parse_aggregate(inner: Reader, name: str, text: str, alias: str) -> Aggrega
         raise inner.fail(name, text, f"{function}() is not an aggregate", f"use one of {', '.join(FUNCTIONS)}")
     q = None
     if function == "quantile":
-        q = ex.literal_number(args[1])
-        if q is None or not 0 <= q <= 1:
+        share = ex.literal_number(args[1])
+        if share is None or not 0 <= share <= 1:
             problem = "the second argument of quantile() is not a number from 0 to 1"
             raise inner.fail(name, text, problem, "write, for example, quantile(x, 0.9)")
+        q = float(share)  # signatures tell 1 from 1.0
     return Aggregate(name, function, args[0] if args else None, q)
 
 
