@@ -19,7 +19,7 @@ from latecomer.core.windows.grid import Grid
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import decimals, tables
 from latecomer.spark.engine.columns import floor_div_sql, named, quoted
-from latecomer.spark.engine.query_columns import with_wide_columns
+from latecomer.spark.engine.query_columns import passes, sql, with_wide_columns
 from latecomer.spark.engine.types import FLOATING
 from latecomer.spark.registry import stage_of
 from latecomer.specs import expressions as ex
@@ -137,21 +137,21 @@ class SqlRecompute:
         rows = self._of_one_stream(spec, over, seq_to)
         columns = {"rows": "count(*)"}
         for aggregate in spec.aggregates:
-            kind = "" if aggregate.argument is None else rows.selectExpr(_sql(aggregate.argument)).dtypes[0][1]
+            kind = "" if aggregate.argument is None else rows.selectExpr(sql(aggregate.argument)).dtypes[0][1]
             columns[aggregate.name], about = _aggregated(aggregate, kind)
             columns |= {} if about is None else {ABOUT + aggregate.name: about}
         keys = [_column(quoted(name)) for name in (*spec.group_by, WINDOW_NO)]
         return RecomputedAnswers(rows.groupBy(*keys).agg(*map(_column, named(columns))), 0)
 
     def _topk(self, spec: TopKSpec, over: TimeRange, seq_to: int) -> RecomputedAnswers:
-        rows = self._of_one_stream(spec, over, seq_to).selectExpr("*", f"{_sql(spec.score)} as {_SCORE}")
+        rows = self._of_one_stream(spec, over, seq_to).selectExpr("*", f"{sql(spec.score)} as {_SCORE}")
         rows = rows.where(f"{_SCORE} is not null and not isnan(cast({_SCORE} as double))")
         by = ", ".join(map(quoted, (*spec.group_by, WINDOW_NO)))
         rank = f"row_number() over (partition by {by} order by {_SCORE} desc, {_TIME}, seq)"
         best = rows.selectExpr("*", f"{rank} as {_RANK}").where(f"{_RANK} <= {spec.k}L")
         columns = {name: quoted(name) for name in spec.group_by}
         columns |= {"rank": _RANK, "score": _SCORE, "seq": "seq", "event_ts": "event_ts"}
-        columns |= {item.name: _sql(item.expr) for item in spec.select or ()}
+        columns |= {item.name: sql(item.expr) for item in spec.select or ()}
         columns |= {name: quoted(column) for name, _, column in self._default_columns()}
         return RecomputedAnswers(best.selectExpr(*named(columns), _WINDOW), 0)
 
@@ -264,15 +264,14 @@ class SqlRecompute:
         """
         text = f"{_joined_sql(condition.left)} {condition.op} {_joined_sql(condition.right)}"
         for side, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
-            if self.shapes[alias].selectExpr(_sql(side)).dtypes[0][1] in FLOATING:
+            if self.shapes[alias].selectExpr(sql(side)).dtypes[0][1] in FLOATING:
                 text += f" and not isnan({_joined_sql(side)})"
         return text
 
 
 def _passing(rows: DataFrame, where: ex.Expr | None) -> DataFrame:
     """Keep the rows of a stream that pass a condition."""
-    # a condition that is the literal null has no type of its own
-    return rows if where is None else rows.where(f"coalesce({_sql(where)}, false)")
+    return rows if where is None else rows.where(passes(where))
 
 
 def _counted(rows: DataFrame, keys: list[str]) -> DataFrame:
@@ -285,7 +284,7 @@ def _aggregated(aggregate: Aggregate, kind: str) -> tuple[str, str | None]:
     """Return the SQL of an aggregate over values of a Spark type, and of its tolerance; None where Spark is exact."""
     if aggregate.argument is None:
         return "count(*)", None
-    value = _sql(aggregate.argument)
+    value = sql(aggregate.argument)
     number = f"cast({value} as double)"
     if aggregate.function in ("count", "min", "max"):
         return f"{aggregate.function}({value})", None
@@ -323,11 +322,6 @@ def _matched_times(main: Grid, other: Grid) -> tuple[str, str]:
     last = f"({floor_div_sql(f'start + {main.size_us - size}L', slide)}) * {slide}L + {size}L"
     following = f"({floor_div_sql(f'start - {size}L', slide)} + 1L) * {slide}L + {size}L"
     return f"least({last}, {following}) - {size}L", last
-
-
-def _sql(expression: ex.Expr) -> str:
-    """Return the SQL of an expression over the columns of one stream."""
-    return ex.to_spark_sql(expression, lambda column: quoted(column.name))
 
 
 def _joined_sql(expression: ex.Expr) -> str:

@@ -85,6 +85,7 @@ def kind_of(spark_type: str) -> str:
 
 def passes(where: ex.Expr | None) -> str:
     """Return the SQL of whether a row passes a condition over its own columns: true or false, never null."""
+    # the literal null has no type of its own
     return "true" if where is None else f"coalesce({sql(where)}, false)"
 
 
