@@ -228,8 +228,7 @@ def skip(reason: str) -> NoReturn:
 
 def streams_without_rows(spec: Spec, streams: Mapping[str, StreamStatus]) -> str | None:
     """Return a sentence that names the query's streams without a row in this lake, or None if each has one."""
-    names = dict.fromkeys(stream for _, stream in spec.streams)
-    empty = [name for name in names if name not in streams or not streams[name]["rows"]]
+    empty = [name for name in spec.stream_names if name not in streams or not streams[name]["rows"]]
     if len(empty) < 2:
         return f"stream {empty[0]} has no row yet" if empty else None
     return f"streams {', '.join(empty)} have no row yet"

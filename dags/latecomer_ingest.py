@@ -203,7 +203,7 @@ def together_hooks(streams: list[Folder]) -> TaskHooks:
     return {"pre_execute": before, "post_execute": after}
 
 
-_streams = list(dict.fromkeys(stream for _, spec in read_query_files().queries for _, stream in spec.streams))
+_streams = list(dict.fromkeys(stream for _, spec in read_query_files().queries for stream in spec.stream_names))
 with DAG(
     dag_id=INGEST,
     schedule=os.environ.get("LATECOMER_INGEST_SCHEDULE", "*/5 * * * *"),

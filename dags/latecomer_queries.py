@@ -159,7 +159,7 @@ def build(path: Path, spec: Spec) -> list[DAG]:
 
     schedule = spec.schedule
     query = (str(path), "--lake", LAKE)
-    new_rows = AssetAny(*(stream_asset(stream) for stream in dict.fromkeys(stream for _, stream in spec.streams)))
+    new_rows = AssetAny(*(stream_asset(stream) for stream in spec.stream_names))
     with DAG(
         dag_id=spec.name,
         schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.run, at_once=True), assets=new_rows),

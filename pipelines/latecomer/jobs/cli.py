@@ -267,7 +267,7 @@ def run(
             raise spec.fail("kind", spec.kind, "has no elements: only a membership has", "leave --element out")
         typed_element = membership_lookup.typed(lake, spec, element)
     done = runner.run(lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress)
-    in_quarantine = quarantined(lake, dict(spec.streams).values())
+    in_quarantine = quarantined(lake, spec.stream_names)
     counts = _counts(done.rows_read, done.on_time, done.late, 0, in_quarantine, done.micro_batches, done.seconds)
     more: dict[str, object] = {"query": spec.name, "seq_to": done.seq_to}
     line = (
@@ -301,7 +301,7 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     spec = _load(query)
     lake = Lake(lake_uri)
     done = runner.repair(lake, spec, flush=flush, progress=_progress)
-    late, in_quarantine = done.late_repaired + done.pending, quarantined(lake, dict(spec.streams).values())
+    late, in_quarantine = done.late_repaired + done.pending, quarantined(lake, spec.stream_names)
     counts = _counts(done.late_repaired, 0, late, done.corrections, in_quarantine, done.batches, done.seconds)
     _report(
         as_json,
@@ -497,7 +497,6 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> 
     """
     from latecomer.lake import stream_schemas
     from latecomer.lake.lake import Lake
-    from latecomer.specs.errors import SpecError
 
     lake = None if lake_uri is None else Lake(lake_uri)
     problems: dict[str, str] = {}

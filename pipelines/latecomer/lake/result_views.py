@@ -41,7 +41,7 @@ def view(lake: Lake, spec: Spec, name: str) -> pa.Table:
         The query has not been run in this lake, or computed something else when it was run.
     """
     if name == "quarantine":
-        return quarantine(lake, [stream for _, stream in spec.streams])
+        return quarantine(lake, spec.stream_names)
     journal.state_for(lake, spec)
     return {
         "results": results,
@@ -121,7 +121,7 @@ def _with_all_columns(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
     if not spec.selects_all:
         return rows
     streams = dict(spec.streams)
-    shapes = {stream: ingest_log.columns(lake, stream) for stream in streams.values()}
+    shapes = {stream: ingest_log.columns(lake, stream) for stream in spec.stream_names}
     # a stream may have gained a column with the name of a fixed one: `run` refuses it
     fixed = {*ENVELOPE, *STORED, *WINDOW}
     columns = {stream: shape.names for stream, shape in shapes.items()}

@@ -19,7 +19,7 @@ def check(lake: Lake, spec: Spec) -> None:
         A stream or column does not exist, or values of unlike types are compared or computed with.
     """
     kinds = {}
-    for _, stream in spec.streams:
+    for stream in spec.stream_names:
         columns = ingest_log.columns(lake, stream)
         if not columns:
             raise unknown(lake, spec, stream)

@@ -273,7 +273,7 @@ def _silence(lake: Lake, spec: Spec) -> pd.DataFrame:
         One row per stream: ``stream``, ``last_event`` (text), ``behind_us`` (the time by which it is behind the latest
         stream) and ``ahead`` (the name of that stream).
     """
-    streams = {stream for _, stream in spec.streams}
+    streams = set(spec.stream_names)
     known = ingest_log.last_events(lake) if len(streams) > 1 else {}
     names = sorted(streams & known.keys())
     latest = max(names, key=lambda stream: known[stream], default="")

@@ -8,7 +8,7 @@ does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -65,14 +65,13 @@ def invariants(
     `results` are the numbers of committed rows by table of results.
     """
     seq = pc.field("seq")
-    streams = {name for _, name in spec.streams}
-    arrived = sum(lake.table("events", stream).count(seq < bounds.seq_to) for stream in streams)
+    arrived = sum(lake.table("events", stream).count(seq < bounds.seq_to) for stream in spec.stream_names)
     # a row may be late in both roles of a self join
     keys = ["seq", "alias"] if isinstance(spec, JoinSpec) else ["seq"]
     late = lake.table("late", spec.name).read(columns=keys, filter=seq < bounds.seq_to)
     registered = 0 if late is None else pc.count_distinct(late["seq"]).as_py()
     repeated = 0 if late is None else late.num_rows - late.group_by(keys).aggregate([]).num_rows
-    in_quarantine, kept_out = _quarantine(lake, streams)
+    in_quarantine, kept_out = _quarantine(lake, spec.stream_names)
     published = state.counts["on_time"]
     return [
         {
@@ -114,7 +113,7 @@ def _in_ledger(lake: Lake, spec: Spec, state: journal.RunState) -> int:
     return int(pc.sum(most[f"{name}_max"]).as_py() or 0)
 
 
-def _quarantine(lake: Lake, streams: set[str]) -> tuple[int, int]:
+def _quarantine(lake: Lake, streams: Sequence[str]) -> tuple[int, int]:
     """Count the rows in quarantine, and the rows that ingestions counted there, both of committed ingestions."""
     last = last_committed(lake)
     return sum(count_quarantine(lake, stream, last) for stream in streams), quarantined(lake, streams, last)

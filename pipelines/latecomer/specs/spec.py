@@ -117,6 +117,11 @@ class Spec:
     schedule: Schedule = field(default=DEFAULT, compare=False)
 
     @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The streams that the query reads, each once, in the order of the query."""
+        return tuple(dict.fromkeys(stream for _, stream in self.streams))
+
+    @property
     def answers(self) -> Answers:
         """The relation between result rows and answers."""
         return Answers.ADDED

@@ -271,7 +271,7 @@ def close_queries(out: Path) -> NoReturn:
     for spec in specs:
         outcome = check(lake, spec, report_dir=out / "report", audit=AUDITED_PERIODS)
         corrections = result_views.view(lake, spec, "corrections").num_rows
-        rows_quarantined = quarantined(lake, dict(spec.streams).values())
+        rows_quarantined = quarantined(lake, spec.stream_names)
         report = out / "report" / "index.html"
         row = summarise(lake, spec, counts[spec.name], corrections, rows_quarantined, report, outcome.broken)
         summary.append(row)

@@ -29,9 +29,7 @@ def open_streams(spec: Spec, spark: SparkSession, lake: Lake) -> dict[str, DataF
         A stream is not in the lake.
     """
     events: dict[str, DataFrame] = {}
-    for _, stream in spec.streams:
-        if stream in events:
-            continue
+    for stream in spec.stream_names:
         try:
             events[stream] = tables.no_events(spark, lake, stream)
         except FileNotFoundError:
