@@ -9,7 +9,9 @@ from latecomer.core.state import REMEDY, OtherVersion
 from latecomer.lake import journal, state_json
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
-from latecomer.ledger.open_periods import open_ledger, restore_join, restore_window_accounts
+from latecomer.ledger.join_accounts import restore_join
+from latecomer.ledger.open_periods import open_ledger
+from latecomer.ledger.window_accounts import restore_window_accounts
 from latecomer.specs.loading import load_query, parse_query
 from latecomer.strategies.windows import window_controls
 

@@ -15,6 +15,7 @@ from latecomer.jobs import formatting
 from latecomer.lake import journal, result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import half_forgotten
+from latecomer.lake.ingest_log import by_stream, committed_seq
 from latecomer.lake.lake import Lake
 from latecomer.specs.errors import quantity
 from latecomer.specs.names import NAME
@@ -54,8 +55,6 @@ def status(lake: Lake, only: Collection[str] = ()) -> LakeStatus:
     InputError
         A name in `only` is no name that a query can have.
     """
-    from latecomer.lake.ingest_log import by_stream, committed_seq
-
     for name in only:
         if not NAME.fullmatch(name):
             raise InputError("--query", name, "is not a name of a query", "write the value of `name:` in its file")

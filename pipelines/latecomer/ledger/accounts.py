@@ -7,10 +7,7 @@ more (``emission`` 1, 2, ...) should arrivals follow after all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
-
-import pyarrow as pa
 
 TOTALS = ("rows_read", "on_time", "late")
 
@@ -57,8 +54,3 @@ class PeriodAccounts(Generic[CountsType]):
         """Continue from a document of :meth:`to_dict`."""
         self.periods = {int(start): self.counts_type(*values) for start, values in state["periods"].items()}
         self.totals = {name: state["totals"][name] for name in TOTALS}
-
-
-def ledger_table(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
-    """Return ledger rows as a table; a column that a row lacks is null."""
-    return pa.Table.from_pylist(rows, schema=schema)

@@ -7,12 +7,15 @@ together.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from latecomer.core.join.control import JoinControl
 from latecomer.lake.delta import TIMESTAMP
-from latecomer.ledger.accounts import PeriodAccounts, ledger_table
+from latecomer.ledger.accounts import PeriodAccounts
+from latecomer.specs.join import JoinSpec
+from latecomer.strategies.join import retention_parameters, retention_policy
 
 
 @dataclass
@@ -92,12 +95,12 @@ class JoinAccounts(PeriodAccounts[JoinCounts]):
             for start in sorted(self.periods):
                 rows.append(self._row(start, control, as_of_now=True))
                 self.periods[start].emitted += 1
-        return ledger_table(rows, ledger_schema(self.aliases)) if rows else None
+        return pa.Table.from_pylist(rows, schema=ledger_schema(self.aliases)) if rows else None
 
     def open(self, control: JoinControl) -> pa.Table:
         """Return the rows of the open periods as of now; where there are none, the columns of a ledger."""
         rows = [self._row(start, control, as_of_now=True) for start in sorted(self.periods)]
-        return ledger_table(rows, ledger_schema(self.aliases))
+        return pa.Table.from_pylist(rows, schema=ledger_schema(self.aliases))
 
     def _row(self, start: int, control: JoinControl, *, as_of_now: bool) -> dict[str, float | None]:
         counts, account = self.periods.get(start, JoinCounts()), control.account(start, as_of_now=as_of_now)
@@ -139,3 +142,27 @@ def ledger_schema(aliases: tuple[str, ...]) -> pa.Schema:
             *((f"retention_{alias}_us", pa.int64()) for alias in aliases),
         ]
     )
+
+
+def restore_join(
+    spec: JoinSpec, state: dict[str, Any] | None, parameters: dict[str, Any] | None = None
+) -> tuple[JoinControl, JoinAccounts]:
+    """Restore a join's control plane and period accounts from a micro-batch's state.
+
+    Parameters
+    ----------
+    state
+        State after the micro-batch; None: both are initial, as before the first micro-batch.
+    parameters
+        Parameters that `adapt` wrote since; they replace the policy of the state. None: it wrote none.
+    """
+    settings = retention_parameters(spec)
+    policy = retention_policy(settings, None if state is None else state["control"]["policy"], parameters)
+    if state is None:
+        control = JoinControl(policy, **settings.spans)
+    else:
+        control = JoinControl.from_dict(state["control"], policy, **settings.spans)
+    accounts = JoinAccounts(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
+    if state is not None:
+        accounts.restore(state["books"])
+    return control, accounts

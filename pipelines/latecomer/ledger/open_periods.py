@@ -1,7 +1,6 @@
-"""Restore the open periods of a query, and a join's control plane, from the state of its last micro-batch.
+"""The open periods of a query as the state of its last micro-batch has them.
 
-`run` continues from them. `check`, `status` and `export` read their ledger rows without Spark: everything here is
-computed from the state alone. The control planes of windows are restored by :mod:`latecomer.strategies.windows`.
+`check`, `status` and `export` read their ledger rows without Spark: everything here is computed from the state alone.
 """
 
 from __future__ import annotations
@@ -10,53 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from latecomer.core.join.control import JoinControl
 from latecomer.core.time import FOREVER
-from latecomer.ledger.join_accounts import JoinAccounts
-from latecomer.ledger.window_accounts import WindowAccounts
+from latecomer.ledger.join_accounts import restore_join
+from latecomer.ledger.window_accounts import restore_window_accounts
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
-from latecomer.strategies.join import retention_parameters, retention_policy
 from latecomer.strategies.windows import window_controls
-
-
-def restore_join(
-    spec: JoinSpec, state: dict[str, Any] | None, parameters: dict[str, Any] | None = None
-) -> tuple[JoinControl, JoinAccounts]:
-    """Restore a join's control plane and period accounts from a micro-batch's state.
-
-    Parameters
-    ----------
-    state
-        State after the micro-batch; None: both are initial, as before the first micro-batch.
-    parameters
-        Parameters that `adapt` wrote since; they replace the policy of the state. None: it wrote none.
-    """
-    settings = retention_parameters(spec)
-    policy = retention_policy(settings, None if state is None else state["control"]["policy"], parameters)
-    spans = {
-        "window_us": settings.window_us,
-        "interval_us": settings.interval_us,
-        "granularity_us": settings.granularity_us,
-        "period_us": settings.period_us,
-    }
-    if state is None:
-        control = JoinControl(policy, **spans)
-    else:
-        control = JoinControl.from_dict(state["control"], policy, **spans)
-    accounts = JoinAccounts(spec.period_us, spec.target, tuple(alias for alias, _ in spec.streams))
-    if state is not None:
-        accounts.restore(state["books"])
-    return control, accounts
-
-
-def restore_window_accounts(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowAccounts:
-    """Restore the period accounts of a windowed query from a micro-batch's state; None: before the first."""
-    accounts = WindowAccounts(spec.period_us, spec.target)
-    if state is not None:
-        accounts.restore(state["books"])
-    return accounts
 
 
 def open_ledger(spec: Spec, state: dict[str, Any]) -> pa.Table:

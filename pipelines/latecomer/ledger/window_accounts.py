@@ -9,14 +9,17 @@ long ago.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from latecomer.core.windows.control import WindowControl
 from latecomer.core.windows.interfaces import SlackAccount
 from latecomer.lake.delta import TIMESTAMP
-from latecomer.ledger.accounts import PeriodAccounts, ledger_table
+from latecomer.ledger.accounts import PeriodAccounts
+from latecomer.specs.windows import WindowedSpec
 
 LEDGER = pa.schema(
     [
@@ -90,7 +93,7 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
             counts.wait_us += wait
         self.add_totals(rows_read, sum(rows for rows, _ in published.values()), late)
 
-    def note(self, extras: dict[int, dict[str, int]]) -> None:
+    def note(self, extras: Mapping[int, Mapping[str, int]]) -> None:
         """Add what a kind counts besides: sums by ledger column, by period start (us)."""
         for period, sums in extras.items():
             counts = self.counts(period)
@@ -110,12 +113,12 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
             elif controls:
                 rows.append(self._row_now(start, controls))
                 self.counts(start).emitted += 1
-        return ledger_table(rows, LEDGER) if rows else None
+        return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
 
     def open(self, controls: list[WindowControl]) -> pa.Table:
         """Return the rows of the open periods as of now; where there are none, the columns of a ledger."""
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
-        return ledger_table([self._row_now(start, controls) for start in starts], LEDGER)
+        return pa.Table.from_pylist([self._row_now(start, controls) for start in starts], schema=LEDGER)
 
     def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, float | None]:
         return self._row(start, [control.account(start, as_of_now=True) for control in controls])
@@ -136,6 +139,14 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
             "emission": counts.emitted,
             **(counts.extra or {}),
         }
+
+
+def restore_window_accounts(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowAccounts:
+    """Restore the period accounts of a windowed query from a micro-batch's state; None: before the first."""
+    accounts = WindowAccounts(spec.period_us, spec.target)
+    if state is not None:
+        accounts.restore(state["books"])
+    return accounts
 
 
 def _mean_held(account: SlackAccount) -> float:

@@ -36,7 +36,7 @@ def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> E
     confidence = settings.confidence
     points = [evaluate(history, settings, retention) for retention in candidates(history.intervals, settings)]
     clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
-    curve = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(lake, spec))
+    curve = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(lake, spec, state))
     if plot is not None:
         draw(curve, plot)
     return curve
@@ -58,10 +58,7 @@ def evaluate(history: History, settings: RetentionParameters, retention_us: int)
     """Evaluate one constant retention over the history."""
     control = JoinControl(
         ConstantRetention(retention_us, retention_us),
-        window_us=settings.window_us,
-        interval_us=settings.interval_us,
-        granularity_us=settings.granularity_us,
-        period_us=settings.period_us,
+        **settings.spans,
     )
     control.hold_until_all_streams_seen(history.before_all_streams_seen)
     control.step(history.intervals)
@@ -84,9 +81,9 @@ def evaluate(history: History, settings: RetentionParameters, retention_us: int)
     )
 
 
-def _done(lake: Lake, spec: JoinSpec) -> Point | None:
+def _done(lake: Lake, spec: JoinSpec, state: RunState) -> Point | None:
     """Return the point of the run itself, from the periods of the ledger that are known."""
-    rows = promise.known(ledger(lake, spec).to_pandas())
+    rows = promise.known(ledger(lake, spec, state).to_pandas())
     if not len(rows):
         return None
     kept, judged = promise.kept(rows)

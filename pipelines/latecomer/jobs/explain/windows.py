@@ -73,7 +73,7 @@ def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) 
     """
     curved = spec.promises or not isinstance(spec, WaitingSpec)
     if isinstance(spec, MembershipSpec) and not curved:
-        return _filters(lake, spec, plot)
+        return _filters(ledger(lake, spec, state).to_pandas(), spec, plot)
     from latecomer.spark.engine.session import tuned
     from latecomer.spark.registry import windowed_stage
     from latecomer.spark.theta_join.windows import ThetaJoinWindows
@@ -85,12 +85,12 @@ def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) 
         if not curved:
             return plan
         more = tuple(plan.lines)
+    rows = ledger(lake, spec, state).to_pandas()
     if isinstance(spec, MembershipSpec):
-        more = tuple(_filters(lake, spec, None).lines)
+        more = tuple(_filters(rows, spec, None).lines)
     by_shard = stage.observation.history(state.seq_to, whole=state.flushed, per_answer=True)
     history = [window for windows in by_shard for window in windows]
     confidence = spec.confidence
-    rows = ledger(lake, spec).to_pandas()
     grid, waits = stage.grid, _waits(history)
     held = stage.observation.rows_held(state.seq_to, waits)
     points = [_point(history, grid, spec, wait, mean) for wait, mean in zip(waits, held, strict=True)]
@@ -228,9 +228,11 @@ def _draw_plan(plan: ThetaPlan, names: list[str], conditions: list[str], title: 
         figure.suptitle(f"{title}, {plan.comparisons:,} comparisons")
 
 
-def _filters(lake: Lake, spec: MembershipSpec, plot: Path | None) -> Text:
-    """Sum up the elements that the filters passed and the bytes that they saved; the figure has them by period."""
-    rows = ledger(lake, spec).to_pandas()
+def _filters(rows: pd.DataFrame, spec: MembershipSpec, plot: Path | None) -> Text:
+    """Sum up the elements that the filters passed and the bytes that they saved; the figure has them by period.
+
+    `rows` is the ledger.
+    """
     if not spec.counts_filters:
         return Text(spec.name, [f"strategy {spec.strategy.name} counts nothing about filters; mcf and bloom do"], {})
     if plot is not None:

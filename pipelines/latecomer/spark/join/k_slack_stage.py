@@ -26,10 +26,10 @@ from latecomer.core.join.control import Horizons
 from latecomer.core.join.k_slack import ArrivalClock, slack_watermark
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.event_scan import first_above
-from latecomer.ledger.join_accounts import late_counts
-from latecomer.ledger.open_periods import restore_join
+from latecomer.ledger.join_accounts import late_counts, restore_join
 from latecomer.spark.engine import arrival_scan
 from latecomer.spark.engine.columns import floor_to
+from latecomer.spark.join.rows import LETTERS
 from latecomer.spark.join.stage import JoinStage
 from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome
 
@@ -114,7 +114,7 @@ class SlackJoinStage(JoinStage):
         )
         low, high = steps.span(new, reached, self.spec.window_us)
         sides = []
-        for side, letter in enumerate(("l", "r")):
+        for side, letter in enumerate(LETTERS):
             fresh = self.rows.as_side(marked, side, {"t": F.col("t"), "mark": F.col("mark")})
             behind = F.col(f"{letter}_ts") < F.col(f"{letter}_mark")
             # a row exactly at the watermark is not behind it, and is released by its own arrival

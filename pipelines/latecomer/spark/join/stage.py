@@ -27,16 +27,15 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.core.arrays.composite_keys import distinct_rows, sort_order
-from latecomer.core.arrays.sparse_counts import SparseCounts
+from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts
 from latecomer.core.arrivals import Arrivals
-from latecomer.core.join.arrival_counts import PAIR_CELL, RESULTS, ArrivalCounts, Int64Array
+from latecomer.core.join.arrival_counts import PAIR_CELL, RESULTS, ArrivalCounts
 from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl
 from latecomer.core.join.statistics import required_bucket
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.lake.lake import Lake
-from latecomer.ledger.join_accounts import late_counts
-from latecomer.ledger.open_periods import restore_join
+from latecomer.ledger.join_accounts import late_counts, restore_join
 from latecomer.spark.engine import arrival_scan, tables
 from latecomer.spark.engine.columns import ceil_div, floor_div, floor_to
 from latecomer.spark.join.repair import JoinRepair

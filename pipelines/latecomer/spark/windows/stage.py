@@ -25,7 +25,7 @@ A stage has a kind (:mod:`latecomer.spark.windows.kind`): what an answer is. It 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -42,8 +42,12 @@ from latecomer.core.windows.closing import ClosedWindows, closed_windows
 from latecomer.core.windows.control import WindowControl
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.lake.lake import Lake
-from latecomer.ledger.open_periods import restore_window_accounts
-from latecomer.ledger.window_accounts import CompletedPeriods, WindowAccounts, take_completed_periods
+from latecomer.ledger.window_accounts import (
+    CompletedPeriods,
+    WindowAccounts,
+    restore_window_accounts,
+    take_completed_periods,
+)
 from latecomer.spark.engine import tables
 from latecomer.spark.stage import Batch, BatchCommit, BatchScan, Observation, Outcome, Stage, StageState
 from latecomer.spark.windows.assigner import number_of_shard
@@ -189,7 +193,7 @@ class WindowedStage(Stage):
             missed = listed(self.spark, pa.table({"seq": new.seq[behind], "c": closed[behind]}))
         on_time = late = None
         all_count = False
-        ledger_counts: dict[int, dict[str, int]] = {}
+        ledger_counts: Mapping[int, Mapping[str, int]] = {}
         size = _AnswerSize(batch, len(new.seq), closing.count, self._groups(observed), accounts.totals["on_time"])
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
             panes = sum(len(rows.panes) for intervals in scan.counts.intervals for rows in intervals)
@@ -197,7 +201,7 @@ class WindowedStage(Stage):
             rows, all_count = self.kind.reduced(available, missed, len(new.seq) // max(panes, 1))
             many = bool(self.spec.group_by) and size.is_large()
             answers = self.kind.answers(_counted(rows, missed), closing, many_answers=many)
-            ledger_counts = {period: dict(counts) for period, counts in answers.ledger_counts.items()}
+            ledger_counts = answers.ledger_counts
             on_time = result_rows(self.query, answers.rows, "on_time", "closed_seq")
         if missed is not None or batch.number == 0:
             late = self._late_rows(batch, new, behind, closed, all_count)
@@ -267,7 +271,7 @@ class WindowedStage(Stage):
         scan: ArrivalScan,
         decisions: Decisions,
         accounts: WindowAccounts,
-        ledger_counts: dict[int, dict[str, int]],
+        ledger_counts: Mapping[int, Mapping[str, int]],
         some_late: bool,
         produced: dict[int, int],
     ) -> BatchCommit:
