@@ -182,6 +182,11 @@ class Table:
         table = self.open()
         return None if table is None else table.transaction_version(app_id)
 
+    def has_committed(self, app_id: str, version: int) -> bool:
+        """Return whether the table holds that commit of the writer."""
+        last = self.last_version(app_id)
+        return last is not None and last >= version
+
     def append(self, rows: pa.Table, app_id: str, version: int, undone: Callable[[int], bool] | None = None) -> bool:
         """Append `rows` as commit `version` of writer `app_id`; in `REPLACED_AREAS` they replace all other rows.
 

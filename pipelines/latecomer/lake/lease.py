@@ -113,7 +113,7 @@ class Lease:
         # The work is done, or has failed for a reason of its own; a lease that cannot be freed ends with its holder.
         with contextlib.suppress(LatecomerError, DeltaError, OSError):
             table = self._open_own()
-            if table is not None and compact_and_vacuum([self._lake.table("lease", self._name)], self._commits):
+            if table is not None and compact_and_vacuum([self._table], self._commits):
                 table = self._open_own()
             if table is not None:
                 self._commit(table, _FREE)

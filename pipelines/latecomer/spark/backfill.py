@@ -50,22 +50,22 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
     with Lease(lake, f"backfill-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
         spark = tuned(lake, state.seq_to)
-        stage = windowed_stage(spec, spark, lake)
+        stage, table = windowed_stage(spec, spark, lake), lake.table("backfill", spec.name)
         rows = stage.recompute(from_us, to_us, state.seq_to, state.stage).persist()
         try:
             count = rows.count()
             write = rows.write.format("delta").option("mergeSchema", "true")  # a stream may have a column more by now
-            if lake.table("backfill", spec.name).exists():
+            if existed := table.exists():
                 inside = f"window_start >= timestamp_micros({from_us}L) and window_start < timestamp_micros({to_us}L)"
                 write = write.mode("overwrite").option("replaceWhere", inside)
             else:
                 write = write.mode("append")
             lease.confirm()
-            if count or lake.table("backfill", spec.name).exists():
-                write.save(lake.table("backfill", spec.name).spark_path)
+            if count or existed:
+                write.save(table.spark_path)
         finally:
             rows.unpersist()
             stage.release()
         crash_points.point("backfill:rows")
-        compact_and_vacuum([lake.table("backfill", spec.name)])
+        compact_and_vacuum([table])
         return BackfillReport(from_us, to_us, count, time.monotonic() - started)

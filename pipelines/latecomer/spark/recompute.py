@@ -19,7 +19,7 @@ from latecomer.core.windows.grid import Grid
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import decimals, tables
 from latecomer.spark.engine.columns import floor_div_sql, named, quoted
-from latecomer.spark.engine.query_columns import passes, sql, with_wide_columns
+from latecomer.spark.engine.query_columns import open_streams, passes, sql, with_wide_columns
 from latecomer.spark.engine.types import FLOATING
 from latecomer.spark.registry import stage_of
 from latecomer.specs import expressions as ex
@@ -87,11 +87,12 @@ class SqlRecompute:
     """
 
     def __init__(self, spec: Spec, spark: SparkSession, lake: Lake) -> None:
-        self.spark, self.lake = spark, lake
+        self.spark, self.lake = spark, lake.snapshot()
         self.stage = stage_of(spec, spark, lake)  # refuses a query that cannot be answered
         self.streams = dict(spec.streams)
-        self.shapes = {alias: tables.no_events(spark, lake, stream) for alias, stream in spec.streams}
-        self.spec = with_wide_columns(spec, {stream: self.shapes[alias] for alias, stream in spec.streams})
+        events = open_streams(spec, spark, self.lake)
+        self.shapes = {alias: events[stream] for alias, stream in spec.streams}
+        self.spec = with_wide_columns(spec, events)
 
     def answers(self, over: TimeRange, seq_to: int) -> RecomputedAnswers:
         """Return the answers of a time range, from all rows with ``seq < seq_to``."""

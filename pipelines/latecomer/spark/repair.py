@@ -169,8 +169,7 @@ def _carry_out(lake: Lake, spec: Spec, plan: _Plan, arrivals: int, confirm: Call
 
     `confirm` is called before either commit.
     """
-    done = lake.table("corrections", spec.name).last_version("repair")
-    if done is None or done < plan.number:
+    if not lake.table("corrections", spec.name).has_committed("repair", plan.number):
         spark = session(lake, rows=arrivals)
         tune(spark, len(plan.seq) * REPAIR_WEIGHT, arrivals)
         stage = stage_of(spec, spark, lake)

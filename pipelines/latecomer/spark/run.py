@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
 
 ROWS_PER_BATCH = 4_000_000
-"""Arrivals per micro-batch where the caller names no number; see ``docs/experiments/micro-batches.md``."""
+"""Arrivals per micro-batch where the caller names no number; see ``docs/experiments/variants.md``."""
 COMMITTED_AREAS = ("on_time", "late", "ledger")
 """Tables that a micro-batch writes before its state, in the order of their commits."""
 
@@ -192,7 +192,7 @@ def _take_back(lake: Lake, spec: Spec, batch: Batch, confirm: Callable[[], None]
     """
     with contextlib.suppress(LatecomerError, DeltaError, OSError):
         confirm()
-        if not any(_is_committed(lake, area, spec.name, batch.number) for area in COMMITTED_AREAS):
+        if not any(lake.table(area, spec.name).has_committed("run", batch.number) for area in COMMITTED_AREAS):
             journal.take_back(lake, spec.name, "run", batch.number)
 
 
@@ -232,9 +232,10 @@ def _process(
         outcome = stage.process(batch, before, prefetched.observation, parameters)
         for area, rows in (("on_time", outcome.on_time), ("late", outcome.late)):
             confirm()
-            if rows is not None and not _is_committed(lake, area, spec.name, batch.number):
+            table = lake.table(area, spec.name)
+            if rows is not None and not table.has_committed("run", batch.number):
                 driver_local = area in outcome.driver_local or None
-                tables.append(rows, lake.table(area, spec.name), "run", batch.number, driver_local=driver_local)
+                tables.append(rows, table, "run", batch.number, driver_local=driver_local)
             crash_points.point(f"run:{area}")
         commit = outcome.finalize(batch.count_published(lake, spec.name) if outcome.on_time is not None else {})
     finally:
@@ -257,8 +258,3 @@ def _process(
     journal.save_state(lake, spec.name, after)
     crash_points.point("run:state")
     return after
-
-
-def _is_committed(lake: Lake, area: str, query: str, number: int) -> bool:
-    last = lake.table(area, query).last_version("run")
-    return last is not None and last >= number

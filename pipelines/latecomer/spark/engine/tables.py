@@ -166,7 +166,7 @@ def _read_in_driver(
 ) -> DataFrame | None:
     """Read rows in the driver.
 
-    None where the session is not tuned for few rows, or they exceed `DRIVER_LOCAL_ROWS` or `_BYTES`.
+    None where the session is not tuned for few rows, or they exceed `DRIVER_LOCAL_ROWS` or `DRIVER_LOCAL_BYTES`.
     """
     if not is_driver_local(spark):
         return None
