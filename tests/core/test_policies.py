@@ -285,7 +285,7 @@ def test_rows_that_never_expire_are_one_count():
     for j in range(2_000):
         if j % 500 == 250:
             state = json.loads(json.dumps(control.to_dict()))
-            control = JoinControl.from_dict(state, UnlimitedRetention.from_dict(state["policy"]), **spans)
+            control = JoinControl.from_dict(state, UnlimitedRetention(), **spans)
         rows = np.array([j * 10]), np.array([3])
         delays = np.array([0]), np.array([3])
         control.step([IntervalSummary(j, j * SECOND, (rows, rows), (delays, delays), np.empty((0, 6), np.int64))])

@@ -273,10 +273,7 @@ def decide(settings: RetentionParameters, summaries: list[IntervalSummary]) -> t
     policy = retention_policy(settings, None, None)
     control = JoinControl(
         policy,
-        window_us=settings.window_us,
-        interval_us=settings.interval_us,
-        granularity_us=settings.granularity_us,
-        period_us=settings.period_us,
+        **settings.spans,
     )
     return control.step(summaries), bool(policy.needs_pairs)
 

@@ -1,8 +1,9 @@
 """The protocol of stored state, and the error for a state that another version of the program wrote.
 
-Every object with state has ``to_dict()``, which returns a JSON document, and a class method ``from_dict(document,
-...)``, which continues from it exactly. A class names the keys of its document in a ``TypedDict``; where the class of
-a document is not known, it is a `StateDocument`.
+Every object with state has ``to_dict()``, which returns a JSON document. A class method ``from_dict(document, ...)``
+continues from it exactly; an object whose document is empty or repeats what its constructor is given is constructed
+anew, and the accounts of the ledger are constructed and then restored. A class names the keys of its document in a
+``TypedDict``; where the class of a document is not known, it is a `StateDocument`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from latecomer.ingest.text_parser import FileProblem
 from latecomer.lake.storage import spark_uri
 from latecomer.spark.engine.columns import floor_div, quoted
 from latecomer.spark.engine.tables import escape_pattern
+from latecomer.specs.names import stored_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,9 @@ def read_parquet(spark: SparkSession, path: LandingFile, staging: Staging) -> Da
                 raise FileProblem(
                     f"has nanoseconds inside column {item.name!r}, which tables do not have", "write microseconds"
                 )
-            odd = [field.name for field in kind if _UNSTORED.search(field.name)] if pa.types.is_struct(kind) else []
+            # unlike a column, a field inside one keeps its name
+            fields = [field.name for field in kind] if pa.types.is_struct(kind) else []
+            odd = [name for name in fields if stored_name(name) != name]
             if odd:
                 raise FileProblem(
                     f"has a field {odd[0]!r} in column {item.name!r}, a name that tables do not take", "rename it"
@@ -76,10 +79,6 @@ def read_parquet(spark: SparkSession, path: LandingFile, staging: Staging) -> Da
         )  # fmt: skip
     except PySparkException as error:
         raise _unreadable(error) from None
-
-
-_UNSTORED = re.compile("[ ,;{}()\n\t=]")
-"""Characters that Delta allows in no column's name; names of fields inside a column are not changed."""
 
 
 def _nested(kind: pa.DataType) -> Iterator[pa.DataType]:

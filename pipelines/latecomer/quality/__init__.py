@@ -1,1 +1,1 @@
-"""Recall and completeness: the ledger as people read it, expectation suites, reports."""
+"""Recall and completeness: checks, their expectations and messages, and reports."""

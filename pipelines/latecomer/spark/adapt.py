@@ -85,15 +85,15 @@ def _adapted(lake: Lake, spec: Spec, state: journal.RunState) -> Mapping[str, ob
         join = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
         return adapted_parameters(join.settings, join.history(state.seq_to).intervals)
     from latecomer.spark.registry import windowed_stage
-    from latecomer.strategies.windows import slack_policies, window_controls
+    from latecomer.strategies.windows import observation_schedules, slack_policies
 
     assert isinstance(spec, WindowedSpec)
     stage = windowed_stage(spec, tuned(lake, state.seq_to), lake)
     history = stage.observation.history(state.seq_to)
     policies = slack_policies(spec)
-    controls = window_controls(spec, state.stage)
-    for policy, control, observations in zip(policies, controls, history, strict=True):
-        policy.delays(max(control.schedule.delay_us, control.schedule.pending_delay_us))
+    schedules = observation_schedules(spec, state.stage)
+    for policy, schedule, observations in zip(policies, schedules, history, strict=True):
+        policy.delays(max(schedule.delay_us, schedule.pending_delay_us))
         for observation in observations:
             interval = observation.window + stage.grid.size_us // stage.grid.slide_us
             policy.observe(observation, policy.choose(interval), interval)

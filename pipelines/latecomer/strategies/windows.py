@@ -71,10 +71,10 @@ def window_controls(
 
 def observation_schedules(spec: WindowedSpec, state: StateDocument | None) -> list[ObservationSchedule]:
     """Restore the observation schedule of each shard from the state of a micro-batch or of the scan of its arrivals."""
-    if state is None:
-        return [control.schedule for control in window_controls(spec, None)]
     policy = slack_policy(spec, None)
     observed = policy.needs_observation, policy.provisional
+    if state is None:
+        return [ObservationSchedule(spec.window, *observed, spec.observe_us) for _ in range(spec.shards)]
     stored = cast(SchedulesState, state)["controls"]
     return [ObservationSchedule.from_dict(schedule, spec.window, *observed, spec.observe_us) for schedule in stored]
 
@@ -92,8 +92,10 @@ def slack_policy(spec: WindowedSpec, state: StateDocument | None) -> SlackPolicy
 def _aggregate_policy(spec: AggregateSpec, state: StateDocument | None) -> SlackPolicy:
     strategy = spec.strategy
     if strategy.name in ("hpm", "aq_k_slack"):
-        gains = strategy.kp, strategy.kd, strategy.alpha, spec.window.granularity_us
-        return Proportional(*gains) if state is None else Proportional.from_dict(cast(ProportionalState, state), *gains)
+        gains, granularity_us = (strategy.kp, strategy.kd), spec.window.granularity_us
+        if state is None:
+            return Proportional(*gains, strategy.alpha, granularity_us)
+        return Proportional.from_dict(cast(ProportionalState, state), *gains, granularity_us)
     if strategy.name == "calibrated":
         return _calibrated(spec, state)
     if strategy.name == "mp_k_slack":

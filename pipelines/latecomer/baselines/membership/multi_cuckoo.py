@@ -20,11 +20,9 @@ that every stream so far has answered go on.
 window of another stream is kept while an open window of stream 0 may touch it. What comes for a window already
 dropped is reported by `insert` for repair, and `candidates` passes whatever it can no longer judge: unknown is yes.
 
-Card
-----
-ordering : any; rows of one window commute
-cost : insert O(size / slide) per row, query O(streams * touched windows) per element, both in batches
-first published : Hu, Wu, Fan, Wang, Xu, 2020
+Ordering: any; rows of one window commute.
+Cost: insert O(size / slide) per row, query O(streams * touched windows) per element, both in batches.
+First published: Hu, Wu, Fan, Wang, Xu, 2020.
 
 References
 ----------

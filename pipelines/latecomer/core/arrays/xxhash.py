@@ -9,11 +9,9 @@ is a false negative.
   counts microseconds.
 * null: the seed itself, as the engine gives; `validity` tells it from a value that happens to hash there.
 
-Card
-----
-ordering : none needed; row by row
-cost : O(bytes) time, 8 bytes per row of result; no per-row Python
-first published : XXH64, Y. Collet, 2014
+Ordering: none needed; row by row.
+Cost: O(bytes) time, 8 bytes per row of result; no per-row Python.
+First published: XXH64, Y. Collet, 2014.
 
 References
 ----------

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from latecomer.core.arrays.composite_keys import distinct_rows, run_bounds
-from latecomer.core.arrays.sparse_counts import SparseCounts
+from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.join.control import IntervalSummary, held_bucket_us
 from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.join.statistics import delay_bucket
 from latecomer.core.time import NEVER
 
-Int64Array = NDArray[np.int64]
 PAIR_CELL = ("j", "x", "b", "db", "candidates", "results", "sampled")
 """Columns of counted pairs, int64[n, 7].
 

@@ -34,6 +34,7 @@ from latecomer.core.join.statistics import (
     uncensor,
 )
 from latecomer.core.join.tail_estimator import TailEstimator, TailEstimatorState
+from latecomer.core.state import StateDocument
 from latecomer.core.time import FOREVER
 
 
@@ -66,9 +67,15 @@ class RetentionParameters:
     basic_window_us: int
     slack_us: int | None = None
 
-
-class UnlimitedState(TypedDict):
-    """The state of an `UnlimitedRetention`: none."""
+    @property
+    def spans(self) -> dict[str, int]:
+        """The lengths of time that a control plane works with, by the name of its argument."""
+        return {
+            "window_us": self.window_us,
+            "interval_us": self.interval_us,
+            "granularity_us": self.granularity_us,
+            "period_us": self.period_us,
+        }
 
 
 class UnlimitedRetention:
@@ -86,14 +93,9 @@ class UnlimitedRetention:
         """Return `FOREVER` for both buffers."""
         return FOREVER, FOREVER
 
-    def to_dict(self) -> UnlimitedState:
+    def to_dict(self) -> StateDocument:
         """Return an empty document."""
         return {}
-
-    @classmethod
-    def from_dict(cls, state: UnlimitedState) -> UnlimitedRetention:
-        """Return the policy, which has no state."""
-        return cls()
 
 
 class ConstantState(TypedDict):
@@ -123,12 +125,6 @@ class ConstantRetention:
     def to_dict(self) -> ConstantState:
         """Return the constant as JSON."""
         return {"retention": list(self.retention)}
-
-    @classmethod
-    def from_dict(cls, state: ConstantState) -> ConstantRetention:
-        """Return the policy that `to_dict` wrote."""
-        left_us, right_us = state["retention"]
-        return cls(left_us, right_us)
 
 
 class CalibratedRetentionState(TypedDict):

@@ -30,8 +30,6 @@ largest table first takes either the element's own copy or one whose owner is st
 most ``2b / 2**f`` per table. Where ``f`` fills a cell (8, 16, 32) one value means empty; the table then takes at most
 ``(2**f - 1) / 2**f`` of its cells, which keeps the same bound. An overflow adds nothing.
 
-Card
-----
 Ordering: none; inserts commute as far as answers go (one table).
 
 Cost: lookup two buckets per table; insert amortised O(1), a bounded random walk; memory f bits rounded up to 8, 16

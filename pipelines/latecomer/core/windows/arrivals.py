@@ -41,7 +41,7 @@ def last_closed(arrivals: Arrivals, tables: Sequence[WatermarkTable], grid: Grid
 
 @njit(cache=True, nogil=True)
 def _closed(time, shard, starts, interval, base, slack, size, slide, closed):  # type: ignore[no-untyped-def]
-    """Write the last closed windows to `found`. Intervals of a shard come in order, so its place only moves forward."""
+    """Write the last closed windows to `closed`. Intervals of a shard come in order: its place only moves forward."""
     place = starts.copy()
     for i in range(len(time)):
         watermark = NEVER
@@ -65,7 +65,7 @@ def steps_of(arrivals: Arrivals, closed: Int64, shard: int) -> tuple[Int64, Int6
 
 @njit(cache=True, nogil=True)
 def _steps(closed, shards, shard, places):  # type: ignore[no-untyped-def]
-    """Write the places at which a shard's values begin or rise to `found`, as it has room; returns their number."""
+    """Write the places at which a shard's values begin or rise to `places`, as it has room; returns their number."""
     count, last = 0, NEVER
     for i in range(len(closed)):
         if shards[i] == shard and (count == 0 or closed[i] > last):

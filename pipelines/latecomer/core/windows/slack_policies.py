@@ -51,11 +51,6 @@ class Fixed:
         """Return an empty state."""
         return {}
 
-    @classmethod
-    def from_dict(cls, state: StateDocument, slack_us: int) -> Fixed:
-        """Return the constant again; the state is empty."""
-        return cls(slack_us)
-
 
 class LargestDelayState(TypedDict):
     """The state of `LargestDelay` as JSON."""
@@ -156,9 +151,7 @@ class Proportional:
         return {"alpha": self.alpha, "largest_us": self.largest_us, "error": self.error}
 
     @classmethod
-    def from_dict(
-        cls, state: ProportionalState, kp: float, kd: float, alpha: float, granularity_us: int
-    ) -> Proportional:
+    def from_dict(cls, state: ProportionalState, kp: float, kd: float, granularity_us: int) -> Proportional:
         """Continue from the state that `to_dict` wrote."""
         policy = cls(kp, kd, state["alpha"], granularity_us)
         policy.largest_us, policy.error = int(state["largest_us"]), state["error"]

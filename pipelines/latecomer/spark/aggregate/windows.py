@@ -28,13 +28,12 @@ from latecomer.spark.aggregate import quantiles
 from latecomer.spark.aggregate.exact_sum import ExactSum
 from latecomer.spark.aggregate.partial_states import States, with_columns
 from latecomer.spark.engine.columns import join_null_safe, named, quoted
-from latecomer.spark.engine.query_columns import check_columns, passes, sql
+from latecomer.spark.engine.query_columns import passes, sql
 from latecomer.spark.engine.types import is_number
-from latecomer.spark.windows.assigner import WindowAssigner, number_of_shard
+from latecomer.spark.windows.assigner import number_of_shard
 from latecomer.spark.windows.due_rows import DueRows
 from latecomer.spark.windows.kind import WindowAnswers, WindowKind
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
-from latecomer.spark.windows.query import WindowQuery
 from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec
@@ -54,13 +53,6 @@ class AggregateWindows(WindowKind[AggregateSpec]):
     """The windows of ``kind: aggregate``; see the module docstring."""
 
     answer_rows = 1
-
-    def __init__(self, query: WindowQuery[AggregateSpec]) -> None:
-        super().__init__(query, WindowAssigner(query.grid))
-
-    def check(self) -> None:
-        """Refuse columns that do not exist and values that are no numbers; ``min`` and ``max`` take any plain value."""
-        check_columns(self.query.asked, self.query.events)
 
     @cached_property
     def arguments(self) -> list[ex.Expr]:

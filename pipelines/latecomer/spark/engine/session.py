@@ -92,7 +92,8 @@ RESULT_SETTINGS = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     # without it 2 and 1.75 are equal as decimal(38,0) and decimal(10,2)
     "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",
-    "spark.sql.legacy.parquet.nanosAsLong": "true",  # pandas writes them; landing_parquet.py turns them into timestamps
+    # pandas writes nanoseconds; ingest/read_parquet.py turns them into timestamps
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is read as nanoseconds, which end in 2262
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

@@ -17,7 +17,7 @@ import numpy as np
 from latecomer.core.windows.grid import Grid
 from latecomer.spark.engine.columns import as_column, ceil_div, floor_to, greatest, quoted
 from latecomer.spark.engine.decimals import digits_of
-from latecomer.spark.engine.query_columns import check_columns, of_passing
+from latecomer.spark.engine.query_columns import of_passing
 from latecomer.spark.engine.types import FLOATING, WHOLE
 from latecomer.spark.membership.semi_join import FilterCounts, FilterSemiJoin
 from latecomer.spark.windows.assigner import WindowAssigner
@@ -104,10 +104,6 @@ class MembershipWindows(WindowKind[MembershipSpec]):
     def __init__(self, query: WindowQuery[MembershipSpec]) -> None:
         self.side_of = [query.sources.index(stream) for _, stream in query.spec.streams]
         super().__init__(query, StreamWindows(query.grid, query.spec.windows, self.side_of))
-
-    def check(self) -> None:
-        """Refuse element columns that do not exist or cannot be compared."""
-        check_columns(self.query.asked, self.query.events)
 
     @cached_property
     def element_type(self) -> str:

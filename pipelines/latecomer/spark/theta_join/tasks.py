@@ -94,7 +94,7 @@ class Answer(ABC):
             yield from self._batches(table, pa.array(np.zeros(answers.num_rows, np.int64)), answers)
 
     def _batches(self, windows: pa.Table, which: pa.Array, answers: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Yield `found` with the keys of the rows `which` of `windows`."""
+        """Yield `answers` with the keys of the rows `which` of `windows`."""
         same = windows.select(self.keys).take(which).columns
         names = [*self.keys, *answers.column_names]
         yield from pa.table([*same, *answers.columns], names=names).combine_chunks().to_batches()

@@ -34,15 +34,13 @@ from latecomer.lake.delta import TIMESTAMP
 from latecomer.lake.event_scan import Spans, in_spans
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import join_null_safe, quoted, refuse_twice
-from latecomer.spark.engine.query_columns import any_passes, check_columns, of_passing, sql
+from latecomer.spark.engine.query_columns import any_passes, of_passing, sql
 from latecomer.spark.engine.types import FLOATING, types_of
 from latecomer.spark.theta_join import skew_partitions as pieces
 from latecomer.spark.theta_join.tasks import Answer, Counts, Increments, Ranges, Rows
-from latecomer.spark.windows.assigner import WindowAssigner
 from latecomer.spark.windows.due_rows import DueRows
 from latecomer.spark.windows.kind import WindowAnswers, WindowKind
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
-from latecomer.spark.windows.query import WindowQuery
 from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import ENVELOPE, INNER
@@ -66,12 +64,9 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
 
     counts_results = True
 
-    def __init__(self, query: WindowQuery[ThetaJoinSpec]) -> None:
-        super().__init__(query, WindowAssigner(query.grid))
-
     def check(self) -> None:
         """Refuse columns that do not exist, conditions that compare unlike values, and names that occur twice."""
-        check_columns(self.query.asked, self.query.events)
+        super().check()
         refuse_twice(self.query.asked, [name for name, _ in self.outputs], (*ENVELOPE, *INNER, *WINDOW))
 
     # ------------------------------------------------------------------------------------------------------- names

@@ -18,13 +18,11 @@ from latecomer.core.topk.required_waits import Candidates, required_members
 from latecomer.core.windows.observation import spans_of
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import join_null_safe, quoted
-from latecomer.spark.engine.query_columns import check_columns, passes, sql
+from latecomer.spark.engine.query_columns import passes, sql
 from latecomer.spark.engine.tuning import is_driver_local
-from latecomer.spark.windows.assigner import WindowAssigner
 from latecomer.spark.windows.due_rows import DueRows
 from latecomer.spark.windows.kind import WindowAnswers, WindowKind
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
-from latecomer.spark.windows.query import WindowQuery
 from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs.clauses import ENVELOPE, INNER
 from latecomer.specs.expressions import Column
@@ -51,12 +49,9 @@ def _power_of_two(number: int) -> int:
 class TopKWindows(WindowKind[TopKSpec]):
     """The windows of ``kind: topk``; see the module docstring."""
 
-    def __init__(self, query: WindowQuery[TopKSpec]) -> None:
-        super().__init__(query, WindowAssigner(query.grid))
-
     def check(self) -> None:
         """Refuse columns that do not exist or have the name of a fixed result column, and a score that is no number."""
-        check_columns(self.query.asked, self.query.events)
+        super().check()
         fixed = {*ENVELOPE, *INNER, *WINDOW}
         names = [name for name, _ in self.selected]
         if self.spec.select is None:

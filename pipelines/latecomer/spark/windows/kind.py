@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic
 
+from latecomer.spark.engine.query_columns import check_columns
 from latecomer.spark.windows.assigner import WindowAssigner
 from latecomer.spark.windows.due_rows import DueRows
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
@@ -54,19 +55,20 @@ class WindowKind(ABC, Generic[S_co]):
 
     counts_results = False
 
-    def __init__(self, query: WindowQuery[S_co], assigner: WindowAssigner) -> None:
-        self.query, self.spec, self.assigner = query, query.spec, assigner
+    def __init__(self, query: WindowQuery[S_co], assigner: WindowAssigner | None = None) -> None:
+        self.query, self.spec = query, query.spec
+        self.assigner = assigner or WindowAssigner(query.grid)
         self.check()
 
-    @abstractmethod
     def check(self) -> None:
-        """Refuse a query that its streams cannot answer.
+        """Refuse a query that its streams cannot answer: its columns are there, and have the types that it needs.
 
         Raises
         ------
         SpecError
             With the place in the query.
         """
+        check_columns(self.query.asked, self.query.events)
 
     @property
     def answer_rows(self) -> int:

@@ -6,7 +6,6 @@ The arrival order is scanned from checkpoints; stored rows of observed windows a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +26,6 @@ from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, Row
 from latecomer.spark.windows.query import WindowQuery
 from latecomer.spark.windows.rows import WindowRows, listed
 from latecomer.specs.windows import WindowedSpec
-
-if TYPE_CHECKING:
-    pass
 
 Int64 = NDArray[np.int64]
 CHECKPOINT_ROWS = 1 << 18

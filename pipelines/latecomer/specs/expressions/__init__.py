@@ -35,7 +35,6 @@ from latecomer.specs.expressions.tree import (
     conjuncts,
     literal_number,
     to_text,
-    walk,
     widen,
 )
 from latecomer.specs.expressions.types import check_columns, check_types
@@ -43,6 +42,5 @@ from latecomer.specs.expressions.types import check_columns, check_types
 __all__ = [
     "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList",
     "IsNull", "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children",
-    "columns", "conjuncts", "literal_number", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "walk",
-    "widen",
+    "columns", "conjuncts", "literal_number", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "widen",
 ]  # fmt: skip
