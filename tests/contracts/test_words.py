@@ -107,7 +107,7 @@ OPENERS = {
     *("though", "to", "unless", "until", "was", "were", "what", "when", "where", "which", "while", "who"),
     *("whose", "why", "with"),
 }
-# How often each word still occurs. A count may only go down; a word that is gone leaves the table.
+# How often each word still occurs, exactly. A count may only go down; a word that is gone leaves the table.
 REMAINING: dict[str, int] = {
     "ahead": 1,
     "asked": 13,
@@ -121,7 +121,6 @@ REMAINING: dict[str, int] = {
     "docstring: do": 3,
     "docstring: does": 4,
     "docstring: for": 1,
-    "docstring: has": 1,
     "docstring: how": 1,
     "docstring: in": 2,
     "docstring: is": 1,
@@ -129,17 +128,16 @@ REMAINING: dict[str, int] = {
     "docstring: may": 1,
     "docstring: nor": 1,
     "docstring: of": 5,
-    "docstring: so": 2,
+    "docstring: so": 1,
     "docstring: unless": 1,
-    "docstring: what": 14,
-    "docstring: when": 1,
+    "docstring: what": 10,
     "docstring: where": 4,
     "docstring: which": 1,
     "docstring: why": 1,
     "docstring: with": 2,
-    "each": 75,
-    "few": 22,
-    "found": 215,
+    "each": 65,
+    "few": 19,
+    "found": 134,
     "handed": 2,
     "leave": 2,
     "look": 3,
@@ -148,16 +146,16 @@ REMAINING: dict[str, int] = {
     "mine": 2,
     "news": 1,
     "now": 13,
-    "of which": 13,
-    "one": 29,
-    "own": 20,
+    "of which": 12,
+    "one": 28,
+    "own": 19,
     "placed": 1,
     "released": 2,
     "settled": 10,
     "there": 4,
-    "those that": 9,
-    "waited": 6,
-    "wanted": 35,
+    "those that": 4,
+    "waited": 4,
+    "wanted": 34,
     "what": 1,
 }
 
@@ -263,6 +261,20 @@ def test_no_forbidden_word_is_used():
     grown = {word for word, count in counts.items() if count > REMAINING.get(word, 0)}
     lines = [f"{path}:{line}: {word!r}: use {remedy}" for path, line, word, remedy in violations if word in grown]
     assert not lines, "\n".join(lines)
+
+
+def stale(remaining, counts):
+    """Return the words that occur less often than the table `remaining` says, with their real counts."""
+    return {word: counts.get(word, 0) for word, count in remaining.items() if counts.get(word, 0) < count}
+
+
+def test_the_table_of_remaining_words_shrinks_with_the_code():
+    lower = stale(REMAINING, Counter(word for _, _, word, _ in everywhere()))
+    assert not lower, f"lower the counts of REMAINING to these, and remove words with 0: {lower}"
+
+
+def test_a_stale_count_is_found():
+    assert stale({"few": 3, "look": 1, "each": 2}, {"few": 1, "each": 2}) == {"few": 1, "look": 0}
 
 
 @pytest.mark.parametrize(
