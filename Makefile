@@ -32,7 +32,7 @@ test: setup $(TEST_STAMP) lint docs ## everything that must pass
 test-fast: setup ## tests that start no JVM and no Airflow
 	@bash infra/test.sh fast
 
-test-long: setup $(TEST_STAMP) ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
+test-long: setup $(TEST_STAMP) lint docs ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
 	@LATECOMER_LONG_TESTS=1 bash infra/test.sh
 
 lint: setup ## ruff, codespell and mypy

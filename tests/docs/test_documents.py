@@ -1,4 +1,7 @@
-"""README and docs/ say what is true: commands run, keys, commands and options are explained, links lead somewhere."""
+"""The pages say what is true: commands run, keys, commands and options are explained, links lead somewhere.
+
+The pages are README.md, CONTRIBUTING.md, CHANGELOG.md and all of docs/.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from latecomer.specs.reader import Reader
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 KEY = re.compile(r"^\| `([a-z_.]+)` \|", re.MULTILINE)
@@ -34,7 +37,7 @@ SHARED = "schedule: {}\n"
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return [body for found, body in FENCE.findall(page.read_text(encoding="utf-8")) if found == language]
+    return [body for name, body in FENCE.findall(page.read_text(encoding="utf-8")) if name == language]
 
 
 def sections(text: str, mark: str) -> dict[str, str]:
@@ -79,7 +82,7 @@ def test_columns_of_results_and_ledger_are_explained(folder):
 
 
 def test_commands_of_the_readme_are_those_of_the_quickstart():
-    """So they run as written, in that order."""
+    """The quickstart's commands run as written, so those of the README do, in the same order."""
     quickstart = iter(commands(DOCS / "quickstart.md"))
     missing = [line for line in commands(README) if line not in quickstart]
     assert not missing
@@ -101,8 +104,8 @@ def options(command: click.Command) -> set[str]:
 
 def explained_options() -> dict[str, set[str]]:
     """Options that a page's section about a command lists in its table, by command."""
-    found = sections((DOCS / "commands.md").read_text(encoding="utf-8"), "###")
-    rows = {name: re.findall(r"^\| (`--.*?`) \|", body, re.MULTILINE) for name, body in found.items()}
+    bodies = sections((DOCS / "commands.md").read_text(encoding="utf-8"), "###")
+    rows = {name: re.findall(r"^\| (`--.*?`) \|", body, re.MULTILINE) for name, body in bodies.items()}
     return {name.split()[1]: set(OPTION.findall(" ".join(cells))) for name, cells in rows.items()}
 
 

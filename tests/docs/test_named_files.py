@@ -1,4 +1,4 @@
-"""Modules, tests and pictures that a page names exist."""
+"""Modules, tests and pictures that a page names exist, and so do the pages that Python sources name."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "pipelines" / "latecomer"
-ROOMS = "|".join(sorted(folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()))
-MODULE = re.compile(rf"`((?:{ROOMS})/[\w/]+(?:\.py|/))`")
+LAYERS = "|".join(sorted(folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()))
+MODULE = re.compile(rf"`((?:{LAYERS})/[\w/]+(?:\.py|/))`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)`")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
+PAGE = re.compile(r"\bdocs/[\w/.-]*\.md\b")
 PAGES = sorted(DOCS.rglob("*.md"))
+FOLDERS = ("pipelines", "dags", "plugins", "infra", "tests")
 
 
 def missing_files(page, text):
@@ -24,6 +26,32 @@ def missing_files(page, text):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_named_files_exist(page):
     assert not missing_files(page, page.read_text(encoding="utf-8"))
+
+
+def missing_pages(source):
+    """Return the pages that a Python source names and that do not exist."""
+    return [name for name in PAGE.findall(source) if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_pages_that_sources_name_exist(folder):
+    sources = [path for path in sorted((ROOT / folder).rglob("*.py")) if path != Path(__file__).resolve()]
+    missing = {
+        str(path.relative_to(ROOT)): names
+        for path in sources
+        if (names := missing_pages(path.read_text(encoding="utf-8")))
+    }
+    assert not missing
+
+
+def test_pages_are_named_in_sources():
+    source = (PACKAGE / "spark" / "run.py").read_text(encoding="utf-8")
+    assert "docs/experiments/variants.md" in PAGE.findall(source)
+
+
+def test_a_wrong_page_is_found():
+    source = "# docs/nowhere.md, then docs/experiments/nowhere.md.\n# See ``docs/limits.md``."
+    assert missing_pages(source) == ["docs/nowhere.md", "docs/experiments/nowhere.md"]
 
 
 def test_a_wrong_name_is_found():
