@@ -10,7 +10,7 @@
     or by hand it repairs all late rows (``{"flush": false}`` as the run's configuration prevents that). It is skipped
     if no late row waits.
 ``<query>__adapt``
-    Recompute what the strategy learns; for joins, aggregates and top-k whose strategy learns at all.
+    Recompute what the strategy learns; for queries whose strategy learns at all.
 ``<query>__audit``
     Check, and answer some past periods again by plain SQL; for queries with a ``schedule.audit``.
 ``<query>__backfill``

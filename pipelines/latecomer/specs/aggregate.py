@@ -8,7 +8,8 @@ evaluation; :mod:`latecomer.core.windows.slack_policies`). These are ours:
 * The strategy is ``calibrated``, which reached the target where ``hpm`` did not (see the benchmark).
 * ``alpha`` starts at 1, the whole largest delay, so the first windows wait longest.
 * ``observe`` is the time after a window's end until the controller learns from its late rows: one window size for
-  ``hpm``; for ``calibrated`` the largest delay so far, at most 16 windows.
+  ``hpm``; for ``calibrated`` 16 to 64 windows, as the delays need, and longer where more than one row in a thousand
+  comes later.
 * ``period`` is 60 s or a window, whichever is longer.
 """
 
