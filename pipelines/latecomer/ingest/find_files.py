@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
-import io
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 import pyarrow as pa
 
-from latecomer.ingest.source_file import LandingFile, look, unreachable
-from latecomer.ingest.text_parser import FileProblem
+from latecomer.ingest.source_file import Folder, LandingFile, look, table_around, unreachable
 from latecomer.lake.errors import InputError
 
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-GZIP = b"\x1f\x8b"
-PIECE_BYTES = 1 << 20
+PACKED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz", ".zip")
+"""Suffixes of compressed files, which follow that of the format."""
+_PIECE_BYTES = 1 << 20
 
 
 def find(paths: Sequence[str], forced: str | None, recursive: bool = False) -> tuple[list[LandingFile], list[str]]:
-    """Find the files at paths: in the order given, and those of a folder in the order of their names.
+    """Find the files at paths: in the order given, and those of a folder in the natural order of their names.
 
     Hidden files, whose names begin with a dot, are no data: file systems and editors keep notes in them. Nor are
-    folders whose names begin with ``_``, in which other tools keep notes.
+    folders whose names begin with ``_``, in which other tools keep notes, nor files of a folder whose names say that
+    they are still written.
 
     Parameters
     ----------
@@ -39,13 +37,15 @@ def find(paths: Sequence[str], forced: str | None, recursive: bool = False) -> t
     files
         The files to ingest.
     left_out
-        Files of folders whose format is not known, and folders.
+        Files of folders that are not complete or whose format is not known, and folders.
 
     Raises
     ------
     InputError
-        A path does not exist or cannot be read, or the format of a file given by name is not known.
+        A path does not exist or cannot be read, is part of a table of a table format, or the format of a file given by
+        name is not known.
     """
+    tables_known: dict[str, str | None] = {}
     files: list[LandingFile] = []
     left_out: list[str] = []
     folders: list[str] = []
@@ -56,6 +56,7 @@ def find(paths: Sequence[str], forced: str | None, recursive: bool = False) -> t
             entry = look(text, recursive)
         if entry is None:
             raise InputError(text, None, "no such file or folder", "check the path")
+        _refuse_table(entry, tables_known)
         if isinstance(entry, LandingFile):
             if format_of(entry, forced) is None:
                 problem, remedy = "the format does not follow from the suffix", "say --format csv, json or parquet"
@@ -64,14 +65,14 @@ def find(paths: Sequence[str], forced: str | None, recursive: bool = False) -> t
             continue
         files += [file for file in entry.files if format_of(file, forced)]
         left_out += [str(file) for file in entry.files if not format_of(file, forced)]
-        left_out += entry.paths
+        left_out += [*entry.unfinished, *entry.paths]
         folders += entry.folders
     if not files and folders:
         some = f"{', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''}"
         remedy = "files are read from a folder itself: name those folders, or say --recursive"
         raise InputError(" ".join(paths), None, f"holds no file that can be ingested, but folders ({some})", remedy)
     if not files:
-        remedy = "expected .csv, .json(l) or .parquet"
+        remedy = "expected .csv, .json(l) or .parquet, and names of files that are complete"
         raise InputError(" ".join(paths), None, "holds no file that can be ingested", remedy)
     return files, left_out
 
@@ -88,9 +89,28 @@ def readable(path: object) -> Iterator[None]:
         raise InputError(where, None, f"cannot be read ({error.strerror or error})", "check its permissions") from None
 
 
+def _refuse_table(entry: LandingFile | Folder, known: dict[str, str | None]) -> None:
+    """Refuse the files of a table format, which hold deleted rows and earlier versions too."""
+    table = table_around(entry, known)
+    if table is None:
+        return
+    path, mark = table
+    name, remedy = _TABLE_FORMATS[mark]
+    problem = f"is part of {name} table: {path} holds {mark}, and its files are not its rows"
+    raise InputError(str(entry) if isinstance(entry, LandingFile) else entry.text, None, problem, remedy.format(path))
+
+
+_EXPORT = "export its rows to files outside of {}"
+_TABLE_FORMATS = {
+    "_delta_log": ("a Delta", "write source: delta, table: {} in the stream file"),
+    ".hoodie": ("a Hudi", _EXPORT),
+    "metadata": ("an Iceberg", _EXPORT),
+}
+
+
 def format_of(path: LandingFile, forced: str | None) -> str | None:
     """Return csv, json or parquet: the `forced` format, else the one of the suffix; None where that tells none."""
-    suffixes = [suffix for suffix in map(str.lower, path.suffixes) if suffix != ".gz"]
+    suffixes = [suffix for suffix in map(str.lower, path.suffixes) if suffix not in PACKED_SUFFIXES]
     return forced or (SUFFIXES.get(suffixes[-1]) if suffixes else None)
 
 
@@ -98,25 +118,6 @@ def digest(path: LandingFile, options: str) -> str:
     """Return the SHA-256 of a file's content and of the options that change its meaning."""
     hasher = hashlib.sha256(options.encode())
     with path.opened() as handle:
-        while block := handle.read(PIECE_BYTES):
+        while block := handle.read(_PIECE_BYTES):
             hasher.update(block)
     return hasher.hexdigest()
-
-
-def content(path: LandingFile) -> Iterator[bytes]:
-    """Yield the file's bytes piece by piece from the beginning; gzip is decompressed, whatever the suffix.
-
-    Raises
-    ------
-    FileProblem
-        The file cannot be read.
-    """
-    try:
-        with path.opened() as handle:
-            begins = io.BufferedReader(handle, PIECE_BYTES)
-            packed = begins.peek(len(GZIP))[: len(GZIP)] == GZIP or path.name.lower().endswith(".gz")
-            with gzip.open(begins) if packed else contextlib.nullcontext(begins) as file:
-                while piece := file.read(PIECE_BYTES):
-                    yield piece
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise FileProblem(f"cannot be read ({error})", "check the file") from None

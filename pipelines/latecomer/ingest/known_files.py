@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from latecomer.ingest.find_files import digest, format_of, readable
 from latecomer.ingest.options import IngestOptions
 from latecomer.ingest.source_file import LandingFile
 from latecomer.lake.errors import InputError
+from latecomer.specs.streams import TextLayout
 
+_LAYOUT = asdict(TextLayout())
 _READERS = 16
 """Objects of a bucket that are read at a time for their digests: a store answers many requests as fast as one."""
 
@@ -72,7 +74,12 @@ def _options_text(file: LandingFile, options: IngestOptions) -> str:
     """Return the options that change what a file's content means, as text."""
     named = [options.stream, options.by, options.event_column, options.arrival_column, options.timezone]
     named += [] if options.time_unit == "us" else [options.time_unit]
-    return f"{json.dumps(named)} {format_of(file, options.format)}"
+    kind = format_of(file, options.format)
+    stated = {"time_format": options.time_format, "event_clock_column": options.event_clock_column}
+    if kind != "parquet":
+        stated |= {key: value for key, value in asdict(options.layout).items() if value != _LAYOUT[key]}
+    stated = {key: value for key, value in stated.items() if value is not None}
+    return f"{json.dumps(named + [stated] * bool(stated))} {kind}"
 
 
 def content_digest(file: LandingFile, options: IngestOptions) -> str:

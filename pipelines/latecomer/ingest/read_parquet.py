@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from latecomer.ingest.decode_text import FileProblem
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import Staging, refuse_columns
-from latecomer.ingest.text_parser import FileProblem
 from latecomer.lake.storage import spark_uri
 from latecomer.spark.engine.columns import floor_div, quoted
 from latecomer.spark.engine.tables import escape_pattern

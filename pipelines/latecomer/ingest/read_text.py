@@ -1,18 +1,21 @@
-"""Read text files: pyarrow parses them into staged Parquet, and Spark splits JSON objects into columns."""
+"""Read text files: they are parsed into staged Parquet, and Spark splits JSON objects into columns."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from latecomer.ingest.find_files import content
+from latecomer.ingest.packed_files import content
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import Staging, refuse_columns
 from latecomer.ingest.text_parser import TextRows, read_csv, read_json
 from latecomer.spark.engine.columns import quoted
+from latecomer.specs.streams import TextLayout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +36,7 @@ class StagedText:
         self._open: dict[tuple[str, ...], tuple[list[int], pq.ParquetWriter, str]] = {}
         self._closed: list[tuple[list[int], str, str]] = []
 
-    def add(self, index: int, path: LandingFile, kind: str) -> list[str]:
+    def add(self, index: int, path: LandingFile, kind: str, layout: TextLayout) -> list[str]:
         """Stage a file, and return its columns; a JSON file has the one column ``line``.
 
         Raises
@@ -42,8 +45,10 @@ class StagedText:
             The file as a whole cannot be used.
         """
         names, first = list[str](), 0
-        for text in (read_csv if kind == "csv" else read_json)(lambda: content(path)):
-            names = text.rows.column_names
+        for text in (read_csv if kind == "csv" else read_json)(lambda: content(path), layout):
+            if not names:
+                names = text.rows.column_names
+                refuse_columns(names)
             rows = _numbered(text, first)
             rows = rows.append_column("_file", pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows))
             self._writer(index, kind, names, rows.schema).write_table(rows, row_group_size=1 << 18)
@@ -63,12 +68,12 @@ class StagedText:
     def _writer(self, index: int, kind: str, names: list[str], schema: pa.Schema) -> pq.ParquetWriter:
         known = self._open.get((kind, *names))
         if known is None:
-            refuse_columns(names)
             if len(self._open) == _MOST_OPEN:
                 self._close_first()
             filesystem, folder, place = self._staging.folder()
-            known = [], pq.ParquetWriter(f"{folder}/rows.parquet", schema, filesystem=filesystem), place
-            self._open[(kind, *names)] = known
+            repeating = [*names, "_problem", "_file"]  # a dictionary of values that differ costs a third of the time
+            writer = pq.ParquetWriter(f"{folder}/rows.parquet", schema, filesystem=filesystem, use_dictionary=repeating)
+            known = self._open[(kind, *names)] = [], writer, place
         files, writer, _ = known
         if index not in files[-1:]:
             files.append(index)
@@ -83,30 +88,23 @@ class StagedText:
 
 def _numbered(text: TextRows, first: int) -> pa.Table:
     """Return rows with the common columns, followed by the unreadable ones; positions count from `first`."""
-    good, bad = text.rows.num_rows, len(text.bad)
-    lines, raws, problems = zip(*text.bad, strict=True) if bad else ((), (), ())
+    good, bad = text.rows.num_rows, text.unreadable.num_rows
     read = {
-        "_row": pa.array(range(first, first + good), pa.int64()),
+        "_row": pa.array(np.arange(first, first + good)),
         "_line": text.lines.cast(pa.int64()),
-        "_raw": _raw(text.rows),
+        "_raw": text.raw,
         "_problem": pa.nulls(good, pa.string()),
     }
     unread = {
-        "_row": pa.array(range(first + good, first + good + bad), pa.int64()),
-        "_line": pa.array(lines, pa.int64()),
-        "_raw": pa.array(raws, pa.string()),
-        "_problem": pa.array(problems, pa.string()),
+        "_row": pa.array(np.arange(first + good, first + good + bad)),
+        "_line": text.unreadable["line"],
+        "_raw": text.unreadable["text"],
+        "_problem": text.unreadable["problem"],
     }
     rows = text.rows
     for name, column in read.items():
         rows = rows.append_column(name, column)
-    return pa.concat_tables([rows, pa.table(unread)], promote_options="default")
-
-
-def _raw(rows: pa.Table) -> pa.Array | pa.ChunkedArray:
-    if rows.num_rows == 0:
-        return pa.array([], pa.string())
-    return pc.binary_join_element_wise(*(pc.fill_null(column, "") for column in rows.columns), ",")
+    return pa.concat_tables([rows, pa.table(unread)], promote_options="default") if bad else rows
 
 
 def keys_of(rows: DataFrame, shape: StructType, files: list[int]) -> dict[int, list[str]]:
@@ -124,8 +122,11 @@ def keys_of(rows: DataFrame, shape: StructType, files: list[int]) -> dict[int, l
     return {index: [name for name in names if name in keys] for index, keys in keys_by_file.items()}
 
 
-def split_objects(rows: DataFrame, shape: StructType) -> DataFrame:
-    """Split the column ``line`` into a string column for each key of the objects, which have this `shape`."""
+def split_objects(rows: DataFrame, shape: StructType, null_values: tuple[str, ...] = ()) -> DataFrame:
+    """Split the column ``line`` into a string column for each key of the objects, which have this `shape`.
+
+    Values that are among the `null_values` are null.
+    """
     from pyspark.sql import functions as F
 
     twice = F.lit(False)
@@ -135,27 +136,24 @@ def split_objects(rows: DataFrame, shape: StructType) -> DataFrame:
         twice = F.size(keys) > F.size(F.array_distinct(keys))
     if not shape.fields:
         return rows.drop("line").withColumn("_problem", F.coalesce("_problem", F.lit("is not a JSON object")))
-    known = type(shape)(list(shape.fields)).add("_problem", "string")
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_problem", "primitivesAsString": "true"}
+    known = type(shape)().add("_problem", "string")
+    for name in shape.names:
+        known = known.add(name, "string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_problem"}
     parsed = rows.withColumn("_j", F.from_json("line", known, options))
     broken = F.col("_j._problem").isNotNull() | F.col("_j").isNull() | ~F.col("line").startswith("{")
     columns = []
-    for item in shape.fields:
-        value = F.col(f"_j.{quoted(item.name)}")
-        nested = item.dataType.typeName() not in ("string", "void")
-        if nested:  # the original text, so that its numbers stay numbers; a JSON path cannot hold a quote
-            parsed_again = F.to_json(value)  # in a line with a NaN Spark's JSON path finds nothing
-            named = "'" not in item.name
-            value = F.coalesce(F.get_json_object("line", f"$['{item.name}']"), parsed_again) if named else parsed_again
-        else:  # numbers outside JSON, which Python writes, arrive in quotes
-            bare = F.replace(value, F.lit('"'), F.lit(""))
-            value = F.when(value.isin('"NaN"', '"Infinity"', '"-Infinity"'), bare).otherwise(value)
-            if "'" not in item.name:  # nested in this row, and not in others
-                written = F.get_json_object("line", f"$['{item.name}']")
-                value = F.when(value.rlike(r"^[\[{]"), F.coalesce(written, value)).otherwise(value)
-        columns.append(value.cast("string").alias(item.name))
+    for name in shape.names:  # an object or array becomes its JSON text
+        value = F.col(f"_j.{quoted(name)}")
+        # numbers outside JSON, which Python writes, arrive in quotes
+        bare = F.replace(value, F.lit('"'), F.lit(""))
+        value = F.when(value.isin('"NaN"', '"Infinity"', '"-Infinity"'), bare).otherwise(value)
+        if null_values:
+            value = F.when(~value.isin(*null_values), value)
+        columns.append(value.alias(name))
+    kept = [quoted(name) for name in rows.columns if name not in ("line", "_raw", "_problem")]
     return parsed.select(
-        *columns, "_file", "_row", "_line", F.coalesce("_raw", "line").alias("_raw"),
+        *columns, *kept, F.coalesce("_raw", "line").alias("_raw"),
         F.coalesce(
             "_problem", F.when(broken, F.lit("is not a JSON object")), F.when(twice, F.lit("has a key more than once"))
         ).alias("_problem"),
@@ -167,11 +165,18 @@ def shape_of(spark: SparkSession, rows: DataFrame) -> StructType:
 
     Keys that differ in case only are two keys, which the caller refuses.
     """
+    with case_sensitive(spark):
+        reader = spark.read.option("primitivesAsString", True).option("mode", "DROPMALFORMED")
+        return reader.json(rows.where("line is not null").select("line")).schema
+
+
+@contextlib.contextmanager
+def case_sensitive(spark: SparkSession) -> Iterator[None]:
+    """Tell names apart by case in what Spark plans meanwhile, as JSON does and tables do not."""
     sensitive = "spark.sql.caseSensitive"
     given = spark.conf.get(sensitive)
     try:
         spark.conf.set(sensitive, "true")
-        reader = spark.read.option("primitivesAsString", True).option("mode", "DROPMALFORMED")
-        return reader.json(rows.where("line is not null").select("line")).schema
+        yield
     finally:
         spark.conf.set(sensitive, str(given))

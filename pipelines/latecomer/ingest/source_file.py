@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pyarrow import fs
 
 from latecomer.lake.errors import InputError
 from latecomer.lake.storage import STORE_REMEDY, object_store
+from latecomer.specs.streams import is_unfinished
 
 READ_AHEAD = 1 << 24
 """Bytes of an object that are requested at a time."""
@@ -80,13 +82,17 @@ class LandingFile:
         return self.store, self.place.removeprefix("s3://")
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Any]:
+    def opened(self, seekable: bool = False) -> Iterator[Any]:
         """Open the stored bytes from the beginning; OSError where the file cannot be read."""
         if self.store is None:
             with open(self.text, "rb") as handle:
                 yield handle
             return
         store, key = self.source
+        if seekable:
+            with store.open_input_file(key) as handle:
+                yield handle
+            return
         with store.open_input_stream(key, compression=None, buffer_size=READ_AHEAD) as stream:
             yield stream
 
@@ -135,17 +141,26 @@ class LandingFile:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder's files and the names of its folders, in the order of names.
+    """A folder's files and the names of its folders, in the natural order of names.
 
     Hidden ones and folders whose names begin with ``_`` are left out.
 
     A folder that was searched recursively has the files of its folders among its own. Of its folders only links remain,
     which may lead back.
+
+    Attributes
+    ----------
+    unfinished
+        Files whose names say that they are still written; they are not among the files.
+    tables
+        Folders in it, or the folder itself, that are tables of a table format: path and the name that tells.
     """
 
     text: str
     files: list[LandingFile]
     folders: list[str]
+    unfinished: list[str] = field(default_factory=list)
+    tables: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def paths(self) -> list[str]:
@@ -195,20 +210,88 @@ def unreachable(text: str, error: Exception) -> InputError:
     return InputError(text, None, f"the object store cannot be used ({said})", STORE_REMEDY)
 
 
+def natural_order(path: str) -> tuple[list[list[str | int]], str]:
+    """Return a key that orders paths by their parts, and numbers in the parts by their values.
+
+    >>> sorted(["a-10.csv", "a-2.csv", "a-02.csv"], key=natural_order)
+    ['a-02.csv', 'a-2.csv', 'a-10.csv']
+    """
+    parts = (re.split("([0-9]+)", part) for part in path.split("/"))
+    return [[int(piece) if place % 2 else piece for place, piece in enumerate(part)] for part in parts], path
+
+
+def table_around(entry: LandingFile | Folder, known: dict[str, str | None]) -> tuple[str, str] | None:
+    """Return the table of a table format that a file or folder is part of: its path and the name that tells.
+
+    `known` keeps the answers for the folders above, which files share.
+    """
+    if isinstance(entry, Folder) and entry.tables:
+        return entry.tables[0]
+    place = entry.place if isinstance(entry, LandingFile) else entry.text
+    in_bucket = place.startswith("s3://")
+    above = PurePosixPath(place.removeprefix("s3://")) if in_bucket else Path(place).resolve()
+    for folder in map(str, above.parents):
+        if folder not in known:
+            known[folder] = _table_mark_of_key(folder) if in_bucket else _table_mark(Path(folder))
+        if mark := known[folder]:
+            return ("s3://" if in_bucket else "") + folder, mark
+    return None
+
+
+_TABLE_MARKS = ("_delta_log", ".hoodie")
+"""Folders in which Delta and Hudi keep the log of a table."""
+_ICEBERG_MARK = "metadata"
+_ICEBERG_FILE = ".metadata.json"
+
+
+def _table_mark(folder: Path) -> str | None:
+    """Return the name of the folder that makes this one a table, in which not every file is part of the content."""
+    for mark in _TABLE_MARKS:
+        if os.path.isdir(folder / mark):
+            return mark
+    with contextlib.suppress(OSError):
+        if any(_ICEBERG_FILE in name for name in os.listdir(folder / _ICEBERG_MARK)):
+            return _ICEBERG_MARK
+    return None
+
+
+def _table_mark_of_key(key: str) -> str | None:
+    """Return the mark of a table in a bucket; None also where the store does not let it be seen."""
+    if key == ".":
+        return None
+    store = object_store()
+    with contextlib.suppress(OSError, pa.ArrowException):
+        infos = store.get_file_info([f"{key}/{mark}" for mark in _TABLE_MARKS])
+        for mark, info in zip(_TABLE_MARKS, infos, strict=True):
+            if info.type == fs.FileType.Directory:
+                return mark
+        listed = store.get_file_info(fs.FileSelector(f"{key}/{_ICEBERG_MARK}", allow_not_found=True))
+        return _ICEBERG_MARK if any(_ICEBERG_FILE in info.base_name for info in listed) else None
+    return None
+
+
 def _local(text: str, recursive: bool) -> LandingFile | Folder | None:
     path = Path(text)
     if path.is_dir():
-        inside = sorted(each for each in path.iterdir() if each.name[0] != ".")
-        files = [LandingFile(str(each), str(each.resolve())) for each in inside if each.is_file()]
-        folders = [each.name for each in inside if each.name[0] != "_" and each.is_dir()]
+        inside = sorted(
+            (entry for entry in path.iterdir() if entry.name[0] != "."), key=lambda entry: natural_order(entry.name)
+        )
+        files = [LandingFile(str(entry), str(entry.resolve())) for entry in inside if entry.is_file()]
+        folders = [entry.name for entry in inside if entry.name[0] != "_" and entry.is_dir()]
+        mark = _table_mark(path)
+        tables = [(text, mark)] if mark else []
+        unfinished = [str(file) for file in files if is_unfinished(file.name)]
+        files = [file for file in files if not is_unfinished(file.name)]
         if not recursive:
-            return Folder(text, files, folders)
+            return Folder(text, files, folders, unfinished, tables)
         links = [name for name in folders if (path / name).is_symlink()]
         for name in folders:
             if name not in links and isinstance(within := _local(str(path / name), True), Folder):
                 files += within.files
                 links += [f"{name}/{link}" for link in within.folders]
-        return Folder(text, sorted(files, key=str), links)
+                unfinished += within.unfinished
+                tables += within.tables
+        return Folder(text, sorted(files, key=lambda file: natural_order(str(file))), links, unfinished, tables)
     return LandingFile(text, str(path.resolve())) if path.is_file() else None
 
 
@@ -227,12 +310,30 @@ def _object(key: str, recursive: bool, folder: bool) -> LandingFile | Folder | N
         if store.get_file_info(bucket).type == fs.FileType.NotFound:
             raise FileNotFoundError(f"there is no bucket {bucket}")
         return None
-    inside = sorted(store.get_file_info(fs.FileSelector(key, recursive=recursive)), key=lambda info: info.path)
+    listed = store.get_file_info(fs.FileSelector(key, recursive=recursive))
+    inside = sorted(listed, key=lambda info: natural_order(info.path))
     parts = [(info, info.path.removeprefix(f"{key}/").split("/")) for info in inside]
     seen = [info for info, names in parts if names[-1][:1] not in ("", ".") and not _notes(names[:-1])]
     files = [of(info) for info in seen if info.type == fs.FileType.File]
+    unfinished = [str(file) for file in files if is_unfinished(file.name)]
+    files = [file for file in files if not is_unfinished(file.name)]
     folders = [info.base_name for info in seen if info.type == fs.FileType.Directory and not _notes([info.base_name])]
-    return Folder(f"s3://{key}", files, [] if recursive else folders)
+    if recursive:
+        tables = [table for info, names in parts if (table := _table_of_object(f"s3://{key}", info, names))]
+    else:
+        mark = _table_mark_of_key(key)
+        tables = [(f"s3://{key}", mark)] if mark else []
+    return Folder(f"s3://{key}", files, [] if recursive else folders, unfinished, tables)
+
+
+def _table_of_object(folder: str, info: fs.FileInfo, names: list[str]) -> tuple[str, str] | None:
+    """Return the table that an entry of a folder makes of one of the folders above it, and the name that tells."""
+    folders = names if info.type == fs.FileType.Directory else names[:-1]
+    mark = next((mark for mark in _TABLE_MARKS if mark in folders), None)
+    if mark is None and folders[-1:] == [_ICEBERG_MARK] and folders != names and _ICEBERG_FILE in names[-1]:
+        mark = _ICEBERG_MARK
+        return "/".join([folder, *folders[:-1]]), mark
+    return ("/".join([folder, *folders[: folders.index(mark)]]), mark) if mark else None
 
 
 def _notes(folders: list[str]) -> bool:

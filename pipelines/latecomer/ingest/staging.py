@@ -11,13 +11,18 @@ from collections.abc import Sequence
 
 from pyarrow import fs
 
-from latecomer.ingest.text_parser import FileProblem, check_names
+from latecomer.ingest.decode_text import FileProblem
+from latecomer.ingest.text_parser import check_names
 from latecomer.lake.lake import Lake
 from latecomer.lake.storage import spark_uri
 from latecomer.spark.engine.tables import escape_pattern
 from latecomer.specs.names import duplicates, fold_case
 
-RESERVED = ("_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place", "_metadata")
+RESERVED = (
+    "_file", "_row", "_line", "_raw", "_problem", "_stream", "_order", "_place", "_metadata", "_event_us",
+    "_arrival_us", "_time_problem", "_event_given", "_arrival_given", "_later_us", "_event_hint", "_event_skipped",
+    "_arrival_skipped", "_resolved_us", "_ambiguous", "_repeated", "_again",
+)  # fmt: skip
 """Columns that ingestion adds to those of a file."""
 
 

@@ -1,34 +1,40 @@
-"""Parse CSV and JSON lines into Arrow tables of strings; unreadable rows are returned with line and reason.
+"""Parse CSV and JSON into Arrow tables of strings; unreadable rows are returned with line and reason.
 
-pyarrow reads in blocks, so that a file may be larger than memory. A file is read twice: first for the properties of the
-whole (:class:`_Text`), then for its rows. Types are inferred over all files of a call
-(:mod:`latecomer.ingest.type_inference`).
+A file is decoded and parsed in blocks (:mod:`latecomer.ingest.decode_text`), so that it may be larger than memory; a
+JSON document that is stated to hold its records in an array is held as a whole. Types are inferred over all files of a
+call (:mod:`latecomer.ingest.values.inference`).
 """
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
-from numba import njit
 
-BLOCK_BYTES = 16 << 20
-"""Bytes that are read at once, and the longest record of CSV."""
-Source = Callable[[], Iterable[bytes]]
-"""Returns a file's bytes from the beginning, in pieces of any size, at each call."""
+from latecomer.ingest import csv_kernels, decode_text, json_kernels
+from latecomer.ingest.csv_kernels import BEGIN, BLANK, BREAKS, COUNT, END, FIRST, LINE, ROW, STATE
+from latecomer.ingest.decode_text import INVALID, INVALID_BYTES, DecodedText, FileProblem, Source
+from latecomer.specs.streams import TextLayout
 
-
-class FileProblem(Exception):
-    """A file as a whole cannot be used. The text is the problem, `remedy` the way to mend it."""
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        self.problem, self.remedy = problem, remedy
-        super().__init__(problem)
+RECORD_BYTES = decode_text.BLOCK_BYTES
+"""A record of CSV is shorter."""
+_NO_QUOTE = 256
+_REASONS = (
+    "",
+    "",
+    "has text after a closing quote",
+    "has a quote that is never closed",
+    f"has a quote that is not closed within {RECORD_BYTES >> 20} MB",
+)
+"""Why a record is no CSV, by its state."""
+_IN_STREAM_FILE = "in the stream file"
 
 
 @dataclass(frozen=True)
@@ -41,321 +47,298 @@ class TextRows:
         The readable rows, in string columns.
     lines
         The physical line on which each begins, from 1.
-    bad
-        Line, text and reason of each unreadable row.
+    raw
+        The text of each.
+    unreadable
+        ``line``, ``text`` and ``problem`` of the other rows.
     """
 
     rows: pa.Table
     lines: pa.Array
-    bad: list[tuple[int, str, str]] = field(default_factory=list)
+    raw: pa.Array
+    unreadable: pa.Table
+
+    @property
+    def bad(self) -> list[tuple[int, str, str]]:
+        """Line, text and reason of each unreadable row."""
+        columns = [self.unreadable[name].to_pylist() for name in ("line", "text", "problem")]
+        return list(zip(*columns, strict=True))
 
 
-NOTHING = TextRows(pa.table({}), pa.array([], pa.int64()))
+def _unreadable(lines: np.ndarray, texts: pa.Array, problems: pa.Array) -> pa.Table:
+    texts = pc.replace_substring(texts, INVALID, INVALID[0])
+    return pa.table({"line": pa.array(lines, pa.int64()), "text": texts, "problem": problems})
 
 
-class _Text:
-    """A file's text in blocks of whole lines: as UTF-8, with newlines as line ends and U+FFFD for invalid bytes.
-
-    Attributes
-    ----------
-    begins_with
-        The first character that is no white space; empty where there is none.
-    above
-        Number of empty lines before the first other line. The text below them is the body.
-    broken
-        Does the file hold bytes that are not UTF-8?
-    one_line
-        Does the body hold no newline?
-    quotes, ends_quoted
-        Number of double quotes; is one the last character before the final newlines?
-    empty : int64[n]
-        Empty lines of the body, ascending; its first line is 1.
-    """
-
-    def __init__(self, source: Source, returns: bool) -> None:
-        """`returns`: a carriage return ends a line also in a file with newlines."""
-        self._source, self._returns = source, returns
-        self.begins_with, self.above, self.broken, self.quotes, self.ends_quoted = b"", 0, False, 0, False
-        if not returns:
-            self._returns = not any(b"\n" in piece for piece in _utf8(source()))
-        line, empty, within = 0, [np.empty(0, np.int64)], False
-        for block in self.blocks(surveyed=False):
-            try:
-                block.decode("utf-8")
-            except UnicodeDecodeError:
-                self.broken = True
-            self.begins_with = self.begins_with or block.lstrip()[:1]
-            self.quotes += block.count(b'"')
-            self.ends_quoted = (block.rstrip(b"\n") or b'"' * self.ends_quoted).endswith(b'"')
-            if not within:
-                body = block.lstrip(b"\n")
-                self.above += len(block) - len(body)
-                within = bool(body)
-            else:
-                body = block
-            ends = np.flatnonzero(np.frombuffer(body, np.uint8) == ord("\n"))
-            empty.append(line + 1 + np.flatnonzero(np.diff(ends, prepend=-1) == 1))
-            line += len(ends)
-        self.one_line = line == 0
-        self.empty = np.concatenate(empty)
-
-    def blocks(self, surveyed: bool = True) -> Iterator[bytes]:
-        """Yield the whole text; not yet `surveyed`, invalid bytes stay."""
-        for block in self._raw():
-            text = block.replace(b"\r\n", b"\n")
-            text = text.replace(b"\r", b"\n") if self._returns else text
-            yield text.decode("utf-8", "replace").encode("utf-8") if surveyed and self.broken else text
-
-    def body(self) -> Iterator[bytes]:
-        """Yield the text below the empty lines at the beginning."""
-        within = False
-        for block in self.blocks():
-            text = block if within else block.lstrip(b"\n")
-            within = within or bool(text)
-            yield text
-
-    def from_line(self, line: int) -> str:
-        """Return the body from this line on."""
-        parts = []
-        for block in self.body():
-            breaks = block.count(b"\n")
-            parts.append(block.split(b"\n", line - 1)[-1] if line <= breaks + 1 else b"")
-            line = max(line - breaks, 1)
-        return b"".join(parts).decode("utf-8", "replace")
-
-    def _raw(self) -> Iterator[bytes]:
-        """Yield blocks that end with a line, if they hold more than one line."""
-        parts: list[bytes] = []
-        held, enough = 0, BLOCK_BYTES
-        for piece in _utf8(self._source()):
-            parts.append(piece)
-            held += len(piece)
-            if held < enough:
-                continue
-            text = b"".join(parts)
-            cut = text.rfind(b"\n") + 1 or self._returns * (text.rfind(b"\r", 0, -1) + 1)
-            if cut:
-                yield text[:cut]
-            parts, held = [text[cut:]], len(text) - cut
-            enough = max(BLOCK_BYTES, 2 * held)
-        if held:
-            yield b"".join(parts)
+_NO_LINES, _NO_TEXTS = pa.array([], pa.int64()), pa.array([], pa.string())
+NOTHING = TextRows(pa.table({}), _NO_LINES, _NO_TEXTS, _unreadable(_NO_LINES, _NO_TEXTS, _NO_TEXTS))
 
 
-def _utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces as UTF-8 without a byte order mark. Spreadsheets write UTF-16 with one."""
-    rest = iter(pieces)
-    begin = b""
-    for piece in rest:
-        begin += piece
-        if len(begin) >= len(codecs.BOM_UTF8):
-            break
-    if not begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        yield begin.removeprefix(codecs.BOM_UTF8)
-        yield from rest
-        return
-    decoder = codecs.getincrementaldecoder("utf-16")("replace")
-    yield decoder.decode(begin).encode("utf-8")
-    for piece in rest:
-        yield decoder.decode(piece).encode("utf-8")
-    yield decoder.decode(b"", True).encode("utf-8")
-
-
-class _Stream:
-    """A file-like object over blocks, for pyarrow."""
-
-    closed = False
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks, self._block = blocks, memoryview(b"")
-
-    def read(self, size: int) -> memoryview:
-        """Read at most `size` bytes; none at the end."""
-        while not self._block:
-            block = next(self._blocks, None)
-            if block is None:
-                break
-            self._block = memoryview(block)
-        taken, self._block = self._block[:size], self._block[size:]
-        return taken
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def read_csv(source: Source) -> Iterator[TextRows]:
+def read_csv(source: Source, layout: TextLayout = TextLayout()) -> Iterator[TextRows]:  # noqa: B008 - it is frozen
     """Yield the rows of CSV with a header line, in at least one table; all tables have the same columns.
 
-    All columns are strings, and empty fields are null. Blank lines are no rows. Line ends in values are ``\\n``.
+    All columns are strings, and fields that are empty or among the null values are null. Blank lines are no rows. Line
+    ends in values are ``\\n``. A record whose quotes are not those of RFC 4180 is unreadable: its first line alone, and
+    reading goes on at the next line. So is a row that repeats the header.
 
     Raises
     ------
     FileProblem
         The file is not CSV, or a name in its header is empty.
     """
-    text = _Text(source, returns=True)
-    if not text.begins_with:
+    text = DecodedText(source, layout.encoding, returns=True)
+    reader = _CsvReader(text, layout)
+    blocks = _without_lines(text.blocks(), layout.skip_rows)
+    block, some = next(blocks, b""), False
+    while block:
+        following = next(blocks, b"")
+        rows = reader.read(block, last=not following)
+        if rows is not None:
+            yield rows
+            some = True
+        block = following
+    if not some:
         yield NOTHING
-        return
-    skipped: list[tuple[int, str, str]] = []
-
-    def skip(row: pacsv.InvalidRow) -> str:
-        problem = f"has {row.actual_columns} fields, the header {row.expected_columns}"
-        skipped.append((int(row.number or 0), row.text or "", problem))
-        return "skip"
-
-    try:
-        names = _header(text)
-        with _opened(text, skip, {name: pa.string() for name in names}) as reader:
-            place = _Place(text, skipped, sum(name.count("\n") for name in names))
-            rows = pa.Table.from_batches([], reader.schema)
-            for batch in reader:
-                if rows.num_rows:
-                    yield place.rows(rows, last=False)
-                rows = pa.Table.from_batches([batch])
-            yield place.rows(rows, last=True)
-    except pa.ArrowException as error:
-        if "straddl" in str(error):
-            raise _too_long(text) from None
-        raise FileProblem(
-            f"is not readable CSV ({' '.join(str(error).split())[:160]})", "mend or split the file"
-        ) from None
 
 
-def _too_long(text: _Text) -> FileProblem:
-    """Return the problem of a file with a record longer than a block, with the line on which the longest begins.
-
-    The quotes before a line end tell whether it ends a record.
-    """
-    breaks, byte, line, odd = [np.array([[-1], [0]])], 0, 0, False
-    for block in text.body():
-        signs = np.frombuffer(block, np.uint8)
-        quoted = (np.cumsum(signs == ord('"')) + odd) % 2 == 1
-        ends = np.flatnonzero(signs == ord("\n"))
-        outside = ~quoted[ends]
-        breaks.append(np.stack([byte + ends, line + 1 + np.arange(len(ends))])[:, outside])
-        byte, line, odd = byte + len(block), line + len(ends), bool(quoted[-1]) if len(block) else odd
-    places, lines = np.concatenate(breaks, axis=1)
-    begins = int(lines[np.diff(places, append=byte).argmax()]) + 1
-    why = ", as a quote is never closed" if text.quotes % 2 else ""
-    return FileProblem(
-        f"has a record of more than {BLOCK_BYTES >> 20} MB, on line {text.above + begins}{why}",
-        "close the quote" if why else "write it shorter, or as Parquet",
-    )
-
-
-def _opened(text: _Text, skip: object, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
-    """Open the body with pyarrow. Blank lines become rows of nulls, since they count as lines."""
-    body = _ended(text.body()) if text.one_line else text.body()
-    return pacsv.open_csv(
-        pa.PythonFile(_Stream(body), mode="r"),
-        read_options=pacsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
-        parse_options=pacsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip),
-        convert_options=pacsv.ConvertOptions(
-            column_types=types, strings_can_be_null=True, null_values=[""], quoted_strings_can_be_null=True
-        ),
-    )
-
-
-def _ended(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield a text of one line with a newline at its end: pyarrow accepts no header without one."""
-    last = next(blocks, b"")
+def _without_lines(blocks: Iterator[bytes], lines: int) -> Iterator[bytes]:
+    """Yield the blocks that are not empty without the first `lines` lines."""
     for block in blocks:
-        yield last
-        last = block
-    yield last + b"\n"
+        text = block
+        if lines:
+            breaks = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+            skipped = min(lines, len(breaks))
+            lines -= skipped
+            text = b"" if lines else block[breaks[skipped - 1] + 1 :]
+        if text:
+            yield text
 
 
-class _Place:
-    """The place of the next rows in the file: the number of the record (the header is 1), and its line in the body."""
+class _CsvReader:
+    """Reads blocks of CSV one after the other."""
 
-    def __init__(self, text: _Text, skipped: list[tuple[int, str, str]], header_breaks: int) -> None:
-        """`skipped` is filled while the file is read: number, text and reason of each record that is no row."""
-        self._text, self._skipped = text, skipped
-        self._record, self._line = 2, 2 + header_breaks
+    def __init__(self, text: DecodedText, layout: TextLayout) -> None:
+        self._text, self._layout = text, layout
+        self._separator = ord(layout.separator)
+        self._quote = ord(layout.quote) if layout.quote else _NO_QUOTE
+        self._rest, self._line, self._doomed, self._why = b"", 1 + layout.skip_rows, 0, ROW
+        self._names: list[str] | None = None
 
-    def rows(self, table: pa.Table, last: bool) -> TextRows:
-        """Return the next rows with the skipped records among them, and after the `last` rows."""
-        skipped = self._take(table.num_rows, last)
-        begins, places = self._lines(table, skipped)
-        above = self._text.above
-        bad = [(above + int(line), record, problem) for line, (_, record, problem) in zip(places, skipped, strict=True)]
-        blank = _blank(table, begins, self._text.empty)
-        if last and _never_closed(table, self._text):
-            blank[-1] = True
-            place = int(begins[-1])
-            bad.append((above + place, self._text.from_line(place), "has a quote that is never closed"))
-        keep = pa.array(~blank, pa.bool_())
-        return _without_broken(table.filter(keep), pa.array(above + begins).filter(keep), bad, self._text.broken)
+    def read(self, block: bytes, last: bool) -> TextRows | None:
+        """Return the rows of the records that end in this block; None before the header.
 
-    def _take(self, rows: int, last: bool) -> list[tuple[int, str, str]]:
-        """Take the skipped records among the next `rows` rows; the reader may have gone further."""
-        self._skipped.sort()
-        end, count = self._record + rows, 0
-        while count < len(self._skipped) and (last or self._skipped[count][0] < end + count):
-            count += 1
-        taken = self._skipped[:count]
-        del self._skipped[:count]
-        return taken
-
-    def _lines(self, table: pa.Table, skipped: Sequence[tuple[int, str, str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lines on which each row and each skipped record begin, int64, and move behind them.
-
-        A record begins one line after the one before it, plus the line breaks inside that one.
+        Raises
+        ------
+        FileProblem
+            The header is not usable, or a line is longer than a record may be.
         """
-        numbers = np.array([number for number, _, _ in skipped], np.int64) - self._record
-        is_row = np.ones(table.num_rows + len(skipped), bool)
-        is_row[numbers] = False
-        lines = np.ones(len(is_row), np.int64)
-        lines[numbers] += np.array([record.count("\n") for _, record, _ in skipped], np.int64)
-        for column in table.columns:
-            lines[is_row] += pc.fill_null(pc.count_substring(column, "\n"), 0).to_numpy()
-        begins = self._line + np.cumsum(lines) - lines
-        self._record += len(lines)
-        self._line += int(lines.sum())
-        return begins[is_row], begins[numbers]
+        text = self._rest + block
+        signs = np.frombuffer(text, np.uint8)
+        fields = np.empty((text.count(self._layout.separator.encode()) + text.count(b"\n") + 2, 3), np.int32)
+        records = np.empty((text.count(b"\n") + 2, 7), np.int64)
+        count, begin, line, doomed, self._why, too_long = csv_kernels.scan_records(
+            signs,
+            last,
+            self._separator,
+            self._quote,
+            RECORD_BYTES,
+            self._line,
+            self._doomed,
+            self._why,
+            fields,
+            records,
+        )
+        if too_long:
+            problem = f"has a line of more than {RECORD_BYTES >> 20} MB, line {line}"
+            raise FileProblem(problem, "check the file; is it text, with line ends?")
+        self._rest, self._line, self._doomed = text[begin:], line, max(doomed - begin, 0)
+        records = records[:count][records[:count, STATE] != BLANK]
+        if self._names is None:
+            if not len(records):
+                return None
+            self._names = self._header(signs, fields, records[0])
+            records = records[1:]
+        return self._rows(text, fields, records, self._names)
+
+    def _header(self, signs: np.ndarray, fields: np.ndarray, record: np.ndarray) -> list[str]:
+        """Return the column names."""
+        if record[STATE] != ROW:
+            problem = f"is not readable CSV (the header on line {record[LINE]} {_REASONS[record[STATE]]})"
+            raise FileProblem(problem, "mend the header line")
+        columns = self._columns(signs, fields, record[None, FIRST], int(record[COUNT]))
+        names = [column[0].as_py() or "" for column in columns]
+        if any("\0" in name for name in names):
+            raise FileProblem("is not text", f"check the file, or state its encoding {_IN_STREAM_FILE}")
+        if any(INVALID in name for name in names):
+            problem = f"has a header that is not valid {self._encoding}"
+            raise FileProblem(problem, f"state the encoding {_IN_STREAM_FILE}, as in encoding: latin-1")
+        others = [sign for sign in ",;\t|" if sign != self._layout.separator]
+        other = next((sign for sign in others if len(names) == 1 and sign in names[0]), None)
+        if other is not None:
+            problem = f"separates its fields by {other!r}: {names[0][:60]!r}"
+            stated = "tab" if other == "\t" else f"'{other}'"
+            raise FileProblem(problem, f"write separator: {stated} {_IN_STREAM_FILE}")
+        check_names(names)
+        return names
+
+    @property
+    def _encoding(self) -> str:
+        return self._text.encoding.upper()
+
+    def _rows(self, text: bytes, fields: np.ndarray, records: np.ndarray, names: list[str]) -> TextRows:
+        signs = np.frombuffer(text, np.uint8)
+        invalid, repeats = np.zeros((2, len(records)), bool)
+        if INVALID_BYTES in text:
+            texts = _texts(signs, records[:, BEGIN], records[:, END])
+            invalid = pc.match_substring(texts, INVALID).to_numpy(zero_copy_only=False)
+        good = (records[:, STATE] == ROW) & (records[:, COUNT] == len(names)) & ~invalid
+        columns = self._columns(signs, fields, records[good, FIRST], len(names))
+        is_header = _repeats(columns, names)
+        if is_header.any():
+            repeats[good] = is_header
+            good &= ~repeats
+            keep = pa.array(~is_header)
+            columns = [column.filter(keep) for column in columns]
+        if self._layout.null_values:
+            columns = [_without_nulls(column, self._layout.null_values) for column in columns]
+        bad = records[~good]
+        return TextRows(
+            pa.Table.from_arrays(columns, names=names),
+            pa.array(records[good, LINE]),
+            _texts(signs, records[good, BEGIN], records[good, END]),
+            _unreadable(
+                bad[:, LINE],
+                _texts(signs, bad[:, BEGIN], bad[:, END]),
+                self._problems(bad, invalid[~good], repeats[~good], len(names)),
+            ),
+        )
+
+    def _columns(self, signs: np.ndarray, fields: np.ndarray, firsts: np.ndarray, columns: int) -> list[pa.Array]:
+        """Return the fields of rows as columns of strings, null where they are empty; `firsts`: their first fields."""
+        rows = len(firsts)
+        offsets, valid = np.empty((columns, rows + 1), np.int32), np.empty((columns, rows), np.uint8)
+        out = np.empty(len(signs), np.uint8)
+        csv_kernels.fill_columns(signs, fields, firsts, self._quote, out, offsets, valid)
+        bits, nulls = np.packbits(valid, axis=1, bitorder="little"), rows - valid.sum(axis=1, dtype=np.int64)
+        values = pa.py_buffer(out[: offsets[-1, -1]])
+        return [
+            pa.Array.from_buffers(pa.string(), rows, [pa.py_buffer(of), pa.py_buffer(at), values], int(null))
+            for of, at, null in zip(bits, offsets, nulls, strict=True)
+        ]
+
+    def _problems(self, records: np.ndarray, invalid: np.ndarray, repeats: np.ndarray, expected: int) -> pa.Array:
+        """Return the reasons why records are no rows."""
+        state = np.where(records[:, STATE] != ROW, records[:, STATE], len(_REASONS))
+        reasons = [*_REASONS, f"is not valid {self._encoding}", "repeats the header"]
+        state += ~invalid & repeats
+        problems = pa.array(reasons, pa.string()).take(pa.array(state))
+        counts = (records[:, STATE] == ROW) & (records[:, COUNT] != expected)
+        if counts.any():
+            number = pa.array(records[:, COUNT]).cast(pa.string())
+            said = pc.binary_join_element_wise("has ", number, f" fields, the header {expected}", "")
+            problems = pc.if_else(pa.array(counts), said, problems)
+        longer = records[:, BREAKS] > 0
+        if longer.any():
+            last_line = pa.array(records[:, LINE] + records[:, BREAKS]).cast(pa.string())
+            problems = pc.if_else(
+                pa.array(longer), pc.binary_join_element_wise(problems, last_line, ", and goes on to line "), problems
+            )
+        return problems
 
 
-def _never_closed(table: pa.Table, text: _Text) -> bool:
-    """Return whether the last row's last value holds the rest of the file because its quote is not closed."""
-    if not table.num_rows or text.quotes % 2 == 0 or text.ends_quoted:
-        return False
-    return "\n" in (table.columns[-1][-1].as_py() or "")
+def _texts(signs: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> pa.Array:
+    """Return the texts between places, as strings."""
+    offsets = np.concatenate([[0], np.cumsum(ends - begins)])
+    out = np.empty(offsets[-1], np.uint8)
+    csv_kernels.copy_texts(signs, begins, ends, out)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.string(), len(begins), buffers, 0)
 
 
-def read_json(source: Source) -> Iterator[TextRows]:
-    """Yield tables of one column ``line``: the text of each object, or of a line without a whole object.
+def _repeats(columns: list[pa.Array], names: list[str]) -> np.ndarray:
+    """Mark the rows that are equal to the header, bool[n]."""
+    rows = np.arange(len(columns[0]))
+    for column, name in zip(columns, names, strict=True):
+        same = pc.fill_null(pc.equal(column.take(pa.array(rows)) if column is not columns[0] else column, name), False)
+        rows = rows[same.to_numpy(zero_copy_only=False)]
+        if not len(rows):
+            break
+    marks = np.zeros(len(columns[0]), bool)
+    marks[rows] = True
+    return marks
 
-    There is at least one table. Spark parses the objects. A line may hold several objects one after the other, as some
-    services write them.
+
+def _without_nulls(column: pa.Array, null_values: Sequence[str]) -> pa.Array:
+    is_null = pc.is_in(column, pa.array(null_values, pa.string()))
+    return pc.if_else(is_null, pa.scalar(None, pa.string()), column) if pc.any(is_null).as_py() else column
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse columns without a name, and names that two columns share.
 
     Raises
     ------
     FileProblem
-        The file is one JSON array.
+        There is such a column.
     """
-    text = _Text(source, returns=False)
-    if text.begins_with == b"[":
-        raise FileProblem("is one JSON array", "write one object a line")
-    if not text.begins_with:
-        yield NOTHING
+    if any(not name.strip() for name in names):
+        raise FileProblem("has a column without a name", "name every column in the header line")
+    if len(set(names)) < len(names):
+        ((name, _),) = Counter(names).most_common(1)
+        raise FileProblem(f"has more than one column {name!r}", "rename one")
+
+
+def read_json(source: Source, layout: TextLayout = TextLayout()) -> Iterator[TextRows]:  # noqa: B008 - it is frozen
+    """Yield tables of one column ``line``: the text of each object, or of a line without a whole object.
+
+    There is at least one table. Spark parses the objects. A line may hold several objects one after the other, as some
+    services write them. Where the layout tells the place of the records, the file is one document, which is held in
+    memory as a whole, and the objects are the elements of that array.
+
+    Raises
+    ------
+    FileProblem
+        The file is one JSON array, and the layout does not say so; or it is not the document that the layout tells.
+    """
+    text = DecodedText(source, layout.encoding, returns=False)
+    if layout.records is not None:
+        yield from _read_document(b"".join(text.blocks()), layout.records, text)
         return
-    above = 0
-    for block in text.blocks():
-        yield _split_lines(block, above, text.broken)
+    above, begun = 0, False
+    for block in text.whole_lines():
+        begin = b"" if begun else block.lstrip()[:1]
+        if begin == b"[":
+            remedy = f"write records: '' {_IN_STREAM_FILE}, or one object a line in the file"
+            raise FileProblem("is one JSON array", remedy)
+        begun = begun or bool(begin)
+        if begun:
+            yield _split_lines(block, above, text.encoding)
         above += block.count(b"\n")
+    if not begun:
+        yield NOTHING
 
 
-def _split_lines(text: bytes, above: int, broken: bool) -> TextRows:
+def _split_lines(text: bytes, above: int, encoding: str) -> TextRows:
     """Return one row per JSON object of whole lines; `above` is the number of lines before them."""
     text, line_of, mixed = _one_object_per_line(text)
     texts = pc.split_pattern(pa.scalar(text.decode("utf-8")), "\n")
     column = pc.utf8_trim_whitespace(pa.array(texts.values if hasattr(texts, "values") else texts.as_py(), pa.string()))
-    lines, is_mixed = pa.array(above + line_of), pa.array(np.isin(line_of, mixed))
-    mixed_rows = zip(lines.filter(is_mixed).to_pylist(), column.filter(is_mixed).to_pylist(), strict=True)
-    bad = [(line, line_text, "has something beside its object") for line, line_text in mixed_rows]
-    keep = pc.and_(pc.greater(pc.utf8_length(column), 0), pc.invert(is_mixed))
-    return _without_broken(pa.table({"line": column.filter(keep)}), lines.filter(keep), bad, broken)
+    kinds = np.where(np.isin(line_of, mixed), json_kernels.MIXED, json_kernels.OBJECT)
+    keep = pc.greater(pc.utf8_length(column), 0).to_numpy(zero_copy_only=False)
+    return _objects(column.filter(pa.array(keep)), above + line_of[keep], kinds[keep], encoding)
+
+
+def _objects(column: pa.Array, lines: np.ndarray, kinds: np.ndarray, encoding: str) -> TextRows:
+    """Return rows of the texts that are taken for objects alone; the others are unreadable."""
+    invalid = pc.match_substring(column, INVALID).to_numpy(zero_copy_only=False)
+    keep = ~invalid & (kinds == json_kernels.OBJECT)
+    objects, others = column.filter(pa.array(keep)), column.filter(pa.array(~keep))
+    reasons = ["is not a JSON object", "has something beside its object", f"is not valid {encoding.upper()}"]
+    state = np.where(invalid, 2, np.where(kinds == json_kernels.MIXED, 1, 0))[~keep]
+    problems = pa.array(reasons).take(pa.array(state))
+    return TextRows(
+        pa.table({"line": objects}), pa.array(lines[keep]), objects, _unreadable(lines[~keep], others, problems)
+    )
 
 
 def _one_object_per_line(text: bytes) -> tuple[bytes, np.ndarray, np.ndarray]:
@@ -371,116 +354,98 @@ def _one_object_per_line(text: bytes) -> tuple[bytes, np.ndarray, np.ndarray]:
         Original lines that hold an object and something else.
     """
     signs, none = np.frombuffer(text, np.uint8), np.empty(0, np.int64)
-    counts = _objects(signs, none, none)
+    counts = json_kernels.find_objects(signs, none, none)
     cuts, more = (np.empty(count, np.int64) for count in counts)
     if any(counts):
-        _objects(signs, cuts, more)
+        json_kernels.find_objects(signs, cuts, more)
     breaks = np.flatnonzero(signs == ord("\n"))
     begins = np.sort(np.concatenate([[0], breaks + 1, cuts]))
     apart = np.insert(signs, cuts, ord("\n")).tobytes() if len(cuts) else text
     return apart, 1 + np.searchsorted(breaks, begins), more
 
 
-@njit(cache=True)
-def _objects(text, cuts, more):  # type: ignore[no-untyped-def]  # noqa: C901 - one compiled kernel
-    """Find further objects on a line, and lines with an object and something else.
-
-    The first are places where an object begins after another one on a line of objects; lines count from 1.
-
-    Commas and blanks may separate objects. The places are written to `cuts` and the lines to `more` as far as these
-    have room; both numbers are returned.
-    """
-    found = others = 0
-    line, depth, objects, before = 1, 0, 0, 0
-    in_string = escaped = False
-    alone = True
-    for i in range(len(text) + 1):
-        sign = 10 if i == len(text) else text[i]
-        if sign == 10:
-            if objects > 0 and (not alone or depth > 0):
-                found = before
-                if others < len(more):
-                    more[others] = line
-                others += 1
-            line, depth, objects, before = line + 1, 0, 0, found
-            in_string, escaped, alone = False, False, True
-        elif in_string:
-            if escaped:
-                escaped = False
-            elif sign == 92:
-                escaped = True
-            elif sign == 34:
-                in_string = False
-        elif depth > 0:
-            if sign == 34:
-                in_string = True
-            elif sign == 123 or sign == 91:
-                depth += 1
-            elif sign == 125 or sign == 93:
-                depth -= 1
-                objects += depth == 0
-        elif sign == 123:
-            if objects > 0:
-                if found < len(cuts):
-                    cuts[found] = i
-                found += 1
-            depth = 1
-        elif not (sign == 32 or sign == 9 or sign == 13 or (sign == 44 and objects > 0)):
-            alone = False
-    return found, others
+_KEY = re.compile(rb'("(?:[^"\\]|\\.)*")\s*:\s*')
+_SPACE = re.compile(rb"[ \t\r\n]*")
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse columns without a name, and names that two columns share.
-
-    Raises
-    ------
-    FileProblem
-        There is such a column.
-    """
-    if any(not name.strip() for name in names):
-        raise FileProblem("has a column without a name", "name every column in the header line")
-    if len(set(names)) < len(names):
-        raise FileProblem(f"has more than one column {max(names, key=names.count)!r}", "rename one")
-
-
-def _header(text: _Text) -> list[str]:
-    """Return the column names that pyarrow reads; a name may hold line breaks."""
-    with _opened(text, lambda row: "skip", {}) as reader:
-        names: list[str] = reader.schema.names
-    if any("\0" in name for name in names):
-        raise FileProblem("is not text", "check the file")
-    other = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
-    if other is not None:
-        raise FileProblem(f"separates its fields by {other!r}: {names[0][:60]!r}", "write it with commas")
-    check_names(names)
-    return names
-
-
-def _blank(table: pa.Table, begins: np.ndarray, empty: np.ndarray) -> np.ndarray:
-    """Mark the rows that are blank lines, bool[n]: their line is among the `empty` ones.
-
-    A row of empty fields (``,,``) is none.
-    """
-    blank = np.ones(table.num_rows, bool)
-    for column in sorted(table.columns, key=lambda column: column.null_count):
-        if column.null_count < table.num_rows:
-            blank &= column.is_null().to_numpy()
-        if not blank.any():
-            return blank
-    blank[blank] = np.isin(begins[blank], empty)
-    return blank
+def _read_document(text: bytes, records: str, decoded: DecodedText) -> Iterator[TextRows]:
+    """Yield the elements of the array at a dotted path of a document."""
+    place = _after_space(text, 0)
+    if place == len(text):
+        yield NOTHING
+        return
+    ends, walked = [], ""
+    for key in records.split(".") if records else ():
+        place, end = _member(text, place, key, walked)
+        ends.append(end)
+        walked = f"{walked}.{key}".strip(".")
+    if text[place : place + 1] != b"[":
+        problem = f"has no array at {records!r}" if records else "is no JSON array"
+        remedy = f"write the path of the array {_IN_STREAM_FILE}, or leave records out for one object a line"
+        raise FileProblem(problem, remedy)
+    begins, stops, kinds, end = _elements(text, place)
+    rest = _after_space(text, [*ends, end][0])
+    if rest < len(text):
+        line = text.count(b"\n", 0, rest) + 1
+        raise FileProblem(f"holds more than one JSON document, on line {line}", "write one document a file")
+    signs = np.frombuffer(text, np.uint8)
+    breaks = np.flatnonzero(signs == ord("\n"))
+    blocks = (np.cumsum(stops - begins) - 1) // decode_text.BLOCK_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(blocks)) + 1), len(begins)]
+    for first, last in pairwise(cuts):
+        some = slice(first, last)
+        lines = 1 + np.searchsorted(breaks, begins[some])
+        yield _objects(_texts(signs, begins[some], stops[some]), lines, kinds[some], decoded.encoding)
 
 
-def _without_broken(table: pa.Table, lines: pa.Array, bad: list[tuple[int, str, str]], broken: bool) -> TextRows:
-    """Move rows with invalid bytes to the unreadable ones; `broken`: the file has some."""
-    if not broken:
-        return TextRows(table, lines, bad)
-    wrong = pa.array([False] * table.num_rows, pa.bool_())
-    for column in table.columns:
-        wrong = pc.or_(wrong, pc.fill_null(pc.match_substring(column, "\ufffd"), False).combine_chunks())
-    rows = table.filter(wrong)
-    raw = [",".join("" if v is None else v for v in row.values()) for row in rows.to_pylist()]
-    more = [(line, text, "is not valid UTF-8") for line, text in zip(lines.filter(wrong).to_pylist(), raw, strict=True)]
-    keep = pc.invert(wrong)
-    return TextRows(table.filter(keep), lines.filter(keep), bad + more)
+def _member(text: bytes, place: int, key: str, walked: str) -> tuple[int, int]:
+    """Return the place of the value of a key in the object at `place`, and the object's end."""
+    path = f"{walked}.{key}".strip(".")
+    if text[place : place + 1] != b"{":
+        problem = f"has no {path!r}: {'what is there' if not walked else repr(walked)} is no object"
+        raise FileProblem(problem, f"write the path of the array {_IN_STREAM_FILE}")
+    begins, stops, _, end = _elements(text, place)
+    values, names = [], []
+    for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
+        match = _KEY.match(text, begin, stop)
+        if match is None:
+            raise _no_json(text, begin)
+        names.append(_key(text, match))
+        if names[-1] == key:
+            values.append(match.end())
+    if not values:
+        problem = f"has no {path!r} (has: {', '.join(names[:10])})"
+        raise FileProblem(problem, f"write the path of the array {_IN_STREAM_FILE}")
+    if len(values) > 1:
+        raise FileProblem(f"has {path!r} more than once", "rename one")
+    return values[0], end
+
+
+def _key(text: bytes, match: re.Match[bytes]) -> str:
+    try:
+        return str(json.loads(match[1]))
+    except ValueError:
+        raise _no_json(text, match.start()) from None
+
+
+def _elements(text: bytes, place: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Return begins, ends and kinds of the elements of the array or object at `place`, and the place behind it."""
+    signs, none = np.frombuffer(text, np.uint8), np.empty(0, np.int64)
+    count, end, state = json_kernels.find_elements(signs, place, none, none, np.empty(0, np.uint8))
+    if state == json_kernels.UNFINISHED:
+        line = text.count(b"\n", 0, place) + 1
+        raise FileProblem(f"ends within the JSON that begins on line {line}", "check that the file is complete")
+    if state != json_kernels.FINE:
+        raise _no_json(text, end)
+    begins, stops, kinds = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8)
+    json_kernels.find_elements(signs, place, begins, stops, kinds)
+    return begins, stops, kinds, end
+
+
+def _no_json(text: bytes, place: int) -> FileProblem:
+    return FileProblem(f"is not JSON, on line {text.count(bytes([10]), 0, place) + 1}", "check the file")
+
+
+def _after_space(text: bytes, place: int) -> int:
+    match = _SPACE.match(text, place)
+    return match.end() if match else place
