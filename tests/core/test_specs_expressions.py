@@ -33,7 +33,8 @@ INJECTIONS = [
     "try_cast(l.a as int)", "sum(l.a)",
     "count(*)", "row_number() over ()", "l.*", "*", "columns(*)", "reflect('java.lang.System', 'exit', 1)",
     "java_method('a', 'b')", "eval(l.a)",
-    "input_file_name()", "current_date", "now()", "rand()", "uuid()", "l.a.b", "l.a[0]", "{'a': 1}", "[1, 2]",
+    "abs(l.a).b", "(l.a).b", "l.a.b[0]", "l.a.*", "l.a.b()", "a.b.l",
+    "input_file_name()", "current_date", "now()", "rand()", "uuid()", "l.a[0]", "{'a': 1}", "[1, 2]",
     "x -> x + 1", "@a", ":a", "?", "$1",
     "l.a = `r`", "l.a like r.a", "l.a like 'x' escape '!'", "l.a ilike 'x'", "l.a similar to 'x'", "l.a rlike 'x'",
     "l.a ~ 'x'", "interval '1' day",
@@ -208,6 +209,102 @@ def test_the_word_as_is_needed_to_name_a_result():
             ex.parse_item(bad, aliases=ALIASES, **KNOWN)
 
 
+def test_dots_lead_to_fields():
+    def column(text, aliases=("t",), default_alias=None):
+        return ex.parse(text, aliases=aliases, default_alias=default_alias, **KNOWN)
+
+    user_id = ex.Column("t", "payload", ("user", "id"))
+    assert column("payload.user.id") == column("t.payload.user.id") == column('"payload"."user".id') == user_id
+    assert column('"payload.user".id') == column('t."payload.user".id') == ex.Column("t", "payload.user", ("id",))
+    assert column("payload.a.b.c.d.e.f").fields == tuple("abcdef")
+    assert column('attributes."tail number"') == ex.Column("t", "attributes", ("tail number",))
+    # the alias wins over a column of the same name
+    assert column("t.x") == ex.Column("t", "x") and column("t.t.x") == ex.Column("t", "t", ("x",))
+    assert column("l.a.b", ALIASES) == ex.Column("l", "a", ("b",))
+    assert column("a.b", ALIASES, "r") == ex.Column("r", "a", ("b",)) != column("l.b", ALIASES, "r")
+    with pytest.raises(SpecError, match="'a' is not an alias of the query's streams"):
+        column("a.b", ALIASES)
+    with pytest.raises(SpecError, match="more than 40 dots"):
+        column("a" + ".b" * 41)
+    assert len({ex.Column("l", "a"), ex.Column("l", "a", ("b",)), ex.Column("l", "a", ("c",))}) == 3
+    for text, name in (("payload.user.id", "id"), ('a."tail number"', "tail_number"), ("a.b as c", "c")):
+        assert ex.parse_item(text, aliases=("t",), **KNOWN).name == name
+    assert ex.parse_item("l.payload.user.id", aliases=ALIASES, **KNOWN).name == "l_id"
+
+
+def test_fields_are_rendered_and_evaluated():
+    expr = parse('payload.user."i%d" > 1 and payload.tags is null', ("t",))
+    text = ex.to_spark_sql(expr, lambda column: f"`{column.name}`")
+    assert text == "((`payload`.`user`.`i%d` > 1L) AND (`payload`.`tags` IS NULL))"
+    assert ex.to_spark_sql(ex.Column("t", "a", ("b`.`c",)), lambda column: "`a`") == "`a`.`b``.``c`"
+    assert value("a.b.c + 1", a={"b": {"c": 2}}) == 3
+    assert value("a.b.c", a={"b": None}) is None and value("a.b.c") is None and value("a.b", a={}) is None
+    assert value("size(a.b)", a={"b": [1, 2]}) == 2
+    assert ex.to_spark_sql(parse("size(a)", ("t",)), lambda column: column.name) == "CAST(size(a) AS BIGINT)"
+    wide = ex.widen(parse("l.a.b * 2 > l.a", ALIASES), {ex.Column("l", "a", ("b",)): "bigint"})
+    assert ex.to_spark_sql(wide, lambda column: column.name) == "(try_multiply(bigint(a.`b`), 2L) > a)"
+
+
+USER = ex.Nested("struct<id:bigint,name:string>", {"id": "number", "name": "string"})
+PAYLOAD = ex.Nested("struct<...>", {"user": USER, "at": "timestamp", "tags": "array<string>"})
+
+
+def test_types_of_fields():
+    types = {
+        ("l", "payload"): PAYLOAD,
+        ("l", "map"): ex.Nested("map<string,int>", values="number"),
+        ("l", "x"): "number",
+    }
+
+    def kind(text):
+        return ex.check_types(parse(text), types, **KNOWN)
+
+    assert kind("l.payload.user.id") == "number" and kind("l.payload.user") == USER.name
+    assert kind("l.map.anything") == "number" and kind("size(l.map)") == kind("size(l.payload.tags)") == "number"
+    assert kind("l.payload.at < '2013-01-31T12:00:00Z' and l.payload.user.name = 'x'") == "bool"
+    assert kind("l.unknown.field") is None
+    for text, says in (
+        ("l.payload.usr.id", r"l\.payload has no field 'usr'; did you mean one of its fields: user"),
+        ("l.payload.zzz", r"l\.payload has no field 'zzz'; it has the fields user, at, tags"),
+        ("l.payload.user.nmae", "did you mean one of its fields: name"),
+        ("l.payload.user.id.x", r"l\.payload\.user\.id is a number, which has no fields"),
+        ("l.payload.tags.x", "is a array<string>, which has no fields"),
+        ("l.x.y", r"l\.x is a number, which has no fields; write l\.x"),
+        ("l.payload.user.name > 1", "compares a string with a number"),
+        ("l.payload.at < '2013'", "compares a timestamp with text"),
+        ("l.map = l.map", "compares maps"),
+        ("size(l.payload.user.name) = 1", "needs an array or a map; use length"),
+        ("size(l.payload) = 1", "needs an array or a map"),
+    ):
+        with pytest.raises(SpecError, match=says):
+            kind(text)
+
+
+def test_the_suggested_name_of_a_column_can_be_pasted():
+    schemas = {"t": ["tail_number", "id.orig_h", "end", "fare", "payload", "Ärger"]}
+
+    def remedy(text):
+        expr = parse(text, ("t",))
+        with pytest.raises(SpecError) as caught:
+            ex.check_columns(expr, schemas, **KNOWN)
+        return str(caught.value).partition("; ")[2]
+
+    for text, suggested in (
+        ("id.orig_h = 1", '"id.orig_h"'), ("t.id.orig_h.x = 1", '"id.orig_h"'), ('"id.orig_g" = 1', '"id.orig_h"'),
+        ("id.orig_g = 1", '"id.orig_h"'), ("endd > 1", '"end"'), ('"ärger" = 1', '"Ärger"'),
+        ("trips.fare > 1", "t.fare"), ("taxi.fare > 1", "t.fare"), ("paylod.user.id = 1", "payload"),
+        ("tail_nmber = 1", "tail_number"),
+    ):  # fmt: skip
+        assert remedy(text).endswith(suggested), (text, remedy(text))
+        ex.check_columns(parse(f"{suggested} = 1", ("t",)), schemas, **KNOWN)
+    assert '"id.orig_h", "end", fare' in remedy("zzz = 1")
+    for text, name in (("tail number > 5", "tail_number"), ("fare > 1 and t.tail number = 'x'", "tail_number")):
+        with pytest.raises(SpecError, match=f"'.*tail number' is a column's name with spaces, write {name}"):
+            parse(text, ("t",))
+    with pytest.raises(SpecError, match="if it is a column's name with spaces, write tail_number"):
+        ex.parse_item("tail number", aliases=("t",), **KNOWN)
+
+
 TRUTH_VALUES = [True, False, None]
 
 
@@ -380,6 +477,7 @@ LEAVES = st.one_of(
         ex.Column,
         st.sampled_from(ALIASES),
         st.sampled_from(["a", "b", "Weird.col", 'q"uote', "select", "order", "left"]),
+        st.lists(st.sampled_from(["a", "l", "x.y", 'q"', "`", "a b", "select", "end", "1"]), max_size=5).map(tuple),
     ),
     st.integers(-(1 << 63) + 1, (1 << 63) - 1).map(ex.Literal),
     st.floats(allow_nan=False, allow_infinity=False).map(ex.Literal),
@@ -408,7 +506,7 @@ def compound(inner):
         ),
         st.builds(
             lambda name, arg: ex.Call(name, (arg,)),
-            st.sampled_from(["abs", "floor", "ceil", "sqrt", "lower", "upper", "length", "round"]),
+            st.sampled_from(["abs", "floor", "ceil", "sqrt", "lower", "upper", "length", "round", "size"]),
             inner,
         ),
     )
@@ -419,6 +517,7 @@ def compound(inner):
 def test_texts_survive_a_round_trip(expr):
     text = ex.to_text(expr)
     assert ex.to_text(parse(text)) == text
+    assert ex.columns(parse(text)) == ex.columns(expr)
     assert ex.to_spark_sql(expr, lambda column: "c").isascii()
 
 

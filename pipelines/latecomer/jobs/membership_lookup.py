@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import ingest_log, result_views
+from latecomer.lake import event_scan, ingest_log, result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
+from latecomer.specs.expressions import to_text
 
 if TYPE_CHECKING:
     from latecomer.specs.membership import MembershipSpec
@@ -23,15 +24,15 @@ def typed(lake: Lake, spec: MembershipSpec, text: str) -> pa.Scalar:
     InputError
         The text is not a value of the column's type.
     """
-    column = spec.elements[0].name
+    column = spec.elements[0]
     schema = ingest_log.columns(lake, spec.streams[0][1])
-    if column not in schema.names:
+    if column.name not in schema.names:
         return pa.scalar(text)
-    kind = schema.field(column).type
+    kind = event_scan.values_at((column.name, *column.fields), schema.empty_table()).type
     try:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        problem = f"cannot be read as {kind}, the type of column {column} of stream {spec.streams[0][1]}"
+        problem = f"cannot be read as {kind}, the type of column {to_text(column)} of stream {spec.streams[0][1]}"
         raise InputError("--element", text, problem, "write it as that column has it") from None
 
 

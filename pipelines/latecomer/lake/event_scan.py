@@ -19,39 +19,52 @@ Spans = Sequence[tuple[int, int]]
 
 
 def arrivals(
-    lake: Lake, stream: str, seq_from: int, seq_to: int, columns: Sequence[str] = ()
+    lake: Lake, stream: str, seq_from: int, seq_to: int, paths: Sequence[tuple[str, ...]] = ()
 ) -> tuple[np.ndarray, np.ndarray, pa.Table]:
     """Read the stored events with ``seq_from <= seq < seq_to`` in arrival order.
 
-    Only the files that may hold the range are read, and of them only these columns.
+    Only the files that may hold the range are read, and of them only these columns. A path is a column's name, and
+    after it the names of fields or keys inside it.
 
     Returns
     -------
     seq, event_time_us : int64[n]
         The arrivals, and their event times in microseconds.
     rows : Table
-        The `columns` of the same rows.
+        The values at the `paths` in the same rows, named by their places.
     """
     seq, event_time_us = np.empty((2, max(seq_to - seq_from, 0)), np.int64)
     table = ingest_log.open_events(lake, stream)
     if table is None:
-        return seq[:0], event_time_us[:0], pa.table({name: pa.nulls(0) for name in columns})
+        return seq[:0], event_time_us[:0], pa.table({str(place): pa.nulls(0) for place, _ in enumerate(paths)})
     dataset = table.to_pyarrow_dataset()
-    schema = pa.schema([dataset.schema.field(name) for name in columns])
-    scanner = dataset.scanner(
-        columns=list(dict.fromkeys(["seq", "event_ts", *columns])), filter=within_bounds(seq_from, seq_to, None, None)
-    )
+    empty = dataset.schema.empty_table()
+    schema = pa.schema([(str(place), values_at(path, empty).type) for place, path in enumerate(paths)])
+    columns = list(dict.fromkeys(["seq", "event_ts", *(path[0] for path in paths)]))
+    scanner = dataset.scanner(columns=columns, filter=within_bounds(seq_from, seq_to, None, None))
     count, batches = 0, []
     for batch in scanner.to_batches():
         place = slice(count, count := count + batch.num_rows)
         seq[place], event_time_us[place] = batch["seq"].to_numpy(), batch["event_ts"].cast(pa.int64()).to_numpy()
-        if columns:
-            batches.append(pa.record_batch([batch[name] for name in columns], schema=schema))
+        if paths:
+            batches.append(pa.record_batch([values_at(path, batch) for path in paths], schema=schema))
     seq, event_time_us, rows = seq[:count], event_time_us[:count], pa.Table.from_batches(batches, schema)
     if len(seq) > 1 and not (seq[1:] > seq[:-1]).all():
         order = np.argsort(seq, kind="stable")
-        seq, event_time_us, rows = seq[order], event_time_us[order], rows.take(order) if columns else rows
+        seq, event_time_us, rows = seq[order], event_time_us[order], rows.take(order) if paths else rows
     return seq, event_time_us, rows
+
+
+def values_at(path: tuple[str, ...], rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """Return the values of a column, or of a field inside it; null where a struct or a key is missing."""
+    name, *fields = path
+    values = rows[name]
+    for field in fields:
+        if pa.types.is_map(values.type):
+            values = pc.map_lookup(values, pa.scalar(field), "first")
+        else:
+            values = pc.struct_field(values, field)
+    return values
 
 
 def first_above(lake: Lake, stream: str, seq_to: int, above_us: int) -> int | None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 from latecomer.lake import ingest_log
 from latecomer.lake.lake import Lake
 from latecomer.specs.errors import SpecError, did_you_mean
+from latecomer.specs.expressions import Kind, Nested
 from latecomer.specs.spec import Spec
 
 
@@ -37,9 +38,13 @@ def unknown(lake: Lake, spec: Spec, stream: str) -> SpecError:
     )
 
 
-def _kind(column: pa.DataType) -> str:
+def _kind(column: pa.DataType) -> Kind:
     """Return the kind of a column's type, as ``kind_of`` of :mod:`latecomer.spark.engine.query_columns` does."""
     types = pa.types
+    if types.is_struct(column):
+        return Nested(str(column), {field.name: _kind(field.type) for field in column.fields})
+    if types.is_map(column):
+        return Nested(str(column), values=_kind(column.item_type))
     if types.is_integer(column) or types.is_floating(column) or types.is_decimal(column):
         return "number"
     if types.is_string(column) or types.is_large_string(column) or types.is_string_view(column):

@@ -30,10 +30,16 @@ Value: TypeAlias = Any
 
 
 def evaluate(expr: Expr, lookup: Callable[[Column], Value]) -> Value:  # noqa: C901 - a case per node
-    """Return the value of an expression, where `lookup` returns the value of a column in the tuple or pair."""
+    """Return the value of an expression, where `lookup` returns the value of a column in the tuple or pair.
+
+    A struct and a map are dicts, an array is a list.
+    """
     match expr:
-        case Column():
-            return lookup(expr)
+        case Column(fields=fields):
+            value = lookup(expr)
+            for name in fields:
+                value = None if value is None else value.get(name)
+            return value
         case Literal(value):
             return value
         case IsNull(operand, negated):
@@ -159,7 +165,7 @@ def _function(name: str, values: list[Value]) -> Value:
             return _round(float(first), *values[1:])
         case "lower" | "upper":
             return first.lower() if name == "lower" else first.upper()
-        case "length":
+        case "length" | "size":
             return len(first)
         case "concat":
             return "".join(values)

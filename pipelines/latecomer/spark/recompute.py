@@ -10,6 +10,7 @@ Auxiliary columns have a space in their names, as no column of a stream has.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -141,16 +142,16 @@ class SqlRecompute:
             kind = "" if aggregate.argument is None else rows.selectExpr(sql(aggregate.argument)).dtypes[0][1]
             columns[aggregate.name], about = _aggregated(aggregate, kind)
             columns |= {} if about is None else {ABOUT + aggregate.name: about}
-        keys = [_column(quoted(name)) for name in (*spec.group_by, WINDOW_NO)]
+        keys = [_column(text) for text in named({**_groups(spec), WINDOW_NO: _WINDOW})]
         return RecomputedAnswers(rows.groupBy(*keys).agg(*map(_column, named(columns))), 0)
 
     def _topk(self, spec: TopKSpec, over: TimeRange, seq_to: int) -> RecomputedAnswers:
         rows = self._of_one_stream(spec, over, seq_to).selectExpr("*", f"{sql(spec.score)} as {_SCORE}")
         rows = rows.where(f"{_SCORE} is not null and not isnan(cast({_SCORE} as double))")
-        by = ", ".join(map(quoted, (*spec.group_by, WINDOW_NO)))
+        by = ", ".join((*_groups(spec).values(), _WINDOW))
         rank = f"row_number() over (partition by {by} order by {_SCORE} desc, {_TIME}, seq)"
         best = rows.selectExpr("*", f"{rank} as {_RANK}").where(f"{_RANK} <= {spec.k}L")
-        columns = {name: quoted(name) for name in spec.group_by}
+        columns = _groups(spec)
         columns |= {"rank": _RANK, "score": _SCORE, "seq": "seq", "event_ts": "event_ts"}
         columns |= {item.name: sql(item.expr) for item in spec.select or ()}
         columns |= {name: quoted(column) for name, _, column in self._default_columns()}
@@ -164,10 +165,13 @@ class SqlRecompute:
         left_rows = self._events(left, over.from_us, over.to_us, seq_to).selectExpr("*", f"{slot} as {_SLOT}")
         right_rows = self._events(right, over.from_us - width, over.to_us + width, seq_to)
         right_rows = right_rows.selectExpr("*", f"explode(array({slot} - 1L, {slot}, {slot} + 1L)) as {_SLOT}")
-        keys = [
-            Condition(ex.Column(left, left_key), "=", ex.Column(right, right_key)) for left_key, right_key in spec.keys
-        ]
-        meet = [f"{a}.{_SLOT} = {b}.{_SLOT}", *map(self._matching, keys)]
+        key_pairs = spec.key_columns({alias: shape.columns for alias, shape in self.shapes.items()})
+        left_rows = _with_keys(left_rows, [key for key, _ in key_pairs])
+        right_rows = _with_keys(right_rows, [key for _, key in key_pairs])
+        keys = [f"key {place}" for place, _ in enumerate(key_pairs)]
+        shapes = {left: left_rows, right: right_rows}
+        equal = [Condition(ex.Column(left, name), "=", ex.Column(right, name)) for name in keys]
+        meet = [f"{a}.{_SLOT} = {b}.{_SLOT}", *(_matching(condition, shapes) for condition in equal)]
         conditions = [*meet, f"abs({a}.{_TIME} - {b}.{_TIME}) <= {spec.window_us}L"]
         conditions += [] if spec.where is None else [_joined_sql(spec.where)]
         conditions += [f"{a}.seq <> {b}.seq"] if left_stream == right_stream else []
@@ -175,8 +179,8 @@ class SqlRecompute:
         columns = {
             f"{alias}_{name}": f"{quoted(alias)}.{name}" for alias in (left, right) for name in ("seq", "event_ts")
         }
-        left_counts = _counted(left_rows, [left_key for left_key, _ in spec.keys])
-        right_counts = _counted(right_rows, [right_key for _, right_key in spec.keys])
+        left_counts = _counted(left_rows, keys)
+        right_counts = _counted(right_rows, keys)
         both = left_counts.alias(left).join(right_counts.alias(right), _column(" and ".join(meet)))
         pairs = both.selectExpr(f"sum(cast({a}.{_COUNT} as double) * {b}.{_COUNT})")
         return RecomputedAnswers(joined.selectExpr(*named(columns | self._selected())), _number(pairs))
@@ -201,7 +205,7 @@ class SqlRecompute:
             if all(c.op != "=" for c in with_earlier):
                 cost.append(f"n{len(order) - 1}")
             conditions = [f"{quoted(order[0])}.{_WINDOW} = {quoted(alias)}.{_WINDOW}"]
-            conditions += map(self._matching, with_earlier)
+            conditions += [_matching(condition, self.shapes) for condition in with_earlier]
             joined = joined.join(sides[alias].alias(alias), _column(" and ".join(conditions)))
         counts = [
             sides[alias].groupBy(WINDOW_NO).count().withColumnRenamed("count", f"n{i}") for i, alias in enumerate(order)
@@ -241,7 +245,7 @@ class SqlRecompute:
                 rows = events.join(spans, _column(f"{_TIME} >= {_LOW} and {_TIME} < {_HIGH}"))
                 pairs += events.count() * spans.count()
             rows = _passing(rows, spec.filter_on(column.alias))
-            rows = rows.selectExpr(_WINDOW, f"try_cast({quoted(column.name)} as {kind}) as element")
+            rows = rows.selectExpr(_WINDOW, f"try_cast({sql(column)} as {kind}) as element")
             usable = "element is not null" + (" and not isnan(element)" if kind == "double" else "")
             elements.append(rows.where(usable).distinct())
         common = reduce(lambda left, right: left.join(right, [WINDOW_NO, "element"]), elements)
@@ -258,16 +262,17 @@ class SqlRecompute:
         columns = {name: _joined_sql(ex.Column(alias, column)) for name, alias, column in self._default_columns()}
         return columns | {item.name: _joined_sql(item.expr) for item in self.spec.select or ()}
 
-    def _matching(self, condition: Condition) -> str:
-        """Return the SQL of a comparison of two rows.
 
-        NaN matches nothing; to Spark it is equal to itself and greater than every other number.
-        """
-        text = f"{_joined_sql(condition.left)} {condition.op} {_joined_sql(condition.right)}"
-        for side, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
-            if self.shapes[alias].selectExpr(sql(side)).dtypes[0][1] in FLOATING:
-                text += f" and not isnan({_joined_sql(side)})"
-        return text
+def _matching(condition: Condition, shapes: Mapping[str, DataFrame]) -> str:
+    """Return the SQL of a comparison of two rows, whose columns `shapes` have by alias.
+
+    NaN matches nothing; to Spark it is equal to itself and greater than every other number.
+    """
+    text = f"{_joined_sql(condition.left)} {condition.op} {_joined_sql(condition.right)}"
+    for side, alias in zip((condition.left, condition.right), condition.aliases, strict=True):
+        if shapes[alias].selectExpr(sql(side)).dtypes[0][1] in FLOATING:
+            text += f" and not isnan({_joined_sql(side)})"
+    return text
 
 
 def _passing(rows: DataFrame, where: ex.Expr | None) -> DataFrame:
@@ -275,9 +280,19 @@ def _passing(rows: DataFrame, where: ex.Expr | None) -> DataFrame:
     return rows if where is None else rows.where(passes(where))
 
 
+def _groups(spec: WindowedSpec) -> dict[str, str]:
+    """Return the SQL of the groups of a query of one stream, by the names of the result columns."""
+    return {name: sql(column) for name, column in zip(spec.group_by, spec.group_columns, strict=True)}
+
+
+def _with_keys(rows: DataFrame, keys: list[ex.Column]) -> DataFrame:
+    """Add the values that are equal in the two rows of a pair: ``key 0`` ..."""
+    return rows.selectExpr("*", *named({f"key {i}": sql(column) for i, column in enumerate(keys)}))
+
+
 def _counted(rows: DataFrame, keys: list[str]) -> DataFrame:
     """Count rows per time slot and key."""
-    columns = [_column(quoted(name)) for name in dict.fromkeys(keys)]
+    columns = [_column(quoted(name)) for name in keys]
     return rows.groupBy(_column(_SLOT), *columns).agg(_column(f"count(*) as {_COUNT}"))
 
 

@@ -140,9 +140,8 @@ class AggregateSpec(WindowedSpec):
         return self.strategy.observe_us
 
     def _kind_expressions(self) -> Iterator[tuple[str, ex.Expr, RequiredType]]:
-        alias = self.streams[0][0]
-        for place, name in enumerate(self.group_by):
-            yield f"group_by[{place}]", ex.Column(alias, name), "plain"
+        for place, column in enumerate(self.group_columns):
+            yield f"group_by[{place}]", column, "plain"
         required: dict[str, RequiredType] = {"count": None, "min": "plain", "max": "plain"}
         for aggregate in self.aggregates:
             if aggregate.argument is not None:
@@ -150,7 +149,7 @@ class AggregateSpec(WindowedSpec):
 
     def _kind_signature(self) -> Signature:
         return {
-            "group_by": to_json(self.group_by),
+            "group_by": self._group_signature(),
             "window": to_json(self.window),
             "select": to_json(self.aggregates),
             "where": to_json(self.where),
@@ -171,7 +170,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
     streams = parse_streams(reader, 1, 1)
     alias = streams[0][0]
     window = parse_window(reader)
-    group_by = parse_group_by(reader, alias, FIXED)
+    group_by, group_fields = parse_group_by(reader, alias, FIXED)
     aggregates = _parse_aggregates(reader, alias, group_by)
     where = parse_where(reader, (alias,))
     inner, strategy = open_strategy(reader, STRATEGIES, "calibrated", _USES)
@@ -180,6 +179,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
         name=name,
         streams=streams,
         group_by=group_by,
+        group_fields=group_fields,
         window=window,
         aggregates=aggregates,
         where=where,

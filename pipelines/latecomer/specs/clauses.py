@@ -42,19 +42,32 @@ def wrong_stream(reader: Reader, alias: str, text: str, other: str | None) -> Sp
     return reader.fail(alias, text, problem, f"write a column of {alias}, with or without its alias in front")
 
 
-def parse_group_by(reader: Reader, alias: str, fixed: Iterable[str]) -> tuple[str, ...]:
-    """Read ``group_by: [column, ...]`` of the query's one stream; `fixed` are the names of other result columns."""
+def parse_group_by(
+    reader: Reader, alias: str, fixed: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[tuple[str, ex.Column], ...]]:
+    """Read ``group_by: [column, ...]`` of the query's one stream; `fixed` are the names of other result columns.
+
+    Returns
+    -------
+    names, fields
+        The names of the result columns, and those of them that are fields inside a column, with that field.
+    """
     names: list[str] = []
+    fields: list[tuple[str, ex.Column]] = []
     for place, text in enumerate(reader.optional_texts("group_by")):
         key = f"group_by[{place}]"
-        name = parse_column(reader, key, text, (alias,), alias).name
+        column = parse_column(reader, key, text, (alias,), alias)
+        name = column.short_name
         if name in names:
-            raise reader.fail(key, text, "is named twice", "remove one")
+            same = (name, column) in fields or not (column.fields or name in dict(fields))
+            problem = "is named twice" if same else f"would be a second result column {name}"
+            raise reader.fail(key, text, problem, "remove one")
         if _is_taken(name, fixed):
             problem, remedy = "is the name of another result column", "rename the column in the source files"
             raise reader.fail(key, text, problem, remedy)
         names.append(name)
-    return tuple(names)
+        fields += [(name, column)] if column.fields else []
+    return tuple(names), tuple(fields)
 
 
 def parse_select(

@@ -8,7 +8,8 @@ repair batch, is one period.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypedDict
 
@@ -86,7 +87,7 @@ class JoinSpec(Spec):
     Attributes
     ----------
     keys : tuple of (left column, right column)
-        Columns that are equal in the two rows of a pair.
+        Columns that are equal in the two rows of a pair, or fields inside columns; `key_columns` tells which.
     window_us : int
         Most that the event times of a pair may differ, microseconds.
     """
@@ -116,6 +117,22 @@ class JoinSpec(Spec):
         (left, _), (right, _) = self.streams
         for left_name, right_name in self.keys:
             yield "keys", ex.Binary("=", ex.Column(left, left_name), ex.Column(right, right_name)), None
+
+    def key_columns(self, known: Mapping[str, Collection[str]]) -> list[tuple[ex.Column, ex.Column]]:
+        """Return the columns, or fields inside columns, of `keys`, among the columns of each alias.
+
+        A name with dots is that of a column where the stream has it, as files of flat tables do, and else leads to a
+        field.
+        """
+        (left, _), (right, _) = self.streams
+        pairs = [(ex.Column(left, name), ex.Column(right, other)) for name, other in self.keys]
+        return [(ex.find_column(a, known[left]), ex.find_column(b, known[right])) for a, b in pairs]
+
+    def _located(self, key: str, expression: ex.Expr, known: Mapping[str, Sequence[str]]) -> ex.Expr:
+        if key != "keys" or not isinstance(expression, ex.Binary):
+            return expression
+        sides = (side for side in (expression.left, expression.right) if isinstance(side, ex.Column))
+        return ex.Binary("=", *(ex.find_column(side, known[side.alias]) for side in sides))
 
     def _kind_signature(self) -> Signature:
         return {
@@ -180,7 +197,7 @@ def _parse_keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, st
             problem = f"is a column of {alias} alone, but is taken of both streams"
             remedy = f"write {name}, or {{{aliases[0]}: {name}, {aliases[1]}: {name}}}"
             raise reader.fail(f"keys[{place}]", column, problem, remedy)
-    return tuple((stored_name(column), stored_name(column)) for column in value)
+    return tuple((_key_name(column), _key_name(column)) for column in value)
 
 
 def _parse_sides(inner: Reader, aliases: tuple[str, ...]) -> list[list[str]]:
@@ -196,9 +213,15 @@ def _parse_sides(inner: Reader, aliases: tuple[str, ...]) -> list[list[str]]:
             other = _alias_of(column, aliases)
             if other not in (None, alias):
                 raise wrong_stream(inner, alias, column, other)
-        sides.append([stored_name(column.removeprefix(f"{alias}.")) for column in columns])
+        sides.append([_key_name(column.removeprefix(f"{alias}.")) for column in columns])
     inner.done()
     return sides
+
+
+def _key_name(text: str) -> str:
+    """Return the name that a text of ``keys`` has, which is no expression; quotes around all of it may stay."""
+    inner = re.fullmatch(r'"((?:[^"]|"")+)"', text)
+    return stored_name(inner[1].replace('""', '"') if inner else text)
 
 
 def _alias_of(column: str, aliases: tuple[str, ...]) -> str | None:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeAlias, TypedDict
 
 from latecomer.specs.errors import SpecError
 from latecomer.specs.expressions.tree import Expr, SelectItem, to_text
-from latecomer.specs.expressions.types import check_columns, check_types
+from latecomer.specs.expressions.types import Kind, check_columns, check_types
 from latecomer.specs.reader import Reader
 from latecomer.specs.schedule import DEFAULT, Schedule, parse_schedule
 
@@ -188,13 +188,13 @@ class Spec:
         """Return an error about one key of the file."""
         return SpecError(self.source or f"query {self.name}", key, value, problem, remedy).with_line(self.lines)
 
-    def check_columns(self, types: Mapping[str, Mapping[str, str]]) -> None:
+    def check_columns(self, types: Mapping[str, Mapping[str, Kind]]) -> None:
         """Check every expression against the streams' columns.
 
         Parameters
         ----------
         types
-            Stream -> column -> type, as :func:`latecomer.specs.expressions.types.check_types` names types.
+            Stream -> column -> type, as :mod:`latecomer.specs.expressions.types` names types.
 
         Raises
         ------
@@ -205,6 +205,7 @@ class Spec:
         by_column = {(alias, name): kind for alias, stream in self.streams for name, kind in types[stream].items()}
         try:
             for key, expression, required in self.expressions():
+                expression = self._located(key, expression, known)
                 check_columns(expression, known, source=self.source, key=key)
                 kind = check_types(expression, by_column, source=self.source, key=key)
                 if required == "plain":
@@ -216,6 +217,10 @@ class Spec:
                     raise self.fail(key, to_text(expression), f"is a {kind}, not a {word}", f"use a {word} here")
         except SpecError as error:
             raise error.with_line(self.lines) from None
+
+    def _located(self, key: str, expression: Expr, known: Mapping[str, Sequence[str]]) -> Expr:
+        """Return the expression of a key with the columns of each alias that it means; most keys name them exactly."""
+        return expression
 
     def signature(self) -> Signature:
         """Return everything that determines the query's results, as JSON-able values.

@@ -101,14 +101,13 @@ class TopKSpec(WindowedSpec):
         return [name for name in names if fold_case(name) not in fixed]
 
     def _kind_expressions(self) -> Iterator[tuple[str, ex.Expr, RequiredType]]:
-        alias = self.streams[0][0]
-        for place, name in enumerate(self.group_by):
-            yield f"group_by[{place}]", ex.Column(alias, name), "plain"
+        for place, column in enumerate(self.group_columns):
+            yield f"group_by[{place}]", column, "plain"
         yield "score", self.score, "number"
 
     def _kind_signature(self) -> Signature:
         return {
-            "group_by": to_json(self.group_by),
+            "group_by": self._group_signature(),
             "score": to_json(self.score),
             "k": self.k,
             "window": to_json(self.window),
@@ -128,7 +127,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
     streams = parse_streams(reader, 1, 1)
     aliases = (streams[0][0],)
     window = parse_window(reader)
-    group_by = parse_group_by(reader, aliases[0], FIXED)
+    group_by, group_fields = parse_group_by(reader, aliases[0], FIXED)
     score = _parse_score(reader, aliases)
     k = reader.whole_number("k", low=1, high=10_000)
     select = parse_select(reader, aliases, (*group_by, *FIXED))
@@ -141,6 +140,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
         name=name,
         streams=streams,
         group_by=group_by,
+        group_fields=group_fields,
         score=score,
         k=k,
         window=window,

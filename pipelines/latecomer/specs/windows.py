@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from latecomer.core.windows.grid import Grid
 from latecomer.specs import expressions as ex
+from latecomer.specs.clauses import to_json
 from latecomer.specs.durations import parse_duration
 from latecomer.specs.reader import Reader
 from latecomer.specs.spec import CONFIDENCE, Signature, Spec, parse_confidence
@@ -29,10 +30,24 @@ class WindowedSpec(Spec):
         The windows that result rows identify.
     group_by : tuple of str
         Columns whose values divide a window's rows into groups with an answer each; result rows begin with them.
+    group_fields : tuple of (str, Column)
+        The names in `group_by` that are no columns of the stream but fields inside one, and these fields.
     """
 
     window: Grid
     group_by: tuple[str, ...] = ()
+    group_fields: tuple[tuple[str, ex.Column], ...] = ()
+
+    @property
+    def group_columns(self) -> tuple[ex.Column, ...]:
+        """The column of the stream, or the field inside one, of each name in `group_by`."""
+        inside, alias = dict(self.group_fields), self.streams[0][0]
+        return tuple(inside.get(name) or ex.Column(alias, name) for name in self.group_by)
+
+    def _group_signature(self) -> list[object]:
+        """Return the names in `group_by`, with the fields that some of them stand for, as JSON."""
+        inside = dict(self.group_fields)
+        return [[name, to_json(inside[name])] if name in inside else name for name in self.group_by]
 
     @property
     def shards(self) -> int:

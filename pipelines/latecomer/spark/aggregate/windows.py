@@ -72,7 +72,7 @@ class AggregateWindows(WindowKind[AggregateSpec]):
 
     def payload(self, source: int) -> dict[str, str]:
         """Return groups ``g{i}``, values ``v{i}`` and ``ok``."""
-        groups = {f"g{i}": quoted(name) for i, name in enumerate(self.spec.group_by)}
+        groups = {f"g{i}": sql(column) for i, column in enumerate(self.spec.group_columns)}
         values = {f"v{i}": sql(argument) for i, argument in enumerate(self.arguments)}
         return groups | values | {"ok": passes(self.spec.where)}
 

@@ -31,7 +31,7 @@ def arrivals(
     seq_to: int,
     carry: list[int],
     shards: int = 1,
-    groups: Sequence[str] = (),
+    groups: Sequence[tuple[str, ...]] = (),
     shard_of: Callable[[pa.Table], np.ndarray] | None = None,
 ) -> Arrivals:
     """Read the arrivals ``[seq_from, seq_to)`` of the streams in `sources`, in order.
@@ -41,8 +41,8 @@ def arrivals(
     carry
         Running maxima of event time before them: entry ``side * shards + shard``, ``NEVER`` where nothing came yet.
     shards, groups, shard_of
-        With more than one shard, `shard_of` returns the shard of every arrival, int32[n], by the columns `groups` of
-        its stream.
+        With more than one shard, `shard_of` returns the shard of every arrival, int32[n], by the values at the paths
+        `groups` in its stream.
     """
     parts = [event_scan.arrivals(lake, stream, seq_from, seq_to, groups if shard_of else ()) for stream in sources]
     side = np.repeat(np.arange(len(parts), dtype=np.int8), [len(part[0]) for part in parts])

@@ -16,6 +16,7 @@ from latecomer.specs.spec import Spec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
@@ -45,7 +46,9 @@ def check_columns(spec: Spec, events: dict[str, DataFrame]) -> None:
     SpecError
         As for :meth:`latecomer.specs.spec.Spec.check_columns`.
     """
-    spec.check_columns({stream: {name: kind_of(kind) for name, kind in rows.dtypes} for stream, rows in events.items()})
+    spec.check_columns(
+        {stream: {field.name: kind_of(field.dataType) for field in rows.schema} for stream, rows in events.items()}
+    )
 
 
 def with_wide_columns(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:
@@ -54,7 +57,9 @@ def with_wide_columns(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:
     Spark's product of two ``int`` columns is an ``int``, and null from 2^31 on, which ``price * count`` does not mean.
     """
     read_as = {kind: "bigint" for kind in WHOLE if kind != "bigint"} | {"timestamp_ntz": "timestamp"}
-    kinds = {ex.Column(alias, name): kind for alias, stream in spec.streams for name, kind in events[stream].dtypes}
+    schemas = {alias: events[stream].schema for alias, stream in spec.streams}
+    columns = {column for _, expression, _ in spec.expressions() for column in ex.columns(expression)}
+    kinds = {column: type_inside(schemas[column.alias], column) for column in columns}
     casts = {column: read_as[kind] for column, kind in kinds.items() if kind in read_as}
     decimals = {column for column, kind in kinds.items() if kind.startswith("decimal")}
 
@@ -71,11 +76,33 @@ def with_wide_columns(spec: AnySpec, events: dict[str, DataFrame]) -> AnySpec:
     return cast(AnySpec, widened(spec)) if casts else spec
 
 
-def kind_of(spark_type: str) -> str:
+def type_inside(schema: StructType, column: ex.Column) -> str:
+    """Return Spark's name of the type of a column, or of the field inside one; empty where there is none."""
+    from pyspark.sql import types as T
+
+    kind: T.DataType = schema
+    for name in (column.name, *column.fields):
+        if isinstance(kind, T.StructType) and name in kind.names:
+            kind = kind[name].dataType
+        elif isinstance(kind, T.MapType):
+            kind = kind.valueType
+        else:
+            return ""
+    return kind.simpleString()
+
+
+def kind_of(spark_type: DataType) -> ex.Kind:
     """Return the kind of a Spark type: ``number``, ``string``, ``bool``, ``timestamp``, or the type itself."""
-    if is_number(spark_type):
+    from pyspark.sql import types as T
+
+    name = spark_type.simpleString()
+    if isinstance(spark_type, T.StructType):
+        return ex.Nested(name, {field.name: kind_of(field.dataType) for field in spark_type})
+    if isinstance(spark_type, T.MapType):
+        return ex.Nested(name, values=kind_of(spark_type.valueType))
+    if is_number(name):
         return "number"
-    base = spark_type.split("(")[0]
+    base = name.split("(")[0]
     return {"string": "string", "boolean": "bool", "timestamp": "timestamp", "timestamp_ntz": "timestamp"}.get(
         base, base
     )

@@ -26,21 +26,22 @@ def types_of(rows: DataFrame) -> dict[str, str]:
 
     ``dtypes`` leaves names inside structs unquoted.
     """
-    return {field.name: _as_sql(field.dataType) for field in rows.schema}
+    return {field.name: sql_of(field.dataType) for field in rows.schema}
 
 
 def _named(field: str) -> str:
     return field if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", field) else "`" + field.replace("`", "``") + "`"
 
 
-def _as_sql(kind: DataType) -> str:
+def sql_of(kind: DataType) -> str:
+    """Return a type as SQL that Spark can parse again."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.StructType):
-        parts = (f"{_named(field.name)}:{_as_sql(field.dataType)}" for field in kind)
+        parts = (f"{_named(field.name)}:{sql_of(field.dataType)}" for field in kind)
         return f"struct<{','.join(parts)}>"
     if isinstance(kind, T.ArrayType):
-        return f"array<{_as_sql(kind.elementType)}>"
+        return f"array<{sql_of(kind.elementType)}>"
     if isinstance(kind, T.MapType):
-        return f"map<{_as_sql(kind.keyType)},{_as_sql(kind.valueType)}>"
+        return f"map<{sql_of(kind.keyType)},{sql_of(kind.valueType)}>"
     return kind.simpleString()

@@ -59,6 +59,11 @@ class JoinRows:
         check_columns(self.spec, events)
         refuse_twice(self.spec, [name for name, _ in self._outputs()], (*ENVELOPE, *STORED))
 
+    @cached_property
+    def keys(self) -> list[tuple[ex.Column, ex.Column]]:
+        """The columns, or fields inside columns, that are equal in the two rows of a pair."""
+        return self.spec.key_columns({alias: self._side_events(i).columns for i, alias in enumerate(self.aliases)})
+
     # -- names ---------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -69,9 +74,9 @@ class JoinRows:
         for expression in expressions:
             for column in ex.columns(expression):
                 names[self._source(column.alias)].add(column.name)
-        for left, right in self.spec.keys:
-            names[0].add(left)
-            names[len(self.sources) - 1].add(right)
+        for left, right in self.keys:
+            names[0].add(left.name)
+            names[len(self.sources) - 1].add(right.name)
         return [[name for name in self.events[i].columns if name in names[i]] for i in range(len(self.sources))]
 
     def _source(self, alias: str | None) -> int:
@@ -95,10 +100,7 @@ class JoinRows:
     @cached_property
     def keys_sql(self) -> tuple[tuple[str, str], ...]:
         """The equal keys as pairs of SQL over short names."""
-        return tuple(
-            (self.name_of(ex.Column(self.aliases[0], a)), self.name_of(ex.Column(self.aliases[1], b)))
-            for a, b in self.spec.keys
-        )
+        return tuple((ex.to_spark_sql(a, self.name_of), ex.to_spark_sql(b, self.name_of)) for a, b in self.keys)
 
     @cached_property
     def where_sql(self) -> str:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from latecomer.core.windows.grid import Grid
-from latecomer.spark.engine.columns import as_column, ceil_div, floor_to, greatest, quoted
+from latecomer.spark.engine.columns import as_column, ceil_div, floor_to, greatest
 from latecomer.spark.engine.decimals import digits_of
-from latecomer.spark.engine.query_columns import of_passing
+from latecomer.spark.engine.query_columns import of_passing, sql, type_inside
 from latecomer.spark.engine.types import FLOATING, WHOLE
 from latecomer.spark.membership.semi_join import FilterCounts, FilterSemiJoin
 from latecomer.spark.windows.assigner import WindowAssigner
@@ -109,7 +109,7 @@ class MembershipWindows(WindowKind[MembershipSpec]):
     def element_type(self) -> str:
         """The Spark type in which elements are compared and published."""
         kinds = {
-            dict(self.query.events[stream].dtypes)[column.name]
+            type_inside(self.query.events[stream].schema, column)
             for (_, stream), column in zip(self.spec.streams, self.spec.elements, strict=True)
         }
         if len(kinds) == 1 and not (kinds & {"float"}):
@@ -126,9 +126,7 @@ class MembershipWindows(WindowKind[MembershipSpec]):
         floating = self.element_type == "double"
         element = "nullif(try_cast({} as double), double('NaN'))" if floating else "try_cast({} as {})"
         elements = {
-            f"e{place}": of_passing(
-                self.spec.filter_on(column.alias), element.format(quoted(column.name), self.element_type)
-            )
+            f"e{place}": of_passing(self.spec.filter_on(column.alias), element.format(sql(column), self.element_type))
             for place, column in enumerate(self.spec.elements)
             if self.side_of[place] == source
         }

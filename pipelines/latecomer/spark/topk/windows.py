@@ -81,7 +81,7 @@ class TopKWindows(WindowKind[TopKSpec]):
     def payload(self, source: int) -> dict[str, str]:
         """Return groups ``g{i}``, selected columns ``x{i}``, ``score`` and ``ok``."""
         score, where = sql(self.spec.score), passes(self.spec.where)
-        groups = {f"g{i}": quoted(name) for i, name in enumerate(self.spec.group_by)}
+        groups = {f"g{i}": sql(column) for i, column in enumerate(self.spec.group_columns)}
         selected = {f"x{i}": text for i, (_, text) in enumerate(self.selected)}
         ok = f"{where} and {score} is not null and not isnan(cast({score} as double))"
         return groups | selected | {"score": score, "ok": ok}

@@ -56,7 +56,7 @@ class WindowObservation:
             return tables.evaluate(query.spark, groups.rename_columns(query.groups), self._kind.shard_sql())
 
         sharded = shard_of if self._shards > 1 else None
-        leading = query.spec.group_by
+        leading = [(column.name, *column.fields) for column in query.spec.group_columns]
         return arrival_scan.arrivals(query.lake, query.sources, seq_from, seq_to, carry, self._shards, leading, sharded)
 
     def pieces(self, start: Checkpoint, seq_to: int) -> Iterator[Arrivals]:

@@ -9,6 +9,8 @@ form in which an expression travels; a user's text is never pasted into SQL.
 '((d.port = 53) and (d.size > 1000.0))'
 >>> ex.to_spark_sql(condition, lambda column: f"`{column.name}`")
 "((`port` = 53L) AND (`size` > CAST('1000.0' AS DOUBLE)))"
+>>> ex.parse("payload.user.id", source="query.yaml", key="score", aliases=("d",))
+Column(alias='d', name='payload', fields=('user', 'id'))
 """
 
 from latecomer.specs.expressions.parse import parse, parse_call, parse_item
@@ -33,14 +35,17 @@ from latecomer.specs.expressions.tree import (
     children,
     columns,
     conjuncts,
+    find_column,
     literal_number,
     to_text,
     widen,
+    written_name,
 )
-from latecomer.specs.expressions.types import check_columns, check_types
+from latecomer.specs.expressions.types import Kind, Nested, check_columns, check_types
 
 __all__ = [
     "ALWAYS_THERE", "ARITHMETIC", "COMPARISONS", "FUNCTIONS", "NODES", "Binary", "Call", "Column", "Expr", "InList",
-    "IsNull", "Like", "Literal", "SelectItem", "Unary", "WithinDistance", "check_columns", "check_types", "children",
-    "columns", "conjuncts", "literal_number", "parse", "parse_call", "parse_item", "to_spark_sql", "to_text", "widen",
+    "IsNull", "Kind", "Like", "Literal", "Nested", "SelectItem", "Unary", "WithinDistance", "check_columns",
+    "check_types", "children", "columns", "conjuncts", "find_column", "literal_number", "parse", "parse_call",
+    "parse_item", "to_spark_sql", "to_text", "widen", "written_name",
 ]  # fmt: skip

@@ -35,6 +35,7 @@ from latecomer.specs.expressions.tree import (
     columns,
     literal_number,
     to_text,
+    written_name,
 )
 from latecomer.specs.names import ALIAS, stored_name
 
@@ -93,16 +94,19 @@ def parse_item(
 ) -> SelectItem:
     """Parse ``expression as name``, or ``alias.column``, which is named ``alias_column`` or, of one stream, ``column``.
 
+    A field, ``alias.column.field``, is named like a column ``field``.
+
     Parameters and errors are those of `parse`.
     """
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
         if not re.search(rf'(?<![\w.])as\s*("{item.name}"|(?<=\s){item.name})\s*$', text, re.IGNORECASE):
-            several = "is not one expression", "write `expression as name`"
+            several = "is not one expression", _spaced_remedy(text, item) or "write `expression as name`"
             raise SpecError(source, key, text, *(_number_fault(text) or several))
         return item
     if isinstance(item.expr, Column):
-        return SelectItem(item.expr.name if len(aliases) == 1 else f"{item.expr.alias}_{item.expr.name}", item.expr)
+        name = item.expr.short_name
+        return SelectItem(name if len(aliases) == 1 else f"{item.expr.alias}_{name}", item.expr)
     raise SpecError(source, key, text, "has no name", "write `expression as name`")
 
 
@@ -245,10 +249,41 @@ def _quote_remedy(parts: Sequence[str], parse_sql: Callable[[str], SelectItem | 
             if isinstance(parsed, SelectItem) and parsed.name and not is_named:
                 continue  # the word, or what follows it, would be a name of the result
             expr = parsed.expr if isinstance(parsed, SelectItem) else Call(*parsed)
-            alias = next((column.alias for column in columns(expr) if column.name == word), None)
-            if alias is not None:
-                return f'if {word} is a column, write it in double quotes: {alias}."{word}"'
+            column = next((column for column in columns(expr) if word in (column.name, *column.fields)), None)
+            if column is not None:
+                path = (column.name, *column.fields)
+                names = [f'"{name}"' if name == word else written_name(name) for name in path]
+                kind = "column" if column.name == word else "field"
+                return f"if {word} is a {kind}, write it in double quotes: {'.'.join((column.alias, *names))}"
+    return _joined_remedy(parts, parse_sql)
+
+
+def _joined_remedy(parts: Sequence[str], parse_sql: Callable[[str], SelectItem | ParsedCall]) -> str | None:
+    """Return the remedy of a refused text that becomes an expression once the words of a name are joined."""
+    from sqlglot import TokenType, tokenize
+    from sqlglot.parser import Parser
+
+    plain = {TokenType.VAR, *Parser.TYPE_TOKENS}
+    for place, part in enumerate(parts):
+        for match in () if place % 2 else re.finditer(r"[A-Za-z_]\w*(?: [A-Za-z_]\w*)+", part):
+            if any(token.token_type not in plain for token in tokenize(match[0], read="duckdb")):
+                continue
+            name = stored_name(match[0])
+            joined = part[: match.start()] + name + part[match.end() :]
+            try:
+                parse_sql("".join((*parts[:place], joined, *parts[place + 1 :])))
+            except Exception:  # still not an expression
+                continue
+            return f"if {match[0]!r} is a column's name with spaces, write {name}"
     return None
+
+
+def _spaced_remedy(text: str, item: SelectItem) -> str | None:
+    """Return the remedy of two names without a word between them, which may be one name with a space."""
+    if not isinstance(item.expr, Column) or not re.fullmatch(r"\s*[\w.]+(\s+\w+)+\s*", text):
+        return None
+    name = stored_name(" ".join(text.split()))
+    return f"write `expression as name`; if it is a column's name with spaces, write {name}"
 
 
 _PLAIN = "write one plain expression"
@@ -334,7 +369,7 @@ def _translate(  # noqa: C901 - a case per node
         return _binary(operators[type(node)], inner(node.this), inner(node.expression))
     if isinstance(node, exp.Paren):
         return inner(node.this)
-    if isinstance(node, exp.Column):
+    if isinstance(node, (exp.Column, exp.Dot)):
         return _column(node, aliases, default_alias)
     if isinstance(node, exp.Literal):
         return Literal(node.this) if node.is_string else Literal(_number(node.this))
@@ -391,20 +426,35 @@ def _negate(operand: Expr) -> Expr:
     return Unary("not", operand)
 
 
-def _column(node: exp.Column, aliases: tuple[str, ...], default_alias: str | None) -> Column:
-    from sqlglot import exp
+def _column(node: exp.Column | exp.Dot, aliases: tuple[str, ...], default_alias: str | None) -> Column:
+    """Return the column, and the fields inside it, that names with dots between them denote.
 
-    if node.args.get("db") or node.args.get("catalog"):
-        raise Refused(f"{node.sql()!r} has too many dots", "write alias.column")
-    if not isinstance(node.this, exp.Identifier):
-        raise Refused(f"{node.sql()!r} is not a column", "write alias.column")
-    alias, name = node.table or default_alias, node.name
-    if alias is None:
-        remedy = f"write {aliases[0]}.{name}" if aliases else "write alias.column"
-        raise Refused(f"column {name!r} does not say which stream it is from", remedy)
+    The first name is an alias where a stream has it and another name follows.
+    """
+    alias, *names = _names(node)
+    if not names or (alias not in aliases and default_alias is not None):
+        names, alias = [alias, *names], default_alias or ""
+    if not alias:
+        remedy = f"write {aliases[0]}.{names[0]}" if aliases else "write alias.column"
+        raise Refused(f"column {names[0]!r} does not say which stream it is from", remedy)
     if alias not in aliases:
         raise Refused(f"{alias!r} is not an alias of the query's streams", did_you_mean(alias, aliases))
-    return Column(alias, stored_name(name))
+    if len(names) > DEEPEST:
+        raise Refused(f"has more than {DEEPEST} dots in one name", "simplify it")
+    return Column(alias, stored_name(names[0]), tuple(names[1:]))
+
+
+def _names(node: exp.Expr) -> list[str]:
+    """Return the names that dots join."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Dot):
+        return [*_names(node.this), *_names(node.expression)]
+    if isinstance(node, exp.Column):
+        return [name for part in node.parts for name in _names(part)]
+    if not isinstance(node, exp.Identifier):
+        raise Refused(f"{node.sql()!r} is not a column", "write alias.column, and after it alias.column.field")
+    return [node.name]
 
 
 def _number(text: str) -> int | float:

@@ -35,7 +35,7 @@ def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:  # no
     expr
         The expression.
     column_name
-        Gives the SQL of a column, already quoted.
+        Gives the SQL of a column, already quoted, without its fields.
     """
 
     def sql(child: Expr) -> str:
@@ -43,7 +43,7 @@ def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:  # no
 
     match expr:
         case Column():
-            return column_name(expr)
+            return ".".join((column_name(expr), *map(_quoted, expr.fields)))
         case Literal(value):
             return _literal(value)
         case Unary(op, operand):
@@ -81,8 +81,14 @@ def to_spark_sql(expr: Expr, column_name: Callable[[Column], str]) -> str:  # no
             if name == "substr":
                 places = "".join(f", try_cast({sql(arg)} AS INT)" for arg in args[1:])
                 return f"substr({sql(args[0])}{places})"
+            if name == "size":
+                return f"CAST(size({sql(args[0])}) AS BIGINT)"
             return f"{name}({', '.join(map(sql, args))})"
     raise AssertionError(expr)
+
+
+def _quoted(field: str) -> str:
+    return "`" + field.replace("`", "``") + "`"
 
 
 def _escape_pattern(pattern: str) -> str:

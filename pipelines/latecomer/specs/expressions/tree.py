@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias, Union
 
-from latecomer.specs.names import ALIAS
+from latecomer.specs.names import ALIAS, RESERVED, stored_name
 
 ALWAYS_THERE = ("seq", "event_ts", "arrival_ts")
 """Columns that every stream has."""
@@ -16,6 +16,7 @@ FUNCTIONS = {
     "abs": (1, 1), "round": (1, 2), "floor": (1, 1), "ceil": (1, 1), "sqrt": (1, 1), "pow": (2, 2),
     "least": (2, 20), "greatest": (2, 20), "coalesce": (2, 20),
     "lower": (1, 1), "upper": (1, 1), "length": (1, 1), "substr": (2, 3), "concat": (2, 20),
+    "size": (1, 1),
 }  # fmt: skip
 """Functions -> the least and most arguments they take."""
 
@@ -24,10 +25,24 @@ Value: TypeAlias = int | float | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The column ``alias.name``."""
+    """The column ``alias.name``, or with `fields` a value inside it: ``alias.name.field.field``.
+
+    Attributes
+    ----------
+    alias, name
+        The stream's alias in the query, and the column that is read.
+    fields
+        Fields of structs, or keys of maps, from the outermost to the innermost.
+    """
 
     alias: str
     name: str
+    fields: tuple[str, ...] = ()
+
+    @property
+    def short_name(self) -> str:
+        """The last part, as a result column may be named."""
+        return stored_name(self.fields[-1]) if self.fields else self.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,9 +232,8 @@ def literal_number(expr: Expr) -> int | float | None:
 def to_text(expr: Expr) -> str:
     """Return the canonical text, from which `parse` makes the same tree."""
     match expr:
-        case Column(alias, name):
-            is_plain = ALIAS.fullmatch(name) and name.lower() not in ("not", "select")
-            return f"{alias}.{name}" if is_plain else f'{alias}."{name.replace(chr(34), chr(34) * 2)}"'
+        case Column(alias, name, fields):
+            return ".".join((alias, *(_as_written(part, ("not", "select")) for part in (name, *fields))))
         case Literal(value):
             return _literal_text(value)
         case Unary(op, operand):
@@ -236,6 +250,42 @@ def to_text(expr: Expr) -> str:
             return f"({to_text(operand)} {'not ' if negated else ''}like {to_text(Literal(pattern))})"
         case WithinDistance(_, _, _, _, radius):
             return f"within_distance({', '.join(map(to_text, children(expr)))}, {radius!r})"
+
+
+def written_name(name: str) -> str:
+    """Return a column's name as an expression has it: in double quotes unless it is a plain word.
+
+    >>> written_name("origin"), written_name("id.orig_h"), written_name("end")
+    ('origin', '"id.orig_h"', '"end"')
+    """
+    return _as_written(name, RESERVED)
+
+
+def _as_written(name: str, words: Container[str]) -> str:
+    """Return a name, in double quotes where it is not plain or is one of the `words`."""
+    is_plain = ALIAS.fullmatch(name) and name.lower() not in words
+    return name if is_plain else '"' + name.replace('"', '""') + '"'
+
+
+def find_column(column: Column, names: Container[str]) -> Column:
+    """Return a column whose name was written without quotes: where no column has it, its dots lead to a field.
+
+    Parameters
+    ----------
+    column
+        The column; its name may have dots.
+    names
+        The columns of its stream.
+
+    Examples
+    --------
+    >>> find_column(Column("l", "user.id"), ["user.id"]), find_column(Column("l", "user.id"), ["user"]).fields
+    (Column(alias='l', name='user.id', fields=()), ('id',))
+    """
+    name, *fields = column.name.split(".")
+    if column.name in names or name not in names or not all(fields):
+        return column
+    return Column(column.alias, name, tuple(fields))
 
 
 def _literal_text(value: Value) -> str:

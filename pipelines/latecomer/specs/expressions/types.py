@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeAlias
 
 from latecomer.specs.errors import SpecError
 from latecomer.specs.expressions.tree import (
@@ -29,10 +31,36 @@ from latecomer.specs.expressions.tree import (
     children,
     columns,
     to_text,
+    written_name,
 )
 
-_FIXED_TYPES = {"seq": "number", "event_ts": "timestamp", "arrival_ts": "timestamp"}
+
+@dataclass(frozen=True)
+class Nested:
+    """The type of a struct or of a map, whose values an expression reads with dots.
+
+    Attributes
+    ----------
+    name
+        The engine's name of the type.
+    fields
+        The types of a struct's fields by name.
+    values
+        The type of a map's values; None for a struct.
+    """
+
+    name: str
+    fields: Mapping[str, Kind] = field(default_factory=dict)
+    values: Kind | None = None
+
+
+Kind: TypeAlias = str | Nested
+"""The type of a column: a name, as the module has them, or a type with parts."""
+
+_FIXED_TYPES: Mapping[str, Kind] = {"seq": "number", "event_ts": "timestamp", "arrival_ts": "timestamp"}
 """Types of the columns that every stream has."""
+_COLLECTIONS = ("array<", "map<", "list<", "large_list<")
+"""Beginnings of the names that Spark and Arrow have for types of many values."""
 _TEXT_FUNCTIONS = ("lower", "upper", "substr", "concat")
 _NUMBER_FUNCTIONS = ("abs", "round", "floor", "ceil", "sqrt", "pow", "length")
 _TIME_TEXTS = {
@@ -62,20 +90,33 @@ def check_columns(expr: Expr, schemas: Mapping[str, Sequence[str]], *, source: s
     SpecError
         A column does not exist; the remedy names the closest ones that do.
     """
-    for column in sorted(columns(expr), key=lambda column: (column.alias, column.name)):
+    for column in sorted(columns(expr), key=lambda column: (column.alias, column.name, column.fields)):
         known = schemas[column.alias]
         if column.name in known or column.name in ALWAYS_THERE:
             continue
-        close = difflib.get_close_matches(column.name, known, n=3)
-        names = ", ".join(close or list(known)[:20])
-        remedy = f"use one of {names}; if it is text, write it in quotes: '{column.name}'"
-        if close:
-            remedy = f"did you mean one of these columns: {names}"
-        raise SpecError(source, key, f"{column.alias}.{column.name}", "its stream has no such column", remedy)
+        value = to_text(column) if column.fields else f"{column.alias}.{column.name}"
+        raise SpecError(source, key, value, "its stream has no such column", _column_remedy(column, known))
+
+
+def _column_remedy(column: Column, known: Sequence[str]) -> str:
+    """Return the remedy of a column that its stream does not have."""
+    path = (column.name, *column.fields)
+    dotted = next((name for name in (".".join(path[:size]) for size in range(len(path), 1, -1)) if name in known), None)
+    if dotted is not None:
+        return f"the stream has a column with a dot in its name; write it in double quotes: {written_name(dotted)}"
+    close = difflib.get_close_matches(column.name, known, n=3)
+    if not close and column.fields and column.fields[0] in known:
+        rest = ".".join(map(written_name, column.fields))
+        return f"{column.name} is no alias of the query either; did you mean {column.alias}.{rest}"
+    close = difflib.get_close_matches(".".join(path), known, n=3) or close
+    names = ", ".join(map(written_name, close or list(known)[:20]))
+    if close:
+        return f"did you mean one of these columns: {names}"
+    return f"use one of {names}; if it is text, write it in quotes: '{column.name}'"
 
 
 def check_types(  # noqa: C901 - a case per node
-    expr: Expr, types: Mapping[tuple[str, str], str], *, source: str, key: str
+    expr: Expr, types: Mapping[tuple[str, str], Kind], *, source: str, key: str
 ) -> str | None:
     """Return the type of the expression's value; refuse an expression that compares or computes with unlike types.
 
@@ -91,7 +132,7 @@ def check_types(  # noqa: C901 - a case per node
     Raises
     ------
     SpecError
-        Operands of an operation do not have the types that it needs.
+        Operands of an operation do not have the types that it needs, or a column does not have a field.
     """
 
     def fail(problem: str, remedy: str) -> SpecError:
@@ -100,7 +141,8 @@ def check_types(  # noqa: C901 - a case per node
     operands = [check_types(child, types, source=source, key=key) for child in children(expr)]
     match expr:
         case Column(alias, name):
-            return _FIXED_TYPES.get(name) or types.get((alias, name))
+            kind = _kind_inside(expr, _FIXED_TYPES.get(name) or types.get((alias, name)), fail)
+            return kind.name if isinstance(kind, Nested) else kind
         case Literal(value):
             return _type_of(value)
         case Binary(op, _, _) if op in ("and", "or"):
@@ -151,8 +193,31 @@ def check_types(  # noqa: C901 - a case per node
     return None
 
 
+def _kind_inside(column: Column, kind: Kind | None, fail: Callable[[str, str], SpecError]) -> Kind | None:
+    """Return the type of the value to which a column's fields lead; refuse a field that does not exist."""
+    outer = Column(column.alias, column.name)
+    for name in column.fields:
+        if kind is None:  # its type is unknown
+            return None
+        if not isinstance(kind, Nested):
+            problem = f"{to_text(outer)} is a {kind}, which has no fields"
+            raise fail(problem, f"write {to_text(outer)}; only structs and maps have fields")
+        if kind.values is None and name not in kind.fields:
+            close = difflib.get_close_matches(name, kind.fields, n=3)
+            names = ", ".join(map(written_name, close or list(kind.fields)[:20]))
+            remedy = f"did you mean one of its fields: {names}" if close else f"it has the fields {names}"
+            raise fail(f"{to_text(outer)} has no field {name!r}", remedy)
+        kind = kind.fields[name] if kind.values is None else kind.values
+        outer = Column(outer.alias, outer.name, (*outer.fields, name))
+    return kind
+
+
 def _check_call(name: str, operands: Sequence[str | None], fail: Callable[[str, str], SpecError]) -> str | None:
     """Return the type of a call's value; refuse operands of other types than the function takes."""
+    if name == "size":
+        if operands[0] is not None and not operands[0].startswith(_COLLECTIONS):
+            raise fail("size() needs an array or a map", "use length() for the characters of a text")
+        return "number"
     if name in _NUMBER_FUNCTIONS and name != "length" and not _all_are("number", operands):
         raise fail(f"{name}() needs numbers", "use number columns")
     texts = operands if name == "concat" else operands[:1]
