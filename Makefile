@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := requirements.lock $(addprefix infra/,jars.txt setup.sh collect_jars.py warm_up.py spark_properties.py) pipelines/latecomer/spark/engine/session.py
 STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
-TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
+TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/kafka_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-long lint docs hooks up down airflow lock clean
@@ -19,7 +19,7 @@ $(STAMP): $(SETUP)
 	@PYTHON="$(PYTHON)" bash infra/setup.sh
 	@rm -f .venv/.setup-* && touch $@
 
-$(TEST_STAMP): $(STAMP) infra/test_jars.txt
+$(TEST_STAMP): $(STAMP) infra/test_jars.txt infra/kafka_jars.txt
 	@PYTHON="$(PYTHON)" bash infra/setup.sh tests
 	@rm -f .venv/.tests-* && touch $@
 

@@ -77,6 +77,17 @@ if [ "${1:-}" = tests ] && [ "$(cat .jvm/s3/fetched 2>/dev/null)" != "$want" ]; 
   rm -rf .jvm/s3.ivy
   echo "$want" >.jvm/s3/fetched
 fi
+want=$(cksum <infra/kafka_jars.txt)
+if [ "${1:-}" = tests ] && [ "$(cat .jvm/kafka/fetched 2>/dev/null)" != "$want" ]; then
+  say "Kafka broker of the tests"
+  rm -rf .jvm/kafka
+  fetch infra/kafka_jars.txt org.apache.logging.log4j:log4j-slf4j2-impl .jvm/kafka.ivy ||
+    { rm -rf .jvm/kafka.ivy; stop "the tests' Kafka broker could not be fetched (see $log); is the package registry reachable?"; }
+  cp .venv/lib/python3*/site-packages/pyspark/jars/scala-library-*.jar .jvm/kafka.ivy/jars/ # Spark's Ivy leaves it out
+  mv .jvm/kafka.ivy/jars .jvm/kafka
+  rm -rf .jvm/kafka.ivy
+  echo "$want" >.jvm/kafka/fetched
+fi
 wait "$compiling" || true # files that are no Python of this version stay as they are
 want=$({ cat requirements.lock infra/jars.txt infra/warm_up.py && "$java" -version 2>&1 && pwd; } | cksum) # other classes: another archive
 if [ "$(cat .jvm/archived 2>/dev/null)" != "$want" ]; then

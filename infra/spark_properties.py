@@ -11,7 +11,9 @@ from pathlib import Path
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine.session import settings
 
-JVM_SETTINGS = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.executor.extraClassPath")
+JVM_SETTINGS = [
+    f"spark.{process}.extra{kind}" for process in ("driver", "executor") for kind in ("ClassPath", "JavaOptions")
+]
 
 
 def main(file: Path, deployment: Path | None = None) -> None:

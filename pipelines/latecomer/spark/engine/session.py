@@ -59,6 +59,15 @@ HEAP_REGIONS = "-XX:G1HeapRegionSize=4m"
 G1 would take it for a humongous object in smaller regions, and mark the heap every few seconds.
 """
 
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{name}.maxLength={most}"
+    for name, most in (("string", 64 << 20), ("bytes", 64 << 20), ("collectionItems", 4 << 20))
+)
+"""JVM options for the longest text, bytes and collections that Avro may read.
+
+A broken record may state any length, and a JVM that makes room for it dies. No record of a topic is as long.
+"""
+
 
 def java_options(rows: int | None = None) -> str:
     """Return the options of the driver's JVM.
@@ -81,7 +90,7 @@ def java_options(rows: int | None = None) -> str:
     more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
     archived = f"-XX:SharedArchiveFile={archive} -Xshare:auto" if archive.is_file() else ""
     compiler = FIRST_COMPILER if rows is not None and rows <= FIRST_COMPILER_ROWS else ""
-    return " ".join(option for option in (archived, quiet, HEAP_REGIONS, compiler, more) if option)
+    return " ".join(option for option in (archived, quiet, HEAP_REGIONS, AVRO_LIMITS, compiler, more) if option)
 
 
 RESULT_SETTINGS = {
@@ -243,6 +252,7 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.driver.extraClassPath": path,
         "spark.executor.extraClassPath": path,
         "spark.driver.extraJavaOptions": java_options(rows),
+        "spark.executor.extraJavaOptions": AVRO_LIMITS,
         "spark.driver.memory": os.environ.get("LATECOMER_DRIVER_MEMORY", "4g"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -287,7 +297,7 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "latecomer-warehouse"),
     }
     if not lake.is_local:
-        wanted |= _s3_settings()
+        wanted |= store_settings()
     given = _given()
     return {key: value for key, value in wanted.items() if key not in given}
 
@@ -308,7 +318,7 @@ def _given() -> set[str]:
     return {re.split(r"[\s=:]", line, maxsplit=1)[0] for line in lines if line and line[0] not in "#!"}
 
 
-def _s3_settings() -> dict[str, str]:
+def store_settings() -> dict[str, str]:
     """Return the settings of Hadoop's S3 file system. Credentials come from the environment, on executors too.
 
     Delta's log store for S3 checks before it puts, and is safe for a single driver only. The lease in the lake, which
