@@ -26,6 +26,7 @@ def lake(tmp_path) -> Lake:
     [
         ("v", pa.array([7.75])), ("v", pa.array([1], pa.int64())), ("v", pa.array(["007"])),
         ("tags", pa.array([[1.5]])), ("of", pa.array([{"x": 1.5}])),
+        ("of", pa.array([[{"x": 1}]])), ("of", pa.array([{"y": 1, "x": 1.5}])),
     ],
 )  # fmt: skip
 def test_a_column_of_another_type_is_refused_not_cast(lake, name, values):
@@ -40,6 +41,8 @@ def test_a_column_of_another_type_is_refused_not_cast(lake, name, values):
         {"v": pa.array([2], pa.int32())},
         {**ROW, "v": pa.nulls(1)},
         {**ROW, "new": pa.array(["x"])},
+        {**ROW, "of": pa.array([{"x": 2, "y": [{"z": 1.5}]}])},
+        {**ROW, "of": pa.array([{"y": "a"}])},
         {"tags": pa.array([["b"]], pa.list_(pa.field("item", pa.large_string(), nullable=False)))},
     ],
 )

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from latecomer.ingest import ingest as ingestion
-from latecomer.ingest import known_files, read_text, source_file, staging, write_tables
+from latecomer.ingest import known_files, read_text, source_file, sources, staging, write_tables
 from latecomer.ingest.find_files import digest
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
@@ -113,7 +113,7 @@ def test_what_an_earlier_version_ingested_is_not_ingested_again(lake, tmp_path, 
     with monkeypatch.context() as earlier:
         noted = digest(look(str(tmp_path / "a.txt")), '["s", null, "event_ts", "arrival_ts", "UTC"]')
         earlier.setattr(known_files, "content_digest", lambda path, options: noted)
-        earlier.setattr(ingestion, "content_digest", lambda path, options: noted)
+        earlier.setattr(sources, "content_digest", lambda path, options: noted)
         ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
     again = ingest(lake, [str(tmp_path / "a.txt")], IngestOptions(stream="s", format="csv"))
     assert (again.rows_read, len(again.skipped_files)) == (0, 1)
@@ -227,14 +227,11 @@ def test_files_with_more_bad_rows_than_allowed_are_refused(lake, tmp_path):
     (tmp_path / "b.csv").write_text("event_ts,v\n1,1\n2,2\n")
     some = [str(tmp_path / "b.csv"), str(tmp_path / "a.csv")]
     with pytest.raises(InputError) as refused:
-        ingest(lake, some, IngestOptions(stream="s", max_quarantined=0.16))
+        ingest(lake, some, IngestOptions(stream="s", max_quarantined=0.24))
     line = str(refused.value)
     assert line.startswith(
-        "stream s: 1 of 6 rows cannot be used, and max_quarantined, 0.16 of them, allows 0; nothing was ingested."
-    )
-    assert (
-        f"The first is in {some[1]}, line 3: event time cannot be read: nonsense; mend or remove the files, or raise"
-        in line
+        f"stream s: 1 of 4 rows in {some[1]} cannot be used, and max_quarantined, 0.24 of them, allows 0; nothing was "
+        "ingested. The first is in line 3: event time cannot be read: nonsense; mend or remove the file, or raise"
     )
     assert stream_totals(lake) == {} and not lake.table("quarantine", "s").exists() and committed_seq(lake) == 0
     # of several streams each has its own share, and one that exceeds it holds up all of the call
@@ -242,11 +239,11 @@ def test_files_with_more_bad_rows_than_allowed_are_refused(lake, tmp_path):
     with pytest.raises(InputError, match="stream bad: 1 of 4 rows"):
         ingest(lake, own, IngestOptions(max_quarantined=0.2))
     assert stream_totals(lake) == {}
-    done = ingest(lake, some, IngestOptions(stream="s", max_quarantined=0.17))
+    done = ingest(lake, some, IngestOptions(stream="s", max_quarantined=0.25))
     assert done.rows_ingested == {"s": 5} and done.rows_quarantined == {"s": 1} and done.seq_to == 5
     # of a column's streams each has its own too, and rows that name none are a share of all
     (tmp_path / "c.csv").write_text("event_ts,kind\nx,a\n1,a\n2,b\n3,b\n4,no name\n5,b\n")
-    for share, wrong in ((0, "stream _unknown: 1 of 6"), (0.2, "stream a: 1 of 2")):
+    for share, wrong in ((0, "stream a: 1 of 2"), (0.2, "stream a: 1 of 2")):
         with pytest.raises(InputError, match=wrong):
             ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(by="kind", max_quarantined=share))
     assert ingest(lake, [str(tmp_path / "c.csv")], IngestOptions(by="kind", max_quarantined=0.5)).seq_from == 5
@@ -318,9 +315,9 @@ def test_text_that_says_more_than_its_column_holds_goes_to_quarantine(lake, tmp_
         ("d", "99999"),
         ("w", "0.4"),
         ("w", "12345678901234567890.5"),
-        ("f", "1e-50"),
-        ("f", "1e300"),
-        ("f", "-1e39"),
+        ("f", "1e-400"),
+        ("f", "1e400"),
+        ("f", "-1e309"),
         ("day", "2024-01-02T10:00:00"),
     ]
     lines = [",".join(each) for each in good] + [
@@ -332,7 +329,7 @@ def test_text_that_says_more_than_its_column_holds_goes_to_quarantine(lake, tmp_
     ingest(lake, [str(tmp_path / "a.csv")], IngestOptions(stream="s"))
     stored = [tuple(row[name] for name in names) for row in rows_of(lake, "s")[1:]]
     day, most = date(2024, 1, 2), Decimal("9" * 38)
-    tenth = float(np.float32(0.1))
+    tenth = 0.1  # the column became double, which holds more of the texts
     assert stored == [
         (Decimal("0.25"), 7, 1.5, day), (Decimal("-3.10"), most, tenth, day), (100, 1, math.inf, None),
         (Decimal("0.50"), None, -math.inf, None),

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from latecomer.ingest.decode_text import FileProblem
 from latecomer.ingest.find_files import format_of
 from latecomer.ingest.read_parquet import read_parquet
 from latecomer.ingest.read_text import StagedText, keys_of, shape_of, split_objects
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import RESERVED, Staging, refuse_columns
-from latecomer.ingest.text_parser import FileProblem
 from latecomer.lake.errors import InputError
 from latecomer.spark.engine.columns import instant, quoted
 from latecomer.spark.engine.types import WHOLE, is_number, types_of
@@ -41,6 +41,7 @@ WIDENS = {(a, b) for i, a in enumerate(WHOLE) for b in WHOLE[i + 1 :]} | {
 
 A column without a value has the type ``void``, which fits every type.
 """
+_NESTED_OR_EMPTY = {"struct", "array", "map", "void"}
 _EXACT_TO = {"float": 1 << 24, "double": 1 << 53}
 """The bound up to which these types hold every whole number exactly."""
 
@@ -54,15 +55,22 @@ class UnifiedInput:
     text
         Columns that are strings only because their format is text.
     origin
-        The first file that holds a column, by the column's name.
+        The first file or other part that holds a column, by the column's name.
     shared
         Columns that every file with columns has.
+    arrived
+        The column with the arrival times of rows that state none, as timestamps, where their source knows them.
+    nested
+        Columns of `text` that hold JSON objects or arrays in every file that has a value of them; once
+        :mod:`latecomer.ingest.nested` has typed them, the structs and arrays among them.
     """
 
     rows: DataFrame
     text: set[str]
-    origin: dict[str, LandingFile]
+    origin: dict[str, str]
     shared: set[str]
+    arrived: str | None = None
+    nested: set[str] = field(default_factory=set)
 
 
 def read(
@@ -81,7 +89,7 @@ def read(
     text: set[str] = set()
     typed: set[str] = set()
     named: list[set[str]] = []
-    origin: dict[str, LandingFile] = {}
+    origin: dict[str, str] = {}
     kept: dict[str, str] = {}
     kinds: dict[str, tuple[str, LandingFile]] = {}
     for index, path in enumerate(files, first):
@@ -89,7 +97,7 @@ def read(
         (typed if index in loaded.in_place else text).update(names)
         named += [set(names)] if names else []
         for name in names:
-            origin.setdefault(name, path)
+            origin.setdefault(name, str(path))
             other = kept.setdefault(fold_case(name), name)
             if other != name:
                 raise InputError(
@@ -103,7 +111,9 @@ def read(
             _resolve_types(kinds, types_of(loaded.in_place[index].select(*map(quoted, names))), path, times)
     both = text & typed
     zoned = {name for name, (kind, _) in kinds.items() if kind == "timestamp"}
-    union = _union([_with_common_types(part, both, zoned, options.timezone) for part in loaded.rows()])
+    union = _union(
+        [_with_common_types(part, both, zoned, options.timezone) for part in loaded.rows(options.layout.null_values)]
+    )
     if len(files) > 1 and typed:
         _refuse_rounding({files[index - first]: rows for index, rows in loaded.in_place.items()}, union)
     for name in [options.event_column] + ([options.by] if options.by else []):
@@ -116,7 +126,8 @@ def read(
             )
         union = union.withColumn(name, F.lit(None).cast("string"))
         text.add(name)
-    return UnifiedInput(union, text, origin, set.intersection(*named) if named else set())
+    shared = set.intersection(*named) if named else set()
+    return UnifiedInput(union, text, origin, shared, nested=loaded.nested())
 
 
 def _resolve_types(
@@ -162,11 +173,21 @@ class _LoadedFiles:
     parts: dict[int, DataFrame] = field(default_factory=dict)
     shapes: dict[int, StructType] = field(default_factory=dict)
 
-    def rows(self) -> list[DataFrame]:
+    def nested(self) -> set[str]:
+        """Return the columns of JSON files that are objects or arrays wherever they have a value, in all files."""
+        kinds: dict[str, set[str]] = {}
+        for index in self.parts:
+            fields = self.shapes[index] if index in self.shapes else self.parts[index].schema
+            for item in fields:
+                kinds.setdefault(item.name, set()).add(item.dataType.typeName())
+        inside = {name for shape in self.shapes.values() for name in shape.names}
+        return {name for name in inside if {"struct", "array"} & kinds[name] and kinds[name] <= _NESTED_OR_EMPTY}
+
+    def rows(self, null_values: tuple[str, ...]) -> list[DataFrame]:
         """Return all parts in order, with a column for each key of JSON objects."""
         return [
-            split_objects(self.parts[index], self.shapes[index]) if index in self.shapes else self.parts[index]
-            for index in sorted(self.parts)
+            split_objects(part, self.shapes[index], null_values) if index in self.shapes else part
+            for index, part in sorted(self.parts.items())
         ]
 
 
@@ -189,7 +210,7 @@ def _load(
                         rows.withColumn("_file", F.lit(index)),
                     )
                 else:
-                    files_loaded.columns[index] = staged.add(index, path, kind or "csv")
+                    files_loaded.columns[index] = staged.add(index, path, kind or "csv", options.layout)
         for together, rows, kind in staged.frames(spark):
             files_loaded.parts[together[0]] = rows
             if kind == "csv" or "line" not in rows.columns:
@@ -261,6 +282,6 @@ def _with_common_types(part: DataFrame, text: set[str], zoned: set[str], zone: s
             kind, value = "timestamp", instant(value, kind, zone)
             part = part.withColumn(name, value)
         if name in text:
-            written = value.cast("string")
+            written = F.to_json(value) if kind.startswith(("struct<", "array<", "map<")) else value.cast("string")
             part = part.withColumn(name, F.concat(written, F.lit("Z")) if kind == "timestamp" else written)
     return part

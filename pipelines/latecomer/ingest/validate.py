@@ -1,34 +1,39 @@
-"""Validate the rows of a call: resolve the types of its columns, then type every row or quarantine it."""
+"""Validate the rows of a call: every row gets its stream and its place in an order, or a problem for quarantine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.core.time import LATEST_US
-from latecomer.ingest.source_file import LandingFile
-from latecomer.ingest.staging import RESERVED
-from latecomer.ingest.type_inference import PATTERNS, guess
+from latecomer.ingest.arrow_rows import map_rows, one_chunk
+from latecomer.ingest.column_types import column_in_table
+from latecomer.ingest.event_times import ARRIVAL, EVENT, PROBLEM
+from latecomer.ingest.options import IngestOptions
 from latecomer.ingest.union import WIDENS, UnifiedInput
+from latecomer.ingest.values.convert import convert
 from latecomer.lake.errors import InputError
 from latecomer.spark.engine.columns import instant, quoted
-from latecomer.spark.engine.decimals import digits_of
-from latecomer.spark.engine.types import FLOATING, WHOLE, is_number, types_of
-from latecomer.specs.expressions import ALWAYS_THERE
-from latecomer.specs.names import STREAM, fold_case, stored_name
-from latecomer.specs.streams import TIME_UNITS
+from latecomer.spark.engine.types import is_number, types_of
+from latecomer.specs.durations import format_duration
+from latecomer.specs.names import STREAM
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from latecomer.ingest.options import IngestOptions
+UNKNOWN = "_unknown"
+"""The stream of rows that name none."""
+CLOCK = "clock: "
+"""Begins the reasons for quarantine that tell of a wrong clock."""
+_TIMES = ("timestamp", "timestamp_ntz")
 
 
-def column_in_table(name: str) -> str:
-    """Return the name that a payload column of a file has in its table."""
-    return "source_seq" if name == "seq" else stored_name(name)
+# --------------------------------------------------------------------------------------------------- stream and order
 
 
 def streams(unified: UnifiedInput, options: IngestOptions, known: Sequence[str]) -> list[str]:
@@ -37,106 +42,31 @@ def streams(unified: UnifiedInput, options: IngestOptions, known: Sequence[str])
 
     if not known:
         return []
-    found = unified.rows.select(_stream(options).alias("_stream")).where(F.col("_stream").isin(list(known))).distinct()
-    return sorted(row["_stream"] for row in found.collect())
+    names = (
+        unified.rows.select(stream_of(options).alias("_stream")).where(F.col("_stream").isin(list(known))).distinct()
+    )
+    return sorted(row["_stream"] for row in names.collect())
 
 
-def _stream(options: IngestOptions) -> Column:
-    """Return the stream that a row names; null where it names none."""
+def stream_of(options: IngestOptions) -> Column:
+    """Return the stream that a row names; null where it names none.
+
+    In names that a column holds, blanks at the ends are left out, and each other blank or sign that no stream's name
+    has becomes ``_``.
+    """
     from pyspark.sql import functions as F
 
-    return F.lit(options.stream) if options.by is None else F.col(quoted(options.by)).cast("string")
+    if options.by is None:
+        return F.lit(options.stream)
+    return F.regexp_replace(F.trim(F.col(quoted(options.by)).cast("string")), "[^A-Za-z0-9_.-]", "_")
 
 
-def resolve_types(
-    unified: UnifiedInput, existing: dict[str, dict[str, str]], options: IngestOptions, files: list[LandingFile]
-) -> dict[str, str]:
-    """Return the Spark type of every payload column of the call, by its name in the files.
-
-    A text column gets the type that its stream's table has, if a value fits it, else the narrowest type that holds its
-    values. A column without a value has no type yet and is left out.
-
-    Parameters
-    ----------
-    existing
-        Columns and types of the tables of the call's streams.
-    files
-        The files of the call, for messages.
-
-    Raises
-    ------
-    InputError
-        No value of a column fits the type that its table has, or a table cannot hold its name beside the names that it
-        has.
-    """
-    where = str(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    skip = {*RESERVED, options.event_column, options.arrival_column, options.by}
-    types = {name: kind for name, kind in types_of(unified.rows).items() if name not in skip}
-    _refuse_clashing_names(unified, types, existing)
-    texts = [name for name in types if name in unified.text and types[name] == "string"]
-    before: dict[str, str] = {}
-    owner: dict[str, str] = {}
-    for stream, columns in existing.items():
-        for name in types:
-            kind = columns.get(column_in_table(name))
-            if kind is None:
-                continue
-            if before.setdefault(name, kind) != kind:
-                # streams of one call that disagree about a column keep their own types only if fed one by one
-                raise InputError(
-                    f"{unified.origin[name]}: column {name}",
-                    None,
-                    f"is {kind} in stream {stream} and {before[name]} in stream {owner[name]}",
-                    "ingest the streams apart with --stream",
-                )
-            owner.setdefault(name, stream)
-    counted = _count_text(unified.rows, texts, before, options.timezone) if texts else {}
-    for name in texts:
-        values, matches, fits, odd = counted[name]
-        guessed = guess(values, matches)
-        if name in before:
-            if values and not fits:
-                raise InputError(
-                    f"{where}: column {name}",
-                    odd,
-                    f"has changed its type: the table's is {before[name]}, the file's {guessed}",
-                    "rename the column, or mend the file",
-                )
-            if is_number(before[name]) and matches["zero"]:
-                raise InputError(
-                    f"{where}: column {name}",
-                    None,
-                    f"has values with leading zeros, which the table's {before[name]} cannot keep",
-                    "rename the column, or write numbers without them",
-                )
-            types[name] = before[name]
-        elif guessed is None:
-            del types[name]
-        else:
-            types[name] = guessed
-    for name, kind in list(types.items()):
-        if name in texts:
-            continue
-        if name in before and kind != before[name]:
-            if kind != "void" and (kind, before[name]) not in WIDENS:
-                raise InputError(
-                    f"{where}: column {name}",
-                    kind,
-                    f"has changed its type: the table's is {before[name]}, the file's {kind}",
-                    "rename the column, or mend the file",
-                )
-            types[name] = before[name]
-        elif kind == "void":
-            del types[name]
-    return types
-
-
-def orders(unified: UnifiedInput, types: dict[str, str]) -> bool:
+def orders(unified: UnifiedInput, types: Mapping[str, str]) -> bool:
     """Return whether the source's ``seq`` orders the rows: every file has that column, and it has a value."""
     return "seq" in unified.shared and types.get("seq", "void") != "void"
 
 
-def refuse_unordered(unified: UnifiedInput, types: dict[str, str]) -> None:
+def refuse_unordered(unified: UnifiedInput, types: Mapping[str, str]) -> None:
     """Refuse a ``seq`` that cannot order rows: they would silently keep the order of the files."""
     from pyspark.sql import functions as F
 
@@ -144,22 +74,22 @@ def refuse_unordered(unified: UnifiedInput, types: dict[str, str]) -> None:
     if is_number(kind) or kind in (*_TIMES, "date"):
         return
     odd = value.isNotNull() & ~value.rlike(_WHOLE) if kind == "string" else F.lit(True)
-    found = unified.rows.where(odd).select(value.cast("string")).head(1)
-    if found:
+    wrong = unified.rows.where(odd).select(value.cast("string")).head(1)
+    if wrong:
         raise InputError(
             f"{unified.origin['seq']}: column seq",
-            found[0][0],
+            wrong[0][0],
             "is to order the rows, and is neither a whole number nor a time",
             "mend the value, or rename the column",
         )
 
 
-def _seq(unified: UnifiedInput, types: dict[str, str], zone: str) -> Column:
-    """Return the source's ``seq`` as a value that orders rows; see :func:`validate_rows`."""
+def _seq(kind: str) -> Column:
+    """Return the typed ``seq`` as a value that orders rows: digits become text that sorts like the numbers."""
     from pyspark.sql import functions as F
 
-    value = _typed(F.col("seq"), types_of(unified.rows)["seq"], types["seq"], zone)
-    if types["seq"] != "string":
+    value = F.col("seq")
+    if kind != "string":
         return value
     digits = F.regexp_replace(value, "^[+-]?0*(?=[0-9])", "")
     size = F.concat(F.lpad(F.length(digits).cast("string"), 9, "0"), digits)  # more digits are a greater number
@@ -171,101 +101,38 @@ _WHOLE = "^[+-]?[0-9]+$"
 """A whole number of any length, as some services number records."""
 
 
-def _refuse_clashing_names(unified: UnifiedInput, names: Iterable[str], existing: dict[str, dict[str, str]]) -> None:
-    """Refuse names that no table can hold beside the names that it has: tables do not distinguish columns by case.
-
-    This comes before anything is planned, so nothing is half written.
-    """
-    taken: dict[str, str] = {}
-    for name in names:
-        clash = _clash(column_in_table(name), taken, existing)
-        if clash is not None:
-            raise InputError(f"{unified.origin[name]}: column {name}", None, *clash)
-        taken[fold_case(column_in_table(name))] = name
+# ------------------------------------------------------------------------------------------------------------- problems
 
 
-def _clash(name: str, taken: dict[str, str], existing: dict[str, dict[str, str]]) -> tuple[str, str] | None:
-    """Return problem and remedy of a stored column's name; None where it has no problem."""
-    same = fold_case(name)
-    if same in ALWAYS_THERE:
-        return (
-            f"is the name of {same}, which every table has",
-            "rename it, or say with --event-column or --arrival-column what it is",
-        )
-    if same in taken:
-        return f"is stored as {name}, and so is column {taken[same]}", "rename one of them"
-    for stream, columns in existing.items():
-        other = next((column for column in columns if fold_case(column) == same), name)
-        if other != name:
-            return f"differs from column {other!r} of stream {stream} in case only", f"name it {other}"
-    return None
-
-
-def _count_text(
-    rows: DataFrame, names: list[str], before: dict[str, str], zone: str
-) -> dict[str, tuple[int, dict[str, int], int, str | None]]:
-    """Count, per text column, its values, those that match each pattern, and those that fit its earlier type.
-
-    With one that does not.
-    """
-    from pyspark.sql import functions as F
-
-    wanted: list[Column] = []
-    for i, name in enumerate(names):
-        column = F.col(quoted(name))
-        wanted.append(F.count(column).alias(f"n{i}"))
-        wanted += [F.count_if(column.rlike(pattern)).alias(f"{key}{i}") for key, pattern in PATTERNS.items()]
-        whole = column.rlike(PATTERNS["integer"]) & column.try_cast("bigint").isNotNull()
-        wanted.append(F.count_if(whole).alias(f"bigint{i}"))
-        fits = _typed(column, "string", before.get(name, "string"), zone)
-        wanted.append(F.count(fits).alias(f"fit{i}"))
-        wanted.append(F.min(F.when(fits.isNull(), column)).alias(f"odd{i}"))
-    found = rows.agg(*wanted).collect()[0]
-    return {
-        name: (
-            found[f"n{i}"],
-            {key: found[f"{key}{i}"] for key in (*PATTERNS, "bigint")},
-            found[f"fit{i}"],
-            found[f"odd{i}"],
-        )
-        for i, name in enumerate(names)
-    }
-
-
-def validate_rows(
-    unified: UnifiedInput, types: dict[str, str], options: IngestOptions, clock_us: int, by_seq: bool
+def with_problems(
+    rows: DataFrame, options: IngestOptions, clock_us: int, max_age_us: Mapping[str, int] | int
 ) -> DataFrame:
-    """Return typed rows with ``_stream`` and ``_order``, and with ``_problem`` and ``_raw`` where a row cannot be used.
+    """Complete ``_problem`` by what is wrong with the stream and the times of a row, and add ``_stream``.
 
-    ``_order`` is the source's ``seq`` where it orders the call (`by_seq`; digits in text become text that sorts like
-    the numbers), else the arrival in us, null where there is none. `clock_us` is the arrival time of rows without one.
+    Parameters
+    ----------
+    rows
+        Rows with the columns of :func:`latecomer.ingest.event_times.with_times`.
+    clock_us
+        The arrival time of rows without one.
+    max_age_us
+        Most microseconds by which an arrival may lie after its event time, for all streams or by stream.
+
+    Notes
+    -----
+    Rows without an arrival time have no age.
     """
     from pyspark.sql import functions as F
 
-    rows = unified.rows
-    kinds = types_of(rows)
-    event = _moment(options.event_column, kinds[options.event_column], options)
-    has_arrival = options.arrival_column in kinds
-    arrival = (
-        _moment(options.arrival_column, kinds[options.arrival_column], options)
-        if has_arrival
-        else F.lit(None).cast("bigint")
-    )
-    given_event = F.col(quoted(options.event_column)).isNotNull()
-    given_arrival = F.col(quoted(options.arrival_column)).isNotNull() if has_arrival else F.lit(False)
-    named = _stream(options)
+    event, arrival = F.col(EVENT), F.col(ARRIVAL)
+    named = stream_of(options)
     valid = F.coalesce(named.rlike(rf"^(?:{STREAM.pattern})\z"), F.lit(False))
     unnamed = F.concat(F.lit(f"column {options.by} names no stream: "), F.coalesce(named, F.lit("null")))
     bound = F.try_add(F.coalesce(arrival, F.lit(clock_us)), F.lit(options.max_future_us))
     problems = [
         F.col("_problem"),
         F.when(~valid, unnamed),
-        F.when(~given_event, F.lit("has no event time")),
-        F.when(
-            event.isNull(),
-            F.concat(F.lit("event time cannot be read: "), F.col(quoted(options.event_column)).cast("string")),
-        ),
-        F.when(given_arrival & arrival.isNull(), F.lit("arrival time cannot be read")),
+        F.col(PROBLEM),
         F.when(event > bound, F.lit("event time is too far in the future")),
         F.when(
             (event < options.earliest_us) | (arrival < options.earliest_us),
@@ -275,107 +142,109 @@ def validate_rows(
             (event > LATEST_US) | (arrival > LATEST_US), F.lit(f"time is after {_day(LATEST_US)}, the latest allowed")
         ),
     ]
-    columns = []
-    for name, kind in types.items():
-        value = F.col(quoted(name))
-        cast = _typed(value, kinds[name], kind, options.timezone)
-        columns.append(cast.alias(column_in_table(name)))
-        if kinds[name] != kind:
-            problems.append(
-                F.when(
-                    value.isNotNull() & cast.isNull(),
-                    F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string")),
-                )
-            )
-    order = _seq(unified, types, options.timezone) if by_seq else arrival
-    problem = F.coalesce(*problems)
-    return rows.select(
-        F.timestamp_micros(F.when((event >= options.earliest_us) & (event <= LATEST_US), event)).alias("event_ts"),
-        F.timestamp_micros(F.when((arrival >= options.earliest_us) & (arrival <= LATEST_US), arrival)).alias(
-            "arrival_ts"
-        ),
-        *columns,
-        "_file",
-        "_row",
-        "_line",
-        F.when(problem.isNotNull(), F.col("_raw")).alias("_raw"),
-        problem.alias("_problem"),
-        F.when(valid, named).otherwise(F.lit(UNKNOWN)).alias("_stream"),
-        order.alias("_order"),
-    )
-
-
-UNKNOWN = "_unknown"
-"""The stream of rows that name none."""
+    if isinstance(max_age_us, int):
+        bounds = [(F.lit(True), max_age_us)]
+    else:
+        bounds = [(named == stream, age_us) for stream, age_us in sorted(max_age_us.items())]
+    for of_stream, age_us in bounds:
+        problem = f"{CLOCK}the event is more than {format_duration(age_us)} older than its arrival"
+        problems.append(F.when(of_stream & (F.try_subtract(arrival, event) > age_us), F.lit(problem)))
+    return rows.withColumns(
+        {
+            "_problem": F.coalesce(*problems),
+            "_stream": F.when(valid, named).otherwise(F.lit(UNKNOWN)),
+        }
+    ).drop(PROBLEM)
 
 
 def _day(time_us: int) -> str:
     return str(np.datetime64(time_us, "us").astype("datetime64[D]"))
 
 
-def _moment(name: str, kind: str, options: IngestOptions) -> Column:
-    """Return a time column as bigint microseconds; null where it cannot be read.
+# --------------------------------------------------------------------------------------------------------------- types
 
-    Numbers count the call's time unit, and may have a fraction of it.
+
+def with_types(rows: DataFrame, texts: set[str], types: Mapping[str, str], options: IngestOptions) -> DataFrame:
+    """Give the payload columns their types; a row with a value that does not fit its column's type gets a problem.
+
+    Parameters
+    ----------
+    texts
+        Columns that are text only because their format is.
     """
     from pyspark.sql import functions as F
 
-    value, unit = F.col(quoted(name)), TIME_UNITS[options.time_unit]
-    if kind in WHOLE:
-        return F.try_multiply(value.cast("bigint"), F.lit(unit))
-    if kind in FLOATING or kind.startswith("decimal"):  # whole numbers beside a missing one, or unsigned
-        if unit > 1:
-            value = (
-                F.round(value.cast("double") * unit)
-                if kind in FLOATING
-                else F.try_multiply(value.try_cast("decimal(38,9)"), F.lit(unit))
-            )
-        return F.when(value == F.floor(value), value.try_cast("bigint"))
-    if kind == "string":
-        text = F.trim(value)
-        found = F.when(text.rlike(_NUMBER), F.try_multiply(text.try_cast("decimal(38,9)"), F.lit(unit)))
-        whole = F.floor(found)
-        number = (F.when(found == whole, whole) if unit == 1 else whole).try_cast("bigint")
-        return F.coalesce(number, F.unix_micros(instant(value, kind, options.timezone)))
-    if kind in ("timestamp", "timestamp_ntz", "date"):
-        return F.unix_micros(instant(value, kind, options.timezone))
-    return F.lit(None).cast("bigint")
+    kinds = types_of(rows)
+    to_convert = {n: k for n, k in types.items() if n in texts and kinds[n] == "string" and k != "string"}
+    if to_convert:
+        rows = _converted(rows, to_convert, options)
+    casts, problems = {}, [F.col("_problem")]
+    for name, kind in types.items():
+        if name in to_convert or (kinds[name] == kind and kind != "timestamp_ntz"):
+            continue
+        value = F.col(quoted(name))
+        casts[name] = _cast(value, kinds[name], kind, options.timezone)
+        wrong = F.concat(F.lit(f"column {name} is not {kind}: "), value.cast("string"))
+        problems.append(F.when(value.isNotNull() & casts[name].isNull(), wrong))
+    return rows.withColumns({"_problem": F.coalesce(*problems), **casts}) if casts else rows
 
 
-_NUMBER = "^[+-]?[0-9]{1,18}([.][0-9]*)?([eE][+-]?[0-9]{1,2})?$"
-"""A number, also with an exponent, as Spark writes large numbers of JSON that have a fraction."""
-
-
-def _typed(value: Column, kind: str, target: str, zone: str) -> Column:
-    """Convert values of one type to another.
-
-    Null where a value does not fit, or text has more digits, or a time of day, than it holds.
-
-    Times are UTC in tables, also where their type has no zone.
-    """
+def _cast(value: Column, kind: str, target: str, zone: str) -> Column:
+    """Convert typed values to another type; null where a value does not fit. Times are UTC in tables."""
     from pyspark.sql import functions as F
 
-    if target in _TIMES and kind in ("string", "timestamp_ntz"):
+    if target in _TIMES and kind == "timestamp_ntz":
         return instant(value, kind, zone).cast(target)
-    if kind == target:
-        return value
-    if kind == "string" and target.startswith(("array<", "map<", "struct<")):
-        return F.lit(None).cast(target)
-    found = value.try_cast(target)
-    if kind != "string":
-        return found
-    if target.startswith("decimal"):
-        precision, scale = digits_of(target)
-        finest = value.try_cast(f"decimal(38,{38 - precision + scale})")
-        longer = value.rlike(rf"^[^eE]*[.][0-9]{{{scale}}}0*[1-9][0-9]*\s*$")
-        return F.when((found == finest) & (found.cast("double") == value.try_cast("double")) & ~longer, found)
-    if target in FLOATING:
-        beyond = (F.abs(found) == float("inf")) & ~value.rlike(r"(?i)^\s*[+-]?inf(inity)?\s*$")
-        below = (found == 0) & value.rlike("^[^eE]*[1-9]")
-        return F.when(~(beyond | below), found)
-    if target == "date":
-        return F.when(found.cast("timestamp_ntz") == value.try_cast("timestamp_ntz"), found)
-    return found
+    cast = value.try_cast(target)
+    if not (is_number(kind) and is_number(target)) or (kind, target) in WIDENS:
+        return cast
+    return F.when(cast.try_cast(kind) == value, cast)  # it would be cut or rounded
 
 
-_TIMES = ("timestamp", "timestamp_ntz")
+def _converted(rows: DataFrame, types: Mapping[str, str], options: IngestOptions) -> DataFrame:
+    from pyspark.sql import types as T
+
+    schema = T.StructType()
+    for item in rows.schema.fields:
+        kind = types.get(item.name)
+        schema = schema.add(item if kind is None else T.StructField(item.name, T._parse_datatype_string(kind)))
+    function = partial(_convert, types=dict(types), zone=options.timezone, decimal_comma=options.layout.decimal_comma)
+    return map_rows(rows, function, schema)
+
+
+def _convert(table: pa.Table, types: Mapping[str, str], zone: str, decimal_comma: bool) -> pa.Table:
+    """Replace columns of text by typed ones, and complete ``_problem`` by the first value that does not fit."""
+    problem = one_chunk(table, "_problem")
+    for name, kind in types.items():
+        text = one_chunk(table, name)
+        values, fits = convert(text, kind, zone, decimal_comma)
+        if not fits.all():
+            reason = pc.binary_join_element_wise(pa.scalar(f"column {name} is not {kind}: "), text, "")
+            problem = pc.coalesce(problem, pc.if_else(pa.array(~fits), reason, pa.scalar(None, pa.string())))
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table.set_column(table.column_names.index("_problem"), "_problem", problem)
+
+
+def validated(rows: DataFrame, types: Mapping[str, str], options: IngestOptions, by_seq: bool) -> DataFrame:
+    """Return the rows as tables take them, with ``_stream`` and ``_order``; ``_raw`` where there is a problem.
+
+    ``_order`` is the source's ``seq`` where it orders the call (`by_seq`), else the arrival in us, null where there is
+    none.
+    """
+    from pyspark.sql import functions as F
+
+    event, arrival = F.col(EVENT), F.col(ARRIVAL)
+    possible = (time.between(options.earliest_us, LATEST_US) for time in (event, arrival))
+    times = (F.timestamp_micros(F.when(sane, time)) for sane, time in zip(possible, (event, arrival), strict=True))
+    keeps_raw = F.col("_problem").isNotNull() | F.lit(options.on_duplicate == "quarantine" and bool(options.key))
+    return rows.select(
+        *(time.alias(name) for time, name in zip(times, ("event_ts", "arrival_ts"), strict=True)),
+        *(F.col(quoted(name)).alias(column_in_table(name)) for name in types),
+        "_file",
+        "_row",
+        "_line",
+        F.when(keeps_raw, F.col("_raw")).alias("_raw"),
+        "_problem",
+        "_stream",
+        (_seq(types["seq"]) if by_seq else arrival).alias("_order"),
+    )

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.ingest.source_file import LandingFile
 from latecomer.lake import crash_points
-from latecomer.lake.ingest_log import uncommitted
+from latecomer.lake.ingest_log import StreamCounts, uncommitted
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.spark.engine import tables
@@ -25,8 +25,6 @@ ROWS_PER_FILE = 1_000_000
 """Rows that are sorted together, and written as one file."""
 WRITERS = 4
 """Tables that are written at a time."""
-StreamCounts = dict[str, dict[str, int]]
-"""Stream -> ``rows``, ``quarantined`` and times that the ingest log keeps."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class TableWriter:
         Number of the ingestion.
     start
         Place of its first row in the arrival order.
-    files
-        Its files, by the numbers that rows have in ``_file``.
+    origins
+        The names of its files or other parts, by the numbers that rows have in ``_file``.
     columns_of
         Returns the columns of a stream's table, with the names that they have until it is written.
     """
@@ -49,10 +47,17 @@ class TableWriter:
     lease: Lease
     number: int
     start: int
-    files: Sequence[LandingFile]
+    origins: Sequence[str]
     columns_of: Callable[[str], Mapping[str, str]]
 
-    def write(self, rows: DataFrame, counts: StreamCounts, text_bytes: int, progress: Callable[[str], None]) -> None:
+    def write(
+        self,
+        rows: DataFrame,
+        counts: StreamCounts,
+        text_bytes: int,
+        progress: Callable[[str], None],
+        collected: pa.Table | None = None,
+    ) -> None:
         """Write every table: in the driver where rows are few, since Spark's own commits would take most of the time.
 
         Parameters
@@ -63,16 +68,19 @@ class TableWriter:
             Their numbers by stream.
         text_bytes
             Bytes of text and binary values that they hold.
+        collected
+            The same rows, if the driver has them.
         """
         from pyspark.sql import functions as F
 
         usable = sum(count["rows"] for count in counts.values())
         total = usable + sum(count["quarantined"] for count in counts.values())
-        cached, ordered = self._ordered(rows.where(F.col("_problem").isNull()), usable)
+        if total <= tables.DRIVER_LOCAL_ROWS and text_bytes <= tables.DRIVER_LOCAL_BYTES:
+            self.write_in_driver(rows.toArrow() if collected is None else collected, counts)
+            return
+        stored = rows.where(F.col("_problem").isNull() & ~F.col("_repeated")).drop("_repeated")
+        cached, ordered = self._ordered(stored, usable)
         try:
-            if total <= tables.DRIVER_LOCAL_ROWS and text_bytes <= tables.DRIVER_LOCAL_BYTES:
-                self.write_in_driver(ordered, rows, counts)
-                return
             cached.count()
             if usable == total:
                 rows.unpersist()
@@ -80,19 +88,29 @@ class TableWriter:
         finally:
             cached.unpersist()
 
-    def write_in_driver(self, ordered: DataFrame, rows: DataFrame, counts: StreamCounts) -> None:
-        """Collect all rows, and commit each table from the driver."""
-        events = ordered.toArrow()
+    def write_in_driver(self, rows: pa.Table, counts: StreamCounts) -> None:
+        """Order rows that were collected, and commit each table from the driver."""
+        is_stored = pc.and_(rows["_problem"].is_null(), pc.invert(rows["_repeated"]))
+        events = rows.filter(is_stored)
+        keys = [(name, "ascending") for name in ("_order", "_file", "_row")]
+        events = events.take(pc.sort_indices(events, sort_keys=keys))
+        events = events.append_column("seq", pa.array(np.arange(self.start, self.start + events.num_rows)))
         for stream in _streams(counts, "rows"):
             columns = self.columns_of(stream)
             of_stream = events.filter(pc.equal(events["_stream"], stream)).select(list(columns.values()))
-            of_stream = of_stream.sort_by("seq").rename_columns(list(columns))
-            self._append(of_stream, "events", stream)
-        if any(count["quarantined"] for count in counts.values()):
-            quarantined = self._quarantine_rows(rows, None).toArrow()
-            for stream in _streams(counts, "quarantined"):
-                of_stream = quarantined.filter(pc.equal(quarantined["_stream"], stream)).drop_columns(["_stream"])
-                self._append(of_stream, "quarantine", stream)
+            self._append(of_stream.rename_columns(list(columns)), "events", stream)
+        quarantined = rows.filter(rows["_problem"].is_valid())
+        for stream in _streams(counts, "quarantined"):
+            of_stream = quarantined.filter(pc.equal(quarantined["_stream"], stream))
+            origins = pa.array(self.origins, pa.string()).take(of_stream["_file"].combine_chunks())
+            columns = {
+                "raw": of_stream["_raw"],
+                "file": origins,
+                "line": of_stream["_line"],
+                "reason": of_stream["_problem"],
+                "ingest_id": pa.repeat(pa.scalar(self.number, pa.int64()), of_stream.num_rows),
+            }
+            self._append(pa.table(columns), "quarantine", stream)
 
     def _write_in_spark(
         self, ordered: DataFrame, rows: DataFrame, counts: StreamCounts, progress: Callable[[str], None]
@@ -149,16 +167,13 @@ class TableWriter:
         columns = (F.col(quoted(inner)).alias(name) for name, inner in self.columns_of(stream).items())
         return ordered.where(F.col("_stream") == stream).select(*columns)
 
-    def _quarantine_rows(self, rows: DataFrame, stream: str | None) -> DataFrame:
-        """Return the quarantined rows of a stream; None: of all streams, with ``_stream``."""
+    def _quarantine_rows(self, rows: DataFrame, stream: str) -> DataFrame:
+        """Return the quarantined rows of a stream."""
         from pyspark.sql import functions as F
 
-        names = F.create_map(*(F.lit(entry) for i, file in enumerate(self.files) for entry in (i, str(file))))
-        quarantined = rows.where(F.col("_problem").isNotNull())
-        if stream is not None:
-            quarantined = quarantined.where(F.col("_stream") == stream)
+        names = F.create_map(*(F.lit(entry) for i, origin in enumerate(self.origins) for entry in (i, origin)))
+        quarantined = rows.where(F.col("_problem").isNotNull() & (F.col("_stream") == stream))
         return quarantined.select(
-            *(["_stream"] if stream is None else []),
             F.col("_raw").alias("raw"),
             F.element_at(names, F.col("_file")).alias("file"),
             F.col("_line").alias("line"),

@@ -7,11 +7,13 @@ all the same, for a lease or because one slept between its look and its write, t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -240,7 +242,7 @@ class Table:
         stored = {field.name: _type(field) for field in table.schema().fields}
         for field in Schema.from_arrow(rows.schema).fields:
             kind = _type(field)
-            if kind != '"void"' and stored.get(field.name, kind) != kind:
+            if kind != '"void"' and not _only_adds_fields(stored.get(field.name, kind), kind):
                 problem = f"column {field.name} is {stored[field.name]} in the table, and {kind} in the rows"
                 raise SchemaMismatchError(f"{self.uri}: {problem}")
 
@@ -294,6 +296,24 @@ class Table:
             if filesystem.get_file_info(folder).type == fs.FileType.Directory:
                 filesystem.delete_dir(folder)
             crash_points.point(f"drop:{what}")
+
+
+def _only_adds_fields(stored: str, kind: str) -> bool:
+    """Return whether values of a type need no cast to be stored as another, which gets their further fields."""
+
+    def fits(old: Any, new: Any) -> bool:
+        if not isinstance(old, dict) or not isinstance(new, dict) or old["type"] != new["type"]:
+            return bool(old == new)
+        if old["type"] != "struct":
+            return old.keys() == new.keys() and all(fits(old[key], new[key]) for key in old.keys() - {"type"})
+        known = {field["name"]: field["type"] for field in old["fields"]}
+        return all(fits(known.get(field["name"], field["type"]), field["type"]) for field in new["fields"])
+
+    return stored == kind or fits(json.loads(_CLOSING.sub(r"\1", stored)), json.loads(_CLOSING.sub(r"\1", kind)))
+
+
+_CLOSING = re.compile(r",([}\]])")
+"""A comma that `_type` leaves before a closing bracket."""
 
 
 def _type(field: Field) -> str:

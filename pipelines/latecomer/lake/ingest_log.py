@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
@@ -11,10 +12,27 @@ from deltalake import DeltaTable
 
 from latecomer.lake.lake import Lake
 
+_TEXTS = pa.list_(pa.string())
+COMMITTED = pa.schema(
+    {
+        **dict.fromkeys(("number", "seq_from", "seq_to"), pa.int64()),
+        "counts": pa.string(),
+        **dict.fromkeys(("digests", "files", "looks"), _TEXTS),
+        "positions": pa.string(),
+    }
+)
+"""The columns of the ingest log. A call without files has no value from which the type of their names would follow."""
+StreamCounts = dict[str, dict[str, int]]
+"""Stream -> numbers of rows (``read``, ``rows``, ``quarantined``, ``duplicates``) and times that the log keeps."""
 
-def committed_seq(lake: Lake) -> int:
-    """Return the next place in the arrival order: every arrival below it is complete. 0 for an empty lake."""
-    rows = lake.table("ingest", "committed").read(columns=["seq_to"])
+
+def committed_seq(lake: Lake, last: int | None = None) -> int:
+    """Return the next place in the arrival order: every arrival below it is complete. 0 for an empty lake.
+
+    With `last`, return the place after the rows of ingestions up to that number.
+    """
+    committed = None if last is None else pc.field("number") <= last
+    rows = lake.table("ingest", "committed").read(columns=["seq_to"], filter=committed)
     return 0 if rows is None or rows.num_rows == 0 else int(pc.max(rows["seq_to"]).as_py())
 
 
@@ -98,7 +116,7 @@ def streams(lake: Lake) -> list[str]:
     return [stream for stream in lake.names("events") if open_events(lake, stream) is not None]
 
 
-_SUMS, _LATEST = ("rows", "quarantined"), ("arrived_to", "event_to")
+_SUMS, _LATEST = ("read", "rows", "quarantined", "duplicates"), ("arrived_to", "event_to")
 
 
 def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
@@ -107,9 +125,10 @@ def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
     Returns
     -------
     dict of stream to counts
-        ``rows`` and ``quarantined``; ``arrived_to``, the arrival time of the last row, and ``event_to``, the latest
-        event time, both in us. ``arrived_to`` is missing where rows have no arrival time, ``event_to`` where an earlier
-        version ingested them.
+        ``read``, ``rows``, ``quarantined`` and ``duplicates``, the rows that were read, stored, put in quarantine, and
+        left out since they repeat an event; ``arrived_to``, the arrival time of the last row, and ``event_to``, the
+        latest event time, both in us. ``arrived_to`` is missing where rows have no arrival time, ``event_to`` where an
+        earlier version ingested them.
     """
     committed = None if last is None else pc.field("number") <= last
     rows = lake.table("ingest", "committed").read(columns=["counts"], filter=committed)
@@ -117,8 +136,9 @@ def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
     for text in [] if rows is None else rows["counts"].to_pylist():
         for stream, counts in json.loads(text).items():
             total = totals.setdefault(stream, dict.fromkeys(_SUMS, 0))
+            earlier = {"read": counts.get("rows", 0) + counts.get("quarantined", 0)}  # what was not counted then
             for key in _SUMS:
-                total[key] += counts.get(key, 0)
+                total[key] += counts.get(key, earlier.get(key, 0))
             for key in counts.keys() & set(_LATEST):
                 total[key] = max(counts[key], total.get(key, counts[key]))
     return totals
@@ -126,7 +146,8 @@ def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
 
 def stream_totals(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
     """Return ``rows`` and ``quarantined`` per stream, of all ingestions or of those up to number `last`."""
-    return {stream: {key: counts[key] for key in _SUMS} for stream, counts in by_stream(lake, last).items()}
+    names = ("rows", "quarantined")
+    return {stream: {name: counts[name] for name in names} for stream, counts in by_stream(lake, last).items()}
 
 
 def last_arrivals(lake: Lake) -> dict[str, int]:
@@ -181,3 +202,52 @@ def streams_of(lake: Lake, places: Iterable[str]) -> dict[str, set[str]]:
     for name, number in zip(place.to_pylist(), call.to_pylist(), strict=True):
         streams.setdefault(name, set()).update(counts[number])
     return streams
+
+
+def last_position(lake: Lake, stream: str) -> dict[str, object] | None:
+    """Return the place at which the next ingestion of a stream's table or topic goes on; None at first."""
+    rows = lake.table("ingest", "committed").read_known(("number", "positions"))
+    if rows is None or "positions" not in rows.column_names:
+        return None
+    positions = rows.sort_by([("number", "descending")])["positions"]
+    of_stream = (json.loads(text).get(stream) for text in positions.to_pylist() if text is not None)
+    return next((position for position in of_stream if position is not None), None)
+
+
+def max_ages(lake: Lake) -> dict[str, int]:
+    """Return the most microseconds from event to arrival that were derived for streams, by stream."""
+    rows = lake.table("ingest", "committed").read_known(("number", "counts"))
+    ages: dict[str, int] = {}
+    for text in [] if rows is None else rows.sort_by("number")["counts"].to_pylist():
+        for stream, counts in json.loads(text).items():
+            if "max_age_us" in counts:
+                ages.setdefault(stream, counts["max_age_us"])
+    return ages
+
+
+def lateness(lake: Lake) -> dict[str, list[int]]:
+    """Return the numbers of rows by lateness, by stream; without streams whose rows have no arrival times."""
+    rows = lake.table("ingest", "committed").read_known(("counts",))
+    bins: dict[str, list[int]] = {}
+    for text in [] if rows is None else rows["counts"].to_pylist():
+        for stream, counts in json.loads(text).items():
+            more = counts.get("lateness", [])
+            known = bins.get(stream, [0] * len(more))
+            bins[stream] = [a + b for a, b in zip(known, more, strict=False)] if more else known
+    return {stream: numbers for stream, numbers in bins.items() if any(numbers)}
+
+
+def quarantine_reasons(lake: Lake, streams: Iterable[str], last: int | None = None) -> dict[str, int]:
+    """Return the rows that ingestions (up to number `last`) put into quarantine by reason, the most frequent first.
+
+    Earlier versions did not keep the reasons.
+    """
+    committed = None if last is None else pc.field("number") <= last
+    rows = lake.table("ingest", "committed").read(columns=["counts"], filter=committed)
+    total: Counter[str] = Counter()
+    of_query = set(streams)
+    for text in [] if rows is None else rows["counts"].to_pylist():
+        for stream, counts in json.loads(text).items():
+            if stream in of_query:
+                total.update(counts.get("reasons", {}))
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

@@ -16,7 +16,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -77,6 +77,8 @@ class CheckOutcome:
         Periods of the ledger, periods that cannot be judged before a repair, and late rows that await repair.
     silent
         A sentence about streams that have been silent for long while others went on; the query's answers wait for them.
+    quarantine_reasons
+        Rows of the query's streams in quarantine, by reason; ``clock`` are rows of clocks that are not believed.
     """
 
     results: list[messages.Description]
@@ -85,6 +87,7 @@ class CheckOutcome:
     unjudged: int = 0
     pending: int = 0
     silent: str = ""
+    quarantine_reasons: dict[str, int] = field(default_factory=dict)
 
     @property
     def unjudged_message(self) -> str:
@@ -158,6 +161,7 @@ def check(
         unjudged=len(periods) - len(promise.known(periods)),
         pending=result_views.pending(lake, spec.name, state.seq_to),
         silent=messages.silent(frames["streams"][frames["streams"]["behind_us"] > SILENT_PERIODS * spec.period_us]),
+        quarantine_reasons=ingest_log.quarantine_reasons(lake, spec.stream_names),
     )
     if report_dir is not None:
         page = pages.write(

@@ -1,9 +1,9 @@
 """Conservation invariants: the stored rows are as many as were counted when they were written.
 
-Every writer counts its rows once: `run` counts arrivals and on-time rows in its state, `repair` counts corrections in
-``repairs``. The invariants count the stored rows again, up to the writers' last commits. A lost row, a row that nobody
-published, a period lost from the ledger or a row lost from quarantine breaks one of them; a writer that works meanwhile
-does not.
+Every writer counts its rows once: `ingest` counts the rows that it reads in its log, `run` counts arrivals and on-time
+rows in its state, `repair` counts corrections in ``repairs``. The invariants count the stored rows again, up to the
+writers' last commits. A lost row, a row that nobody published, a period lost from the ledger or a row lost from
+quarantine breaks one of them; a writer that works meanwhile does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake import journal, result_views
-from latecomer.lake.ingest_log import count_quarantine, last_committed, quarantined
+from latecomer.lake.ingest_log import by_stream, committed_seq, count_quarantine, last_committed
 from latecomer.lake.lake import Lake
 from latecomer.ledger.open_periods import open_ledger
 from latecomer.quality.duplicates import Invariant
@@ -71,7 +71,6 @@ def invariants(
     late = lake.table("late", spec.name).read(columns=keys, filter=seq < bounds.seq_to)
     registered = 0 if late is None else pc.count_distinct(late["seq"]).as_py()
     repeated = 0 if late is None else late.num_rows - late.group_by(keys).aggregate([]).num_rows
-    in_quarantine, kept_out = _quarantine(lake, spec.stream_names)
     published = state.counts["on_time"]
     return [
         {
@@ -100,7 +99,7 @@ def invariants(
             "left": bounds.corrections,
             "right": results["corrections"],
         },
-        {"law": "rows kept out = rows in quarantine", "left": kept_out, "right": in_quarantine},
+        *of_ingestions(lake, spec.stream_names),
     ]
 
 
@@ -113,10 +112,22 @@ def _in_ledger(lake: Lake, spec: Spec, state: journal.RunState) -> int:
     return int(pc.sum(most[f"{name}_max"]).as_py() or 0)
 
 
-def _quarantine(lake: Lake, streams: Sequence[str]) -> tuple[int, int]:
-    """Count the rows in quarantine, and the rows that ingestions counted there, both of committed ingestions."""
+def of_ingestions(lake: Lake, streams: Sequence[str]) -> list[Invariant]:
+    """Compare what ingestions counted of these streams with the rows that they stored; both of committed ingestions."""
     last = last_committed(lake)
-    return sum(count_quarantine(lake, stream, last) for stream in streams), quarantined(lake, streams, last)
+    seq_to, totals = committed_seq(lake, last), by_stream(lake, last)
+    counted = [totals[stream] for stream in set(streams) & totals.keys()]
+    read, kept_out, repeated = (sum(c[name] for c in counted) for name in ("read", "quarantined", "duplicates"))
+    stored = sum(lake.table("events", stream).count(pc.field("seq") < seq_to) for stream in set(streams))
+    in_quarantine = sum(count_quarantine(lake, stream, last) for stream in set(streams))
+    return [
+        {"law": "rows kept out = rows in quarantine", "left": kept_out, "right": in_quarantine},
+        {
+            "law": "rows read = rows stored + rows in quarantine + rows that repeat an event",
+            "left": read,
+            "right": stored + in_quarantine + repeated,
+        },
+    ]
 
 
 def _not_yet_counted(lake: Lake, query: str, state: journal.RunState) -> int:

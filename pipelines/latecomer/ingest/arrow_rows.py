@@ -1,0 +1,56 @@
+"""Apply a function of Arrow tables to the rows of a DataFrame: in the driver where they are few, else in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.tuning import is_driver_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+ArrowFunction = Callable[[pa.Table], pa.Table]
+"""Returns a table for a part of the rows. It must not depend on which rows make the part."""
+
+
+def map_rows(rows: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
+    """Return the rows that a function makes of each part of the rows.
+
+    Parameters
+    ----------
+    schema
+        Columns and types of the result, as Spark names them.
+    """
+    spark = rows.sparkSession
+    if is_driver_local(spark):
+        collected = tables.collect_if_small(rows)
+        if collected is not None:
+            return tables.to_spark(spark, function(collected))
+    return rows.mapInArrow(partial(_map_batches, function=function), schema)
+
+
+def collect_mapped(rows: DataFrame, function: ArrowFunction, schema: StructType) -> pa.Table:
+    """Return in the driver what a function makes of each part of the rows: few rows for many."""
+    if is_driver_local(rows.sparkSession):
+        collected = tables.collect_if_small(rows)
+        if collected is not None:
+            return function(collected)
+    return rows.mapInArrow(partial(_map_batches, function=function), schema).toArrow()
+
+
+def _map_batches(batches: Iterable[pa.RecordBatch], function: ArrowFunction) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.num_rows:
+            yield from function(pa.Table.from_batches([batch])).combine_chunks().to_batches()
+
+
+def one_chunk(table: pa.Table, name: str) -> pa.Array:
+    """Return a column as one array."""
+    column = table[name].combine_chunks()
+    return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks)

@@ -1,0 +1,437 @@
+"""The content of one call: the rows of its sources with their types, streams and problems, and the numbers of them.
+
+Nothing is written here. `ingest` writes what was counted; a dry run only reports it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.core.time import EARLIEST_US, LATEST_US
+from latecomer.ingest import duplicates, nested, row_counts, validate
+from latecomer.ingest.arrow_rows import one_chunk
+from latecomer.ingest.clocks import USUAL_SHARE, default_max_age_us, suspicions
+from latecomer.ingest.column_types import ColumnTypes, column_in_table, resolve_types
+from latecomer.ingest.event_times import ARRIVAL, EVENT, with_times
+from latecomer.ingest.options import IngestOptions
+from latecomer.ingest.retype import obstacle
+from latecomer.ingest.row_counts import PartCounts
+from latecomer.ingest.sources import Source
+from latecomer.ingest.staging import RESERVED, Staging
+from latecomer.ingest.union import UnifiedInput
+from latecomer.lake.errors import InputError
+from latecomer.lake.ingest_log import StreamCounts, max_ages
+from latecomer.lake.lake import Lake
+from latecomer.spark.engine import tables
+from latecomer.spark.engine.session import tuned
+from latecomer.spark.engine.tuning import is_driver_local
+from latecomer.spark.engine.types import types_of
+from latecomer.specs.errors import quantity
+from latecomer.specs.expressions import ALWAYS_THERE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+MOST_SUSPECTED = 100_000
+"""Most rows of a part whose clocks are looked at."""
+
+
+class TooManyUnusable(InputError):
+    """More rows of a file would go to quarantine than the options of its stream allow."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source that was read: its rows with their problems so far, and the types of its payload columns.
+
+    Attributes
+    ----------
+    rows
+        Rows with times, streams and problems; payload columns are as they were read.
+    columns
+        The names of the payload columns until tables are written, by their names in the table.
+    stored_streams
+        Those of its streams that have a table.
+    """
+
+    options: IngestOptions
+    unified: UnifiedInput
+    rows: DataFrame
+    resolved: ColumnTypes
+    columns: dict[str, str]
+    stored_streams: list[str]
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether the source knows when rows arrived."""
+        return self.unified.arrived is not None or self.options.arrival_column in self.unified.rows.columns
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of the payload columns, by their names in the source."""
+        return self.resolved.types
+
+    def key(self, lake: Lake) -> duplicates.EventKey | None:
+        """Return the key of the part's streams; None where they have none."""
+        types = {column_in_table(name): kind for name, kind in self.types.items()}
+        untyped = [name for name in self.unified.rows.columns if name not in {*RESERVED, *self.types}]
+        empty = [column_in_table(name) for name in untyped]
+        return duplicates.event_key(lake, self.options, self.columns, types, empty)
+
+    def validated(self, by_seq: bool) -> DataFrame:
+        """Return the rows of :func:`latecomer.ingest.validate.validated` with the names of `columns`."""
+        typed = validate.with_types(self.rows, self.unified.text, self.types, self.options)
+        rows = validate.validated(typed, self.types, self.options, by_seq)
+        return rows.withColumnsRenamed({outer: inner for outer, inner in self.columns.items() if outer != inner})
+
+
+@dataclass
+class Counted:
+    """The validated rows of a call, and the numbers of them.
+
+    Attributes
+    ----------
+    rows
+        The rows, cached.
+    counts
+        By stream: rows read, rows to store, rows for quarantine, repeated rows, and times in us.
+    by_part
+        Number of rows for quarantine and of all rows, by stream and number of the part.
+    text_bytes
+        Bytes of text and binary values.
+    event_times_us
+        First and last event time, us; None where no row is to be stored.
+    lateness
+        By stream: numbers of rows by their lateness, as :data:`latecomer.core.time.LATENESS_BOUNDS_US` bound it.
+    collected
+        The rows, if they are few, in the driver.
+    reasons
+        By stream: rows for quarantine by reason, without the values; the most frequent first.
+    """
+
+    rows: DataFrame
+    counts: StreamCounts
+    by_part: dict[tuple[str, int], tuple[int, int]]
+    text_bytes: int
+    event_times_us: tuple[int, int] | None
+    lateness: dict[str, list[int]]
+    collected: pa.Table | None = None
+    reasons: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+class Content:
+    """The sources of one call, read; a context that frees what it stored."""
+
+    def __init__(self, lake: Lake, sources: Sequence[Source], clock_us: int, staging: Staging) -> None:
+        """`clock_us` is the arrival time of rows without one."""
+        self.lake, self.sources, self.clock_us, self.staging = lake, sources, clock_us, staging
+        self.origins = [origin for source in sources for origin in source.origins]
+        self.spark = tuned(lake, sum(source.most_rows for source in sources))
+        self.max_age_us = max_ages(lake)
+        self.derived_us: dict[str, int] = {}
+        self._kept: list[DataFrame] = []
+        self._samples: dict[int, pa.Table] = {}
+        try:
+            self.parts = self._read()
+            self.keys = [key for part in self.parts if (key := part.key(lake)) is not None]
+            self.by_seq = self._is_by_seq()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Content:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the rows that are cached, and the staging folders."""
+        for rows in self._kept:
+            rows.unpersist()
+        self._kept.clear()
+        self.staging.close()
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what was assumed of the columns."""
+        notes = [
+            f"column {name!r} is stored as {column_in_table(name)}"
+            for name in dict.fromkeys(name for part in self.parts for name in part.types)
+            if column_in_table(name) != name
+        ]
+        if not self.by_seq and any("seq" in part.types for part in self.parts):
+            notes.append("not every file has a column seq, so it orders nothing")
+        for part in self.parts:
+            if not self.by_seq and not part.has_arrivals and len(self.origins) > 1:
+                notes.append(
+                    f"rows have no arrival time, so they arrive in the order of the files: {self.origins[0]} first, "
+                    f"{self.origins[-1]} last"
+                )
+                break
+        return notes + [note for part in self.parts for note in part.resolved.notes]
+
+    def part_of(self, stream: str) -> Part:
+        """Return the part that holds the rows of a stream."""
+        return next((part for part in self.parts if part.options.stream == stream), self.parts[0])
+
+    def columns_of(self, stream: str) -> dict[str, str]:
+        """Return the columns of a stream's table, with their names until it is written."""
+        return {name: name for name in ALWAYS_THERE} | self.part_of(stream).columns
+
+    def types_of(self, stream: str) -> dict[str, str]:
+        """Return the payload columns of a stream, as its table names them, with their types."""
+        return {column_in_table(name): kind for name, kind in self.part_of(stream).types.items()}
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    def _read(self) -> list[Part]:
+        """Read every source, and resolve the types of its columns with the tables that exist."""
+        from pyspark.sql import functions as F
+
+        parts: list[Part] = []
+        first = 0
+        for number, source in enumerate(self.sources):
+            unified, options = source.read(self.spark, self.staging, first), source.options
+            first += len(source.origins)
+            rows = with_times(unified.rows, options, unified.arrived)
+            rows = validate.with_problems(rows, options, self.clock_us, self._bound_ages(rows, options))
+            if unified.text and not is_driver_local(self.spark):
+                rows = self._keep(rows)  # its texts are gone through twice: for their types, and to convert them
+            existing = self._existing(source, unified)
+            unified = nested.type_columns(replace(unified, rows=rows), existing, options)
+            rows = unified.rows
+            usable = rows.where(F.col("_problem").isNull())
+            why_not = partial(self._obstacle, sorted(existing))
+            resolved = resolve_types(unified, usable, existing, options, source.origins, why_not)
+            names = {column_in_table(name): column_in_table(name) for name in resolved.types}
+            if len(self.sources) > 1:  # two streams may have columns of one name and two types
+                names = {outer: f"_{number}_{outer}" for outer in names}
+            parts.append(Part(options, unified, rows, resolved, names, sorted(existing)))
+        return parts
+
+    def _keep(self, rows: DataFrame) -> DataFrame:
+        """Cache rows until the content is closed."""
+        rows = rows.persist()
+        self._kept.append(rows)
+        return rows
+
+    def _bound_ages(self, rows: DataFrame, options: IngestOptions) -> Mapping[str, int] | int:
+        """Return the most microseconds by which an arrival may lie after its event time, of all streams or by stream.
+
+        It is stated; else it is derived once, when the first rows of a stream come that have arrival times.
+        """
+        if options.max_age_us is not None:
+            return options.max_age_us
+        if options.stream not in self.max_age_us:
+            for stream, usual_us in self._usual_lateness(rows, options).items():
+                if stream not in self.max_age_us:
+                    self.max_age_us[stream] = self.derived_us[stream] = default_max_age_us(usual_us)
+        streams = self.max_age_us.keys() if options.stream is None else {options.stream} & self.max_age_us.keys()
+        return {stream: self.max_age_us[stream] for stream in streams}
+
+    def _usual_lateness(self, rows: DataFrame, options: IngestOptions) -> dict[str, int]:
+        """Return the lateness that is usual in each stream, us."""
+        from pyspark.sql import functions as F
+
+        if not is_driver_local(self.spark):
+            lateness = (F.col(ARRIVAL) - F.col(EVENT)).alias("lateness")
+            late = _with_both_times(rows).select(validate.stream_of(options).alias("stream"), lateness)
+            usual = F.percentile_approx("lateness", USUAL_SHARE, 10_000).alias("usual_us")
+            return {row["stream"]: row["usual_us"] for row in late.groupBy("stream").agg(usual).collect()}
+        times = self._sample(rows, options)
+        lateness_us = times[ARRIVAL].to_numpy() - times[EVENT].to_numpy()
+        streams = one_chunk(times, "stream").dictionary_encode()
+        codes = pc.fill_null(streams.indices, -1).to_numpy(zero_copy_only=False)
+        return {
+            name: int(np.quantile(lateness_us[codes == code], USUAL_SHARE, method="higher"))
+            for code, name in enumerate(streams.dictionary.to_pylist())
+        }
+
+    def _sample(self, rows: DataFrame, options: IngestOptions) -> pa.Table:
+        """Return the stream, `EVENT` and `ARRIVAL` of at most `MOST_SUSPECTED` rows that have both times."""
+        key = id(options)
+        if key not in self._samples:
+            times = _with_both_times(rows).select(validate.stream_of(options).alias("stream"), EVENT, ARRIVAL)
+            self._samples[key] = times.limit(MOST_SUSPECTED).toArrow()
+        return self._samples[key]
+
+    def _obstacle(self, streams: Sequence[str], column: str, kind: str) -> str | None:
+        """Return why a column of these streams' tables cannot become wider; None where it can."""
+        reasons = (obstacle(self.lake, stream, {column: kind}) for stream in streams)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _existing(self, source: Source, unified: UnifiedInput) -> dict[str, dict[str, str]]:
+        """Return columns and Spark types of the tables to which the source's rows go."""
+        stream = source.options.stream
+        if stream is None:
+            streams = validate.streams(unified, source.options, self.lake.names("events"))
+        else:
+            streams = [stream] if self.lake.table("events", stream).exists() else []
+        return {name: types_of(tables.read(self.spark, self.lake.table("events", name))) for name in streams}
+
+    def _is_by_seq(self) -> bool:
+        """Return whether the source's ``seq`` orders the call: every file has one.
+
+        A ``seq`` that cannot order is refused.
+        """
+        if not all(validate.orders(part.unified, part.types) for part in self.parts):
+            return False
+        for part in self.parts:
+            validate.refuse_unordered(part.unified, part.types)
+        first, *others = self.parts
+        for part in others:
+            if part.types["seq"] != first.types["seq"]:
+                kind, file = first.types["seq"], first.unified.origin["seq"]
+                problem = f"is {part.types['seq']}, and {kind} in {file}; it is to order them all"
+                raise InputError(
+                    f"{part.unified.origin['seq']}: column seq", None, problem, "rename or mend one of them"
+                )
+        return True
+
+    # --------------------------------------------------------------------------------------------------------- counting
+
+    def count_rows(self) -> Counted:
+        """Validate all rows, and count them."""
+        rows, *others = (part.validated(self.by_seq) for part in self.parts)
+        for other in others:
+            rows = rows.unionByName(other, allowMissingColumns=True)
+        if self.keys or not is_driver_local(self.spark):
+            rows = self._keep(rows)
+        rows = duplicates.mark_repeated(self.spark, self.lake, rows, self.keys)
+        collected = tables.collect_if_small(rows) if is_driver_local(self.spark) else None
+        if collected is None:
+            rows = rows if self.keys or not is_driver_local(self.spark) else self._keep(rows)
+            counted = self._counted(rows, row_counts.count_in_spark(rows))
+            if any(count["quarantined"] for count in counted.counts.values()):
+                counted.reasons = row_counts.reasons_in_spark(rows)
+            return counted
+        counted = self._counted(tables.to_spark(self.spark, collected), row_counts.count_in_driver(collected))
+        counted.collected, counted.reasons = collected, row_counts.reasons_in_driver(collected)
+        return counted
+
+    def _counted(self, rows: DataFrame, parts: Sequence[PartCounts]) -> Counted:
+        """Add the counts of parts by stream."""
+        counted = Counted(rows, {}, {}, 0, None, {})
+        spans: list[tuple[int, int]] = []
+        for part in parts:
+            count = counted.counts.setdefault(part.stream, {"read": 0, "rows": 0, "quarantined": 0})
+            for name in ("read", "rows", "quarantined"):
+                count[name] += getattr(part, name)
+            if part.duplicates:
+                count["duplicates"] = count.get("duplicates", 0) + part.duplicates
+            if part.first is not None and part.last is not None:
+                spans.append((part.first, part.last))
+                count["event_to"] = max(count.get("event_to", part.last), part.last)
+            # where a seq orders the rows, it does not matter when they arrived
+            if part.arrived_from is not None and part.arrived_to is not None and not self.by_seq:
+                count["arrived_from"] = min(count.get("arrived_from", part.arrived_from), part.arrived_from)
+                count["arrived_to"] = max(count.get("arrived_to", part.arrived_to), part.arrived_to)
+            counted.by_part[part.stream, part.part] = part.quarantined, part.read
+            counted.text_bytes += part.text_bytes
+            known = counted.lateness.get(part.stream, [0] * len(part.lateness))
+            counted.lateness[part.stream] = [a + b for a, b in zip(known, part.lateness, strict=True)]
+        if spans:
+            counted.event_times_us = min(first for first, _ in spans), max(last for _, last in spans)
+        for stream in counted.counts.keys() & self.derived_us.keys():
+            counted.counts[stream]["max_age_us"] = self.derived_us[stream]
+        return counted
+
+    def examples(self, counted: Counted, most: int) -> list[tuple[str, int, str, int, str]]:
+        """Return the first row of each reason for quarantine: reason, number of rows, part, line, values as text."""
+        from pyspark.sql import functions as F
+
+        reason = F.substring_index("_problem", ": ", 1).alias("reason")
+        first = F.min(F.struct("_file", "_row", "_line", "_raw", "_problem")).alias("first")
+        rows = counted.rows.where(F.col("_problem").isNotNull()).groupBy(reason).agg(F.count("*").alias("rows"), first)
+        examples = rows.sort(F.desc("rows"), "reason").limit(most).collect()
+        return [
+            (row["first"]["_problem"], row["rows"], self.origins[row["first"]["_file"]], row["first"]["_line"],
+             row["first"]["_raw"] or "")
+            for row in examples
+        ]  # fmt: skip
+
+    def suspicions(self, counted: Counted) -> list[str]:
+        """Return sentences about clocks that look wrong, of rows that have arrival times."""
+        if not any(any(bins) for bins in counted.lateness.values()):
+            return []
+        sentences: list[str] = []
+        for part in self.parts:
+            times, options = self._sample(part.rows, part.options), part.options
+            event_us, arrival_us = times[EVENT].to_numpy(), times[ARRIVAL].to_numpy()
+            sentences += suspicions(event_us, arrival_us, zone=options.timezone, time_unit=options.time_unit)
+        return sentences
+
+    def refuse_unusable(self, counted: Counted) -> None:
+        """Refuse the call if more rows of a file would go to quarantine than the options of its stream allow.
+
+        Each file counts by itself, so that good files of a call do not hide a bad one. Rows that name no stream are
+        compared with all rows of their file.
+
+        Raises
+        ------
+        TooManyUnusable
+            For the file with the largest share.
+        """
+        worst: tuple[Fraction, str, int] | None = None
+        options_of = self._options_of_parts()
+        for (stream, part), (unusable, rows) in counted.by_part.items():
+            share = Fraction(str(options_of[part].max_quarantined))  # 0.29 of 100 is 29 as written, not 28.999...
+            compared = self._compared(counted, stream, part, rows)
+            if unusable > math.floor(share * compared):
+                worst = max(worst or (Fraction(0), stream, part), (Fraction(unusable, compared), stream, part))
+        if worst is not None:
+            raise self._too_many(counted, *worst[1:])
+
+    def refusal(self, counted: Counted) -> str | None:
+        """Return why the call would be refused; None where it would not be."""
+        try:
+            self.refuse_unusable(counted)
+        except TooManyUnusable as error:
+            return str(error)
+        return None
+
+    def _options_of_parts(self) -> list[IngestOptions]:
+        return [source.options for source in self.sources for _ in source.origins]
+
+    def _compared(self, counted: Counted, stream: str, part: int, rows: int) -> int:
+        if stream != validate.UNKNOWN:
+            return rows
+        return sum(total for (_, number), (_, total) in counted.by_part.items() if number == part)
+
+    def _too_many(self, counted: Counted, stream: str, part: int) -> TooManyUnusable:
+        from pyspark.sql import functions as F
+
+        unusable, rows = counted.by_part[stream, part]
+        compared, share = self._compared(counted, stream, part, rows), self._options_of_parts()[part].max_quarantined
+        allowed = math.floor(Fraction(str(share)) * compared)
+        quarantined = counted.rows.where(F.col("_problem").isNotNull())
+        of_part = quarantined.where((F.col("_stream") == stream) & (F.col("_file") == part))
+        first = of_part.sort("_row").select("_line", "_problem").first()
+        assert first is not None
+        problem = (
+            f"{unusable:,} of {quantity(compared, 'row')} in {self.origins[part]} cannot be used, and max_quarantined, "
+            f"{share:g} of them, allows {allowed:,}; nothing was ingested. The first is in line {first['_line']}: "
+            f"{first['_problem']}"
+        )
+        remedy = (
+            "mend or remove the file, or raise max_quarantined (--max-quarantined): with 1 such rows go to quarantine "
+            "and the others come in"
+        )
+        return TooManyUnusable(f"stream {stream}", None, problem, remedy)
+
+
+def _with_both_times(rows: DataFrame) -> DataFrame:
+    """Return the rows that have an event time and an arrival time which tables can hold."""
+    bounds = f"between {EARLIEST_US}L and {LATEST_US}L"
+    return rows.where(f"{EVENT} {bounds} and {ARRIVAL} {bounds}")

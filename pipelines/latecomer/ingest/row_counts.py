@@ -1,0 +1,177 @@
+"""Count the validated rows of a call by stream and part: in the driver where they are few, else in Spark.
+
+Both ways count the same; Spark's own aggregation would take most of the time of a small call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.core.time import LATENESS_BOUNDS_US
+from latecomer.ingest.arrow_rows import one_chunk
+from latecomer.spark.engine.columns import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CLASSES = len(LATENESS_BOUNDS_US) + 1
+
+
+@dataclass(frozen=True)
+class PartCounts:
+    """The rows of a stream in one part of a call.
+
+    Attributes
+    ----------
+    read, rows, duplicates, quarantined
+        Numbers of all rows, of rows to store, of rows that repeat an event, and of rows for quarantine.
+    first, last, arrived_from, arrived_to
+        Least and largest event time and arrival time of rows to store, us; None without any.
+    lateness
+        Numbers of rows to store by their lateness, in the classes of :data:`latecomer.core.time.LATENESS_BOUNDS_US`.
+    text_bytes
+        Bytes of text and binary values.
+    """
+
+    stream: str
+    part: int
+    read: int
+    rows: int
+    duplicates: int
+    quarantined: int
+    first: int | None
+    last: int | None
+    arrived_from: int | None
+    arrived_to: int | None
+    lateness: list[int]
+    text_bytes: int
+
+
+def count_in_spark(rows: DataFrame) -> list[PartCounts]:
+    """Count rows of :func:`latecomer.ingest.validate.validated` with ``_repeated``."""
+    from pyspark.sql import functions as F
+
+    stored, event, arrival = "_problem is null and not _repeated", "unix_micros(event_ts)", "unix_micros(arrival_ts)"
+    lateness = f"({arrival} - {event})"
+    bounds = [f"{lateness} < {bound}L" for bound in LATENESS_BOUNDS_US] + [f"{lateness} is not null"]
+    texts = [quoted(name) for name, kind in rows.dtypes if kind in ("string", "binary")]
+    sizes = [f"coalesce(sum(octet_length({name})), 0L)" for name in texts]
+    sums = [
+        "count(*) as read",
+        f"count_if({stored}) as rows",
+        "count_if(_problem is null and _repeated) as duplicates",
+        "count_if(_problem is not null) as quarantined",
+        *(
+            f"{function}({time}) filter (where {stored}) as {name}"
+            for function, time, name in (
+                ("min", event, "first"), ("max", event, "last"), ("min", arrival, "arrived_from"),
+                ("max", arrival, "arrived_to"),
+            )
+        ),
+        *(f"count_if({stored} and {bound}) as below_{place}" for place, bound in enumerate(bounds)),
+        f"{' + '.join(sizes) or '0L'} as text_bytes",
+    ]  # fmt: skip
+    counts = []
+    for row in rows.groupBy("_stream", "_file").agg(*map(F.expr, sums)).collect():
+        below = [row[f"below_{place}"] for place in range(_CLASSES)]
+        values = row.asDict()
+        counts.append(_part_counts(row["_stream"], row["_file"], values, np.diff(below, prepend=0).tolist()))
+    return counts
+
+
+def _part_counts(stream: str, part: int, values: Mapping[str, int | None], lateness: list[int]) -> PartCounts:
+    return PartCounts(
+        stream=stream,
+        part=part,
+        read=values["read"] or 0,
+        rows=values["rows"] or 0,
+        duplicates=values["duplicates"] or 0,
+        quarantined=values["quarantined"] or 0,
+        first=values["first"],
+        last=values["last"],
+        arrived_from=values["arrived_from"],
+        arrived_to=values["arrived_to"],
+        lateness=lateness,
+        text_bytes=values["text_bytes"] or 0,
+    )
+
+
+def count_in_driver(rows: pa.Table) -> list[PartCounts]:
+    """Count the same rows, collected."""
+    group = one_chunk(rows.select(["_stream"]), "_stream").dictionary_encode()
+    part = one_chunk(rows, "_file").to_numpy(zero_copy_only=False).astype(np.int64)
+    code = group.indices.to_numpy(zero_copy_only=False).astype(np.int64) + len(group.dictionary) * part
+    unusable = rows["_problem"].is_valid().to_numpy()
+    repeated = rows["_repeated"].to_numpy().astype(bool)
+    event, has_event = _times(rows, "event_ts")
+    arrival, has_arrival = _times(rows, "arrival_ts")
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for name in rows.column_names:
+        kind = rows[name].type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
+            sizes += pc.fill_null(pc.binary_length(rows[name]), 0).to_numpy().astype(np.int64)
+    stored = ~unusable & ~repeated
+    late_class = np.searchsorted(np.array(LATENESS_BOUNDS_US, np.int64), arrival - event, side="right")
+    counts = []
+    for value in np.unique(code).tolist():
+        here = code == value
+        held = here & stored
+        both = held & has_event & has_arrival
+        number, stream = divmod(value, len(group.dictionary))
+        values = {
+            "read": int(here.sum()),
+            "rows": int(held.sum()),
+            "duplicates": int((here & repeated & ~unusable).sum()),
+            "quarantined": int((here & unusable).sum()),
+            "text_bytes": int(sizes[here].sum()),
+            **_bounds("first", "last", event[held & has_event]),
+            **_bounds("arrived_from", "arrived_to", arrival[held & has_arrival]),
+        }
+        lateness = np.bincount(late_class[both], minlength=_CLASSES).tolist()
+        counts.append(_part_counts(group.dictionary[stream].as_py(), number, values, lateness))
+    return counts
+
+
+def _times(rows: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a time column in us, 0 where it is null, and where it is not."""
+    column = rows[name]
+    us = pc.fill_null(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), 0).to_numpy()
+    return us, column.is_valid().to_numpy()
+
+
+def _bounds(low: str, high: str, times: np.ndarray) -> dict[str, int | None]:
+    return {low: int(times.min()), high: int(times.max())} if len(times) else {low: None, high: None}
+
+
+def reasons_in_spark(rows: DataFrame) -> dict[str, dict[str, int]]:
+    """Count rows for quarantine by stream and reason, without the values; the most frequent reason first."""
+    from pyspark.sql import functions as F
+
+    reason = F.substring_index("_problem", ": ", 1).alias("reason")
+    counts = rows.where(F.col("_problem").isNotNull()).groupBy("_stream", reason).count().collect()
+    return _by_stream([(row["_stream"], row["reason"], row["count"]) for row in counts])
+
+
+def reasons_in_driver(rows: pa.Table) -> dict[str, dict[str, int]]:
+    """Count the same rows, collected."""
+    rows = rows.select(["_stream", "_problem"]).filter(rows["_problem"].is_valid())
+    reason = pc.list_element(pc.split_pattern(rows["_problem"].combine_chunks(), ": ", max_splits=1), 0)
+    counts = (
+        pa.table({"stream": rows["_stream"], "reason": reason})
+        .group_by(["stream", "reason"])
+        .aggregate([([], "count_all")])
+    )
+    return _by_stream([(row["stream"], row["reason"], row["count_all"]) for row in counts.to_pylist()])
+
+
+def _by_stream(counts: list[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+    by_stream: dict[str, dict[str, int]] = {}
+    for stream, reason, count in sorted(counts, key=lambda item: (item[0], -item[2], item[1])):
+        by_stream.setdefault(stream, {})[reason] = count
+    return by_stream
