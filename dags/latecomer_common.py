@@ -283,13 +283,13 @@ def read_query_files() -> QueryFiles:
     return files
 
 
-def stream_options(name: str) -> Mapping[str, object]:
+def stream_options(name: str) -> Mapping[str, Any]:
     """Return the options in the file of a stream, or of ``_by_<column>``; none if there is no usable file."""
     path = stream_file(STREAMS, name)
     return {} if path is None else _read_stream_file(path)[0]
 
 
-def _read_stream_file(path: Path) -> tuple[Mapping[str, object], str]:
+def _read_stream_file(path: Path) -> tuple[Mapping[str, Any], str]:
     """Return the options that a stream file states and a line about its problem, one of them empty."""
     try:
         return load_stream(path), ""

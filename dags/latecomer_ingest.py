@@ -10,7 +10,8 @@ their rows follow each other as they arrived. That call takes all folders or non
 changed since its own task failed on it. What `together` could not ingest is left to the folders' own tasks.
 
 ``include/streams/<stream>.yaml`` or ``_by_<column>.yaml`` says how to read files that `ingest` cannot read by default:
-names of the time columns, time zone, unit, format, nested folders.
+names of the time columns, time zone, unit, format, nested folders. A stream whose file states a source, a Delta table
+or a Kafka topic, needs no folder: its task takes what the source holds beyond the last ingestion.
 
 Each stream that a query file names is an asset, which an ingestion of its folder updates; a ``_by_`` folder updates
 the assets of all streams.
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, TypedDict
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, AssetAlias, Context
 from latecomer.specs.names import STREAM
+from latecomer.specs.streams import is_unfinished, stream_files
 from latecomer_common import (
     INGEST,
     LAKE,
@@ -104,17 +106,18 @@ def current_marker(folder: Folder) -> Marker:
     """Return the folder's present marker; it is small, however many files there are."""
     options = stream_options(folder.name)  # files that are to be read in another way are new
     files = _fingerprints(str(folder), bool(options.get("recursive")))
-    names = json.dumps([files, options])
+    names = json.dumps([files, options], default=repr)
     return {"lake": LAKE, "files": len(files), "names": hashlib.sha256(names.encode()).hexdigest()}
 
 
 def _fingerprints(folder: str, recursive: bool) -> list[list[str | int]]:
-    """Return name, size and times of each file that is not hidden, and the name of each folder.
+    """Return name, size and times of each file that is neither hidden nor unfinished, and the name of each folder.
 
     Folders are listed because the command reports the ones that it does not read.
     """
     if "://" not in folder and not recursive:
-        paths = sorted(path for path in Path(folder).iterdir() if path.name[0] != ".")
+        visible = (path for path in Path(folder).iterdir() if path.name[0] != ".")
+        paths = sorted(path for path in visible if not is_unfinished(path.name))
         stats = [(path.name, path.stat()) for path in paths if path.is_file()]
         files: list[list[str | int]] = [
             [name, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in stats
@@ -179,6 +182,26 @@ def folder_hooks(folder: Folder) -> TaskHooks:
     return {"pre_execute": before, "post_execute": after}
 
 
+def source_hooks(stream: str) -> TaskHooks:
+    """Return hooks that skip the task of a stream's table or topic if that holds nothing new."""
+
+    def before(context: Context) -> None:
+        from latecomer.ingest.options import IngestOptions  # these import pyarrow, which parsing must not
+        from latecomer.ingest.stream_sources import new_content
+        from latecomer.lake.errors import InputError
+        from latecomer.lake.lake import Lake
+
+        options = IngestOptions(stream=stream, **stream_options(stream))
+        try:
+            nothing_new = new_content(Lake(LAKE), options, print) is None
+        except InputError:
+            return  # the command says in one line what is wrong
+        if nothing_new:
+            skip(f"nothing new in the source of {stream}")
+
+    return {"pre_execute": before}
+
+
 def together_hooks(streams: list[Folder]) -> TaskHooks:
     """Return hooks that skip `together` unless two streams have new files, and update the assets it ingested."""
     taken: dict[Folder, Marker] = {}
@@ -212,7 +235,8 @@ with DAG(
     **dag_settings(RetryTransientErrors("stream ")),
 ) as dag:
     _previous = None
-    _folders = landing_folders(_streams)
+    _from_sources = [path.stem for path in stream_files(STREAMS) if "source" in stream_options(path.stem)]
+    _folders = [folder for folder in landing_folders(_streams) if folder.name not in _from_sources]
     _of_streams = [folder for folder in _folders if not BY_COLUMN.fullmatch(folder.name)]
     if len(_of_streams) > 1:
         _previous = spark_task(TOGETHER, outlets=[INGESTED], retries=0, **together_hooks(_of_streams))
@@ -230,6 +254,18 @@ with DAG(
         )
         if _previous is not None:
             _previous >> _task  # one arrival order, one writer; a folder that fails or is skipped holds up no other
+        _tasks.append(_previous := _task)
+    for _stream in _from_sources:
+        _task = spark_task(
+            f"ingest_{_stream}",
+            *COMMAND,
+            _stream,
+            outlets=[stream_asset(_stream)],
+            trigger_rule="all_done",
+            **source_hooks(_stream),
+        )
+        if _previous is not None:
+            _previous >> _task
         _tasks.append(_previous := _task)
     if _tasks:  # without it the last folder alone would decide the run's state; `together` is not decisive
         _tasks >> EmptyOperator(task_id="every_folder", trigger_rule="none_failed")

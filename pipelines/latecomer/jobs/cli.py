@@ -11,33 +11,20 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from latecomer import __version__
-from latecomer.ingest.options import IngestOptions
-from latecomer.jobs import formatting
+from latecomer.jobs import formatting, ingest_command
+from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.jobs.exit_codes import Group, end_on_term
-from latecomer.specs import streams as stream_specs
 from latecomer.specs.errors import SpecError, quantity
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.names import NAME
 from latecomer.specs.spec import Spec
 
 QUERY = click.argument("query", type=click.Path(path_type=Path))
-LAKE = click.option(
-    "--lake",
-    "lake_uri",
-    required=True,
-    envvar="LATECOMER_LAKE",
-    show_envvar=True,
-    metavar="URI",
-    help="The lake: a local folder or s3://BUCKET/PREFIX.",
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -61,172 +48,8 @@ def main() -> None:
     """
 
 
-@main.command()
-@LAKE
-@click.option("--stream", metavar="NAME", help="The stream of all rows.")
-@click.option("--by", metavar="COLUMN", help="The column that names each row's stream.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(stream_specs.FORMATS),
-    help="The format of the files.  [default: by suffix]",
-)
-@click.option("--event-column", default="event_ts", show_default=True, help="The column with the event time.")
-@click.option(
-    "--arrival-column",
-    default="arrival_ts",
-    show_default=True,
-    help="The column with the arrival time. It may be missing.",
-)
-@click.option(
-    "--timezone", default="UTC", show_default=True, help="The time zone of times that name none, in every column."
-)
-@click.option(
-    "--time-unit",
-    type=click.Choice(list(stream_specs.TIME_UNITS)),
-    default="us",
-    show_default=True,
-    help="The unit of numbers in the two time columns, which count from 1970.",
-)
-@click.option(
-    "--max-future",
-    default="1 d",
-    show_default=True,
-    help="A row whose event time is later than its arrival by more than this goes to quarantine. It stays there: "
-    "the same content is not read again with another bound.",
-)
-@click.option(
-    "--max-quarantined",
-    type=click.FloatRange(0, 1),
-    default=1.0,
-    metavar="SHARE",
-    help="Refuse the files and ingest nothing if more than this share of a stream's rows in them is unusable; "
-    "0.05 is 5%.  [default: 1, never]",
-)
-@click.option(
-    "--recursive/--no-recursive",
-    help="Also read the folders of a folder, at any depth, but do not follow links.",
-)
-@click.option(
-    "--streams",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="DIR",
-    help="The folder of stream files. DIR/NAME.yaml has these options for stream NAME, DIR/_by_COLUMN.yaml for "
-    "--by COLUMN. An option on the command line takes precedence.",
-)
-@JSON
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.pass_context
-def ingest(
-    context: click.Context,
-    lake_uri: str,
-    stream: str | None,
-    by: str | None,
-    format_: str | None,
-    event_column: str,
-    arrival_column: str,
-    timezone: str,
-    time_unit: str,
-    max_future: str,
-    max_quarantined: float,
-    recursive: bool,
-    streams: Path | None,
-    as_json: bool,
-    paths: tuple[str, ...],
-) -> None:
-    """Read files and store their rows in arrival order.
-
-    A PATH is a file or a folder, or an object or a folder of a bucket (s3://BUCKET/KEY). Name the stream of the rows:
-    --stream NAME, --by COLUMN, or NAME=PATH for each path, as in `views=landing/views buys=landing/buys`.
-
-    The rows of one call, of all its streams together, are ordered by their `seq` column. Without that column they are
-    ordered by arrival time, and without arrival times by their place in the files. They follow all rows that were
-    ingested before.
-
-    A file whose content was ingested before is skipped. A file that has grown since is ingested again with all its
-    rows, and is named. Unusable rows go to quarantine.
-    """
-    from latecomer.ingest import ingest as stage
-    from latecomer.lake.lake import Lake
-    from latecomer.specs.durations import parse_duration
-
-    options = IngestOptions(
-        stream=stream,
-        by=by,
-        format=format_,
-        event_column=event_column,
-        arrival_column=arrival_column,
-        timezone=timezone,
-        time_unit=time_unit,
-        max_future_us=parse_duration(max_future, source="ingest", key="--max-future"),
-        max_quarantined=max_quarantined,
-        recursive=recursive,
-    )
-    sources = list(paths) if stream is not None or by is not None else _by_stream(paths)
-    fields = {"format_": "format", "max_future": "max_future_us"}
-    given = {
-        fields.get(name, name)
-        for name in context.params
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    }
-
-    def with_stream_file(options: IngestOptions) -> IngestOptions:
-        """Complete the options by the stream file; options on the command line take precedence."""
-        name = f"_by_{options.by}" if options.stream is None else options.stream
-        file = None if streams is None else stream_specs.stream_file(streams, name)
-        values = {} if file is None else stream_specs.load_stream(file)
-        return replace(options, **{key: value for key, value in values.items() if key not in given})
-
-    done = stage.ingest(Lake(lake_uri), sources, options, progress=_progress, with_stream_file=with_stream_file)
-    quarantined = sum(done.rows_quarantined.values())
-    _report(
-        as_json,
-        {
-            "rows_read": done.rows_read,
-            "ingested": sum(done.rows_ingested.values()),
-            "quarantined": quarantined,
-            "quarantine_reasons": done.reasons,
-            "streams": done.rows_ingested,
-            "skipped_files": done.skipped_files,
-            "left_out_files": done.left_out_files,
-            "changed_files": done.changed_files,
-            "seq_from": done.seq_from,
-            "seq_to": done.seq_to,
-            "event_from": None if done.event_times_us is None else formatting.instant(done.event_times_us[0]),
-            "event_to": None if done.event_times_us is None else formatting.instant(done.event_times_us[1]),
-            "seconds": round(done.seconds, 3),
-        },
-        f"ingested {quantity(sum(done.rows_ingested.values()), 'row')} "
-        f"into {quantity(len(done.rows_ingested), 'stream')}, "
-        f"put {quarantined:,} into quarantine, skipped {quantity(len(done.skipped_files), 'file')} ingested before "
-        f"({done.seconds:.1f} s)"
-        + formatting.event_times(done.event_times_us)
-        + "".join(f"\n  {count:,} into quarantine: {reason}" for reason, count in list(done.reasons.items())[:5])
-        + formatting.listed(
-            done.left_out_files,
-            "left out: folders, or files of unknown format (name them to ingest them, files with --format; "
-            "or say --recursive)",
-        )
-        + formatting.listed(
-            done.changed_files,
-            "files were ingested before with other content or options (if they grew, their earlier rows are now stored "
-            "twice)",
-        ),
-    )
-
-
-def _by_stream(arguments: tuple[str, ...]) -> dict[str, list[str]]:
-    """Group paths by stream, given as ``NAME=PATH``."""
-    from latecomer.lake.errors import InputError
-
-    paths: dict[str, list[str]] = {}
-    for argument in arguments:
-        name, equals, path = argument.partition("=")
-        if not equals:
-            remedy = "say --stream NAME or --by COLUMN, or give each path as NAME=PATH"
-            raise InputError("ingest", argument, "does not name the stream of its rows", remedy)
-        paths.setdefault(name, []).append(path)
-    return paths
+main.add_command(ingest_command.ingest)
+main.add_command(ingest_command.streams)
 
 
 @main.command()
@@ -266,7 +89,9 @@ def run(
         if not isinstance(spec, MembershipSpec):
             raise spec.fail("kind", spec.kind, "has no elements: only a membership has", "leave --element out")
         typed_element = membership_lookup.typed(lake, spec, element)
-    done = runner.run(lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=_progress)
+    done = runner.run(
+        lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=show_progress
+    )
     in_quarantine = quarantined(lake, spec.stream_names)
     counts = _counts(done.rows_read, done.on_time, done.late, 0, in_quarantine, done.micro_batches, done.seconds)
     more: dict[str, object] = {"query": spec.name, "seq_to": done.seq_to}
@@ -280,7 +105,7 @@ def run(
         windows = membership_lookup.windows_of(lake, spec, typed_element)
         more |= {"element": element, "windows": windows}
         line += f"\n{element}: in every stream in {len(windows)} windows" + "".join(f"\n  {w}" for w in windows)
-    _report(as_json, counts | more, line)
+    show_result(as_json, counts | more, line)
 
 
 @main.command()
@@ -300,10 +125,10 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
 
     spec = _load(query)
     lake = Lake(lake_uri)
-    done = runner.repair(lake, spec, flush=flush, progress=_progress)
+    done = runner.repair(lake, spec, flush=flush, progress=show_progress)
     late, in_quarantine = done.late_repaired + done.pending, quarantined(lake, spec.stream_names)
     counts = _counts(done.late_repaired, 0, late, done.corrections, in_quarantine, done.batches, done.seconds)
-    _report(
+    show_result(
         as_json,
         counts | {"query": spec.name, "pending": done.pending, "late_repaired": done.late_repaired},
         f"{spec.name}: {quantity(done.late_repaired, 'late row')} repaired "
@@ -339,7 +164,7 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
     if start_us >= end_us:
         raise SpecError("backfill", "--from", start, f"is not before --to {end}", "give a range of event time")
     done = runner.backfill(Lake(lake_uri), spec, start_us, end_us)
-    _report(
+    show_result(
         as_json,
         {"query": spec.name, "from": start, "to": end, "rows": done.rows, "seconds": round(done.seconds, 3)},
         f"{spec.name}: {done.rows:,} result rows for windows from {start} to {end} ({done.seconds:.1f} s)",
@@ -362,7 +187,7 @@ def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
     spec = _load(query)
     started = time.monotonic()
     effective, parameters = runner.adapt(Lake(lake_uri), spec)
-    _report(
+    show_result(
         as_json,
         {
             "query": spec.name,
@@ -401,17 +226,20 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     from latecomer.quality import checks
 
     spec = _load(query)
-    outcome = checks.check(Lake(lake_uri), spec, report_dir=report, audit=audit or 0, progress=_progress)
+    outcome = checks.check(Lake(lake_uri), spec, report_dir=report, audit=audit or 0, progress=show_progress)
     count = len(outcome.results)
     failed = f"{len(outcome.failures)} of {count} checks failed"
     lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]
     if outcome.unjudged:
         lines.append(f"  {outcome.unjudged_message} (latecomer repair --flush)")
+    if outcome.quarantine_reasons:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in outcome.quarantine_reasons.items())
+        lines.append(f"  in quarantine: {formatting.one_line(reasons)}")
     if outcome.silent:
         lines.append(f"  {outcome.silent}: answers that are not published yet wait for it")
     if outcome.report is not None:
         lines.append(f"  report: {outcome.report}")
-    _report(
+    show_result(
         as_json,
         {
             "query": spec.name,
@@ -421,6 +249,7 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
             "periods_unjudged": outcome.unjudged,
             "late_pending": outcome.pending,
             "silent": outcome.silent,
+            "quarantine_reasons": outcome.quarantine_reasons,
             "report": str(outcome.report) if outcome.report else None,
         },
         "\n".join(lines),
@@ -462,7 +291,7 @@ def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: b
     spec, lake = _load(query), Lake(lake_uri)
     rows = ledger(lake, spec) if table_name == "ledger" else result_views.view(lake, spec, table_name)
     result_views.write_file(rows, target)
-    _report(as_json, {"rows": rows.num_rows, "file": str(target)}, f"{rows.num_rows:,} rows to {target}")
+    show_result(as_json, {"rows": rows.num_rows, "file": str(target)}, f"{rows.num_rows:,} rows to {target}")
 
 
 @main.command()
@@ -482,7 +311,7 @@ def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> Non
 
     spec = _load(query)
     curve = job.explain(Lake(lake_uri), spec, plot=plot)
-    _report(as_json, curve.to_dict(), curve.to_text())
+    show_result(as_json, curve.to_dict(), curve.to_text())
 
 
 @main.command()
@@ -511,7 +340,9 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> 
         for line in problems.values():
             click.echo(f"latecomer: {line}", err=True)
     good = len(queries) - len(problems)
-    _report(as_json, {"valid": good, "problems": problems}, f"{good} of {quantity(len(queries), 'query file')} valid")
+    show_result(
+        as_json, {"valid": good, "problems": problems}, f"{good} of {quantity(len(queries), 'query file')} valid"
+    )
     if problems:
         raise SystemExit(2)
 
@@ -526,7 +357,7 @@ def status(lake_uri: str, only: tuple[str, ...], as_json: bool) -> None:
     from latecomer.lake.lake import Lake
 
     report = job.status(Lake(lake_uri), only)
-    _report(as_json, report, job.render(report))
+    show_result(as_json, report, job.render(report))
 
 
 @main.command()
@@ -553,7 +384,7 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
     listed = ", ".join(f"{area} ({count})" for area, count in rows.items()) or "no table"
     if not yes and (stored or name in job.half_forgotten(lake)):
         raise InputError(f"query {name}", None, f"would lose {listed}", "add --yes to delete that; events stay")
-    _report(
+    show_result(
         as_json, {"query": name, "deleted": stored}, f"{name}: deleted {listed}; its next run starts from the first row"
     )
 
@@ -599,11 +430,11 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
             "--out", str(out), error.strerror or str(error), "choose a folder that can be written"
         ) from None
     started = time.monotonic()
-    summary = benches.run(name, data, out / name, _progress, quick=quick)
+    summary = benches.run(name, data, out / name, show_progress, quick=quick)
     text = json.dumps(summary, indent=2, default=str)
     (out / name / "summary.json").write_text(text + "\n", encoding="utf-8")
     seconds = round(time.monotonic() - started, 1)
-    _report(as_json, summary | {"seconds": seconds}, f"{text}\n{out / name} ({seconds} s)")
+    show_result(as_json, summary | {"seconds": seconds}, f"{text}\n{out / name} ({seconds} s)")
 
 
 @main.command()
@@ -615,7 +446,7 @@ def init(folder: Path, example: bool, as_json: bool) -> None:
     from latecomer.jobs import init_project
 
     lines = init_project.make(folder, example)
-    _report(as_json, {"folder": str(folder), "made": lines}, "\n".join(lines))
+    show_result(as_json, {"folder": str(folder), "made": lines}, "\n".join(lines))
 
 
 def _load(query: Path) -> Spec:
@@ -648,14 +479,6 @@ def _counts(
         "micro_batches": batches,
         "seconds": round(seconds, 3),
     }
-
-
-def _progress(line: str) -> None:
-    click.echo(line, err=True)
-
-
-def _report(as_json: bool, values: Mapping[str, object], line: str) -> None:
-    click.echo(json.dumps(values, default=str) if as_json else line)
 
 
 def command() -> None:

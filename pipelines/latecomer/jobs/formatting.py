@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+from latecomer.core.time import LATENESS_LABELS
 from latecomer.lake.errors import error_text
 
 _YEAR_US = 365 * 86_400_000_000
@@ -56,3 +57,14 @@ def listed(files: Sequence[str], remark: str) -> str:
         return ""
     names = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
     return f"\n  {len(files)} {remark}: {names}"
+
+
+def lateness(bins: Sequence[int]) -> list[str]:
+    """Return lines with the numbers of rows by lateness; none where no row has an arrival time."""
+    total = sum(bins)
+    if not total:
+        return []
+    shown = [
+        f"{label} {count:,} ({count / total:.1%})" for label, count in zip(LATENESS_LABELS, bins, strict=True) if count
+    ]
+    return [f"  lateness: {', '.join(shown)}"]

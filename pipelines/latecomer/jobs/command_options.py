@@ -1,0 +1,29 @@
+"""Options that many commands have, and how a command shows its result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import click
+
+LAKE = click.option(
+    "--lake",
+    "lake_uri",
+    required=True,
+    envvar="LATECOMER_LAKE",
+    show_envvar=True,
+    metavar="URI",
+    help="The lake: a local folder or s3://BUCKET/PREFIX.",
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+
+
+def show_progress(line: str) -> None:
+    """Print a line about the work to standard error."""
+    click.echo(line, err=True)
+
+
+def show_result(as_json: bool, values: Mapping[str, object], line: str) -> None:
+    """Print the result to standard output, as JSON or as text."""
+    click.echo(json.dumps(values, default=str) if as_json else line)
