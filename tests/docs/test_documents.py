@@ -175,6 +175,10 @@ def test_every_key_of_a_stream_file_is_explained(monkeypatch, tmp_path):
     monkeypatch.setattr(Reader, "take", lambda reader, name, *more: taken.add(name) or take(reader, name, *more))
     (tmp_path / "views.yaml").write_text("format: csv\n")
     streams.load_stream(tmp_path / "views.yaml")
+    (tmp_path / "readings.yaml").write_text("source: delta\ntable: t\n")
+    streams.load_stream(tmp_path / "readings.yaml")
+    (tmp_path / "clicks.yaml").write_text("source: kafka\ntopic: t\nservers: a:1\n")
+    streams.load_stream(tmp_path / "clicks.yaml")
     text = sections((DOCS / "stream-files.md").read_text(encoding="utf-8"), "##")["Stream files"]
     assert set(KEY.findall(text)) == taken
 
