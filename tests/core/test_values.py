@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from latecomer.ingest.values.convert import arrow_type, convert, spark_type
+from latecomer.ingest.values.arrow_types import arrow_type, spark_type
+from latecomer.ingest.values.convert import convert
 from latecomer.ingest.values.inference import TextProfile, explain, infer, merge, profile, wider
 
 NUMBER = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?")

@@ -68,7 +68,7 @@ def resolve_types(
     Parameters
     ----------
     usable
-        Those of its rows whose times can be used.
+        The rows of the call without a problem so far.
     existing
         Columns and types of the tables of the call's streams.
     origins
@@ -182,9 +182,9 @@ def _typed_column(
     why = obstacle(column_in_table(name), wide) if wide is not None else None
     if wide is not None and wide != required and why is None:
         result.widened[column_in_table(name)] = wide
-        result.notes.append(f"{name}: becomes {wide} in the table, which had {required}: the file's is {kind}")
+        result.notes.append(f"column {name} becomes {wide}; it was {required}, and is {kind} in the file")
         return wide
-    result.notes.append(f"{name}: is {kind} in the file; values that are no {required} go to quarantine")
+    result.notes.append(f"column {name} is {kind} in the file; a row whose value is no {required} goes to quarantine")
     return required
 
 
@@ -211,7 +211,7 @@ def _stored_text(
         why = obstacle(column_in_table(name), wide)
         if why is None:
             result.widened[column_in_table(name)] = wide
-            result.notes.append(f"{name}: becomes {wide} in the table, which had {stored}: {counted.odd!r}")
+            result.notes.append(f"column {name} becomes {wide}; it was {stored}, which does not hold {counted.odd!r}")
             return wide
     if not counted.fits:
         raise InputError(

@@ -29,7 +29,8 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 from numpy.typing import NDArray
 
-from latecomer.ingest.values.convert import arrow_type, convert, spark_type
+from latecomer.ingest.values.arrow_types import arrow_type, spark_type
+from latecomer.ingest.values.convert import convert
 from latecomer.ingest.write_tables import ROWS_PER_FILE
 from latecomer.lake import crash_points
 from latecomer.lake.errors import InputError, LeaseLost

@@ -21,7 +21,8 @@ from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import RESERVED, Staging, refuse_columns
 from latecomer.lake.errors import InputError
 from latecomer.spark.engine.columns import instant, quoted
-from latecomer.spark.engine.types import WHOLE, is_number, types_of
+from latecomer.spark.engine.types import WHOLE, types_of
+from latecomer.specs.column_types import is_number
 from latecomer.specs.names import fold_case
 
 if TYPE_CHECKING:

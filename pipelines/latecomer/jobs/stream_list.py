@@ -5,25 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypedDict
 
-import pyarrow as pa
-
+from latecomer.ingest.values.arrow_types import spark_type
 from latecomer.jobs import formatting
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingest_log import by_stream, columns, lateness
 from latecomer.lake.lake import Lake
 from latecomer.specs.errors import did_you_mean, quantity
 from latecomer.specs.expressions import ALWAYS_THERE
-
-_NAMES = {
-    pa.int64(): "bigint",
-    pa.int32(): "int",
-    pa.int16(): "smallint",
-    pa.int8(): "tinyint",
-    pa.float32(): "float",
-    pa.bool_(): "boolean",
-    pa.date32(): "date",
-}
-"""Spark's names of types that Arrow names otherwise."""
 
 
 class Stream(TypedDict):
@@ -63,7 +51,7 @@ def list_streams(lake: Lake, only: Collection[str] = ()) -> list[Stream]:
             repeated=count["duplicates"],
             last_event=_instant(count.get("event_to")),
             last_arrival=_instant(count.get("arrived_to")),
-            columns={item.name: _type(item.type) for item in columns(lake, name) if item.name not in ALWAYS_THERE},
+            columns={item.name: spark_type(item.type) for item in columns(lake, name) if item.name not in ALWAYS_THERE},
             lateness=late.get(name, []),
         )
         for name, count in sorted(counts.items())
@@ -73,14 +61,6 @@ def list_streams(lake: Lake, only: Collection[str] = ()) -> list[Stream]:
 
 def _instant(time_us: int | None) -> str | None:
     return None if time_us is None else formatting.instant(time_us)
-
-
-def _type(kind: pa.DataType) -> str:
-    if pa.types.is_timestamp(kind):
-        return "timestamp" if kind.tz else "timestamp_ntz"
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    return _NAMES.get(kind, str(kind))
 
 
 def show(streams: list[Stream]) -> str:

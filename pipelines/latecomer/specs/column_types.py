@@ -132,6 +132,15 @@ def element_types(kind: str) -> tuple[str, list[tuple[str, str]]] | None:
     ]
 
 
+def quoted_field(name: str) -> str:
+    """Return the name of a struct's field as a type has it, in quotes where it needs them.
+
+    >>> quoted_field("id"), quoted_field("a:b")
+    ('id', '`a:b`')
+    """
+    return name if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
+
+
 _FIELD = re.compile(r"(`(?:[^`]|``)*`|[^`:]+?)\s*:(.*)", re.DOTALL)
 
 

@@ -29,7 +29,6 @@ from latecomer.spark.aggregate.exact_sum import ExactSum
 from latecomer.spark.aggregate.partial_states import States, with_columns
 from latecomer.spark.engine.columns import join_null_safe, named, quoted
 from latecomer.spark.engine.query_columns import passes, sql
-from latecomer.spark.engine.types import is_number
 from latecomer.spark.windows.assigner import number_of_shard
 from latecomer.spark.windows.due_rows import DueRows
 from latecomer.spark.windows.kind import WindowAnswers, WindowKind
@@ -37,6 +36,7 @@ from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, Row
 from latecomer.spark.windows.rows import ClosedWindowTable
 from latecomer.specs import expressions as ex
 from latecomer.specs.aggregate import Aggregate, AggregateSpec
+from latecomer.specs.column_types import is_number
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

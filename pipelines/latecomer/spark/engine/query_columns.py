@@ -10,8 +10,9 @@ from latecomer.lake import stream_schemas
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import quoted
-from latecomer.spark.engine.types import WHOLE, is_number
+from latecomer.spark.engine.types import WHOLE
 from latecomer.specs import expressions as ex
+from latecomer.specs.column_types import is_number
 from latecomer.specs.spec import Spec
 
 if TYPE_CHECKING:

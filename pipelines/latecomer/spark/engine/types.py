@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from latecomer.specs.column_types import quoted_field
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,11 +17,6 @@ WHOLE_OR_FLOATING = (*WHOLE, *FLOATING)
 """Numbers of fixed width. Decimals are compared differently and are not among them."""
 
 
-def is_number(kind: str) -> bool:
-    """Return whether a type is whole, floating or decimal."""
-    return kind in WHOLE_OR_FLOATING or kind.startswith("decimal")
-
-
 def types_of(rows: DataFrame) -> dict[str, str]:
     """Return columns and their types as SQL that Spark can parse again.
 
@@ -29,16 +25,12 @@ def types_of(rows: DataFrame) -> dict[str, str]:
     return {field.name: sql_of(field.dataType) for field in rows.schema}
 
 
-def _named(field: str) -> str:
-    return field if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", field) else "`" + field.replace("`", "``") + "`"
-
-
 def sql_of(kind: DataType) -> str:
     """Return a type as SQL that Spark can parse again."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.StructType):
-        parts = (f"{_named(field.name)}:{sql_of(field.dataType)}" for field in kind)
+        parts = (f"{quoted_field(field.name)}:{sql_of(field.dataType)}" for field in kind)
         return f"struct<{','.join(parts)}>"
     if isinstance(kind, T.ArrayType):
         return f"array<{sql_of(kind.elementType)}>"
