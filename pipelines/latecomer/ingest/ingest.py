@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import cast
@@ -36,6 +35,7 @@ from latecomer.lake.errors import LeaseLost
 from latecomer.lake.ingest_log import (
     COMMITTED,
     StreamCounts,
+    add_reasons,
     committed_seq,
     last_arrivals,
     last_committed,
@@ -132,7 +132,8 @@ def ingest(
         ingestion = _Ingestion(lake, sources, start, lease, call.known_again)
         with ingestion.content as content:
             ingestion.check_unchanged()
-            progress(f"ingest: {quantity(len(content.origins), 'part')} read")
+            noun = "file" if all(isinstance(source, FileSource) for source in sources) else "part"
+            progress(f"ingest: {quantity(len(content.origins), noun)} read")
             try:
                 counted = ingestion.write(progress)
             except Exception:
@@ -157,7 +158,7 @@ def ingest(
             start,
             start + total,
             counted.event_times_us,
-            _all_reasons(counted.reasons),
+            add_reasons(counted.reasons.values()),
             ingestion.notes,
             time.monotonic() - started,
         )
@@ -291,9 +292,8 @@ class _Ingestion:
         counts = counted.counts
         rows = sum(count["rows"] for count in counts.values())
         named = [source.options.stream for source in self.sources if source.options.stream is not None]
-        nothing = {
-            stream: {"read": 0, "rows": 0, "quarantined": 0} for stream in named
-        }  # a stream is known also without rows
+        # a stream is known also without rows
+        nothing = {stream: {"read": 0, "rows": 0, "quarantined": 0} for stream in named}
         more: dict[str, dict[str, object]] = {stream: {} for stream in counts}
         for stream, bins in counted.lateness.items():
             more[stream] |= {"lateness": bins} if any(bins) else {}
@@ -321,14 +321,6 @@ class _Ingestion:
         for area, name in (("events", "rows"), ("quarantine", "quarantined")):
             compact_and_vacuum([self.lake.table(area, stream) for stream, count in counts.items() if count[name]])
         compact_and_vacuum([self.lake.table("ingest", name) for name in ("committed", "journal")])
-
-
-def _all_reasons(by_stream: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Add the rows of all streams by reason; the most frequent reason first."""
-    total: Counter[str] = Counter()
-    for reasons in by_stream.values():
-        total.update(reasons)
-    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _instant(time_us: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -116,6 +117,14 @@ def streams(lake: Lake) -> list[str]:
     return [stream for stream in lake.names("events") if open_events(lake, stream) is not None]
 
 
+def _counted(lake: Lake, last: int | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what each ingestion counted of each stream, in the order of ingestions; of those up to number `last`."""
+    committed = None if last is None else pc.field("number") <= last
+    rows = lake.table("ingest", "committed").read(columns=["number", "counts"], filter=committed)
+    for text in [] if rows is None else rows.sort_by("number")["counts"].to_pylist():
+        yield from json.loads(text).items()
+
+
 _SUMS, _LATEST = ("read", "rows", "quarantined", "duplicates"), ("arrived_to", "event_to")
 
 
@@ -130,17 +139,14 @@ def by_stream(lake: Lake, last: int | None = None) -> dict[str, dict[str, int]]:
         latest event time, both in us. ``arrived_to`` is missing where rows have no arrival time, ``event_to`` where an
         earlier version ingested them.
     """
-    committed = None if last is None else pc.field("number") <= last
-    rows = lake.table("ingest", "committed").read(columns=["counts"], filter=committed)
     totals: dict[str, dict[str, int]] = {}
-    for text in [] if rows is None else rows["counts"].to_pylist():
-        for stream, counts in json.loads(text).items():
-            total = totals.setdefault(stream, dict.fromkeys(_SUMS, 0))
-            earlier = {"read": counts.get("rows", 0) + counts.get("quarantined", 0)}  # what was not counted then
-            for key in _SUMS:
-                total[key] += counts.get(key, earlier.get(key, 0))
-            for key in counts.keys() & set(_LATEST):
-                total[key] = max(counts[key], total.get(key, counts[key]))
+    for stream, counts in _counted(lake, last):
+        total = totals.setdefault(stream, dict.fromkeys(_SUMS, 0))
+        earlier = {"read": counts.get("rows", 0) + counts.get("quarantined", 0)}  # what was not counted then
+        for key in _SUMS:
+            total[key] += counts.get(key, earlier.get(key, 0))
+        for key in counts.keys() & set(_LATEST):
+            total[key] = max(counts[key], total.get(key, counts[key]))
     return totals
 
 
@@ -216,25 +222,21 @@ def last_position(lake: Lake, stream: str) -> dict[str, object] | None:
 
 def max_ages(lake: Lake) -> dict[str, int]:
     """Return the most microseconds from event to arrival that were derived for streams, by stream."""
-    rows = lake.table("ingest", "committed").read_known(("number", "counts"))
     ages: dict[str, int] = {}
-    for text in [] if rows is None else rows.sort_by("number")["counts"].to_pylist():
-        for stream, counts in json.loads(text).items():
-            if "max_age_us" in counts:
-                ages.setdefault(stream, counts["max_age_us"])
+    for stream, counts in _counted(lake):
+        if "max_age_us" in counts:
+            ages.setdefault(stream, counts["max_age_us"])
     return ages
 
 
 def lateness(lake: Lake) -> dict[str, list[int]]:
     """Return the numbers of rows by lateness, by stream; without streams whose rows have no arrival times."""
-    rows = lake.table("ingest", "committed").read_known(("counts",))
     bins: dict[str, list[int]] = {}
-    for text in [] if rows is None else rows["counts"].to_pylist():
-        for stream, counts in json.loads(text).items():
-            more = counts.get("lateness", [])
+    for stream, counts in _counted(lake):
+        if more := counts.get("lateness"):
             known = bins.get(stream, [0] * len(more))
-            bins[stream] = [a + b for a, b in zip(known, more, strict=False)] if more else known
-    return {stream: numbers for stream, numbers in bins.items() if any(numbers)}
+            bins[stream] = [a + b for a, b in zip(known, more, strict=True)]
+    return bins
 
 
 def quarantine_reasons(lake: Lake, streams: Iterable[str], last: int | None = None) -> dict[str, int]:
@@ -242,12 +244,13 @@ def quarantine_reasons(lake: Lake, streams: Iterable[str], last: int | None = No
 
     Earlier versions did not keep the reasons.
     """
-    committed = None if last is None else pc.field("number") <= last
-    rows = lake.table("ingest", "committed").read(columns=["counts"], filter=committed)
-    total: Counter[str] = Counter()
     of_query = set(streams)
-    for text in [] if rows is None else rows["counts"].to_pylist():
-        for stream, counts in json.loads(text).items():
-            if stream in of_query:
-                total.update(counts.get("reasons", {}))
+    return add_reasons(c.get("reasons", {}) for stream, c in _counted(lake, last) if stream in of_query)
+
+
+def add_reasons(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add the numbers of rows by reason; the most frequent reason comes first."""
+    total: Counter[str] = Counter()
+    for reasons in parts:
+        total.update(reasons)
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
