@@ -124,7 +124,7 @@ def test_a_backfill_equals_the_live_run_and_twice_is_once(truths, spark, tmp_pat
         assert once.select(payload).equals(expected["results"].select(payload)), kind
         check(lake, spec)
         assert (seen[-1]["left"] == seen[-1]["right"]).all(), seen[-1]
-        assert len(seen[-1]) == 7, "backfilled or not, the results are counted too"
+        assert len(seen[-1]) == 8, "backfilled or not, the results are counted too"
 
 
 @pytest.mark.parametrize("kind", ["aggregate", "topk"])

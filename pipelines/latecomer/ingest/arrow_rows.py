@@ -27,21 +27,23 @@ def map_rows(rows: DataFrame, function: ArrowFunction, schema: StructType) -> Da
     schema
         Columns and types of the result, as Spark names them.
     """
-    spark = rows.sparkSession
-    if is_driver_local(spark):
-        collected = tables.collect_if_small(rows)
-        if collected is not None:
-            return tables.to_spark(spark, function(collected))
+    collected = collect_if_local(rows)
+    if collected is not None:
+        return tables.to_spark(rows.sparkSession, function(collected))
     return rows.mapInArrow(partial(_map_batches, function=function), schema)
 
 
 def collect_mapped(rows: DataFrame, function: ArrowFunction, schema: StructType) -> pa.Table:
     """Return in the driver what a function makes of each part of the rows: few rows for many."""
-    if is_driver_local(rows.sparkSession):
-        collected = tables.collect_if_small(rows)
-        if collected is not None:
-            return function(collected)
+    collected = collect_if_local(rows)
+    if collected is not None:
+        return function(collected)
     return rows.mapInArrow(partial(_map_batches, function=function), schema).toArrow()
+
+
+def collect_if_local(rows: DataFrame) -> pa.Table | None:
+    """Collect rows in the driver if the session is tuned for few of them; None otherwise, or if they are too many."""
+    return tables.collect_if_small(rows) if is_driver_local(rows.sparkSession) else None
 
 
 def _map_batches(batches: Iterable[pa.RecordBatch], function: ArrowFunction) -> Iterator[pa.RecordBatch]:

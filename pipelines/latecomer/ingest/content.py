@@ -1,4 +1,4 @@
-"""The content of one call: the rows of its sources with their types, streams and problems, and the numbers of them.
+"""The content of one call: the rows of its sources with their types, streams and problems, and how many they are.
 
 Nothing is written here. `ingest` writes what was counted; a dry run only reports it.
 """
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from latecomer.core.time import EARLIEST_US, LATEST_US
 from latecomer.ingest import duplicates, nested, row_counts, validate
-from latecomer.ingest.arrow_rows import one_chunk
+from latecomer.ingest.arrow_rows import collect_if_local, one_chunk
 from latecomer.ingest.clocks import USUAL_SHARE, default_max_age_us, suspicions
 from latecomer.ingest.column_types import ColumnTypes, column_in_table, resolve_types
 from latecomer.ingest.event_times import ARRIVAL, EVENT, with_times
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 MOST_SUSPECTED = 100_000
-"""Most rows of a part whose clocks are looked at."""
+"""Most rows of a source whose clocks are checked."""
 
 
 class TooManyUnusable(InputError):
@@ -97,7 +97,7 @@ class Part:
 
 @dataclass
 class Counted:
-    """The validated rows of a call, and the numbers of them.
+    """The validated rows of a call, and how many they are.
 
     Attributes
     ----------
@@ -307,17 +307,16 @@ class Content:
         for other in others:
             rows = rows.unionByName(other, allowMissingColumns=True)
         if self.keys or not is_driver_local(self.spark):
-            rows = self._keep(rows)
+            rows = self._keep(rows)  # they are gone through several times
         rows = duplicates.mark_repeated(self.spark, self.lake, rows, self.keys)
-        collected = tables.collect_if_small(rows) if is_driver_local(self.spark) else None
-        if collected is None:
-            rows = rows if self.keys or not is_driver_local(self.spark) else self._keep(rows)
-            counted = self._counted(rows, row_counts.count_in_spark(rows))
-            if any(count["quarantined"] for count in counted.counts.values()):
-                counted.reasons = row_counts.reasons_in_spark(rows)
+        collected = collect_if_local(rows)
+        if collected is not None:
+            counted = self._counted(tables.to_spark(self.spark, collected), row_counts.count_in_driver(collected))
+            counted.collected, counted.reasons = collected, row_counts.reasons_in_driver(collected)
             return counted
-        counted = self._counted(tables.to_spark(self.spark, collected), row_counts.count_in_driver(collected))
-        counted.collected, counted.reasons = collected, row_counts.reasons_in_driver(collected)
+        counted = self._counted(rows, row_counts.count_in_spark(rows))
+        if any(count["quarantined"] for count in counted.counts.values()):
+            counted.reasons = row_counts.reasons_in_spark(rows)
         return counted
 
     def _counted(self, rows: DataFrame, parts: Sequence[PartCounts]) -> Counted:

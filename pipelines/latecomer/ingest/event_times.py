@@ -35,12 +35,12 @@ _EVENT_GIVEN, _ARRIVAL_GIVEN = "_event_given", "_arrival_given"
 _LATER, _HINT, _EVENT_SKIPPED, _ARRIVAL_SKIPPED = "_later_us", "_event_hint", "_event_skipped", "_arrival_skipped"
 _HOUR_US = 3_600_000_000
 _MOST_HOURS = 1_000
-"""Most hours of a call that occur twice."""
+"""Most hours of a call that are resolved; the times of further ones stay ambiguous."""
 
 
 @dataclass(frozen=True)
 class _TimeColumn:
-    """A time of the rows: as `text`, as time on a local clock (`wall`), as an `instant`, or `absent`.
+    """A time of the rows: as `text`, as time on a local clock (`wall`), or as an `instant`.
 
     `given` is the column as it is shown, `value` what is read: text, or microseconds since 1970.
     """
@@ -61,7 +61,7 @@ def with_times(rows: DataFrame, options: IngestOptions, arrived: str | None = No
     from pyspark.sql import functions as F
 
     event, arrival = _event_column(rows, options), _arrival_column(rows, options)
-    if {event.form, arrival.form} <= {"instant", "absent"}:
+    if event.form == arrival.form == "instant":
         timed = _with_arrivals(rows.withColumns({EVENT: event.value, ARRIVAL: arrival.value}), arrival, arrived)
         later = skipped = None
     else:
@@ -112,7 +112,7 @@ def _arrival_column(rows: DataFrame, options: IngestOptions) -> _TimeColumn:
     kinds = types_of(rows)
     if options.arrival_column not in kinds:
         nothing = F.lit(None).cast("bigint")
-        return _TimeColumn("absent", nothing, nothing)
+        return _TimeColumn("instant", nothing, nothing)
     return _time_column(F.col(quoted(options.arrival_column)), kinds[options.arrival_column], options)
 
 
@@ -249,5 +249,5 @@ def _resolve_repeated_hours(timed: DataFrame, options: IngestOptions) -> DataFra
     return joined.select(
         *others,
         F.coalesce("_resolved_us", EVENT).alias(EVENT),
-        F.when(F.col("_ambiguous"), F.col(_LATER)).alias(_LATER),
+        F.when(F.coalesce("_ambiguous", F.lit(True)), F.col(_LATER)).alias(_LATER),
     )

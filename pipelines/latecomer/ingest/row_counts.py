@@ -104,7 +104,7 @@ def _part_counts(stream: str, part: int, values: Mapping[str, int | None], laten
 
 def count_in_driver(rows: pa.Table) -> list[PartCounts]:
     """Count the same rows, collected."""
-    group = one_chunk(rows.select(["_stream"]), "_stream").dictionary_encode()
+    group = one_chunk(rows, "_stream").dictionary_encode()
     part = one_chunk(rows, "_file").to_numpy(zero_copy_only=False).astype(np.int64)
     code = group.indices.to_numpy(zero_copy_only=False).astype(np.int64) + len(group.dictionary) * part
     unusable = rows["_problem"].is_valid().to_numpy()

@@ -19,7 +19,8 @@ from latecomer.ingest.union import WIDENS, UnifiedInput
 from latecomer.ingest.values.convert import convert
 from latecomer.lake.errors import InputError
 from latecomer.spark.engine.columns import instant, quoted
-from latecomer.spark.engine.types import is_number, types_of
+from latecomer.spark.engine.types import types_of
+from latecomer.specs.column_types import is_number
 from latecomer.specs.durations import format_duration
 from latecomer.specs.names import STREAM
 
@@ -233,12 +234,14 @@ def validated(rows: DataFrame, types: Mapping[str, str], options: IngestOptions,
     """
     from pyspark.sql import functions as F
 
-    event, arrival = F.col(EVENT), F.col(ARRIVAL)
-    possible = (time.between(options.earliest_us, LATEST_US) for time in (event, arrival))
-    times = (F.timestamp_micros(F.when(sane, time)) for sane, time in zip(possible, (event, arrival), strict=True))
+    def timestamp(us: str) -> Column:
+        in_tables = F.col(us).between(options.earliest_us, LATEST_US)
+        return F.timestamp_micros(F.when(in_tables, F.col(us)))
+
     keeps_raw = F.col("_problem").isNotNull() | F.lit(options.on_duplicate == "quarantine" and bool(options.key))
     return rows.select(
-        *(time.alias(name) for time, name in zip(times, ("event_ts", "arrival_ts"), strict=True)),
+        timestamp(EVENT).alias("event_ts"),
+        timestamp(ARRIVAL).alias("arrival_ts"),
         *(F.col(quoted(name)).alias(column_in_table(name)) for name in types),
         "_file",
         "_row",
@@ -246,5 +249,5 @@ def validated(rows: DataFrame, types: Mapping[str, str], options: IngestOptions,
         F.when(keeps_raw, F.col("_raw")).alias("_raw"),
         "_problem",
         "_stream",
-        (_seq(types["seq"]) if by_seq else arrival).alias("_order"),
+        (_seq(types["seq"]) if by_seq else F.col(ARRIVAL)).alias("_order"),
     )
