@@ -8,17 +8,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator, Context, RetryDecision, RetryPolicy
-from croniter import CroniterBadDateError, croniter
-from latecomer.specs.errors import SpecError
-from latecomer.specs.loading import load_query
+from latecomer.specs import deployment
+from latecomer.specs.deployment import INGEST_DAG, QueryFiles
 from latecomer.specs.spec import Spec
-from latecomer.specs.streams import load_stream, stream_file, stream_files
+from latecomer.specs.streams import stream_file
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,7 +31,7 @@ LAKE = os.environ.get("LATECOMER_LAKE") or str(ROOT / "build" / "lake")
 REPORTS = os.environ.get("LATECOMER_REPORTS") or str(ROOT / "build" / "reports")
 SUBMIT = str(ROOT / "pipelines" / "latecomer" / "jobs" / "submit.py")
 CONNECTION = "latecomer_spark"
-INGEST = "latecomer_ingest"
+INGEST = INGEST_DAG
 DEFAULTS: dict[str, object] = {
     "owner": "latecomer",
     "retries": int(os.environ.get("LATECOMER_RETRIES") or "2"),
@@ -234,91 +232,12 @@ def streams_without_rows(spec: Spec, streams: Mapping[str, StreamStatus]) -> str
     return f"streams {', '.join(empty)} have no row yet"
 
 
-@dataclass(frozen=True)
-class QueryFiles:
-    """The query files of this deployment.
-
-    Attributes
-    ----------
-    queries
-        Path and spec of each file that can have DAGs.
-    problems
-        One line per query file that gets no DAGs, and per stream file that cannot be used.
-    """
-
-    queries: list[tuple[Path, Spec]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
 def read_query_files() -> QueryFiles:
-    """Read all query files, in the order of their names, and check the stream files.
-
-    It never raises for the contents of a file, because one bad file must not cost another its DAGs. Besides the files
-    that every command refuses, a file gets no DAGs if its query's name would clash with a DAG id (``__``,
-    ``latecomer_ingest``) or with another file's, or if a cron expression is invalid or never fires.
-    """
-    files = QueryFiles()
-    paths_by_name: dict[str, Path] = {}
-    for path in sorted([*QUERIES.glob("*.yaml"), *QUERIES.glob("*.yml")]):
-        try:
-            spec = load_query(path)
-        except SpecError as error:
-            files.problems.append(str(error))
-            continue
-        except Exception as error:
-            files.problems.append(f"{path}: cannot be read ({type(error).__name__}: {error})")
-            continue
-        problem = _name_problem(spec, paths_by_name) or _schedule_problem(spec)
-        if problem is not None:
-            files.problems.append(f"{path}: {problem}")
-            continue
-        paths_by_name[spec.name] = path
-        files.queries.append((path, spec))
-    try:
-        paths = stream_files(STREAMS)
-    except OSError as error:
-        paths = []
-        files.problems.append(f"{STREAMS}: cannot be read ({error.strerror or error})")
-    files.problems.extend(problem for _, problem in map(_read_stream_file, paths) if problem)
-    return files
+    """Return the query files of this deployment, and the problems of the files that get no DAGs."""
+    return deployment.read_query_files(deployment.query_files(QUERIES))
 
 
 def stream_options(name: str) -> Mapping[str, Any]:
     """Return the options in the file of a stream, or of ``_by_<column>``; none if there is no usable file."""
     path = stream_file(STREAMS, name)
-    return {} if path is None else _read_stream_file(path)[0]
-
-
-def _read_stream_file(path: Path) -> tuple[Mapping[str, Any], str]:
-    """Return the options that a stream file states and a line about its problem, one of them empty."""
-    try:
-        return load_stream(path), ""
-    except SpecError as error:
-        return {}, str(error)
-    except Exception as error:
-        return {}, f"{path}: cannot be read ({type(error).__name__}: {error})"
-
-
-def _name_problem(spec: Spec, paths_by_name: Mapping[str, Path]) -> str | None:
-    """Return the reason why the name of a valid query cannot be a DAG id."""
-    if "__" in spec.name or spec.name == INGEST:
-        return f"name {spec.name!r} is reserved for DAG ids; choose another name, without __"
-    if spec.name in paths_by_name:
-        return f"name {spec.name!r} is taken by {paths_by_name[spec.name].name}; give each query a name of its own"
-    return None
-
-
-def _schedule_problem(spec: Spec) -> str | None:
-    """Return the reason why Airflow cannot follow the schedule of a valid query."""
-    for key in ("run", "repair", "adapt", "audit", "interval"):
-        value = getattr(spec.schedule, key)
-        if value is None or value == "@once":
-            continue
-        if not croniter.is_valid(value):
-            remedy = "write five fields, or @hourly, @daily, @weekly"
-            return f"schedule.{key} {value!r} is not a valid cron expression; {remedy}"
-        try:
-            croniter(value).get_next()
-        except CroniterBadDateError:
-            return f"schedule.{key} {value!r} never fires; write days that their months have, or @monthly, @yearly"
-    return None
+    return {} if path is None else deployment.read_stream_file(path)[0]

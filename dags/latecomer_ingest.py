@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, AssetAlias, Context
-from latecomer.specs.names import STREAM
+from latecomer.specs.names import BY_COLUMN, STREAM
 from latecomer.specs.streams import is_unfinished, stream_files
 from latecomer_common import (
     INGEST,
@@ -57,7 +57,6 @@ from latecomer_common import (
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-BY_COLUMN = re.compile(r"_by_([A-Za-z0-9_.-]{1,96})")
 TOGETHER = "together"
 COMMAND = ["ingest", "--lake", LAKE, *(["--streams", str(STREAMS)] if STREAMS.is_dir() else [])]
 INGESTED = AssetAlias("latecomer_news")

@@ -6,7 +6,9 @@ this one.
 
 from __future__ import annotations
 
-from latecomer_common import read_query_files
+from latecomer.specs.deployment import stream_file_problems
+from latecomer_common import STREAMS, read_query_files
 
-if _problems := read_query_files().problems:
+_problems = [*read_query_files().problems.values(), *stream_file_problems(STREAMS).values()]
+if _problems:
     raise ImportError("\n".join(_problems))

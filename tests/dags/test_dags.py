@@ -172,13 +172,13 @@ def test_the_queries_of_this_checkout_parse(project):
 
 BROKEN = {
     "unit": ("window: 2 s", "window: 2 secs", "unknown unit"),
-    "suffix": ("name: suffix", "name: near__repair", "'near__repair' is reserved for DAG ids"),
-    "ingest": ("name: ingest", "name: latecomer_ingest", "'latecomer_ingest' is reserved for DAG ids"),
-    "twice": ("name: twice", "name: near", "'near' is taken by near.yaml"),
+    "suffix": ("name: suffix", "name: near__repair", "'near__repair': is reserved for DAG ids"),
+    "ingest": ("name: ingest", "name: latecomer_ingest", "'latecomer_ingest': is reserved for DAG ids"),
+    "twice": ("name: twice", "name: near", "'near': is taken by near.yaml"),
     "cron": (
         "quality:",
         'schedule: {repair: "99 * * * *"}\nquality:',
-        "schedule.repair '99 * * * *' is not a valid cron expression",
+        "schedule.repair: '99 * * * *': is not a valid cron expression",
     ),
     "once": (
         "quality:",
@@ -188,12 +188,12 @@ BROKEN = {
     "audit": (
         "quality:",
         'schedule: {audit: "0 0 31 2 8"}\nquality:',
-        "schedule.audit '0 0 31 2 8' is not a valid cron",
+        "schedule.audit: '0 0 31 2 8': is not a valid cron",
     ),
     "never": (
         "quality:",
         'schedule: {repair: "0 0 30 2 *"}\nquality:',
-        "schedule.repair '0 0 30 2 *' never fires",
+        "schedule.repair: '0 0 30 2 *': never fires",
     ),
     "yaml": ("kind: join", "kind: [join", "not valid YAML"),
 }
@@ -225,12 +225,15 @@ def test_a_broken_stream_file_is_an_import_error_and_costs_no_dag(project):
     (streams / "a.yaml").write_text("event_column: ts\ntime_units: ms\n")
     (streams / "_by_kind.yml").write_text("timezone: Mars/Base\n")
     (streams / "b.yaml").write_text("# nothing yet\n")
+    (streams / "_by_topic.yaml").write_text("source: kafka\ntopic: t\nservers: broker:9092\n")
     parsed = project.python(PARSE)
     lines = parsed["errors"].pop("latecomer_query_errors.py").splitlines()
     assert [
         line for line in lines if "a.yaml:2: time_units: 'ms': is not a key here; did you mean 'time_unit'?" in line
     ]
     assert [line for line in lines if "_by_kind.yml:1: timezone: 'Mars/Base': is not a time zone" in line]
+    assert [line for line in lines if "_by_topic.yaml:1: source: is of one stream" in line]
+    assert "ingest__by_topic" not in parsed["dags"]["latecomer_ingest"]
     assert not parsed["errors"] and {*QUERIES} < {*parsed["dags"]}
     call = parsed["arguments"]["latecomer_ingest.ingest_a"]
     assert call[call.index("--streams") + 1] == str(streams)

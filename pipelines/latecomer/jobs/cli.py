@@ -315,33 +315,53 @@ def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> Non
 
 
 @main.command()
-@click.argument("queries", nargs=-1, required=True, metavar="QUERY.yaml...", type=click.Path(path_type=Path))
+@click.argument("queries", nargs=-1, metavar="QUERY.yaml|DIR...", type=click.Path(path_type=Path))
 @click.option("--lake", "lake_uri", metavar="URI", help="Also check that this lake has their streams and columns.")
+@click.option(
+    "--streams",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Also check the stream files of this folder.",
+)
 @JSON
-def validate(queries: tuple[Path, ...], lake_uri: str | None, as_json: bool) -> None:
-    """Check query files without running them. It starts no Spark.
+def validate(queries: tuple[Path, ...], lake_uri: str | None, streams: Path | None, as_json: bool) -> None:
+    """Check query files, or all query files of a folder, without running them. It starts no Spark.
 
-    The first mistake of each file is reported. The exit code is 2 if a file has a mistake, so it suits the tests of a
-    repository of queries, before they reach Airflow.
+    It refuses what Airflow would refuse of files that are deployed together: names that clash with DAG ids or with each
+    other, and schedules that are invalid or never fire. The first mistake of each file is reported. The exit code is 2
+    if a file has a mistake, so it suits the tests of a repository of queries, before they reach Airflow.
     """
     from latecomer.lake import stream_schemas
     from latecomer.lake.lake import Lake
+    from latecomer.specs import deployment
+    from latecomer.specs.streams import stream_files
 
-    lake = None if lake_uri is None else Lake(lake_uri)
-    problems: dict[str, str] = {}
-    for query in queries:
+    if not queries and streams is None:
+        raise SpecError("validate", "", None, "names no file", "name query files or their folder, or say --streams DIR")
+    folders = {query: deployment.query_files(query) for query in queries if query.is_dir()}
+    empty = next((folder for folder, inner in folders.items() if not inner), None)
+    if empty is not None:
+        raise SpecError(str(empty), "", None, "holds no query file", "name a folder of .yaml files")
+    by_place = {path.absolute(): path for query in queries for path in folders.get(query, [query])}
+    files = deployment.read_query_files(by_place.values())
+    problems = {str(path): problem for path, problem in files.problems.items()}
+    for path, spec in files.queries if lake_uri is not None else ():
         try:
-            spec = _load(query)
-            if lake is not None:
-                stream_schemas.check(lake, spec)
+            stream_schemas.check(Lake(str(lake_uri)), spec)
         except SpecError as error:
-            problems[str(query)] = str(error)
+            problems[str(path)] = str(error)
+    counts = [(len(by_place), len(by_place) - len(problems), "query file")] if queries else []
+    if streams is not None:
+        wrong = deployment.stream_file_problems(streams)
+        problems |= {str(path): problem for path, problem in wrong.items()}
+        counts.append((len(stream_files(streams)), len(stream_files(streams)) - len(wrong), "stream file"))
     if problems and not as_json:
         for line in problems.values():
             click.echo(f"latecomer: {line}", err=True)
-    good = len(queries) - len(problems)
     show_result(
-        as_json, {"valid": good, "problems": problems}, f"{good} of {quantity(len(queries), 'query file')} valid"
+        as_json,
+        {"valid": sum(valid for _, valid, _ in counts), "problems": problems},
+        ", ".join(f"{valid} of {quantity(total, noun)} valid" for total, valid, noun in counts),
     )
     if problems:
         raise SystemExit(2)

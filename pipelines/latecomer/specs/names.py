@@ -16,6 +16,8 @@ STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 It does not begin with ``.``, which would hide the folder or name its parent, nor with ``_``, with which the product's
 own names begin.
 """
+BY_COLUMN = re.compile(r"_by_([A-Za-z0-9_.-]{1,96})")
+"""The name of a folder, or of a stream file, of the streams that a column names."""
 STREAM_REMEDY = "use letters, digits, '_', '-' and '.', a letter or digit first"
 RESERVED = frozenset(
     {

@@ -9,6 +9,7 @@ reason. Without a stream file the command's options hold.
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 from latecomer.specs.column_types import ColumnTypeError, normal_type
 from latecomer.specs.errors import SpecError
 from latecomer.specs.loading import load_mapping
-from latecomer.specs.names import STREAM, STREAM_REMEDY, duplicates
+from latecomer.specs.names import BY_COLUMN, STREAM, STREAM_REMEDY, duplicates
 from latecomer.specs.reader import Reader
 
 SOURCES = ("files", "delta", "kafka")
@@ -30,6 +31,8 @@ KAFKA_VALUES = ("json", "avro")
 RESET = ("refuse", "earliest")
 _SUFFIXES = (".yaml", ".yml")
 _UNFINISHED = (".tmp", ".part", ".partial", ".crdownload", ".filepart", "._copying_")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SERVER = re.compile(r"([A-Z_]+://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _KINDS_OF_SOURCE = {
     "delta": ("table", "on_change"),
     "kafka": ("topic", "servers", "value", "schema", "max_offsets_per_call", "on_gap"),
@@ -164,11 +167,21 @@ def load_stream(path: Path) -> dict[str, Any]:
     SpecError
         For any fault of the file or its name: one line with file, key, value, problem and remedy.
     """
-    if not STREAM.fullmatch(path.stem.removeprefix("_by_")):
+    is_column = BY_COLUMN.fullmatch(path.stem) is not None
+    if not is_column and not STREAM.fullmatch(path.stem):
         raise SpecError(str(path), "", path.stem, "is no name of a stream", f"{STREAM_REMEDY}; or _by_ and a column")
     if (other := stream_file(path.parent, path.stem)) != path:
         raise SpecError(str(path), "", None, f"is of the same stream as {other}", "remove one of them")
-    return load_mapping(path, _parse_options)
+    return load_mapping(path, _parse_column_options if is_column else _parse_options)
+
+
+def _parse_column_options(reader: Reader) -> dict[str, Any]:
+    """Read the file of a column that names streams, which only files have."""
+    options = _parse_options(reader)
+    if "source" in options:
+        problem = "is of one stream, and this file is of a column that names streams"
+        raise reader.fail("source", None, problem, "name the file after its stream")
+    return options
 
 
 def _parse_options(reader: Reader) -> dict[str, Any]:
@@ -213,9 +226,14 @@ def _parse_source(reader: Reader) -> StreamSource | None:
         if (value == "avro") != (schema is not None):
             problem = "is needed to read Avro" if value == "avro" else "is for value: avro"
             raise reader.fail("schema", schema, problem, "give the path of an .avsc file with value: avro")
+        topic, servers = reader.text("topic"), reader.text("servers")
+        if not _TOPIC.fullmatch(topic):
+            raise reader.fail("topic", topic, "is no name of a topic", "use letters, digits, '_', '-' and '.'")
+        if not all(_SERVER.fullmatch(server.strip()) for server in servers.split(",")):
+            raise reader.fail("servers", servers, "names no broker", "write HOST:PORT, separated by commas")
         return KafkaTopicSource(
-            reader.text("topic"),
-            reader.text("servers"),
+            topic,
+            servers,
             value,
             schema and str(Path(reader.source).parent / schema),
             reader.whole_number("max_offsets_per_call", None, low=1, high=1 << 40),
