@@ -1,4 +1,4 @@
-"""Benchmarks: one module per query kind, each redrawing the figures of the paper that it follows.
+"""Benchmarks: one module per query kind, each redrawing the figures of the paper that it follows; and one of promises.
 
 Every such module has a function ``run(data, out, progress, *, quick)``. It writes a PNG and a CSV per figure into `out`
 and returns a JSON-able summary. All methods of a benchmark are measured in one run, on one seeded workload.
@@ -12,13 +12,15 @@ from pathlib import Path
 
 from latecomer.bench.goals import Goal, Progress, Summary
 
-NAMES = ("join", "aggregate", "topk", "theta_join", "membership")
+NAMES = ("join", "aggregate", "topk", "theta_join", "membership", "promise")
 
 SPARK_ROWS = {"join": 2_000_000, "aggregate": 10_000_000, "topk": 10_000_000}
 """Generated events for the comparison with Spark's own operators."""
 
 
-def run(name: str, data: Path | None, out: Path, progress: Progress, quick: bool = False) -> Summary:
+def run(
+    name: str, data: Path | None, out: Path, progress: Progress, quick: bool = False, held_out: bool = False
+) -> Summary:
     """Run one benchmark.
 
     Parameters
@@ -34,6 +36,8 @@ def run(name: str, data: Path | None, out: Path, progress: Progress, quick: bool
         Called with a line of text now and then.
     quick : bool
         Run the same code on a workload of seconds, for tests.
+    held_out : bool
+        Draw the streams of `promise` with the seeds that are for its report alone.
 
     Returns
     -------
@@ -43,12 +47,15 @@ def run(name: str, data: Path | None, out: Path, progress: Progress, quick: bool
     Raises
     ------
     ValueError
-        No benchmark has that name.
+        No benchmark has that name, or it has no streams that are held out.
     """
     if name not in NAMES:
         raise ValueError(f"benchmark is {name!r}: choose one of {', '.join(NAMES)}")
+    if held_out and name != "promise":
+        raise ValueError(f"held_out is of the benchmark promise, not of {name}")
     out.mkdir(parents=True, exist_ok=True)
-    summary: Summary = import_module(f"latecomer.bench.{name}").run(data, out, progress, quick=quick)
+    options = {"held_out": True} if held_out else {}
+    summary: Summary = import_module(f"latecomer.bench.{name}").run(data, out, progress, quick=quick, **options)
     if name in SPARK_ROWS and not quick:
         from latecomer.bench import spark_speed
 

@@ -197,6 +197,58 @@ def bar_figure(
     return _finished(figure, axes, out, name, (x_label, y_label, title), log, legend_outside=True)
 
 
+def dot_figure(
+    out: Path,
+    name: str,
+    x_label: str,
+    groups: Sequence[str],
+    panels: Mapping[str, Mapping[str, Sequence[float | None]]],
+    *,
+    reference: float | None = None,
+    log: bool = False,
+) -> Path:
+    """Draw one row per group with a dot per series, a panel beside the other, to ``out/name.png`` and ``.csv``.
+
+    Parameters
+    ----------
+    groups : str[n]
+        Labels of the rows, from the top.
+    panels : mapping of str to mapping of str to float[n]
+        Series by name, by the title of their panel; None leaves a dot out.
+    reference : float, optional
+        A thin dashed line across all rows, such as the goal.
+    log : bool
+        Draw x on a logarithmic axis.
+
+    Returns
+    -------
+    Path
+        The PNG.
+    """
+    size = (2.4 * len(panels) + 2.5, 0.19 * len(groups) + 1.4)
+    figure, grid = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    places = [-place for place in range(len(groups))]
+    for axes, (title, series) in zip(grid[0], panels.items(), strict=True):
+        for number, (label, values) in enumerate(series.items()):
+            drawn = [float("nan") if value is None else value for value in values]
+            filled = "none" if number == 0 and len(series) > 1 else f"C{number}"
+            axes.scatter(drawn, places, s=16, facecolors=filled, edgecolors=f"C{number}", label=label, zorder=3)
+        if reference is not None:
+            axes.axvline(reference, color="black", linestyle="--", linewidth=0.8)
+        if log:
+            axes.set_xscale("log")
+        axes.set_yticks(places, groups, fontsize=7)
+        axes.tick_params(axis="x", labelsize=7)
+        axes.set_title(title, fontsize=9)
+        axes.grid(visible=True, linewidth=0.3)
+    figure.legend(*grid[0][0].get_legend_handles_labels(), fontsize=8, loc="outside lower right")
+    figure.supxlabel(x_label, fontsize=9)
+    columns = [(f"{title}: {label}", values) for title, series in panels.items() for label, values in series.items()]
+    rows = ((group, *(values[i] for _, values in columns)) for i, group in enumerate(groups))
+    table(out, name, ("", *(column for column, _ in columns)), rows)
+    return _saved(figure, out, name)
+
+
 def _finished(
     figure: Figure,
     axes: Axes,

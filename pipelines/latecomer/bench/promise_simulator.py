@@ -28,7 +28,7 @@ from numba import njit
 
 from latecomer.baselines.topk.min_topk import top_rows
 from latecomer.bench.join_simulator import Input, band_pairs, stream_times, summaries
-from latecomer.bench.promise_streams import Float64, Int64, Stream
+from latecomer.bench.promise_streams import Bool, Float64, Int64, Stream
 from latecomer.core.aggregate.coverage import Cells, Function, required_answers
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrivals import Arrivals
@@ -108,7 +108,7 @@ class Outcome:
     due, lost : float64[p]
         Contributions of each, and those not on time; of a join, neither on time nor recalled.
     lost_at_close : float64[p]
-        Contributions that were not there when the period closed: the windowed kinds may publish until then.
+        Contributions that were not published when the period closed.
     wait_us : float
         Mean wait of a contribution, microseconds, after the learning periods where there are more.
     held, recalled : float
@@ -129,12 +129,15 @@ class Outcome:
     recalls: int = 0
     learning: int = 0
 
-    def kept(self, target: float, *, at_close: bool = False, all_periods: bool = False) -> tuple[int, int]:
-        """Return the number of periods that reached the target, and of periods; those after learning, or all."""
+    def good(self, target: float, *, at_close: bool = False) -> Bool:
+        """Return whether each period reached the target, bool[p]."""
         lost = self.lost_at_close if at_close else self.lost
-        judged = np.ones(len(lost), bool) if all_periods else self.period >= self.learning
-        good = lost <= (1.0 - target) * self.due + 1e-9
-        return int(good[judged].sum()), int(judged.sum())
+        return np.asarray(lost <= (1.0 - target) * self.due + 1e-9, np.bool_)
+
+    def kept(self, target: float) -> tuple[int, int]:
+        """Return the number of periods after learning that reached the target, and of periods after learning."""
+        after = self.period >= self.learning
+        return int(self.good(target)[after].sum()), int(after.sum())
 
 
 def _first_after_learning(periods: Int64) -> int:
@@ -213,13 +216,14 @@ class WindowCase:
             observed.append(by_window(numbers, place, wait[part][known], weight[part][known], grid.granularity_us))
         return observed
 
-    def run(self, policy: SlackPolicy, control: WindowControl | None = None) -> Outcome:
+    def run(self, policy: SlackPolicy, target: float, *, recall: bool = False) -> Outcome:
         """Run the control plane with a policy in its initial state over the whole stream.
 
-        `control`, with the policy in it, replaces the control plane where a version of it is to be compared.
+        With `recall`, late results are published while their period is open: until the watermark has passed the end
+        of the following period.
         """
         stream, grid = self.stream, self.stream.grid
-        control = control or WindowControl(grid, stream.period_us, policy)
+        control = WindowControl(grid, stream.period_us, policy)
         [intervals] = self.counts.intervals
         due = replace(control.schedule).advance(intervals)
         table = control.step(intervals, dict(zip(due, self.observed(spans_of(grid, due)), strict=True)))
@@ -228,13 +232,14 @@ class WindowCase:
         ends = grid.end(self._window)
         place = np.searchsorted(closed, self._window)
         wait = np.maximum(times[place] - ends, 0)
-        period_end = ((ends - 1) // stream.period_us + 1) * stream.period_us
-        place_of_period = np.searchsorted(closed, (period_end - grid.size_us) // grid.slide_us)
-        until_close = np.maximum(times[place_of_period] - ends, wait)
-        lost, lost_at_close = (
-            self._lost(wait, place, len(closed)),
-            self._lost(until_close, place_of_period, len(closed)),
-        )
+        lost = self._lost(wait, place, len(closed))
+        lost_at_close = self._by_period(lost)
+        if recall:
+            period_end = ((ends - 1) // stream.period_us + 1) * stream.period_us
+            following = np.searchsorted(closed, (period_end + stream.period_us - grid.size_us) // grid.slide_us)
+            until_close = np.maximum(times[following] - ends, wait)
+            too_late = self._by_period(self._lost(until_close, following, len(closed)))
+            lost_at_close = np.minimum(lost_at_close, self._left_to_repair(target, lost_at_close, too_late))
         after = self._place >= np.searchsorted(self.periods, self.learning)
         answers = self._votes[after] if after.any() else self._votes
         weight = self._due[answers]
@@ -243,7 +248,7 @@ class WindowCase:
             self.periods,
             self._by_period(self._due),
             self._by_period(lost),
-            self._by_period(lost_at_close),
+            lost_at_close,
             float(np.average(wait[answers], weights=weight)) if weight.sum() else 0.0,
             held,
             learning=self.learning,
@@ -266,6 +271,17 @@ class WindowCase:
         g = self.stream.grid.granularity_us
         limit = np.where(place < arrivals, wait_us // g * g, FOREVER)
         return _sums(self._at, self._weight * (self._need > limit[self._at]), len(self._window))
+
+    def _left_to_repair(self, target: float, lost: Float64, too_late: Float64) -> Float64:
+        """Return an upper bound of the results of each period that are not published when it closes.
+
+        A revision of an answer (aggregate, topk) is published at once. Results of kinds that only grow are recalled
+        where the period's recall would otherwise fall below the target: of those known then, at most the rest is left.
+        """
+        if self.kind in ("aggregate", "topk"):
+            return too_late
+        known = self._by_period(self._due) - too_late
+        return too_late + np.minimum(lost - too_late, np.floor((1.0 - target) * known + 1e-9))
 
     def _by_period(self, by_window: Float64) -> Float64:
         """Add up the windows of each judged period."""
@@ -290,7 +306,7 @@ class WindowCase:
 
     def clairvoyant(self, target: float) -> Outcome:
         """Run the least constant slack that keeps the promise in `SHARE` of the periods that are judged."""
-        return self.run(Fixed(_least_constant(self.needs(target), self.periods, self.learning)))
+        return self.run(Fixed(_least_constant(self.needs(target), self.periods, self.learning)), target)
 
     def policy(self, target: float, strategy: str = "") -> SlackPolicy:
         """Return the slack policy that a query's strategy names, in its initial state."""
@@ -446,8 +462,8 @@ class JoinCase:
         assert isinstance(spec, JoinSpec)
         return retention_policy(retention_parameters(spec), None, None)
 
-    def run(self, policy, target: float, *, guarantee: bool = False) -> Outcome:  # type: ignore[no-untyped-def]
-        """Run the control plane with a policy in its initial state; with `guarantee`, recall what a period misses."""
+    def run(self, policy, target: float, *, recall: bool = False) -> Outcome:  # type: ignore[no-untyped-def]
+        """Run the control plane with a policy in its initial state; with `recall`, recall what a period misses."""
         stream, w, length = self.stream, self.stream.join_window_us, self.interval_us
         control = JoinControl(policy, **self.spans)
         horizons = control.step(self.summaries)
@@ -457,9 +473,9 @@ class JoinCase:
         due = np.bincount(place, minlength=len(numbers))
         missed = np.bincount(place, ~produced, len(numbers)).astype(np.int64)
         period = numbers * length // stream.period_us
-        published = _published(period, due, missed, target) if guarantee else np.zeros(len(numbers), bool)
+        published = _published(period, due, missed, target) if recall else np.zeros(len(numbers), bool)
         lost = ~produced & ~published[place]
-        read = self._rows_read(horizons) if guarantee else {}
+        read = self._rows_read(horizons) if recall else {}
         accounts = [(p // stream.period_us, a.held_area, a.weight_us) for p, a in control.accounts.items()]
         lost_by_period = _sums(self._place, lost, len(self.periods))
         rows_read = [(j * length // stream.period_us, rows * length, 0) for j, rows in read.items()]

@@ -142,9 +142,9 @@ class Plan:
     """
 
     recipe: Recipe
-    periods: int = 100
+    periods: int = 70
     rows: int = 120
-    windows: int = 6
+    windows: int = 4
     overlap: int = 1
     period_us: int = MINUTE
     sources: int = SOURCES
@@ -436,47 +436,47 @@ def _hot_key_late(draft: _Draft) -> None:
 
 RECIPES: Mapping[str, Plan] = {
     "exponential": Plan(_exponential),
-    "exponential_short": Plan(_exponential, 20),
+    "exponential_short": Plan(_exponential, 24),
     "exponential_few_rows": Plan(_exponential, 400, 12),
     "exponential_many_rows": Plan(_exponential, 40, 1_500),
-    "exponential_sliding": Plan(_exponential, 60, overlap=4),
+    "exponential_sliding": Plan(_exponential, 40, overlap=4),
     "exponential_hourly": Plan(_exponential, 200, 60, 1, period_us=HOUR),
     "pareto": Plan(_pareto(1.3)),
-    "pareto_short": Plan(_pareto(1.3), 20, 60),
-    "pareto_heavy": Plan(_pareto(1.05), 150, 60),
-    "lognormal": Plan(_lognormal, 120),
-    "mixture": Plan(_mixture, 150),
-    "seldom_late": Plan(_seldom, 200, 60),
-    "flights": Plan(_flights, 60),
+    "pareto_short": Plan(_pareto(1.3), 24, 60),
+    "pareto_heavy": Plan(_pareto(1.05), 100, 60),
+    "lognormal": Plan(_lognormal, 80),
+    "mixture": Plan(_mixture, 100),
+    "seldom_late": Plan(_seldom, 120, 60),
+    "flights": Plan(_flights),
     "batches": Plan(_batches),
     "one_side_late": Plan(_one_side),
-    "large_values_late": Plan(_correlated, 80),
+    "large_values_late": Plan(_correlated),
     "bursts": Plan(_bursts(5, 0.1)),
-    "bursts_rare": Plan(_bursts(40, 0.5), 300, 60),
-    "bursts_few_rows": Plan(_bursts(10, 0.3), 400, 20),
+    "bursts_rare": Plan(_bursts(40, 0.5), 160, 60),
+    "bursts_few_rows": Plan(_bursts(10, 0.3), 300, 20),
     "outages": Plan(_outages(30, 0.3)),
-    "outages_long": Plan(_outages(80, 2.0), 250, 60),
-    "nightly_days": Plan(_nightly(0.25), 60, 240, 24, period_us=DAY),
-    "nightly_hours": Plan(_nightly(0.1), 240, 60, 6, period_us=HOUR),
-    "closed_at_night": Plan(_closed_at_night, 240, 90, 6, period_us=HOUR),
-    "weekends": Plan(_weekends, 140, 90, 8, period_us=DAY),
+    "outages_long": Plan(_outages(80, 2.0), 160, 60),
+    "nightly_days": Plan(_nightly(0.25), 50, 160, 8, period_us=DAY),
+    "nightly_hours": Plan(_nightly(0.1), 168, 60, period_us=HOUR),
+    "closed_at_night": Plan(_closed_at_night, 168, 90, period_us=HOUR),
+    "weekends": Plan(_weekends, 98, 90, period_us=DAY),
     "regime_up": Plan(_regime(0.5, 8.0)),
-    "regime_down": Plan(_regime(8.0, 0.5), 120),
-    "regimes": Plan(_regime(0.5, 4.0, 0.5, 4.0), 240, 60),
-    "growing": Plan(_growing, 150),
-    "silent_start": Plan(_silent_start, 120),
+    "regime_down": Plan(_regime(8.0, 0.5), 80),
+    "regimes": Plan(_regime(0.5, 4.0, 0.5, 4.0), 160, 60),
+    "growing": Plan(_growing, 100),
+    "silent_start": Plan(_silent_start, 90),
     "clock_drifting": Plan(_drifting_clock),
     "clocks_apart": Plan(_clocks_apart),
     "clock_of_1970": Plan(_clock_of_1970),
     "clock_a_year_behind": Plan(_clock_a_year_behind, sources=40),
     "clock_ahead": Plan(_clock_ahead),
-    "row_ahead": Plan(_row_ahead, 120),
-    "backlog": Plan(_backlog, 120),
-    "dead_device": Plan(_dead_device, 120),
-    "replay": Plan(_replay, 120),
-    "backfill": Plan(_backfill, 120),
+    "row_ahead": Plan(_row_ahead, 80),
+    "backlog": Plan(_backlog, 80),
+    "dead_device": Plan(_dead_device, 80),
+    "replay": Plan(_replay, 80),
+    "backfill": Plan(_backfill, 80),
     "hot_keys": Plan(_hot_keys),
-    "hot_key_late": Plan(_hot_key_late, 150),
+    "hot_key_late": Plan(_hot_key_late, 100),
 }
 """Recipes by name."""
 

@@ -429,11 +429,12 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
 @click.option(
     "--quick", is_flag=True, help="Tiny workloads, which show in seconds that it runs. The figures mean nothing."
 )
+@click.option("--held-out", is_flag=True, help="With promise: draw the streams that are for the report alone.")
 @JSON
-def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -> None:
-    """Measure a query kind against published methods.
+def bench(name: str, data: Path | None, out: Path, quick: bool, held_out: bool, as_json: bool) -> None:
+    """Measure a query kind against published methods, or the promises of all kinds.
 
-    NAME is join, aggregate, topk, theta_join or membership. It writes figures (PNG and CSV) and summary.json.
+    NAME is join, aggregate, topk, theta_join, membership or promise. It writes figures (PNG and CSV) and summary.json.
     """
     from latecomer import bench as benches
     from latecomer.lake.errors import InputError
@@ -441,6 +442,8 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
 
     if name not in benches.NAMES:
         raise InputError("bench", name, "is not a benchmark", did_you_mean(name, benches.NAMES))
+    if held_out and name != "promise":
+        raise InputError("--held-out", name, "has no streams that are held out", "use it with promise, or leave it out")
     if data is not None and not data.is_dir():
         raise InputError("--data", str(data), "is not a folder", "name the folder that holds the Parquet files")
     try:
@@ -450,7 +453,7 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, as_json: bool) -
             "--out", str(out), error.strerror or str(error), "choose a folder that can be written"
         ) from None
     started = time.monotonic()
-    summary = benches.run(name, data, out / name, show_progress, quick=quick)
+    summary = benches.run(name, data, out / name, show_progress, quick=quick, held_out=held_out)
     text = json.dumps(summary, indent=2, default=str)
     (out / name / "summary.json").write_text(text + "\n", encoding="utf-8")
     seconds = round(time.monotonic() - started, 1)
