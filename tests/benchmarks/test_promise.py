@@ -30,7 +30,7 @@ def test_quick_benchmark_draws_its_figures_and_judges_its_goals(tmp_path: Path):
     for name in ("promise_kept", "promise_rows"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     measured = pd.read_csv(tmp_path / "promise_measured.csv")
-    assert len(measured) == len(bench.QUICK) * len(KINDS) * len(bench.VERSIONS)
+    assert len(measured) == len(bench.FEW) * len(KINDS) * len(bench.VERSIONS)
     assert (measured["kept"] <= measured["periods"]).all() and (measured["kept_all"] <= measured["periods_all"]).all()
     assert summary["figures"]["after join all"]["kept_all"] == 1.0
     goals = {goal["name"]: goal for goal in summary["goals"]}
@@ -40,10 +40,10 @@ def test_quick_benchmark_draws_its_figures_and_judges_its_goals(tmp_path: Path):
 def test_streams_depend_on_their_seed_alone_and_held_out_seeds_are_others():
     assert not set(SEEN) & set(HELD_OUT) and len(SEEN) == len(HELD_OUT) == 5 and len(RECIPES) >= 30
     for name, plan in RECIPES.items():
-        one, again, other = (draw(name, seed, periods=min(plan.periods, 8)) for seed in (1, 1, 2))
-        np.testing.assert_array_equal(one.event_time_us, again.event_time_us)
-        assert len(other.event_time_us) != len(one.event_time_us) or (other.value != one.value).any()
-        assert set(one.side.tolist()) == {0, 1} and 2 <= len(one.periods()) <= 12, name
+        drawn, again, other = (draw(name, seed, periods=min(plan.periods, 8)) for seed in (1, 1, 2))
+        np.testing.assert_array_equal(drawn.event_time_us, again.event_time_us)
+        assert len(other.event_time_us) != len(drawn.event_time_us) or (other.value != drawn.value).any()
+        assert set(drawn.side.tolist()) == {0, 1} and 2 <= len(drawn.periods()) <= 12, name
     assert {plan.periods for plan in RECIPES.values()} >= {24, 400}
     with pytest.raises(ValueError, match="choose one of"):
         draw("calm", 1)

@@ -367,12 +367,12 @@ def _clock_a_year_behind(draft: _Draft) -> None:
     draft.votes = ~broken
 
 
-def _clock_ahead(draft: _Draft) -> None:
+def _fast_clock(draft: _Draft) -> None:
     """Let one of the sources be a third of a period ahead."""
     draft.offset[draft.source == 0] = draft.period_us / 3
 
 
-def _row_ahead(draft: _Draft) -> None:
+def _fast_rows(draft: _Draft) -> None:
     """Let two rows, one a side, be two periods ahead, once: all others are late until time has caught up."""
     place = len(draft.at) * 3 // 5
     for side in (0, 1):
@@ -469,8 +469,8 @@ RECIPES: Mapping[str, Plan] = {
     "clocks_apart": Plan(_clocks_apart),
     "clock_of_1970": Plan(_clock_of_1970),
     "clock_a_year_behind": Plan(_clock_a_year_behind, sources=40),
-    "clock_ahead": Plan(_clock_ahead),
-    "row_ahead": Plan(_row_ahead, 80),
+    "clock_ahead": Plan(_fast_clock),
+    "row_ahead": Plan(_fast_rows, 80),
     "backlog": Plan(_backlog, 80),
     "dead_device": Plan(_dead_device, 80),
     "replay": Plan(_replay, 80),
