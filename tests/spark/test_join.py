@@ -8,13 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from latecomer.jobs.status import render, status
 from latecomer.lake import journal, result_views
 from latecomer.lake.errors import InputError
 from latecomer.ledger import ledger as books
 from latecomer.quality.checks import check
-from latecomer.reference.join import exact_join, k_slack, qjoin
+from latecomer.reference.join import exact_join, k_slack, pair_times, qjoin
+from latecomer.reference.join import recalled as recalled_pairs
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.specs.errors import SpecError
@@ -61,6 +63,14 @@ def expected(table, spec):
     return answer, exact_join(arrivals, spec.window_us, matches)
 
 
+def recalls(table, spec, produced, exact):
+    """The pairs that the recall guarantee publishes, by the rule in words."""
+    arrivals = events.arrivals(table, *(stream for _, stream in spec.streams))
+    settings = retention_parameters(spec)
+    times = pair_times(arrivals, exact)
+    return recalled_pairs(times, produced, spec.target, spec.period_us, settings.interval_us)
+
+
 def pairs(rows):
     return list(zip(rows["left_seq"].to_pylist(), rows["right_seq"].to_pylist(), strict=True))
 
@@ -71,6 +81,8 @@ def pairs(rows):
         (1, "a", "b", "calibrated"),
         (2, "a", "b", "calibrated"),
         (3, "a", "a", "calibrated"),
+        (1, "a", "b", "calibrated, guarantee: false"),
+        (3, "a", "a", "calibrated, guarantee: false"),
         (1, "a", "b", "empirical"),
         (1, "a", "b", "delay_aware"),
         (3, "a", "a", "delay_aware"),
@@ -84,14 +96,22 @@ def test_equals_the_reference_and_becomes_exact(lake, tmp_path, seed, left, righ
     load(lake, table, tmp_path)
     run(lake, spec, rows_per_batch=110, flush=True)
     answer, exact = expected(table, spec)
-    produced = pairs(result_views.view(lake, spec, "on_time"))
+    published = result_views.view(lake, spec, "on_time")
+    produced = pairs(published.filter(pc.equal(published["provenance"], "on_time")))
     assert sorted(produced) == sorted(answer.on_time), "on-time pairs differ from the reference"
     assert 0 < len(produced) < len(exact), "the input is too tame to tell strategies apart"
+    recalled = pairs(published.filter(pc.equal(published["provenance"], "recalled")))
+    assert sorted(recalled) == sorted(recalls(table, spec, answer.on_time, exact) if spec.guarantee else [])
+    assert spec.guarantee == bool(recalled)
     late = result_views.view(lake, spec, "late")
     registered = {(seq, alias) for seq, alias in zip(late["seq"].to_pylist(), late["alias"].to_pylist(), strict=True)}
     assert registered == {(seq, ("left", "right")[side]) for seq, side, _, _ in answer.late}
     before = books.ledger(lake, spec)
     assert before["on_time"].to_pylist() and sum(before["on_time"].to_pylist()) == len(produced)
+    if spec.guarantee:
+        assert min(before["achieved_on_time"].to_pylist()) >= spec.target
+        assert sum(before["expected"].to_pylist()) == len(exact), "what was due is known before any repair"
+        assert sum(before["recalled"].to_pylist()) == len(recalled)
     repair(lake, spec, flush=True)
     results = result_views.results(lake, spec)
     assert sorted(pairs(results)) == sorted(exact)

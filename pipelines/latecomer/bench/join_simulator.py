@@ -29,6 +29,7 @@ from latecomer.core.join.control import (
     JoinControl,
     held_bucket_us,
 )
+from latecomer.core.join.recall_budget import IntervalEntry, LateSpans, RecallBudget
 from latecomer.core.join.statistics import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.time import NEVER, running_max, stream_time
 
@@ -187,6 +188,92 @@ def qjoin(data: Input, control: JoinControl, cuts: list[int] | None = None) -> O
         for s in (0, 1)
     )
     return Output(earlier_ts > at_later, later_t, required, side, (late[0], late[1]), horizons)
+
+
+def recalled(
+    data: Input, output: Output, control: JoinControl, budget: RecallBudget, cuts: list[int] | None = None
+) -> NDArray[np.bool_]:
+    """Run a recall budget over the outcome of `qjoin`, as the Spark stage does, to the end of the input.
+
+    Parameters
+    ----------
+    data, output
+        The input of `qjoin`, and what it returned.
+    control
+        The control plane of that run.
+    budget
+        The budget in its initial state; it is advanced.
+    cuts
+        As for `qjoin`, but the result does not depend on them.
+
+    Returns
+    -------
+    bool[m]
+        Whether each pair of the input is recalled.
+    """
+    length, period_us = control.interval_us, budget.period_us
+    stream_time_us, _ = stream_times(data)
+    seq = np.union1d(data.seq[0], data.seq[1])
+    time = np.full(len(seq), NEVER, np.int64)
+    for side in (0, 1):
+        time[np.searchsorted(seq, data.seq[side])] = stream_time_us[side]
+    left_later = output.earlier_side == 1
+    later_seq = np.where(left_later, data.seq[0][data.pairs[:, 0]], data.seq[1][data.pairs[:, 1]])
+    interval, period = output.stream_time // length, output.stream_time // period_us * period_us
+    late = [np.flatnonzero(output.late[side]) for side in (0, 1)]
+    known = np.searchsorted(time, NEVER, "right")
+    counted = [np.searchsorted(data.seq[side], seq[known] if known < len(seq) else 1 << 62) for side in (0, 1)]
+    chosen, start = np.zeros(len(data.pairs), np.bool_), -(1 << 62)
+    for end in sorted({*(cuts or []), 1 << 62}):
+        here = np.flatnonzero((seq >= start) & (seq < end) & (time > NEVER))
+        number = time[here] // length
+        first = here[np.flatnonzero(np.diff(number, prepend=-(1 << 62)))]
+        entries = [
+            IntervalEntry(int(time[at] // length), int(seq[at]), int(time[at]), _rows_before(data, counted, seq[at]))
+            for at in first
+        ]
+        pairs = np.flatnonzero((later_seq >= start) & (later_seq < end))
+        cells = _pair_counts(interval[pairs], period[pairs], output, pairs, length)
+        spans = []
+        for buffer in (0, 1):
+            side = 1 - buffer
+            rows = late[side][(data.seq[side][late[side]] >= start) & (data.seq[side][late[side]] < end)]
+            times, at = data.ts[side][rows], stream_time_us[side][rows]
+            horizon = output.horizons.at(buffer, at, length, control.window_us)
+            reach = np.minimum(horizon, times + control.window_us)
+            spans.append(LateSpans(at // length, times - control.window_us, reach))
+        decisions = budget.step(entries, cells, (spans[0], spans[1]))
+        if end == 1 << 62:
+            decisions += budget.flush(end, int(time[-1]) if len(time) else NEVER)
+        for decision in decisions:
+            chosen |= (
+                (interval == decision.interval)
+                & (period == decision.period_us)
+                & (later_seq >= decision.seq_from)
+                & (later_seq < decision.published_seq)
+                & ~output.produced
+            )
+        start = end
+    return chosen
+
+
+def _rows_before(data: Input, counted: list[np.intp], seq: np.int64) -> tuple[int, int]:
+    """Return the rows of either side before an arrival and after all streams were seen."""
+    left, right = (max(int(np.searchsorted(data.seq[side], seq) - counted[side]), 0) for side in (0, 1))
+    return left, right
+
+
+def _pair_counts(
+    interval: Int64Array, period: Int64Array, output: Output, pairs: Int64Array, interval_us: int
+) -> Int64Array:
+    """Count chosen pairs with the columns of `PAIR_COUNTS`."""
+    keys, place = np.unique(np.stack([interval, period], axis=1), axis=0, return_inverse=True)
+    missed = ~output.produced[pairs]
+    offset = (output.stream_time[pairs] - interval * interval_us) * missed
+    columns = [np.zeros(len(keys), np.int64) for _ in range(3)]
+    for column, values in zip(columns, (~missed, missed, offset), strict=True):
+        np.add.at(column, place.ravel(), values.astype(np.int64))
+    return np.concatenate([keys.reshape(-1, 2), np.stack(columns, axis=1)], axis=1)
 
 
 def summaries(

@@ -26,6 +26,7 @@ OF_A_QUERY = (
     "late",
     "ledger",
     "repairs",
+    "recalls",
     "parameters",
     "checks",
     "repair_journal",

@@ -2,8 +2,8 @@
 
 Layout: ``<lake>/<area>/<name>`` is one Delta table. Users read the areas ``events`` and ``quarantine`` (one table per
 stream), ``on_time``, ``corrections``, ``backfill``, ``late`` and ``ledger`` (one table per query). The product keeps
-the others for itself: ``state``, ``journal``, ``repair_journal``, ``repairs``, ``parameters``, ``checks`` and
-``forgetting`` (per query), ``ingest`` (per lake), ``lease`` (per purpose).
+the others for itself: ``state``, ``journal``, ``repair_journal``, ``repairs``, ``recalls``, ``parameters``, ``checks``
+and ``forgetting`` (per query), ``ingest`` (per lake), ``lease`` (per purpose).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ AREAS = (
     "journal",
     "repair_journal",
     "repairs",
+    "recalls",
     "parameters",
     "ingest",
     "lease",

@@ -218,6 +218,13 @@ def repaired_to(lake: Lake, query: str) -> tuple[int, int]:
     return -1 if last is None else last, counted or 0
 
 
+def repairs_planned_to(lake: Lake, query: str) -> int:
+    """Return the last arrival up to which all late rows are repaired, or will be by a repair that is planned; or -1."""
+    last = lake.table("repairs", query).last_version("repair")
+    plan = journal.planned(lake, query, "repair", 0 if last is None else last + 1)
+    return closed_to(lake, query) if plan is None else int(plan["closes"][-1])
+
+
 def pending(lake: Lake, query: str, seq_to: int) -> int:
     """Count the late rows among the first `seq_to` arrivals that await repair."""
     seq = pc.field("seq")

@@ -35,10 +35,11 @@ def final(lake: Lake, query: str, period: NDArray[np.int64], booked: NDArray[np.
 
 
 def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
-    """Return a join's ledger, one row per period: results published on time, missed and repaired.
+    """Return a join's ledger, one row per period: results published on time, recalled, missed and repaired.
 
-    ``expected``, and with it ``missed``, ``repaired`` and both ``achieved``, is null until every late row registered in
-    the period has been repaired. A period in which nothing was due has recall 1.
+    ``repaired`` and ``achieved_final`` are null until every late row registered in the period has been repaired. So are
+    ``expected``, ``missed`` and ``achieved_on_time`` without a recall guarantee; with it, `run` has counted what was
+    due. A period in which nothing was due has recall 1.
     """
     written = lake.table("ledger", spec.name).read()
     rows = open_periods if written is None else pa.concat_tables([written, open_periods], promote_options="default")
@@ -49,18 +50,26 @@ def join_ledger(lake: Lake, spec: Spec, open_periods: pa.Table) -> pa.Table:
     per_period = repaired(lake, spec.name)
     fixed = np.array([per_period.get(start_us, 0) for start_us in start.tolist()], np.int64)
     on_time = rows["on_time"].to_numpy()
-    expected = on_time + fixed
-    share = np.where(expected > 0, on_time / np.maximum(expected, 1), 1.0)
+    if "due" in rows.column_names:
+        expected, counted = rows["due"].to_numpy(), np.ones(len(rows), np.bool_)
+        early = rows["repaired_early"].to_numpy()
+        recalled, fixed = rows["recalled"].to_numpy() + early, fixed - early
+    else:
+        expected, counted, recalled = on_time + fixed, known, np.zeros(len(rows), np.int64)
+    in_time = on_time + recalled
+    share = np.where(expected > 0, in_time / np.maximum(expected, 1), 1.0)
     columns = {
         "period_start": rows["period_start"],
         "period_end": rows["period_end"],
-        "expected": pa.array(expected, mask=~known),
+        "expected": pa.array(expected, mask=~counted),
         "on_time": rows["on_time"],
-        "missed": pa.array(expected - on_time, mask=~known),
+        **({"recalled": pa.array(recalled)} if "due" in rows.column_names else {}),
+        "missed": pa.array(expected - in_time, mask=~counted),
         "repaired": pa.array(fixed, mask=~known),
         "target": pa.array(np.full(len(rows), spec.target)),
-        "achieved_on_time": pa.array(share, mask=~known),
+        "achieved_on_time": pa.array(share, mask=~counted),
         "achieved_final": pa.array(final(lake, spec.name, start, expected), mask=~known),
     }
-    rest = [name for name in rows.column_names if name not in columns and name != "late_seq_max"]
+    dropped = {"late_seq_max", "due", "repaired_early"}
+    rest = [name for name in rows.column_names if name not in columns and name not in dropped]
     return pa.table(columns | {name: rows[name] for name in rest})

@@ -35,6 +35,17 @@ def joined_to(spec: JoinSpec, state: dict[str, Any]) -> int:
     return int(state["watermark"]) if spec.strategy.reorders else FOREVER
 
 
+def decided_to(spec: Spec, state: dict[str, Any]) -> int:
+    """Return the first arrival of which `run` has not decided whether it publishes what the arrival missed.
+
+    `repair` takes only late rows before it. It is `FOREVER` where `run` publishes nothing for late rows.
+    """
+    if not isinstance(spec, JoinSpec):
+        return FOREVER
+    _, accounts = restore_join(spec, state)
+    return FOREVER if accounts.budget is None else accounts.budget.decided_to
+
+
 def last_closed(spec: WindowedSpec, state: dict[str, Any]) -> int:
     """Return the number of the last window up to which none is open in any shard."""
     controls = window_controls(spec, state)

@@ -105,11 +105,14 @@ def invariants(
 
 def _in_ledger(lake: Lake, spec: Spec, state: journal.RunState) -> int:
     """Sum the results published on time over the ledger's periods, closed and open; a period's count only grows."""
-    name = "published" if isinstance(spec, WindowedSpec) else "on_time"
-    read = (lake.table("ledger", spec.name).read(), open_ledger(spec, state.stage))
-    parts = [rows.select(["period_start", name]) for rows in read if rows is not None]
-    most = pa.concat_tables(parts, promote_options="default").group_by("period_start").aggregate([(name, "max")])
-    return int(pc.sum(most[f"{name}_max"]).as_py() or 0)
+    still_open = open_ledger(spec, state.stage)
+    names = [name for name in ("published", "on_time", "recalled") if name in still_open.column_names]
+    names = names[:1] if isinstance(spec, WindowedSpec) else names
+    read = (lake.table("ledger", spec.name).read(), still_open)
+    parts = [rows.select(["period_start", *names]) for rows in read if rows is not None]
+    rows = pa.concat_tables(parts, promote_options="default").group_by("period_start")
+    most = rows.aggregate([(name, "max") for name in names])
+    return sum(int(pc.sum(most[f"{name}_max"]).as_py() or 0) for name in names)
 
 
 def of_ingestions(lake: Lake, streams: Sequence[str]) -> list[Invariant]:

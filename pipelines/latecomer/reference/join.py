@@ -11,7 +11,7 @@ Wei, Li, Xu, Lv and Yang, "QJoin", Guangxi Sciences 27(3), 2020: the steps of se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -205,6 +205,54 @@ def _stats(number: int, seen: list[_Seen], censored: list[int], granularity: int
             )
         )
     return IntervalStats(number, sides[0], sides[1])
+
+
+def pair_times(arrivals: Sequence[Arrival], pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Return the stream time (us) at the later tuple of each pair."""
+    max_ts = [NEVER, NEVER]
+    times: dict[int, int] = {}
+    for arrival in arrivals:
+        for side in (0, 1) if arrival.side == 2 else (arrival.side,):
+            max_ts[side] = max(max_ts[side], arrival.ts)
+        times[arrival.seq] = min(max_ts)
+    return {pair: times[max(pair)] for pair in pairs}
+
+
+def recalled(
+    times: Mapping[tuple[int, int], int],
+    produced: Container[tuple[int, int]],
+    target: float,
+    period: int,
+    interval: int,
+) -> set[tuple[int, int]]:
+    """Return the missed pairs that a recall guarantee publishes.
+
+    Parameters
+    ----------
+    times
+        Every pair of the complete input, with the stream time (us) at its later tuple.
+    produced
+        The pairs that were produced.
+    target
+        The recall that every period reaches.
+    period, interval
+        `P` and `L` in microseconds.
+    """
+    due: dict[int, int] = {}
+    published: dict[int, int] = {}
+    chosen: set[tuple[int, int]] = set()
+    cells: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for pair, time in times.items():
+        cells.setdefault((time // interval, time // period), []).append(pair)
+    for (_, of), pairs in sorted(cells.items()):
+        missed = {pair for pair in pairs if pair not in produced}
+        due[of] = due.get(of, 0) + len(pairs)
+        published[of] = published.get(of, 0) + len(pairs) - len(missed)
+        if published[of] / due[of] < target:
+            chosen |= missed
+            published[of] += len(missed)
+        assert published[of] / due[of] >= target, "the guarantee is broken"
+    return chosen
 
 
 def watermarks(arrivals: Sequence[Arrival], slack: int | None) -> Iterator[tuple[Arrival, int]]:

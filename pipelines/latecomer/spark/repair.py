@@ -2,10 +2,15 @@
 
 Repair reads what `run` has committed and writes tables of its own (``corrections``, ``repairs``), so both may work at
 the same time. Commit order: plan, corrections, repairs; the last commit makes the repair count.
+
+Where `run` guarantees a recall, it may yet publish what the late rows of the current adaptation interval missed, so
+these rows are left alone. A flush takes them too, under the lease of `run`, so that no run is at work meanwhile; the
+next plan of `run` says that they are repaired (:mod:`latecomer.core.join.recall_budget`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,9 +23,11 @@ from numpy.typing import NDArray
 
 from latecomer.core.gamma_batches import assign, gamma_batches
 from latecomer.lake import crash_points, delta, journal, result_views
+from latecomer.lake.errors import LeaseHeld
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.lake.maintenance import compact_and_vacuum
+from latecomer.ledger import open_periods
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.session import session
 from latecomer.spark.engine.tuning import tune
@@ -75,18 +82,71 @@ def repair(
     started = time.monotonic()
     with Lease(lake, f"repair-{spec.name}") as lease:
         state = journal.run_state(lake, spec.name, spec)
-        done_to = result_views.closed_to(lake, spec.name)
-        pending = _pending(lake, spec.name, done_to, state.seq_to)
-        late, corrections, batches = 0, 0, 0
-        for plan in _plans(lake, spec, done_to, pending, flush, lease.confirm):
-            crash_points.point("repair:planned")
-            written = _carry_out(lake, spec, plan, state.seq_to, lease.confirm)
-            found = quantity(len(plan.seq), "late row"), quantity(len(plan.closes), "batch", "batches")
-            progress(f"{spec.name}: repaired {' in '.join(found)}, {quantity(written, 'correction')}")
-            late, corrections, batches = late + len(plan.seq), corrections + written, batches + len(plan.closes)
-        if batches:
+        repairs = _Repairs(lake, spec, lease.confirm, progress)
+        decided_to = open_periods.decided_to(spec, state.stage)
+        if not flush or not _registered(lake, spec.name, decided_to, state.seq_to):
+            repairs.work(state.seq_to, min(decided_to, state.seq_to), flush=flush)
+        else:
+            repairs.work(state.seq_to, decided_to, flush=False)
+            with contextlib.ExitStack() as stack:
+                if _run_is_idle(lake, spec.name, stack):
+                    state = journal.run_state(lake, spec.name, spec)
+                    decided_to = state.seq_to
+                else:
+                    progress(f"{spec.name}: the late rows of the current interval are left to the run at work")
+                repairs.work(state.seq_to, min(decided_to, state.seq_to), flush=True)
+        if repairs.batches:
             compact_and_vacuum([lake.table(area, spec.name) for area in ("corrections", "repairs", "repair_journal")])
-        return RepairReport(late, corrections, batches, len(pending[0]) - late, time.monotonic() - started)
+        pending = result_views.pending(lake, spec.name, state.seq_to)
+        seconds = time.monotonic() - started
+        return RepairReport(repairs.late, repairs.corrections, repairs.batches, pending, seconds)
+
+
+def _registered(lake: Lake, query: str, seq_from: int, seq_to: int) -> bool:
+    """Return whether a late row is registered among the arrivals ``[seq_from, seq_to)``."""
+    seq = pc.field("seq")
+    return seq_from < seq_to and lake.table("late", query).count((seq >= seq_from) & (seq < seq_to)) > 0
+
+
+def _run_is_idle(lake: Lake, query: str, stack: contextlib.ExitStack) -> bool:
+    """Return whether no micro-batch is at work or was left unfinished; then the stack holds the lease of `run`."""
+    try:
+        stack.enter_context(Lease(lake, f"run-{query}"))
+    except LeaseHeld:
+        return False
+    state = journal.run_state(lake, query)
+    return journal.planned(lake, query, "run", state.number + 1) is None
+
+
+@dataclass
+class _Repairs:
+    """The repairs of one call, and what they have done."""
+
+    lake: Lake
+    spec: Spec
+    confirm: Callable[[], None]
+    progress: Callable[[str], None]
+    late: int = 0
+    corrections: int = 0
+    batches: int = 0
+
+    def work(self, seq_to: int, bound: int, *, flush: bool) -> None:
+        """Repair the late rows before arrival `bound` whose Gamma batch is complete; with `flush`, all of them.
+
+        `run` has committed the arrivals before `seq_to`. A repair that was killed may have planned later rows than
+        `bound`, and is finished first.
+        """
+        lake, spec = self.lake, self.spec
+        done_to = result_views.closed_to(lake, spec.name)
+        pending = _pending(lake, spec.name, done_to, seq_to)
+        for plan in _plans(lake, spec, done_to, pending, bound, flush, self.confirm):
+            crash_points.point("repair:planned")
+            written = _carry_out(lake, spec, plan, seq_to, self.confirm)
+            done = quantity(len(plan.seq), "late row"), quantity(len(plan.closes), "batch", "batches")
+            self.progress(f"{spec.name}: repaired {' in '.join(done)}, {quantity(written, 'correction')}")
+            self.late += len(plan.seq)
+            self.corrections += written
+            self.batches += len(plan.closes)
 
 
 @dataclass(frozen=True)
@@ -114,10 +174,11 @@ def _plans(
     spec: Spec,
     done_to: int,
     pending: tuple[np.ndarray, np.ndarray],
+    bound: int,
     flush: bool,
     confirm: Callable[[], None],
 ) -> Iterator[_Plan]:
-    """Yield the plan that a killed repair left, then plans of the batches that are complete.
+    """Yield the plan that a killed repair left, then plans of the complete batches of late rows before arrival `bound`.
 
     Each is recorded before it is yielded. The caller carries a plan out before it takes the next.
     """
@@ -129,7 +190,7 @@ def _plans(
         closes = np.array(unfinished["closes"], np.int64)
         yield _Plan(number, closes, done_to, seq[seq <= closes[-1]])
         number, done_to = number + 1, int(closes[-1])
-    rest = seq > done_to
+    rest = (seq > done_to) & (seq < bound)
     seq, event_time = seq[rest], event_time[rest]
     for closes in _portions(seq, _closes(seq, event_time, spec.gamma_us, flush)):
         confirm()

@@ -1,7 +1,7 @@
 """`run`: micro-batches of any query kind, each planned, produced and committed once.
 
-Commit order inside a micro-batch: plan, on-time results, late rows, ledger, state. The stage decides *what* is written;
-this module decides *when it counts*. While one micro-batch is committed, the next ones may be prefetched
+Commit order inside a micro-batch: plan, results, late rows, recalls, ledger, state. The stage decides *what* is
+written; this module decides *when it counts*. While one micro-batch is committed, the next ones may be prefetched
 (:mod:`latecomer.spark.prefetch`), which writes nothing.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
 
-from latecomer.lake import adapted_parameters, crash_points, journal, stream_schemas
+from latecomer.lake import adapted_parameters, crash_points, journal, result_views, stream_schemas
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
 from latecomer.lake.ingest_log import committed_seq
 from latecomer.lake.lake import Lake
@@ -28,6 +28,7 @@ from latecomer.spark.engine.tuning import tune, tuning
 from latecomer.spark.prefetch import PrefetchedBatch, Prefetcher
 from latecomer.spark.registry import stage_of
 from latecomer.spark.stage import Batch, StageState
+from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH = 4_000_000
 """Arrivals per micro-batch where the caller names no number; see ``docs/experiments/variants.md``."""
-COMMITTED_AREAS = ("on_time", "late", "ledger")
+COMMITTED_AREAS = ("on_time", "late", "recalls", "ledger")
 """Tables that a micro-batch writes before its state, in the order of their commits."""
 
 
@@ -137,7 +138,7 @@ class _Plans:
         while unfinished is not None or seq < self.end or (self.flush and not flushed):
             plan = unfinished
             if plan is None:
-                plan = self._next(seq) | {"parameters": self._newest_parameters(seq)}
+                plan = self._next(seq) | {"parameters": self._newest_parameters(seq)} | self._repaired_to()
                 # the state of the first micro-batch tells later ones which query they answer
                 signature = {"asked": self.spec.signature()} if number == 0 else {}
                 confirm()
@@ -146,7 +147,8 @@ class _Plans:
             crash_points.point("run:planned")
             # plans of earlier versions name no parameters
             parameters = plan["parameters"] if "parameters" in plan else self._newest_parameters(seq)
-            yield Batch(number, plan["seq_from"], plan["seq_to"], plan["flush"], parameters)
+            repaired_to = plan.get("repaired_to", -1)
+            yield Batch(number, plan["seq_from"], plan["seq_to"], plan["flush"], parameters, repaired_to=repaired_to)
             number, seq, flushed = number + 1, plan["seq_to"], plan["flush"]
 
     def after(self, batch: Batch) -> Batch | None:
@@ -164,6 +166,12 @@ class _Plans:
         """Return the plan of the arrivals from `seq` on."""
         seq_to = seq + self.size
         return {"seq_from": seq, "seq_to": min(seq_to, self.end), "flush": self.flush and seq_to >= self.end}
+
+    def _repaired_to(self) -> dict[str, int]:
+        """Return the part of a plan that says what `repair` has done, which a recall guarantee depends on."""
+        if not (isinstance(self.spec, JoinSpec) and self.spec.guarantee):
+            return {}
+        return {"repaired_to": result_views.repairs_planned_to(self.lake, self.spec.name)}
 
     def _newest_parameters(self, seq: int) -> int | None:
         return adapted_parameters.effective(self.lake, self.spec.name, seq)
@@ -240,6 +248,10 @@ def _process(
         commit = outcome.finalize(batch.count_published(lake, spec.name) if outcome.on_time is not None else {})
     finally:
         stage.release()
+    confirm()
+    if commit.recalls is not None:
+        lake.table("recalls", spec.name).append(commit.recalls, "run", batch.number)
+    crash_points.point("run:recalls")
     confirm()
     if commit.ledger is not None:
         lake.table("ledger", spec.name).append(commit.ledger, "run", batch.number)

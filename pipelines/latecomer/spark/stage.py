@@ -43,6 +43,8 @@ class Batch:
         Result rows of the flush before this micro-batch, and the sum of their waits (us), per period (us). A flush has
         no arrival of its own: its rows carry the number of the next one, `seq_from`, and must not be counted again
         here.
+    repaired_to
+        The last arrival up to which all late rows were repaired when the micro-batch was planned; -1: none.
     """
 
     number: int
@@ -51,6 +53,7 @@ class Batch:
     flush: bool = False
     parameters: int | None = None
     flushed_before: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    repaired_to: int = -1
 
     def count_published(self, lake: Lake, query: str) -> dict[int, int]:
         """Count the committed on-time rows of this micro-batch per period (us).
@@ -85,11 +88,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchCommit:
-    """The commit after the rows of a micro-batch: ledger rows, the next state, and running counts for people."""
+    """The commit after the rows of a micro-batch: ledger rows, the next state, and running counts for people.
+
+    `recalls` says which late rows' missed results are among the published ones, so that `repair` skips them; None: of
+    none.
+    """
 
     ledger: pa.Table | None
     state: StageState
     counts: dict[str, int]
+    recalls: pa.Table | None = None
 
 
 @dataclass(frozen=True)

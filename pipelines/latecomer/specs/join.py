@@ -48,7 +48,7 @@ _STEERED = ("qjoin", "aq_k_slack")
 _MOST_GRANULES = 10_000_000
 """Most granules in a period or a window."""
 _USES = {
-    **dict.fromkeys(("estimator", "basic_window", "confidence"), ("qjoin",)),
+    **dict.fromkeys(("estimator", "basic_window", "confidence", "guarantee"), ("qjoin",)),
     **dict.fromkeys(("adapt_every", "granularity"), _STEERED),
     "slack": ("k_slack",),
 }
@@ -66,6 +66,8 @@ class JoinStrategy(Strategy):
         The paper's L, g and b: time between two adaptations, width of a bucket of delays, and of a part of the window.
     slack_us : int or None
         The constant slack of ``k_slack``; None for other strategies.
+    guarantee : bool or None
+        ``guarantee`` of the file; None where it does not say: see `JoinSpec.guarantee`.
     """
 
     estimator: str
@@ -73,6 +75,12 @@ class JoinStrategy(Strategy):
     granularity_us: int
     basic_window_us: int
     slack_us: int | None
+    guarantee: bool | None = None
+
+    def signature(self) -> Signature:
+        """Return the attributes that determine the query's results; lakes of earlier versions know no guarantee."""
+        signature = Strategy.signature(self)
+        return {name: value for name, value in signature.items() if name != "guarantee" or value is not None}
 
     @property
     def reorders(self) -> bool:
@@ -97,6 +105,17 @@ class JoinSpec(Spec):
     keys: tuple[tuple[str, str], ...]
     window_us: int
     strategy: JoinStrategy
+
+    @property
+    def guarantee(self) -> bool:
+        """True where a new query has the recall guarantee: by default those of ``qjoin`` with ``calibrated``.
+
+        With a target of 1 all rows are kept, and no pair is missed.
+        """
+        strategy = self.strategy
+        if strategy.name != "qjoin" or strategy.estimator != "calibrated" or self.target >= 1:
+            return False
+        return strategy.guarantee is not False
 
     @property
     def adapts(self) -> bool:
@@ -248,11 +267,15 @@ def _parse_target(quality: Reader, steered: bool) -> _Target:
 
 
 def _parse_strategy(inner: Reader, name: str, window_us: int, period_us: int) -> JoinStrategy:
-    estimator, adapt_every_us = "calibrated", max(period_us // 60, 1)
+    estimator, adapt_every_us, guarantee = "calibrated", max(period_us // 60, 1), None
     granularity_us = basic_window_us = max(window_us // 200, 1_000)
     if name == "qjoin":
         estimator = inner.choice("estimator", ESTIMATORS, estimator)
         basic_window_us = inner.duration("basic_window", basic_window_us)
+        guarantee = inner.flag("guarantee")
+        if guarantee and estimator != "calibrated":
+            problem = f"is not offered by estimator {estimator}, which steers by what it produced"
+            raise inner.fail("guarantee", True, problem, "remove it, or remove estimator")
     if name in _STEERED:
         adapt_every_us = inner.duration("adapt_every", adapt_every_us)
         longest_us = max(period_us, window_us)
@@ -275,4 +298,5 @@ def _parse_strategy(inner: Reader, name: str, window_us: int, period_us: int) ->
         granularity_us=granularity_us,
         basic_window_us=basic_window_us,
         slack_us=slack_us,
+        guarantee=guarantee,
     )

@@ -138,6 +138,13 @@ class Reader:
         self.take(name, None)
         return None
 
+    def flag(self, name: str) -> bool | None:
+        """Consume a key that is true or false; None where the file lacks it."""
+        value = self.take(name, None)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self.fail(name, value, "must be true or false", "write true or false")
+
     @overload
     def duration(self, name: str, *, zero: bool = ...) -> int: ...
     @overload

@@ -196,9 +196,9 @@ def _parse_options(reader: Reader) -> dict[str, Any]:
         "max_future_us": reader.duration("max_future", None),
         "max_age_us": reader.duration("max_age", None),
         "max_quarantined": reader.number("max_quarantined", None, low=0, high=1),
-        "recursive": _parse_flag(reader, "recursive"),
+        "recursive": reader.flag("recursive"),
         "columns": _parse_columns(reader),
-        "strict": _parse_flag(reader, "strict"),
+        "strict": reader.flag("strict"),
         "layout": _parse_layout(reader),
         **_parse_key(reader),
     }
@@ -291,13 +291,6 @@ def _percents(pattern: str) -> list[int]:
     return places
 
 
-def _parse_flag(reader: Reader, name: str) -> bool | None:
-    value = reader.take(name, None)
-    if value is None or isinstance(value, bool):
-        return value
-    raise reader.fail(name, value, "must be true or false", "write true or false")
-
-
 def _parse_columns(reader: Reader) -> tuple[tuple[str, str], ...] | None:
     """Read ``columns: {name: type}``; the types become Spark's names for them."""
     inner = reader.optional_mapping("columns")
@@ -322,7 +315,7 @@ def _parse_layout(reader: Reader) -> TextLayout | None:
     layout = TextLayout(
         separator=_parse_sign(reader, "separator", default.separator),
         quote=_parse_sign(reader, "quote", default.quote, empty=True),
-        decimal_comma=_parse_flag(reader, "decimal_comma") or False,
+        decimal_comma=reader.flag("decimal_comma") or False,
         encoding=_parse_encoding(reader),
         null_values=_parse_null_values(reader),
         skip_rows=reader.whole_number("skip_rows", 0, low=0, high=1_000_000),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from latecomer.core.join.control import IntervalSummary, RetentionPolicy
 from latecomer.core.join.k_slack import KSlackRetention, KSlackState
+from latecomer.core.join.least_rows import KIND as LEAST_ROWS
+from latecomer.core.join.least_rows import LeastRows, LeastRowsState
 from latecomer.core.join.retention_policies import (
     CalibratedRetention,
     CalibratedRetentionState,
@@ -20,8 +23,27 @@ from latecomer.core.state import StateDocument
 from latecomer.specs.join import JoinSpec
 
 
-def retention_parameters(spec: JoinSpec) -> RetentionParameters:
-    """Return the parameters of the query that its retention policy depends on."""
+def guarantees(spec: JoinSpec, state: StateDocument | None) -> bool:
+    """Return whether the recall of a query is guaranteed.
+
+    Parameters
+    ----------
+    spec
+        The query. Where its file does not say, ``qjoin`` with the estimator ``calibrated`` has the guarantee.
+    state
+        The state of its period accounts; None: before the first micro-batch. A query whose state has no recall budget
+        began without the guarantee, and goes on without it.
+    """
+    if state is not None:
+        return "recall" in state
+    return spec.guarantee
+
+
+def retention_parameters(spec: JoinSpec, *, guarantee: bool | None = None) -> RetentionParameters:
+    """Return the parameters of the query that its retention policy depends on.
+
+    `guarantee` is what :func:`guarantees` returns; None: that of a query which has not been run.
+    """
     strategy = spec.strategy
     return RetentionParameters(
         strategy.name,
@@ -34,6 +56,7 @@ def retention_parameters(spec: JoinSpec) -> RetentionParameters:
         strategy.granularity_us,
         strategy.basic_window_us,
         strategy.slack_us,
+        spec.guarantee if guarantee is None else guarantee,
     )
 
 
@@ -70,6 +93,11 @@ def retention_policy(
             return KSlackRetention(settings)
         return KSlackRetention.from_dict(cast(KSlackState, state), settings)
     start = parameters["policy"] if parameters else state
+    if settings.guarantee:
+        # parameters that an earlier version wrote before the first run are those of another policy
+        if start is not None and cast(Mapping[str, object], start).get("kind") == LEAST_ROWS:
+            return LeastRows.from_dict(cast(LeastRowsState, start), **settings.spans)
+        return LeastRows(**settings.spans)
     if settings.estimator == "calibrated":
         if start is not None:
             return CalibratedRetention.from_dict(cast(CalibratedRetentionState, start))

@@ -10,6 +10,7 @@ from latecomer.core.arrays.composite_keys import distinct_rows, run_bounds
 from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.join.control import IntervalSummary, held_bucket_us
+from latecomer.core.join.recall_budget import IntervalEntry
 from latecomer.core.join.retention_policies import RetentionParameters
 from latecomer.core.join.statistics import delay_bucket
 from latecomer.core.time import NEVER
@@ -26,9 +27,12 @@ _NONE: SparseCounts = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True)
 class _Interval:
+    """The counts of one interval: stream time at its last arrival; and ``seq`` and stream time (us) of its first."""
+
     number: int
     stream_time_us: int
     rows: int
+    first: tuple[int, int]
     by_time: tuple[SparseCounts, SparseCounts]
     by_delay: tuple[SparseCounts, SparseCounts]
 
@@ -80,12 +84,13 @@ class ArrivalCounts:
         starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
         ends = np.append(starts[1:], rows)
         before, unplaced, intervals = (_NONE, _NONE), 0, []
+        first = zip(arrivals.seq[starts].tolist(), stream_time[starts].tolist(), strict=True)
         columns = (number[starts].tolist(), stream_time[ends - 1].tolist(), (ends - starts).tolist())
-        for interval, last_us, count in zip(*columns, strict=True):
+        for interval, last_us, count, entry in zip(*columns, first, strict=True):
             if last_us <= NEVER:
                 before, unplaced = by_time[interval], count
             else:
-                intervals.append(_Interval(interval, last_us, count, by_time[interval], by_delay[interval]))
+                intervals.append(_Interval(interval, last_us, count, entry, by_time[interval], by_delay[interval]))
         return cls(
             rows,
             int(times.min()),
@@ -104,6 +109,18 @@ class ArrivalCounts:
             start = interval.number * interval_us // period_us * period_us
             rows[start] = rows.get(start, 0) + interval.rows
         return rows
+
+    def entries(self, rows_before: tuple[int, int]) -> list[IntervalEntry]:
+        """Return the first arrival of each interval; `rows_before` are the rows of either stream before these.
+
+        Rows from before all streams were seen are not counted.
+        """
+        entries = []
+        left, right = rows_before
+        for interval in self.intervals:
+            entries.append(IntervalEntry(interval.number, *interval.first, (left, right)))
+            left, right = left + int(interval.by_time[0][1].sum()), right + int(interval.by_time[1][1].sum())
+        return entries
 
     def summaries(self, pairs: Int64Array | None) -> list[IntervalSummary]:
         """Return the intervals as the control plane takes them, with the counts of their `pairs`.

@@ -54,6 +54,8 @@ class RetentionParameters:
         `w`, `P`, `L`, `g` and `b` in microseconds.
     slack_us
         `K` in microseconds; None where the strategy chooses it.
+    guarantee
+        True where `run` recalls missed pairs, so that the retention keeps no promise.
     """
 
     strategy: str
@@ -66,6 +68,7 @@ class RetentionParameters:
     granularity_us: int
     basic_window_us: int
     slack_us: int | None = None
+    guarantee: bool = False
 
     @property
     def spans(self) -> dict[str, int]:

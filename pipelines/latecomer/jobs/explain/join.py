@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from latecomer.spark.join.stage import History
 
 
+_ROWS = ("rows_held_mean", "rows_recalled_mean")
+
+
 def explain(lake: Lake, spec: JoinSpec, state: RunState, plot: Path | None) -> Explained:
     """Count the history of a join and evaluate a grid of constant retentions."""
     from latecomer.spark.engine.session import tuned
@@ -91,7 +94,7 @@ def _done(lake: Lake, spec: JoinSpec, state: RunState) -> Point | None:
     chosen = rows[columns].max(axis=1).dropna()
     return Point(
         int(chosen.mean()) if len(chosen) else 0,
-        float(rows["on_time"].sum() / max(rows["expected"].sum(), 1)),
+        float((rows["expected"] - rows["missed"]).sum() / max(rows["expected"].sum(), 1)),
         kept / judged if judged else 1.0,
-        float(rows["rows_held_mean"].mean()),
+        float(rows[[name for name in _ROWS if name in rows]].sum(axis=1).mean()),
     )

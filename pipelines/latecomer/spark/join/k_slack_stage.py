@@ -60,7 +60,7 @@ class SlackJoinStage(JoinStage):
         clock = ArrivalClock.from_dict(state["clock"]) if state is not None else ArrivalClock()
         self._tick(clock, new)
         behind = np.where(new.event_time_us < mark, mark, NEVER)
-        late = self._late_rows(new, lambda _, at: behind[at])
+        late = self._late_rows(new, self._late_roles(new, lambda _, at: behind[at]))
         late_count = late_counts(late)
         on_time = self._released(new, mark, batch, reached, steps, clock) if reached < FOREVER else None
 
@@ -99,7 +99,7 @@ class SlackJoinStage(JoinStage):
         """Return the watermark after each arrival, int64[n] us; ``NEVER`` before there is one."""
         strategy = self.spec.strategy
         if strategy.name == "aq_k_slack":
-            horizon = self._horizon_at(horizons, 0, new.stream_time_us)
+            horizon = self._horizon_of(horizons, new)(0, np.arange(len(new.seq)))
             return np.maximum(np.where(horizon > NEVER, horizon + self.spec.window_us, NEVER), reached)
         return slack_watermark(new.stream_time_us, new.delay_us, strategy.slack_us, (reached, slack))[0]
 
@@ -145,7 +145,7 @@ class SlackJoinStage(JoinStage):
         wait = F.greatest(when - arrived_at(F.greatest("l_seq", "r_seq")), F.lit(0))
         return self.rows.results(
             pairs,
-            provenance="on_time",
+            provenance=F.lit("on_time"),
             published=F.greatest("l_released", "r_released"),
             period=floor_to(when, self.spec.period_us),
             wait=wait,

@@ -3,7 +3,7 @@
 A registered row `y` carries the part of its window that lay behind the opposite horizon when it arrived
 (``partners_from`` to ``partners_to``, both inclusive, on the opposite stream). Its missed pairs are exactly the
 matching stored rows of that range that arrived before it; no other row can have missed a pair (see
-:mod:`latecomer.spark.join.stage`).
+:mod:`latecomer.spark.join.stage`). `run` recalls pairs in the same way (:mod:`latecomer.spark.join.recall`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class JoinRepair:
     def __init__(self, rows: JoinRows, cache: StageCache) -> None:
         self.rows, self.cache = rows, cache
 
-    def corrections(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
-        """Return the corrections for registered late rows.
+    def corrections(self, late: DataFrame, repaired_in: pa.Table, provenance: str = "repaired") -> DataFrame:
+        """Return the missed pairs of registered late rows, of which there is at least one, as results.
 
         Arguments as for :meth:`latecomer.spark.stage.Stage.repair`.
         """
@@ -45,11 +45,19 @@ class JoinRepair:
         ranges = late.select(low, high).toArrow()
         partner_spans = spans(ranges["low"].to_numpy(), ranges["high"].to_numpy())
         seq = repaired_in["seq"].to_numpy()
-        parts = [self._missed(late, count, side, int(seq.min()), int(seq.max()), partner_spans) for side in (0, 1)]
+        bounds = int(seq.min()), int(seq.max())
+        parts = [self._missed(late, count, side, *bounds, partner_spans, provenance) for side in (0, 1)]
         return parts[0].unionByName(parts[1])
 
     def _missed(
-        self, late: DataFrame, count: int, side: int, seq_from: int, seq_last: int, partner_spans: Spans
+        self,
+        late: DataFrame,
+        count: int,
+        side: int,
+        seq_from: int,
+        seq_last: int,
+        partner_spans: Spans,
+        provenance: str,
     ) -> DataFrame:
         """Return the pairs that late rows of one side missed.
 
@@ -72,4 +80,4 @@ class JoinRepair:
         left, right = (rows, partners) if side == 0 else (partners, rows)
         pairs = self.rows.pairs(left, right, missed, where=True, copy_left=side == 0)
         published, period = F.col(f"{letter}_repaired_in"), F.col(f"{letter}_period")
-        return self.rows.results(pairs, provenance="repaired", published=published, period=period)
+        return self.rows.results(pairs, provenance=F.lit(provenance), published=published, period=period)

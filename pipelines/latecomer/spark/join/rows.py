@@ -252,7 +252,7 @@ class JoinRows:
         return pairs.select("l_seq", "r_seq", "l_ts", "r_ts", *carried, *values)
 
     def results(
-        self, pairs: DataFrame, *, provenance: str, published: Column, period: Column, wait: Column | None = None
+        self, pairs: DataFrame, *, provenance: Column, published: Column, period: Column, wait: Column | None = None
     ) -> DataFrame:
         """Return the public result rows of pairs, `outlined` or not; `wait` (us) goes into the ledger."""
         from pyspark.sql import functions as F
@@ -264,7 +264,7 @@ class JoinRows:
         ]
         return pairs.select(
             *outputs,
-            F.lit(provenance).alias("provenance"),
+            provenance.alias("provenance"),
             F.lit(0).cast("int").alias("revision"),
             published.alias("published_seq"),
             *([] if wait is None else [wait.alias("wait_us")]),

@@ -14,6 +14,11 @@ One micro-batch, arrivals ``[seq_from, seq_to)``:
 Counted results are cached for step 4. The estimators ``paper`` and ``delay_aware`` count candidates, which are pairs
 before the predicate and may be far more than the results; then the join is computed twice.
 
+With a recall guarantee (:mod:`latecomer.core.join.recall_budget`) the retention is decided from the arrivals alone, so
+the horizons are known before the join. Step 2 then also joins the stored rows behind the horizon that late rows may
+match, and where a row is late, produced and missed pairs are counted. Step 4 publishes the missed pairs that the budget
+recalls, beside the retained ones.
+
 Held rows are no copy: they are a range of the stored events (``H_X < ts``, ``seq < seq_from``), found by file
 statistics. `repair` joins registered late rows with the part of their window that lay behind the horizon; the two
 conditions exclude each other and together are the exact join.
@@ -21,23 +26,29 @@ conditions exclude each other and together are the exact join.
 
 from __future__ import annotations
 
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.core.arrays.composite_keys import distinct_rows, sort_order
 from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.join.arrival_counts import PAIR_CELL, RESULTS, ArrivalCounts
 from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl
+from latecomer.core.join.recall_budget import PAIR_COUNTS, Recall, RecallBudget
 from latecomer.core.join.statistics import required_bucket
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.delta import TIMESTAMP
+from latecomer.lake.event_scan import Spans
 from latecomer.lake.lake import Lake
-from latecomer.ledger.join_accounts import late_counts, restore_join
+from latecomer.ledger.join_accounts import JoinAccounts, late_counts, restore_join
 from latecomer.spark.engine import arrival_scan, tables
 from latecomer.spark.engine.columns import ceil_div, floor_div, floor_to
+from latecomer.spark.join import recall
+from latecomer.spark.join.recall import LateRoles
 from latecomer.spark.join.repair import JoinRepair
 from latecomer.spark.join.rows import LETTERS, JoinRows, in_sample
 from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome, Stage
@@ -50,6 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
+PRODUCED, MISSED = PAIR_COUNTS.index("produced"), PAIR_COUNTS.index("missed")
 MANY_PAIRS = 8_000_000
 """Most pairs of a micro-batch that are counted in the driver: 128 MB, and the memory to sort them."""
 
@@ -83,12 +95,17 @@ class JoinStage(Stage):
         parameters: dict[str, Any] | None,
     ) -> Outcome:
         """Answer one micro-batch; see the module docstring."""
+        from pyspark.sql import functions as F
+
         fresh = parameters if parameters and parameters["number"] != (state or {}).get("parameters") else None
         control, accounts = restore_join(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
         new = arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
         policy = control.policy
         arrivals = ArrivalCounts.of(new, self.settings, self.rows.is_self, lateness=policy.needs_lateness)
+        finish = partial(self._finish, batch, control, accounts, arrivals, new.carry, parameters)
+        if accounts.budget is not None:
+            return self._process_guaranteed(batch, control, accounts.budget, new, arrivals, finish)
         pairs = self._pairs(new, batch, [control.horizon(0), control.horizon(1)], arrivals, control)
         counts_results = policy.needs_pairs and not policy.needs_candidates
         if counts_results:
@@ -98,43 +115,107 @@ class JoinStage(Stage):
             cells = self._count_pairs(pairs, control, are_results=counts_results)
         control.hold_until_all_streams_seen(arrivals.before_all_streams_seen)
         horizons = control.step(arrivals.summaries(cells))
-        late = self._late_rows(new, lambda side, at: self._horizon_at(horizons, side, new.stream_time_us[at]))
-        late_count = late_counts(late)
+        late = self._late_rows(new, self._late_roles(new, self._horizon_of(horizons, new)))
         if policy.needs_candidates:
             pairs = pairs.where(self.rows.where_sql)
         on_time: DataFrame | None = self.rows.results(
             self._retained(pairs, horizons),
-            provenance="on_time",
+            provenance=F.lit("on_time"),
             published=_later("seq"),
             period=floor_to("t", self.spec.period_us),
         )
         if not arrivals.rows and batch.number > 0:
             on_time = None
 
-        def finalize(produced: dict[int, int]) -> BatchCommit:
-            accounts.add(
-                produced,
-                late_count,
-                arrivals.by_period(self.settings.interval_us, self.spec.period_us),
-                arrivals.unplaced,
-                {},
-            )
-            closed = accounts.close(control, flush=batch.flush)
-            next_state = {
-                "control": control.to_dict(),
-                "books": accounts.to_dict(),
-                "carry": new.carry,
-                "parameters": parameters["number"] if parameters else None,
-            }
-            return BatchCommit(closed, next_state, dict(accounts.totals))
-
         few_results = cells is not None and cells[:, RESULTS].sum() <= tables.DRIVER_LOCAL_ROWS
         registered = late if late.num_rows or batch.number == 0 else None
-        return Outcome(on_time, registered, finalize, {"on_time"} if few_results else set())
+        return Outcome(on_time, registered, partial(finish, late, []), {"on_time"} if few_results else set())
+
+    def _process_guaranteed(
+        self,
+        batch: Batch,
+        control: JoinControl,
+        budget: RecallBudget,
+        new: Arrivals,
+        arrivals: ArrivalCounts,
+        finish: Callable[[pa.Table, list[Recall], dict[int, int]], BatchCommit],
+    ) -> Outcome:
+        """Answer one micro-batch of a join whose recall is guaranteed."""
+        from pyspark.sql import functions as F
+
+        window_us, interval_us = self.spec.window_us, self.settings.interval_us
+        before = [control.horizon(0), control.horizon(1)]
+        entries = arrivals.entries((control.arrivals[0], control.arrivals[1]))
+        control.hold_until_all_streams_seen(arrivals.before_all_streams_seen)
+        horizons = control.step(arrivals.summaries(None))
+        late_roles = self._late_roles(new, self._horizon_of(horizons, new))
+        late = self._late_rows(new, late_roles)
+        budget.note_repaired(batch.repaired_to, batch.seq_from)
+        behind = recall.spans_behind(new, late_roles, before, window_us)
+        pairs, counts = self._pairs(new, batch, before, arrivals, control, behind=behind), None
+        if late.num_rows or budget.awaits_decision:
+            pairs = self.cache.keep(self.rows.outlined(pairs, ["t"]))
+            counts = self._count_missed(pairs, horizons)
+        recalls = budget.step(entries, counts, recall.late_spans(new, late_roles, window_us, interval_us))
+        if batch.flush:
+            recalls += budget.flush(batch.seq_to, control.t_last_us)
+        period = floor_to("t", self.spec.period_us)
+        chosen = self._with_published(pairs, horizons, recalls)
+        provenance = F.when(F.col("held"), F.lit("on_time")).otherwise(F.lit("recalled"))
+        parts = []
+        if arrivals.rows or batch.number == 0:
+            parts = [self.rows.results(chosen, provenance=provenance, published=F.col("published"), period=period)]
+        earlier = recall.registered_before(self.lake, self.spec.name, recalls, batch.seq_from)
+        if earlier.num_rows:
+            ends = pc.min_max(earlier["seq"])
+            span = (ends["min"].as_py(), ends["max"].as_py())
+            registered = tables.read_ranges(self.spark, self.lake.table("late", self.spec.name), "seq", [span])
+            parts.append(self._repair.corrections(registered, earlier, "recalled"))
+        results = reduce(lambda one, other: one.unionByName(other), parts) if parts else None
+
+        def finalize(published: dict[int, int]) -> BatchCommit:
+            if counts is None:
+                budget.add_produced(published)
+            return finish(late, recalls, published)
+
+        few = counts is not None and counts[:, [PRODUCED, MISSED]].sum() <= tables.DRIVER_LOCAL_ROWS
+        return Outcome(
+            results, late if late.num_rows or batch.number == 0 else None, finalize, {"on_time"} if few else set()
+        )
+
+    def _finish(
+        self,
+        batch: Batch,
+        control: JoinControl,
+        accounts: JoinAccounts,
+        arrivals: ArrivalCounts,
+        carry: list[int],
+        parameters: dict[str, Any] | None,
+        late: pa.Table,
+        recalls: list[Recall],
+        published: dict[int, int],
+    ) -> BatchCommit:
+        """Count what was published, close periods and return the commit of a micro-batch."""
+        recalled: dict[int, int] = {}
+        for decision in recalls:
+            recalled[decision.period_us] = recalled.get(decision.period_us, 0) + decision.pairs
+        rows = arrivals.by_period(self.settings.interval_us, self.spec.period_us)
+        accounts.add(published, late_counts(late), rows, arrivals.unplaced, {}, recalled)
+        closed = accounts.close(control, flush=batch.flush)
+        next_state = {
+            "control": control.to_dict(),
+            "books": accounts.to_dict(),
+            "carry": carry,
+            "parameters": parameters["number"] if parameters else None,
+        }
+        return BatchCommit(closed, next_state, dict(accounts.totals), recall.recalls_table(recalls))
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
-        """Return the pairs that registered late rows missed."""
-        return self._repair.corrections(late, repaired_in)
+        """Return the pairs that registered late rows missed and `run` has not recalled."""
+        rest = recall.without_recalled(self.lake, self.spec.name, repaired_in)
+        if rest.num_rows:
+            return self._repair.corrections(late, rest)
+        return self._repair.corrections(late, repaired_in.slice(0, 1)).limit(0)
 
     def history(self, seq_to: int) -> History:
         """Count all arrivals before `seq_to`, and every pair of theirs, missed or not; takes 40 bytes per arrival."""
@@ -158,12 +239,18 @@ class JoinStage(Stage):
         before: list[int],
         arrivals: ArrivalCounts,
         control: JoinControl,
+        behind: tuple[Spans, Spans] = ((), ()),
     ) -> DataFrame:
         """Return the pairs with a new row, and ``t``, the stream time of the later row.
 
-        Where candidates are counted, they also have its delay.
+        Where candidates are counted, they also have its delay, and the predicate is not applied.
 
-        `before` are the horizons before the micro-batch. Where candidates are counted the predicate is not applied.
+        Parameters
+        ----------
+        before
+            The horizons before the micro-batch.
+        behind
+            Per side, spans of event time (us) at or behind that horizon in which stored rows are joined too.
         """
         from pyspark.sql import functions as F
 
@@ -172,8 +259,8 @@ class JoinStage(Stage):
         rows = arrival_scan.with_arrival_values(self.rows.arrivals(batch), new.seq, known)
         if policy.needs_candidates:
             rows = self.cache.keep(rows)
-        sampled = policy.needs_pairs
-        left, right = self._sides(rows, batch, before, arrivals, {name: F.col(name) for name in known}, sampled=sampled)
+        carried, sampled = {name: F.col(name) for name in known}, policy.needs_pairs
+        left, right = self._sides(rows, batch, before, arrivals, carried, sampled=sampled, behind=behind)
         either_new = F.col("l_t").isNotNull() | F.col("r_t").isNotNull()
         where = not policy.needs_candidates
         pairs = self.rows.pairs(left, right, either_new, where=where, copy_left=arrivals.left_is_smaller)
@@ -198,6 +285,48 @@ class JoinStage(Stage):
         bucket = required_bucket(t - self.spec.window_us - (x >> 2), self.settings.granularity_us)
         columns, count = distinct_rows(t // self.settings.interval_us, x >> 1 & 1, bucket, x & 1)
         return np.stack([*columns[:3], np.full(len(count), -1), count, count, count * columns[3]], axis=1)
+
+    def _count_missed(self, pairs: DataFrame, horizons: Horizons) -> Int64Array:
+        """Count cached pairs, produced and missed, with the columns of `PAIR_COUNTS`; few of them in the driver."""
+        from pyspark.sql import functions as F
+
+        interval_us = self.settings.interval_us
+        if pairs.count() <= MANY_PAIRS:
+            side = F.expr("if(l_seq > r_seq, 1, 0)")
+            packed = pairs.select("t", (_earlier("ts") * 2 + side).alias("x")).toArrow()
+            t, x = packed["t"].to_numpy(), packed["x"].to_numpy()
+            return recall.count_pairs(t, x >> 1, x & 1, horizons, self.spec, interval_us)
+        offset = F.when(F.col("held"), F.lit(0)).otherwise(F.col("t") - self._interval() * interval_us)
+        counted = (
+            self._placed(pairs, horizons)
+            .groupBy(self._interval().alias("interval"), floor_to("t", self.spec.period_us).alias("period_us"))
+            .agg(
+                F.count_if(F.col("held")).alias("produced"),
+                F.count_if(~F.col("held")).alias("missed"),
+                F.sum(offset).alias("missed_offset_us"),
+            )
+            .toArrow()
+        )
+        return np.stack([counted[name].to_numpy().astype(np.int64) for name in PAIR_COUNTS], axis=1)
+
+    def _with_published(self, pairs: DataFrame, horizons: Horizons, recalls: list[Recall]) -> DataFrame:
+        """Return the pairs that are retained or recalled, with ``held`` and ``published``, the arrival that did it."""
+        from pyspark.sql import functions as F
+
+        placed = self._placed(pairs, horizons).withColumn("published", F.when(F.col("held"), _later("seq")))
+        if not recalls:
+            return placed.where("held")
+        decided = pa.table(
+            {
+                "_decided_j": pa.array([decision.interval for decision in recalls], pa.int64()),
+                "_decided_p": pa.array([decision.period_us for decision in recalls], pa.int64()),
+                "_recalled": pa.array([decision.published_seq for decision in recalls], pa.int64()),
+            }
+        )
+        same = (self._interval() == F.col("_decided_j")) & (floor_to("t", self.spec.period_us) == F.col("_decided_p"))
+        chosen = placed.join(F.broadcast(tables.to_spark(self.spark, decided)), same, "left")
+        chosen = chosen.withColumn("published", F.coalesce("published", "_recalled"))
+        return chosen.where("published is not null")
 
     def _count_in_spark(self, pairs: DataFrame, control: JoinControl) -> Int64Array:
         from pyspark.sql import functions as F
@@ -227,12 +356,16 @@ class JoinStage(Stage):
         return interval
 
     def _retained(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
-        """Return the pairs whose earlier row was still held: :meth:`Horizons.at` as a join with one short table."""
+        """Return the pairs whose earlier row was still held."""
+        return self._placed(pairs, horizons).where("held")
+
+    def _placed(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
+        """Return pairs with ``held``, true where the earlier row was: :meth:`Horizons.at` as a join with one table."""
         from pyspark.sql import functions as F
 
         retentions = zip(horizons.retention, horizons.base, strict=True)
         if not any(((retention < FOREVER) | (base > NEVER)).any() for retention, base in retentions):
-            return pairs
+            return pairs.withColumn("held", F.lit(True))
         table = pa.table(
             {"_j": horizons.interval}
             | {f"_b{side}": horizons.base[side] for side in (0, 1)}
@@ -242,7 +375,7 @@ class JoinStage(Stage):
         behind = F.col("t") - F.lit(self.spec.window_us) - F.expr("if(l_seq > r_seq, _k1, _k0)")
         horizon = F.greatest(F.expr("if(l_seq > r_seq, _b1, _b0)"), behind)
         # a pair without an interval has no horizon: not all streams had been seen
-        return placed.where(F.coalesce(_earlier("ts") > horizon, F.lit(True)))
+        return placed.withColumn("held", F.coalesce(_earlier("ts") > horizon, F.lit(True)))
 
     def _sides(
         self,
@@ -253,8 +386,9 @@ class JoinStage(Stage):
         carried: dict[str, Column],
         *,
         sampled: bool = False,
+        behind: tuple[Spans, Spans] = ((), ()),
     ) -> list[DataFrame]:
-        """Return both sides: rows held by the horizons `before`, and new rows with the columns `carried`."""
+        """Return both sides: new rows with the columns `carried`, and stored ones as `_pairs` says."""
         from pyspark.sql import functions as F
 
         low, high = arrivals.low_us - self.spec.window_us, arrivals.high_us + self.spec.window_us
@@ -265,29 +399,39 @@ class JoinStage(Stage):
                 sides.append(fresh)
                 continue
             held = self.rows.stored(side, batch.seq_from, before[side], low, high, sampled=sampled)
+            if behind[side]:
+                bounds = (behind[side][0][0], behind[side][-1][1])
+                held = held.unionByName(self.rows.stored(side, batch.seq_from, NEVER, *bounds, spans=behind[side]))
             # a held row is never the later row of a pair that counts, so nobody reads what is carried for later rows
             blank = {f"{letter}_{name}": F.lit(None).cast("bigint") for name in carried}
             sides.append(fresh.unionByName(held.withColumns(blank)))
         return sides
 
-    def _horizon_at(self, horizons: Horizons, side: int, stream_time_us: np.ndarray) -> np.ndarray:
-        """Return the horizon of one side at arrivals of these stream times, int64[n] us."""
-        return horizons.at(side, stream_time_us, self.settings.interval_us, self.spec.window_us)
+    def _horizon_of(self, horizons: Horizons, new: Arrivals) -> Callable[[int, np.ndarray], np.ndarray]:
+        """Return a function that returns the horizon (us) of a side at places of `new`."""
+        interval_us, window_us = self.settings.interval_us, self.spec.window_us
+        return lambda side, at: horizons.at(side, new.stream_time_us[at], interval_us, window_us)
 
     # -- late ----------------------------------------------------------------------------------------------------
 
-    def _late_rows(self, new: Arrivals, horizon_of: Callable[[int, np.ndarray], np.ndarray]) -> pa.Table:
-        """Return the new rows, per role, whose window reaches behind the opposite horizon.
+    def _late_roles(self, new: Arrivals, horizon_of: Callable[[int, np.ndarray], np.ndarray]) -> LateRoles:
+        """Return the new rows, per role, whose window reaches behind the opposite horizon, with that horizon.
 
         `horizon_of` returns the horizon (us) of a side at places of `new`.
         """
-        parts = []
-        for side, alias in enumerate(self.rows.aliases):
-            source = 0 if self.rows.is_self else side
-            at = np.flatnonzero(new.side == source)
+        roles = []
+        for side in (0, 1):
+            at = np.flatnonzero(new.side == (0 if self.rows.is_self else side))
             horizon = horizon_of(1 - side, at)
             late = horizon >= new.event_time_us[at] - self.spec.window_us
-            at, horizon = at[late], horizon[late]
+            roles.append((at[late], horizon[late]))
+        return roles
+
+    def _late_rows(self, new: Arrivals, late: LateRoles) -> pa.Table:
+        """Return the late rows as they are registered."""
+        parts = []
+        for side, alias in enumerate(self.rows.aliases):
+            at, horizon = late[side]
             times, period = new.event_time_us[at], new.stream_time_us[at] // self.spec.period_us * self.spec.period_us
             columns: dict[str, Any] = {
                 "seq": new.seq[at],

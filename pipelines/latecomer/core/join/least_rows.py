@@ -1,0 +1,176 @@
+"""The retention of a join whose recall is guaranteed: the one that reads and holds the fewest rows.
+
+With a recall budget (:mod:`latecomer.core.join.recall_budget`) the retention keeps no promise: a missed pair is read
+again in time, where it matters. So a buffer is a cache of the stored events, and its size is a matter of cost alone.
+
+Cost
+----
+Let buffer X retain `d`, so that it spans ``w + d`` of event time. A row `y` of the other stream that arrives `u` behind
+stream time is late where ``u >= d``. Its window then reaches ``min(u - d, 2 w)`` behind the horizon, and the rows of X
+in there are read again. The spans of the late rows of an interval overlap: together they are no longer than ``max u -
+d``. So with rows that are spread evenly over event time, the rows of X that an interval holds and reads again are, in
+units of X's rate::
+
+    (w + d) + U(d),   U(d) = min(sum over late y of min(u_y - d, 2 w),  max u - d)
+
+`LeastRows` chooses the `d` with the least mean of that over stream time, for each buffer by itself, where older
+intervals count less: a sum that fades over `MEMORY` periods. Among retentions within `TOLERANCE` of the least cost it
+takes the longest one, which leaves fewer pairs to be recalled. At least one granule is retained, so a row that is not
+behind stream time meets all its partners at once.
+
+*Outliers.* One row adds at most ``2 w`` to `U`, over all `d` below its lateness: it moves the mean by as much at every
+retention that could be chosen, and so hardly moves the choice, however late it is.
+
+Before the first full period everything is retained. The rule is first published here.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+from numba import njit
+
+from latecomer.core.arrays.knob_cells import CELLS, cell_edges
+from latecomer.core.arrays.sparse_counts import Float64Array, Int64Array
+from latecomer.core.join.statistics import IntervalStats
+from latecomer.core.time import FOREVER
+
+MEMORY = 20
+"""Periods over which the mean cost fades."""
+TOLERANCE = 0.02
+"""The share by which a longer retention may cost more than the least."""
+KIND = "least_rows"
+"""The name of the policy in its state."""
+
+
+class LeastRowsState(TypedDict):
+    """The state of a `LeastRows` as JSON; of each buffer's curve the values up to the last that is not 0."""
+
+    kind: str
+    first: int | None
+    last: int | None
+    time_us: float
+    read: list[list[float]]
+
+
+class LeastRows:
+    """The policy, a deterministic state machine: `observe` each complete interval, `choose` for the next.
+
+    Parameters
+    ----------
+    window_us, period_us, interval_us, granularity_us
+        `w`, `P`, `L` and `g` in microseconds.
+
+    Attributes
+    ----------
+    read_us2
+        float64[2, CELLS]: per buffer and retention, `U` times `L`, summed over intervals, with fading.
+    time_us
+        The stream time over which that is summed.
+    """
+
+    needs_pairs = False
+    needs_candidates = False
+    needs_lateness = True
+    expires = True
+
+    def __init__(self, *, window_us: int, period_us: int, interval_us: int, granularity_us: int) -> None:
+        self.window_us, self.period_us = window_us, period_us
+        self.interval_us, self.granularity_us = interval_us, granularity_us
+        self.edges = cell_edges(granularity_us)
+        self.first: int | None = None
+        self.last: int | None = None
+        self.time_us = 0.0
+        self.read_us2: Float64Array = np.zeros((2, CELLS))
+
+    def observe(self, stats: IntervalStats) -> None:
+        """Learn from one complete interval; in order, intervals without arrivals left out."""
+        passed_us = self.interval_us * (1 if self.last is None else stats.interval - self.last)
+        fade = 1 / (1 + passed_us / (MEMORY * self.period_us))
+        self.first = stats.interval if self.first is None else self.first
+        self.last = stats.interval
+        self.time_us = self.time_us * fade + passed_us
+        self.read_us2 *= fade
+        for buffer, late in ((0, stats.right), (1, stats.left)):
+            lateness = (late.delay_bucket + 1) * self.granularity_us
+            _add_read(self.read_us2[buffer], lateness, late.delay_rows, self.edges, self.window_us, self.interval_us)
+
+    def choose(self, interval: int) -> tuple[int, int]:
+        """Return ``(d_left, d_right)`` in us for `interval`; `FOREVER` retains everything."""
+        if self.first is None or (interval - self.first) * self.interval_us < self.period_us:
+            return FOREVER, FOREVER
+        return self._cheapest(0), self._cheapest(1)
+
+    def _cheapest(self, buffer: int) -> int:
+        reach = int(np.flatnonzero(self.read_us2[buffer])[-1]) + 2 if self.read_us2[buffer].any() else 2
+        edges = self.edges[1 : min(reach, CELLS)]
+        cost = self.window_us + edges + self.read_us2[buffer][1 : len(edges) + 1] / self.time_us
+        return int(edges[np.flatnonzero(cost <= cost.min() * (1 + TOLERANCE))[-1]])
+
+    def to_dict(self) -> LeastRowsState:
+        """Return the state as JSON, exactly."""
+        curves = [curve[: int(np.flatnonzero(curve)[-1]) + 1 if curve.any() else 0] for curve in self.read_us2]
+        return {
+            "kind": KIND,
+            "first": self.first,
+            "last": self.last,
+            "time_us": self.time_us,
+            "read": [curve.tolist() for curve in curves],
+        }
+
+    @classmethod
+    def from_dict(
+        cls, state: LeastRowsState, *, window_us: int, period_us: int, interval_us: int, granularity_us: int
+    ) -> LeastRows:
+        """Continue from the state that `to_dict` wrote."""
+        policy = cls(window_us=window_us, period_us=period_us, interval_us=interval_us, granularity_us=granularity_us)
+        policy.first, policy.last, policy.time_us = state["first"], state["last"], float(state["time_us"])
+        for curve, stored in zip(policy.read_us2, state["read"], strict=True):
+            curve[: len(stored)] = stored
+        return policy
+
+
+@njit(cache=True)
+def _add_read(
+    curve: Float64Array,
+    lateness_us: Int64Array,
+    rows: Int64Array,
+    edges: Int64Array,
+    window_us: int,
+    weight_us: int,
+) -> None:
+    """Add ``U(d) * weight`` of one interval to a curve over the retentions `edges`.
+
+    Parameters
+    ----------
+    curve
+        float64[c], changed in place.
+    lateness_us, rows
+        int64[n], ascending lateness and the rows that have it.
+    edges
+        int64[c], ascending.
+    window_us, weight_us
+        `w`, and the interval's length.
+    """
+    n = len(lateness_us)
+    if n == 0:
+        return
+    longest = lateness_us[n - 1]
+    # rows and sums of lateness from a place to the end
+    count, total = np.zeros(n + 1), np.zeros(n + 1)
+    for i in range(n - 1, -1, -1):
+        count[i] = count[i + 1] + rows[i]
+        total[i] = total[i + 1] + np.float64(rows[i]) * np.float64(lateness_us[i])
+    partly = wholly = 0
+    for cell in range(len(edges)):
+        d = edges[cell]
+        if d >= longest:
+            return
+        while partly < n and lateness_us[partly] <= d:
+            partly += 1
+        while wholly < n and lateness_us[wholly] - d <= 2 * window_us:
+            wholly += 1
+        inside = total[partly] - total[wholly] - np.float64(d) * (count[partly] - count[wholly])
+        apart = inside + 2.0 * window_us * count[wholly]
+        curve[cell] += min(apart, np.float64(longest - d)) * weight_us
