@@ -16,7 +16,7 @@ from tests.spark.test_join import QUERY
 from tests.support import commands, events, in_gateway
 from tests.support.lakes import exported, load
 
-RUN = [f"run:{area}@{nth}" for nth in (1, 2) for area in ("planned", "on_time", "late", "ledger", "state")]
+RUN = [f"run:{area}@{nth}" for nth in (1, 2) for area in ("planned", "on_time", "late", "recalls", "ledger", "state")]
 WITH_ITS_JVM = ("run:on_time@1", "run:ledger@2", "repair:corrections")
 """Points at which the whole command dies, its JVM too; at the others a process that shares the test's JVM."""
 REPAIR = [f"repair:{area}" for area in ("planned", "corrections", "repairs")]

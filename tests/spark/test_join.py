@@ -129,6 +129,56 @@ def test_any_cut_gives_the_same_tables(tmp_path, spark):
     assert tables["corrections"].num_rows
 
 
+def test_a_repair_before_the_interval_is_complete_is_not_repeated(lake, tmp_path):
+    """`repair --flush` takes late rows whose pairs `run` might recall yet; `run` then leaves them alone."""
+    table = events.disordered(7)
+    spec = query(recall=0.9)
+    load(lake, table, tmp_path)
+    for until in (60, 95, 131, 170, 204, 236):
+        run(lake, spec, until_seq=until)
+        assert repair(lake, spec, flush=True).pending == 0
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    exact = expected(table, spec)[1]
+    stored = [pairs(result_views.view(lake, spec, area)) for area in ("on_time", "corrections")]
+    assert sorted(stored[0] + stored[1]) == sorted(exact), "each pair once"
+    state = journal.run_state(lake, spec.name)
+    early = lake.table("ledger", spec.name).read()["repaired_early"]
+    assert sum(early.to_pylist()) > 0, "no cut fell into an interval with missed pairs"
+    ledger = books.ledger(lake, spec)
+    assert sum(ledger["expected"].to_pylist()) == len(exact) and min(ledger["achieved_on_time"].to_pylist()) >= 0.9
+    assert (pc.sum(pc.add(pc.add(ledger["on_time"], ledger["recalled"]), ledger["repaired"])).as_py()) == len(exact)
+    assert state.stage["books"]["recall"]["open"]["missed"] == {}
+
+
+def test_late_rows_that_run_may_still_recall_are_left_to_it(lake, tmp_path):
+    """A repair that is no flush takes decided intervals; a run at work keeps a flush from the others."""
+    from latecomer.lake.lease import Lease
+
+    table = events.disordered(7)
+    spec = query(recall=0.9, more=", adapt_every: 10 s")
+    load(lake, table, tmp_path)
+    run(lake, spec, until_seq=200)
+    decided = journal.run_state(lake, spec.name).stage["books"]["recall"]["open"]["seq_from"]
+    late = result_views.view(lake, spec, "late")["seq"].to_numpy()
+    assert (late >= decided).any()
+    said = []
+    with Lease(lake, f"run-{spec.name}"):
+        repair(lake, spec, flush=True, progress=said.append)
+    assert result_views.closed_to(lake, spec.name) < decided
+    assert any("are left to the run at work" in line for line in said)
+    run(lake, spec, flush=True)
+    repair(lake, spec, flush=True)
+    assert sorted(pairs(result_views.results(lake, spec))) == sorted(expected(table, spec)[1])
+
+
+def test_a_guarantee_is_not_switched_while_a_query_runs(lake, tmp_path):
+    load(lake, events.disordered(5, rows=60), tmp_path)
+    run(lake, query())
+    with pytest.raises(InputError, match=r"strategy\.guarantee is new: false"):
+        run(lake, query(more=", guarantee: false"))
+
+
 def test_exact_strategy_never_misses(lake, tmp_path):
     table = events.disordered(4)
     spec = query(strategy="exact")
@@ -183,14 +233,15 @@ def test_a_killed_micro_batch_is_finished_as_it_was_asked(lake, tmp_path):
 
 def test_what_awaits_repair_is_not_judged_and_said(lake, tmp_path):
     load(lake, events.disordered(5, rows=300), tmp_path)
-    late = run(lake, query(), flush=True).late
-    found, ledger = check(lake, query(), report_dir=tmp_path / "report"), books.ledger(lake, query())
+    spec = query(more=", guarantee: false")
+    late = run(lake, spec, flush=True).late
+    found, ledger = check(lake, spec, report_dir=tmp_path / "report"), books.ledger(lake, spec)
     assert 0 < found.unjudged == ledger["achieved_on_time"].null_count and found.periods == ledger.num_rows
     assert found.pending == late and f"{late} late rows await repair" in found.unjudged_message
     assert f"{found.unjudged_message}." in found.report.read_text()
     assert f"{found.unjudged} periods not judged" in render(status(lake))
-    repair(lake, query(), flush=True)
-    found = check(lake, query())
+    repair(lake, spec, flush=True)
+    found = check(lake, spec)
     assert (found.unjudged, found.pending, found.unjudged_message) == (0, 0, "")
     assert "not judged" not in render(status(lake))
 

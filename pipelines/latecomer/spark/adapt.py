@@ -21,7 +21,7 @@ from latecomer.spark.engine.session import tuned
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
-from latecomer.strategies.join import adapted_parameters
+from latecomer.strategies.join import adapted_parameters, guarantees, retention_parameters
 
 _REMEDIES = {
     "join": "choose qjoin",
@@ -83,7 +83,8 @@ def _adapted(lake: Lake, spec: Spec, state: journal.RunState) -> Mapping[str, ob
         from latecomer.spark.join.stage import JoinStage
 
         join = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
-        return adapted_parameters(join.settings, join.history(state.seq_to).intervals)
+        settings = retention_parameters(spec, guarantee=guarantees(spec, state.stage["books"]))
+        return adapted_parameters(settings, join.history(state.seq_to).intervals)
     from latecomer.spark.registry import windowed_stage
     from latecomer.strategies.windows import observation_schedules, slack_policies
 
