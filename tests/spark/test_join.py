@@ -158,7 +158,7 @@ def test_late_rows_that_run_may_still_recall_are_left_to_it(lake, tmp_path):
     table = events.disordered(7)
     spec = query(recall=0.9, more=", adapt_every: 10 s")
     load(lake, table, tmp_path)
-    run(lake, spec, until_seq=200)
+    run(lake, spec, until_seq=190)
     decided = journal.run_state(lake, spec.name).stage["books"]["recall"]["open"]["seq_from"]
     late = result_views.view(lake, spec, "late")["seq"].to_numpy()
     assert (late >= decided).any()
@@ -175,7 +175,7 @@ def test_late_rows_that_run_may_still_recall_are_left_to_it(lake, tmp_path):
 def test_a_guarantee_is_not_switched_while_a_query_runs(lake, tmp_path):
     load(lake, events.disordered(5, rows=60), tmp_path)
     run(lake, query())
-    with pytest.raises(InputError, match=r"strategy\.guarantee is new: false"):
+    with pytest.raises(InputError, match=r"strategy\.guarantee was not stated, is false"):
         run(lake, query(more=", guarantee: false"))
 
 
