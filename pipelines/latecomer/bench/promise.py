@@ -47,24 +47,8 @@ SHORTEST_WAIT = 0.01
 """Least wait of a clairvoyant, in periods, that others are compared with: nearly nothing divides nothing."""
 
 
-@dataclass(frozen=True)
-class Version:
-    """A set of rules to be judged.
-
-    Attributes
-    ----------
-    strategies : mapping of str to str
-        Flow mapping of the query file's ``strategy`` by kind; kinds without one have their default.
-    recall : bool
-        Publish what a period would otherwise miss while the period is open.
-    """
-
-    strategies: Mapping[str, str]
-    recall: bool
-
-
-VERSIONS = {"before": Version({}, False), "after": Version({}, True)}
-"""The rules of 0.4, and those of today."""
+VERSIONS = {"before": True, "after": False}
+"""The rules of 0.1.0, and those that a new query has today; True: earlier rules."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +92,8 @@ def measure(stream: streams.Stream, seed: int, target: float, kinds: Sequence[st
         case = JoinCase(stream) if kind == "join" else WindowCase(stream, kind)
         best = case.clairvoyant(target)
         largest = None if isinstance(case, JoinCase) else case.run(LargestDelay(), target)
-        for name, version in VERSIONS.items():
-            policy = case.policy(target, version.strategies.get(kind, ""))
-            outcome = case.run(policy, target, recall=version.recall)
+        for name, earlier in VERSIONS.items():
+            outcome = case.run_default(target, earlier=earlier)
             measured.append(_measured(stream, seed, kind, target, name, outcome, best, largest))
     return measured
 

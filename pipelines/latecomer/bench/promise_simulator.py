@@ -20,23 +20,25 @@ Cost: O(n log n + pairs) per stream and kind; then per policy and target O(1) pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numba import njit
 
 from latecomer.baselines.topk.min_topk import top_rows
-from latecomer.bench.join_simulator import Input, band_pairs, stream_times, summaries
+from latecomer.bench.join_simulator import Input, Output, band_pairs, recalled, stream_times, summaries
 from latecomer.bench.promise_streams import Bool, Float64, Int64, Stream
 from latecomer.core.aggregate.coverage import Cells, Function, required_answers
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrivals import Arrivals
-from latecomer.core.join.control import IntervalSummary, JoinControl
-from latecomer.core.join.retention_policies import CalibratedRetention, ConstantRetention
+from latecomer.core.join.control import IntervalSummary, JoinControl, RetentionPolicy
+from latecomer.core.join.recall_budget import RecallBudget
+from latecomer.core.join.retention_policies import ConstantRetention
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.topk.required_waits import Candidates, required_members
 from latecomer.core.windows.arrivals import ArrivalCounts, last_closed
+from latecomer.core.windows.calibrated_slack import CalibratedSlack
 from latecomer.core.windows.control import WindowControl
 from latecomer.core.windows.interfaces import Observed, SlackPolicy
 from latecomer.core.windows.observation import Span, by_window, every_number, spans_of
@@ -308,11 +310,14 @@ class WindowCase:
         """Run the least constant slack that keeps the promise in `SHARE` of the periods that are judged."""
         return self.run(Fixed(_least_constant(self.needs(target), self.periods, self.learning)), target)
 
-    def policy(self, target: float, strategy: str = "") -> SlackPolicy:
-        """Return the slack policy that a query's strategy names, in its initial state."""
-        spec = query(self.kind, self.stream, target, strategy)
+    def run_default(self, target: float, *, earlier: bool = False) -> Outcome:
+        """Run what a query runs that names no strategy; `earlier`: the rule of 0.1.0, which published nothing late."""
+        spec = query(self.kind, self.stream, target)
         assert isinstance(spec, WindowedSpec)
-        return slack_policy(spec, None)
+        if earlier:
+            policy = CalibratedSlack(target, spec.window, spec.period_us, spec.confidence)
+            return self.run(policy, target)
+        return self.run(slack_policy(spec, None), target, recall=True)
 
 
 def _sums(place: Int64, weight: Float64, length: int) -> Float64:
@@ -325,15 +330,6 @@ def _least_constant(needs: Int64, periods: Int64, learning: int) -> int:
     if not len(judged):
         return 0
     return int(np.sort(judged)[max(int(np.ceil(SHARE * len(judged) - 1e-9)), 1) - 1])
-
-
-def _mean_held(accounts: list[tuple[int, int, int]], periods: Int64, learning: int) -> float:
-    """Return the mean rows held over stream time after learning (or all of it), from (period, area, time)."""
-    if not len(periods):
-        return 0.0
-    first = learning if periods[-1] >= learning else periods[0]
-    inside = [(area, weight) for period, area, weight in accounts if first <= period <= periods[-1]]
-    return sum(area for area, _ in inside) / max(sum(weight for _, weight in inside), 1)
 
 
 def _cells(pane: Int64, bucket: Int64, stream: Stream) -> Cells:
@@ -426,90 +422,79 @@ class JoinCase:
         self.stream = stream
         rows = [np.flatnonzero(stream.side == s) for s in (0, 1)]
         ts = [stream.event_time_us[r] for r in rows]
-        # a clock that is decades off has no partner, and would make the span of the keys too long
         pairs = band_pairs(ts[0], ts[1], stream.join_window_us, stream.key[rows[0]], stream.key[rows[1]])
         self.data = Input((rows[0], rows[1]), (ts[0], ts[1]), pairs)
-        spec = query("join", stream, 0.95)
-        assert isinstance(spec, JoinSpec)
-        self.spans = retention_parameters(spec).spans
-        self.interval_us = self.spans["interval_us"]
+        parameters = retention_parameters(self._query(0.95, earlier=True))
+        self.spans = parameters.spans
         self.time, delay = stream_times(self.data)
         left, right = pairs[:, 0], pairs[:, 1]
         left_later = rows[0][left] > rows[1][right]
         self.later_time = np.where(left_later, self.time[0][left], self.time[1][right])
-        earlier = np.where(left_later, ts[1][right], ts[0][left])
-        self.earlier_time, self.side = earlier, left_later.astype(np.int8)
-        self.required = self.later_time - stream.join_window_us - earlier
+        self.earlier_time = np.where(left_later, ts[1][right], ts[0][left])
+        self.side = left_later.astype(np.int8)
+        self.required = self.later_time - stream.join_window_us - self.earlier_time
         everything = [np.ones(len(r), bool) for r in rows]
-        control = JoinControl(self._build(0.95), **self.spans)
+        # of all policies it needs most counts
+        control = JoinControl(retention_policy(parameters, None, None), **self.spans)
         args = (self.time, delay, everything, np.ones(len(pairs), bool), self.later_time, self.side, self.required)
         self.summaries: list[IntervalSummary] = summaries(self.data, control, *args)
-        self.interval = self.later_time // self.interval_us
-        period = self.interval * self.interval_us // stream.period_us
-        self.periods, self._place = np.unique(period, return_inverse=True)
-        # stream time begins when both sides have spoken: periods of clocks that are off hold no later row
+        # stream time begins when both sides have spoken, so every later row is in a period of the stream
+        self.periods, self._place = np.unique(self.later_time // stream.period_us, return_inverse=True)
         self.learning = _first_after_learning(self.periods)
-        self._sorted = [np.sort(side) for side in ts]
 
-    def _build(self, target: float) -> CalibratedRetention:
-        policy = self.policy(target)
-        assert isinstance(policy, CalibratedRetention)
-        return policy
-
-    def policy(self, target: float, strategy: str = ""):  # type: ignore[no-untyped-def]
-        """Return the retention policy that a query's strategy names, in its initial state."""
-        spec = query("join", self.stream, target, strategy)
+    def _query(self, target: float, *, earlier: bool) -> JoinSpec:
+        spec = query("join", self.stream, target, "{guarantee: false}" if earlier else "")
         assert isinstance(spec, JoinSpec)
-        return retention_policy(retention_parameters(spec), None, None)
+        return spec
 
-    def run(self, policy, target: float, *, recall: bool = False) -> Outcome:  # type: ignore[no-untyped-def]
-        """Run the control plane with a policy in its initial state; with `recall`, recall what a period misses."""
-        stream, w, length = self.stream, self.stream.join_window_us, self.interval_us
+    def run_default(self, target: float, *, earlier: bool = False) -> Outcome:
+        """Run what a query runs that names no strategy; `earlier`: the rule of 0.1.0, which recalled nothing."""
+        spec = self._query(target, earlier=earlier)
+        return self.run(retention_policy(retention_parameters(spec), None, None), target, recall=spec.guarantee)
+
+    def run(self, policy: RetentionPolicy, target: float, *, recall: bool = False) -> Outcome:
+        """Run the control plane with a policy in its initial state; with `recall`, also the recall budget."""
+        stream, w, length = self.stream, self.stream.join_window_us, self.spans["interval_us"]
         control = JoinControl(policy, **self.spans)
         horizons = control.step(self.summaries)
         at = [horizons.at(s, self.later_time, length, w) for s in (0, 1)]
-        produced = self.earlier_time > np.where(self.side == 0, at[0], at[1])
-        numbers, place = np.unique(self.interval, return_inverse=True)
-        due = np.bincount(place, minlength=len(numbers))
-        missed = np.bincount(place, ~produced, len(numbers)).astype(np.int64)
-        period = numbers * length // stream.period_us
-        published = _published(period, due, missed, target) if recall else np.zeros(len(numbers), bool)
-        lost = ~produced & ~published[place]
-        read = self._rows_read(horizons) if recall else {}
-        accounts = [(p // stream.period_us, a.held_area, a.weight_us) for p, a in control.accounts.items()]
-        lost_by_period = _sums(self._place, lost, len(self.periods))
-        rows_read = [(j * length // stream.period_us, rows * length, 0) for j, rows in read.items()]
-        spans = [(p, 0, weight) for p, _, weight in accounts]
+        published = self.earlier_time > np.where(self.side == 0, at[0], at[1])
+        accounts = {start // stream.period_us: account for start, account in control.accounts.items()}
+        areas = dict.fromkeys(accounts, 0)
+        recalls, wait_us = 0, 0.0
+        if recall:
+            late = [horizons.at(1 - s, self.time[s], length, w) >= self.data.ts[s] - w for s in (0, 1)]
+            output = Output(published, self.later_time, self.required, self.side, (late[0], late[1]), horizons)
+            budget = RecallBudget(target, period_us=stream.period_us, interval_us=length)
+            chosen = recalled(self.data, output, control, budget)
+            published = published | chosen
+            recalls = len(np.unique(self.later_time[chosen] // length))
+            budgets = {start // stream.period_us: period for start, period in budget.periods.items()}
+            areas |= {number: period.recalled_area for number, period in budgets.items()}
+            waits = {number: period.wait_us for number, period in budgets.items()}
+            wait_us = self._mean(waits, {number: period.due for number, period in budgets.items()})
+        weights = {period: account.weight_us for period, account in accounts.items()}
+        held = {period: account.held_area for period, account in accounts.items()}
+        lost = _sums(self._place, (~published).astype(np.float64), len(self.periods))
         return Outcome(
             self.periods,
-            _sums(self._place, np.ones(len(lost)), len(self.periods)),
-            lost_by_period,
-            lost_by_period,
-            0.0,
-            _mean_held(accounts, self.periods, self.learning),
-            _mean_held([*rows_read, *spans], self.periods, self.learning),
-            int(published.sum()),
+            _sums(self._place, np.ones(len(published)), len(self.periods)),
+            lost,
+            lost,
+            wait_us,
+            self._mean(held, weights),
+            self._mean(areas, weights),
+            recalls,
             self.learning,
         )
 
-    def _rows_read(self, horizons) -> dict[int, int]:  # type: ignore[no-untyped-def]
-        """Count, per interval, the stored rows behind the horizon that its late rows have to be joined with."""
-        w = self.stream.join_window_us
-        read: dict[int, int] = {}
-        for s in (0, 1):
-            time, ts = self.time[s], self.data.ts[s]
-            behind = horizons.at(1 - s, time, self.interval_us, w)
-            late = np.flatnonzero((time > NEVER) & (behind >= ts - w))
-            if not len(late):
-                continue
-            low, high = ts[late] - w, np.minimum(ts[late] + w, behind[late])
-            other = self._sorted[1 - s]
-            first, last = np.searchsorted(other, low), np.searchsorted(other, high, "right")
-            interval = time[late] // self.interval_us
-            order = np.lexsort((first, interval))
-            for number, rows in _union_sizes(interval[order], first[order], last[order]).items():
-                read[number] = read.get(number, 0) + rows
-        return read
+    def _mean(self, areas: Mapping[int, int], weights: Mapping[int, int]) -> float:
+        """Return the sum of areas over that of weights, both by period, after learning or of the whole stream."""
+        if not len(self.periods):
+            return 0.0
+        first = self.learning if self.periods[-1] >= self.learning else self.periods[0]
+        inside = [period for period in weights if first <= period <= self.periods[-1]]
+        return sum(areas.get(period, 0) for period in inside) / max(sum(weights[period] for period in inside), 1)
 
     def needs(self, target: float) -> Int64:
         """Return, per period, the least constant retention of both buffers that keeps the promise, int64[p] us."""
@@ -523,30 +508,3 @@ class JoinCase:
         """Run the least constant retention that keeps the promise in `SHARE` of the periods that are judged."""
         constant = _least_constant(self.needs(target), self.periods, self.learning)
         return self.run(ConstantRetention(constant, constant), target)
-
-
-def _published(period: Int64, due: Int64, missed: Int64, target: float) -> np.ndarray:
-    """Return the intervals whose missed pairs are published, so that recall reaches the target after each; bool[n]."""
-    published = np.zeros(len(period), bool)
-    current, due_so_far, lost = None, 0, 0
-    for place, (number, pairs, misses) in enumerate(zip(period.tolist(), due.tolist(), missed.tolist(), strict=True)):
-        if number != current:
-            current, due_so_far, lost = number, 0, 0
-        due_so_far, lost = due_so_far + pairs, lost + misses
-        if due_so_far - lost < target * due_so_far - 1e-9 * due_so_far:
-            published[place], lost = True, lost - misses
-    return published
-
-
-def _union_sizes(interval: Int64, first: Int64, last: Int64) -> dict[int, int]:
-    """Return, per interval, the number of places in the union of its ranges ``[first, last)``, ascending in `first`."""
-    sizes: dict[int, int] = {}
-    reached, current = 0, None
-    for number, low, high in zip(interval.tolist(), first.tolist(), last.tolist(), strict=True):
-        if number != current:
-            current, reached = number, 0
-        begin = max(low, reached)
-        if high > begin:
-            sizes[number] = sizes.get(number, 0) + high - begin
-        reached = max(reached, high)
-    return sizes
