@@ -246,23 +246,19 @@ def test_profiles_of_parts_add_up_to_that_of_the_whole(values, kind, cut):
 
 
 def test_a_column_that_is_text_for_some_odd_values_is_explained():
+    def why(text):
+        return explain(profile(pa.array(text, pa.string()), None, "UTC"))
+
     text = pa.array(["1.5"] * 51_220 + ["nil"] * 1_061)
-    sentence = "isig: string, 1,061 of 52,281 values are no number: 'nil'"
-    assert explain("isig", profile(text, None, "UTC")) == sentence
-    assert (
-        explain("isig", merge([profile(part, None, "UTC") for part in (text[:100], text[100:52_000], text[52_000:])]))
-        == sentence
-    )
-    assert (
-        explain("n", profile(pa.array(["1"] * 9 + ["ERR"]), None, "UTC"))
-        == "n: string, 1 of 10 values is no number: 'ERR'"
-    )
-    odd = ["b"] * 3 + ["a"] * 5 + ["c", "d", "true"]
-    assert explain("n", profile(pa.array(["1"] * 20 + odd), None, "UTC")).endswith("no number: 'a', 'b', 'c'")
-    times = pa.array(["2024-01-01T00:00Z"] * 3 + ["5"])
-    assert explain("t", profile(times, None, "UTC")) == "t: string, 1 of 4 values is no time: '5'"
-    for silent in (["a", "b", "1"], ["1", "2"], ["007", "8"], ["a"], []):
-        assert explain("x", profile(pa.array(silent, pa.string()), None, "UTC")) is None
+    parts = [profile(part, None, "UTC") for part in (text[:100], text[100:52_000], text[52_000:])]
+    sentence = "1,061 of 52,281 values are no number: 'nil'"
+    assert why(text) == explain(merge(parts)) == (sentence, "double")
+    assert why(["1"] * 9 + ["ERR"]) == ("1 of 10 values is no number: 'ERR'", "double")
+    assert why(["1"] * 20 + ["b"] * 3 + ["a"] * 5 + ["c", "d", "true"])[0].endswith("no number: 'a', 'b', 'c'")
+    assert why(["2024-01-01T00:00Z"] * 3 + ["5"]) == ("1 of 4 values is no time: '5'", "timestamp")
+    assert why(["NULL", "5", "NULL", "N/A", "\\N", "7"]) == ("4 of 6 values are no number: 'NULL'", "double")
+    for silent in (["a", "b", "1"], ["1", "2"], ["007", "8"], ["a"], [], ["NA", "NULL"]):
+        assert why(silent) is None
 
 
 @pytest.mark.parametrize(

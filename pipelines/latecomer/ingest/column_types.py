@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from latecomer.ingest.arrow_rows import collect_mapped, one_chunk
+from latecomer.ingest.assumptions import remedy_of_text
 from latecomer.ingest.options import IngestOptions
 from latecomer.ingest.staging import RESERVED
 from latecomer.ingest.union import WIDENS, UnifiedInput
@@ -43,11 +44,18 @@ class ColumnTypes:
         Columns of the table that need a wider type than it has, with that type, by their names in the table.
     notes
         Sentences about what was assumed, or what a person may want to declare.
+    inferred
+        By the names in the files, why columns that got their types from their values are text although many of their
+        values are not; empty for the other columns.
+    empty
+        Columns without a value, by their names in the files.
     """
 
     types: dict[str, str]
     widened: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    inferred: dict[str, str] = field(default_factory=dict)
+    empty: list[str] = field(default_factory=list)
 
 
 def column_in_table(name: str) -> str:
@@ -114,11 +122,23 @@ def resolve_types(
             known = _stored_text(name, stored[name], counted[name], where, result, obstacle)
         else:
             known = infer(counted[name])
-            note = None if known is None else explain(name, counted[name])
-            result.notes += [] if note is None else [note]
+            if known is not None:
+                why = explain(counted[name])
+                result.inferred[name] = "" if why is None else why[0]
+                if why is not None:
+                    remedy = remedy_of_text(column_in_table(name), why[1], options.stream)
+                    result.notes.append(f"{name}: string, {why[0]}; {remedy}")
         if known is not None:
             result.types[name] = known
+        else:
+            result.empty.append(name)
+        if name in unified.nested and name not in declared and not _is_stored(name, existing):
+            result.inferred[name] = ""
     return result
+
+
+def _is_stored(name: str, existing: Mapping[str, Mapping[str, str]]) -> bool:
+    return any(column_in_table(name) in columns for columns in existing.values())
 
 
 def _declared(unified: UnifiedInput, given: Iterable[str], options: IngestOptions) -> dict[str, str]:
@@ -223,7 +243,12 @@ def _stored_text(
     misfits = counted.values - counted.fits
     result.notes.append(
         f"{name}: {quantity(misfits, 'value')} of {counted.values:,} are no {stored} and went to quarantine: "
-        f"{counted.odd!r}" + (f"; the column does not become {wide}, because it {why}" if wide is not None else "")
+        f"{counted.odd!r}"
+        + (
+            f"; the column does not become {wide}, because it {why}"
+            if wide is not None
+            else "; name marks of no value under null_values, or change the type with --retype"
+        )
     )
     return stored
 

@@ -17,21 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.time import EARLIEST_US, LATEST_US
-from latecomer.ingest import duplicates, nested, row_counts, validate
+from latecomer.ingest import assumptions, duplicates, nested, row_counts, validate
 from latecomer.ingest.arrow_rows import collect_if_local, one_chunk
 from latecomer.ingest.clocks import USUAL_SHARE, default_max_age_us, suspicions
 from latecomer.ingest.column_types import ColumnTypes, column_in_table, resolve_types
-from latecomer.ingest.event_times import ARRIVAL, EVENT, with_times
+from latecomer.ingest.event_times import ARRIVAL, EVENT, event_text, with_times
 from latecomer.ingest.options import IngestOptions
 from latecomer.ingest.retype import obstacle
 from latecomer.ingest.row_counts import PartCounts
-from latecomer.ingest.sources import Source
+from latecomer.ingest.sources import FileSource, Source
 from latecomer.ingest.staging import RESERVED, Staging
 from latecomer.ingest.union import UnifiedInput
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingest_log import StreamCounts, max_ages
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tables
+from latecomer.spark.engine.columns import quoted
 from latecomer.spark.engine.session import tuned
 from latecomer.spark.engine.tuning import is_driver_local
 from latecomer.spark.engine.types import types_of
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+MOST_INFERRED = 1_000
+"""Most columns whose inferred types the ingest log keeps."""
 MOST_SUSPECTED = 100_000
 """Most rows of a source whose clocks are checked."""
 
@@ -62,6 +65,8 @@ class Part:
         The names of the payload columns until tables are written, by their names in the table.
     stored_streams
         Those of its streams that have a table.
+    notes
+        Sentences about its times and names of streams.
     """
 
     options: IngestOptions
@@ -70,6 +75,7 @@ class Part:
     resolved: ColumnTypes
     columns: dict[str, str]
     stored_streams: list[str]
+    notes: list[str]
 
     @property
     def has_arrivals(self) -> bool:
@@ -139,6 +145,7 @@ class Content:
         self.spark = tuned(lake, sum(source.most_rows for source in sources))
         self.max_age_us = max_ages(lake)
         self.derived_us: dict[str, int] = {}
+        self.usual_us: dict[str, int] = {}
         self._kept: list[DataFrame] = []
         self._samples: dict[int, pa.Table] = {}
         try:
@@ -179,7 +186,21 @@ class Content:
                     f"{self.origins[-1]} last"
                 )
                 break
-        return notes + [note for part in self.parts for note in part.resolved.notes]
+        for source, part in zip(self.sources, self.parts, strict=True):
+            notes += part.resolved.notes
+            notes += assumptions.inferred_types({name: part.types[name] for name in part.resolved.inferred})
+            notes += assumptions.without_values([*part.resolved.empty, *part.unified.untyped])
+            notes += part.notes
+            if isinstance(source, FileSource):
+                notes += assumptions.names_in_paths(map(str, source.files), part.unified.rows.columns)
+        return notes + assumptions.bounds_of_age(self.derived_us, self.usual_us, self._max_future_us())
+
+    def _max_future_us(self) -> int:
+        """Return the bound of the first part whose streams had an age derived."""
+        return next(
+            (part.options.max_future_us for part in self.parts if part.options.stream in self.derived_us),
+            self.parts[0].options.max_future_us,
+        )
 
     def part_of(self, stream: str) -> Part:
         """Return the part that holds the rows of a stream."""
@@ -204,6 +225,7 @@ class Content:
         for number, source in enumerate(self.sources):
             unified, options = source.read(self.spark, self.staging, first), source.options
             first += len(source.origins)
+            notes = self._assumed(unified.rows, options)
             rows = with_times(unified.rows, options, unified.arrived)
             rows = validate.with_problems(rows, options, self.clock_us, self._bound_ages(rows, options))
             if unified.text and not is_driver_local(self.spark):
@@ -217,8 +239,31 @@ class Content:
             names = {column_in_table(name): column_in_table(name) for name in resolved.types}
             if len(self.sources) > 1:  # two streams may have columns of one name and two types
                 names = {outer: f"_{number}_{outer}" for outer in names}
-            parts.append(Part(options, unified, rows, resolved, names, sorted(existing)))
+            parts.append(Part(options, unified, rows, resolved, names, sorted(existing), notes))
         return parts
+
+    def _assumed(self, rows: DataFrame, options: IngestOptions) -> list[str]:
+        """Return sentences about times without a zone, and about streams that the rows name in several ways."""
+        from pyspark.sql import functions as F
+
+        notes = []
+        text = event_text(rows, options)
+        if text is not None:
+            notes += assumptions.times_without_zone(rows, text, options)
+        if options.by is not None:
+            given = F.trim(F.col(quoted(options.by)).cast("string"))
+            notes += assumptions.joined_names(rows, given, validate.stream_of(options))
+        return notes
+
+    def inferred(self, stream: str) -> dict[str, list[str]]:
+        """Return the columns of a stream whose types its values told: the type, and why it is text, or an empty text.
+
+        Where they are many, columns are left out of which nothing is to be said.
+        """
+        part = self.part_of(stream)
+        why = part.resolved.inferred
+        kept = {name: text for name, text in why.items() if text or len(why) <= MOST_INFERRED}
+        return {column_in_table(name): [part.types[name], text] for name, text in kept.items()}
 
     def _keep(self, rows: DataFrame) -> DataFrame:
         """Cache rows until the content is closed."""
@@ -237,6 +282,7 @@ class Content:
             for stream, usual_us in self._usual_lateness(rows, options).items():
                 if stream not in self.max_age_us:
                     self.max_age_us[stream] = self.derived_us[stream] = default_max_age_us(usual_us)
+                    self.usual_us[stream] = usual_us
         streams = self.max_age_us.keys() if options.stream is None else {options.stream} & self.max_age_us.keys()
         return {stream: self.max_age_us[stream] for stream in streams}
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from latecomer.ingest.arrow_rows import map_rows, one_chunk
 from latecomer.ingest.clocks import OCCURS_TWICE, resolve
 from latecomer.ingest.options import IngestOptions
-from latecomer.ingest.values.times import Times, local_times, parse_times, remedies
+from latecomer.ingest.values.times import FRACTION, Times, local_times, parse_times, remedies
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import quoted
 from latecomer.spark.engine.types import FLOATING, WHOLE, types_of
@@ -78,6 +78,8 @@ def with_times(rows: DataFrame, options: IngestOptions, arrived: str | None = No
             F.when(F.col(_ARRIVAL_SKIPPED), F.lit(f"arrival time does not exist {clock}")),
         ]
     hint = F.lit("") if later is None else F.coalesce(F.col(_HINT), F.lit(""))
+    if types_of(rows)[options.event_column] in FLOATING and options.time_unit == "us":
+        hint = F.lit(f" ({FRACTION})")
     problems += [
         F.when(F.col(EVENT).isNull(), F.concat(F.lit("event time cannot be read: "), shown, hint)),
         F.when(arrival.given.isNotNull() & F.col(ARRIVAL).isNull(), F.lit("arrival time cannot be read")),
@@ -93,6 +95,16 @@ def _with_arrivals(timed: DataFrame, arrival: _TimeColumn, arrived: str | None) 
         return timed
     known = F.unix_micros(F.col(quoted(arrived)))
     return timed.withColumn(ARRIVAL, F.when(arrival.given.isNotNull(), F.col(ARRIVAL)).otherwise(known))
+
+
+def event_text(rows: DataFrame, options: IngestOptions) -> Column | None:
+    """Return the event time as text, where it is text or the time of a clock; None where it is an instant."""
+    from pyspark.sql import functions as F
+
+    kind = types_of(rows)[options.event_column]
+    if options.event_clock_column is not None or kind == "string":
+        return _event_column(rows, options).value
+    return F.col(quoted(options.event_column)).cast("string") if kind in ("timestamp_ntz", "date") else None
 
 
 def _event_column(rows: DataFrame, options: IngestOptions) -> _TimeColumn:

@@ -12,7 +12,11 @@ import pyarrow as pa
 from latecomer.ingest.source_file import Folder, LandingFile, look, table_around, unreachable
 from latecomer.lake.errors import InputError
 
-SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+SUFFIXES = {
+    **{".csv": "csv", ".tsv": "csv"},
+    **{".json": "json", ".jsonl": "json", ".ndjson": "json"},
+    ".parquet": "parquet",
+}
 PACKED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz", ".zip")
 """Suffixes of compressed files, which follow that of the format."""
 _PIECE_BYTES = 1 << 20

@@ -299,6 +299,9 @@ class _Ingestion:
             more[stream] |= {"lateness": bins} if any(bins) else {}
         for stream, reasons in counted.reasons.items():
             more[stream] |= {"reasons": reasons}
+        for stream in counts:
+            inferred = self.content.inferred(stream) if counts[stream]["rows"] else {}
+            more[stream] |= {"inferred": inferred} if inferred else {}
         positions = {source.options.stream: source.position for source in self.sources if source.position is not None}
         row = {
             "number": number,

@@ -59,11 +59,14 @@ class NestedColumns:
         Spark's names of the types of the columns that are no text any more.
     untyped
         Columns whose values are all empty objects or arrays; they are text still.
+    fields
+        Dotted paths of fields without a value, which the types leave out; ``[]`` stands for the elements of an array.
     """
 
     rows: DataFrame
     types: dict[str, str]
     untyped: list[str]
+    fields: list[str]
 
 
 def type_columns(
@@ -100,7 +103,8 @@ def type_columns(
     closed = declared.keys() if options.strict else ()
     done = type_nested(unified.rows, candidates, of_type, closed=closed, zone=options.timezone)
     rows = done.rows.withColumns({name: F.lit(None).cast("string") for name in done.untyped})
-    return replace(unified, rows=rows, text=unified.text - done.types.keys(), nested=set(done.types))
+    texts, nested = unified.text - done.types.keys(), set(done.types)
+    return replace(unified, rows=rows, text=texts, nested=nested, untyped=done.fields)
 
 
 def type_nested(
@@ -158,7 +162,8 @@ def type_nested(
         problem = F.coalesce("_problem", F.when(parsed.is_misfit, reason))
         value = F.when(~parsed.is_misfit, parsed.typed)
         rows = parsed.added(rows).withColumns({"_problem": problem, name: value}).drop(parsed.column)
-    return NestedColumns(rows, {name: sql_of(kind) for name, kind in final.items()}, untyped)
+    fields = [path for name, kind in final.items() for path in _left_out(shapes[name], kind, name)]
+    return NestedColumns(rows, {name: sql_of(kind) for name, kind in final.items()}, untyped, fields)
 
 
 # ------------------------------------------------------------------------------------------------------------- shapes
@@ -282,6 +287,21 @@ def _final_type(shape: DataType) -> DataType | None:
     if isinstance(shape, T.NullType):
         return None
     return T.StringType() if isinstance(shape, T.VariantType) else shape
+
+
+def _left_out(shape: DataType, kind: DataType, path: str) -> Iterator[str]:
+    """Yield the dotted paths of the fields of a shape that have no type yet, beside those of a type."""
+    from pyspark.sql import types as T
+
+    if isinstance(shape, T.ArrayType) and isinstance(kind, T.ArrayType):
+        yield from _left_out(shape.elementType, kind.elementType, f"{path}[]")
+    elif isinstance(shape, T.StructType) and isinstance(kind, T.StructType):
+        typed = {field.name: field.dataType for field in kind}
+        for field in shape:
+            if field.name in typed:
+                yield from _left_out(field.dataType, typed[field.name], f"{path}.{field.name}")
+            elif _final_type(field.dataType) is None:
+                yield f"{path}.{field.name}"
 
 
 def _is_unstorable(name: str) -> bool:

@@ -35,6 +35,8 @@ class IngestOptions:
         The column with the time of day, where `event_column` holds the date alone.
     timezone
         The zone of times that name none.
+    timezone_stated
+        Whether somebody stated that zone.
     time_unit
         Unit in which numbers in the two time columns count since 1970, one of
         :data:`latecomer.specs.streams.TIME_UNITS`.
@@ -74,6 +76,7 @@ class IngestOptions:
     event_clock_column: str | None = None
     arrival_column: str = "arrival_ts"
     timezone: str = "UTC"
+    timezone_stated: bool = False
     time_unit: str = "us"
     time_format: str | None = None
     max_future_us: int = DAY_US

@@ -64,6 +64,8 @@ class UnifiedInput:
     nested
         Columns of `text` that hold JSON objects or arrays in every file that has a value of them; once
         :mod:`latecomer.ingest.nested` has typed them, the structs and arrays among them.
+    untyped
+        Fields inside of `nested` columns that no row has a value of, as dotted paths.
     """
 
     rows: DataFrame
@@ -72,6 +74,7 @@ class UnifiedInput:
     shared: set[str]
     arrived: str | None = None
     nested: set[str] = field(default_factory=set)
+    untyped: list[str] = field(default_factory=list)
 
 
 def read(
@@ -122,13 +125,26 @@ def read(
             continue
         if origin:
             close = ", ".join(c for c in union.columns if c not in RESERVED)
-            raise InputError(
-                str(files[0]), name, "no such column", f"name it with --event-column or --by (has: {close})"
-            )
+            remedy = f"name it with --event-column or --by (has: {close})"
+            arrays = [path for shape in loaded.shapes.values() for path in _arrays(shape)]
+            if arrays and options.layout.records is None:
+                remedy += f"; or write records: {arrays[0]} in the stream file, if the rows are the elements of that"
+            raise InputError(str(files[0]), name, "no such column", remedy)
         union = union.withColumn(name, F.lit(None).cast("string"))
         text.add(name)
     shared = set.intersection(*named) if named else set()
     return UnifiedInput(union, text, origin, shared, nested=loaded.nested())
+
+
+def _arrays(shape: StructType, outer: str = "") -> Iterator[str]:
+    """Yield the dotted paths of arrays in JSON objects."""
+    from pyspark.sql import types as T
+
+    for item in shape:
+        if isinstance(item.dataType, T.ArrayType):
+            yield outer + item.name
+        elif isinstance(item.dataType, T.StructType):
+            yield from _arrays(item.dataType, f"{outer}{item.name}.")
 
 
 def _resolve_types(

@@ -173,7 +173,8 @@ def _with_stream_file(folder: Path | None, given: set[str]) -> Callable[[IngestO
         name = f"_by_{options.by}" if options.stream is None else options.stream
         file = None if folder is None else stream_specs.stream_file(folder, name)
         values = {} if file is None else stream_specs.load_stream(file)
-        return replace(options, **{key: value for key, value in values.items() if key not in given})
+        stated = {key: value for key, value in values.items() if key not in given}
+        return replace(options, **stated, timezone_stated="timezone" in {*values, *given})
 
     return complete
 

@@ -239,6 +239,18 @@ def lateness(lake: Lake) -> dict[str, list[int]]:
     return bins
 
 
+def inferred_types(lake: Lake) -> dict[str, dict[str, list[str]]]:
+    """Return the columns whose types followed from values, by stream and column.
+
+    Each has the type, and a text that says why it is text although many of its values are not, else an empty text.
+    Earlier versions did not keep them.
+    """
+    inferred: dict[str, dict[str, list[str]]] = {}
+    for stream, counts in _counted(lake):
+        inferred.setdefault(stream, {}).update(counts.get("inferred", {}))
+    return inferred
+
+
 def quarantine_reasons(lake: Lake, streams: Iterable[str], last: int | None = None) -> dict[str, int]:
     """Return the rows that ingestions (up to number `last`) put into quarantine by reason, the most frequent first.
 

@@ -214,22 +214,38 @@ def wider(stored: str, counted: TextProfile) -> str | None:
     return None if after == stored else after
 
 
-def explain(name: str, counted: TextProfile) -> str | None:
-    """Return a sentence about a column that is text although most of its values are not; None for any other column.
+def explain(counted: TextProfile) -> tuple[str, str] | None:
+    """Return why a column is text although many of its values are not, and the type of those; None for other columns.
+
+    Values that are text are few, or are a mark of no value as spreadsheets and databases write it.
 
     >>> import pyarrow as pa
-    >>> explain("isig", profile(pa.array(["0.5", "1", "nil", "nil", "7", "1e3"]), None, "UTC"))
-    "isig: string, 2 of 6 values are no number: 'nil'"
+    >>> explain(profile(pa.array(["0.5", "1", "nil", "nil", "7", "1e3"]), None, "UTC"))
+    ("2 of 6 values are no number: 'nil'", 'double')
     """
     if infer(counted) != "string":
         return None
     most = max(("number", "timestamp", "boolean"), key=counted.of_category)
     others = counted.values - counted.of_category(most)
-    if others == 0 or 2 * others > counted.values:
+    if others in (0, counted.values):
+        return None
+    if 2 * others > counted.values and not all(map(_is_no_value, counted.examples.get("other", {}))):
         return None
     texts = _most_frequent(
         pair for category, pairs in counted.examples.items() if category != most for pair in pairs.items()
     )
     shown = ", ".join(repr(text) for text in list(texts)[:SHOWN])
     verb = "is" if others == 1 else "are"
-    return f"{name}: string, {others:,} of {counted.values:,} values {verb} no {CATEGORIES[most]}: {shown}"
+    kind = {"number": "double"}.get(most, most)
+    return f"{others:,} of {counted.values:,} values {verb} no {CATEGORIES[most]}: {shown}", kind
+
+
+def _is_no_value(text: str) -> bool:
+    """Return whether a text is a common mark of no value."""
+    return text.strip().strip("#<>").lower() in _NO_VALUE
+
+
+_NO_VALUE = {
+    "", "-", "--", "?", ".", "na", "n/a", "n.a.", "nan", "nil", "none", "null", "\\n", "missing", "unknown", "err",
+    "error",
+}  # fmt: skip

@@ -106,9 +106,14 @@ def remedies(text: pa.Array) -> pa.Array:
     return remedy
 
 
+FRACTION = "a fraction of a microsecond is not read: if numbers count seconds, say time_unit: s"
 _REMEDIES = (
     (r"^\s*[0-9]{4}-?W[0-9]{2}", "a week date is not read: write the day, YYYY-MM-DD"),
     (r"^\s*[0-9]{4}-[0-9]{3}([T ][0-9:.]+.*)?\s*$", "an ordinal date is not read: write YYYY-MM-DD, or state %j"),
+    (
+        r"^\s*[+-]?[0-9]+[.][0-9]*[1-9][0-9]*\s*$",
+        FRACTION,
+    ),
     (r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]24:", "a day ends at hour 24, which is hour 00 of the next: write that"),
     (r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:60", "a leap second is not read: write second 59"),
     (
