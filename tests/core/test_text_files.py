@@ -2,7 +2,6 @@
 
 import bz2
 import contextlib
-import csv
 import gzip
 import io
 import json
@@ -31,6 +30,8 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.specs.streams import TextLayout
 
+from tests.support.dirty_files import strict_csv
+
 
 class Parsed:
     """All rows of a file."""
@@ -50,25 +51,6 @@ class Parsed:
 def pieces_of(raw, rng, most=7):
     cuts = np.sort(rng.integers(0, len(raw) + 1, most)).tolist()
     return [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
-
-
-def strict_csv(text, separator, quote):
-    """Records of CSV by Python's strict reader, which goes on at the next line where a record is no CSV: the line of
-    each record, its fields or None, and the number of its lines.
-    """
-    lines = text.split("\n")
-    lines = lines[:-1] if lines[-1] == "" else lines
-    quoting = {"quotechar": quote, "doublequote": True} if quote else {"quoting": csv.QUOTE_NONE, "quotechar": None}
-    at = 0
-    while at < len(lines):
-        reader = csv.reader((line + "\n" for line in lines[at:]), strict=True, delimiter=separator, **quoting)
-        try:
-            fields, count = next(reader), reader.line_num
-        except csv.Error:
-            fields, count = None, 1
-        if lines[at]:
-            yield at + 1, fields, count
-        at += count
 
 
 @settings(max_examples=60, deadline=None)
