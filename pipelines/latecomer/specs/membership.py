@@ -158,7 +158,7 @@ def _parse_elements(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.Column
     if isinstance(value, str) and value.strip():
         columns = [parse_column(reader, "element", value, aliases, alias) for alias in aliases]
         if columns[0] == columns[1]:
-            name, (first, second, *more) = columns[0].name, aliases
+            name, (first, second, *more) = ".".join((columns[0].name, *columns[0].fields)), aliases
             problem = f"is a column of {columns[0].alias} alone, but is taken of every stream"
             remedy = f"write {name}, or {{{first}: {name}, {second}: {name}{', ...' if more else ''}}}"
             raise reader.fail("element", value, problem, remedy)

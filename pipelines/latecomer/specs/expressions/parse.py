@@ -84,7 +84,9 @@ def parse(text: str, *, source: str, key: str, aliases: Sequence[str], default_a
     """
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
-        meaningless = "gives the expression a name, which has no meaning here", "write the expression alone"
+        name = _spaced_name(text, item)
+        spaced = f"; if it is a column's name with spaces, write {name}" if name else ""
+        meaningless = "gives the expression a name, which has no meaning here", f"write the expression alone{spaced}"
         raise SpecError(source, key, text, *(_number_fault(text) or meaningless))
     return item.expr
 
@@ -101,7 +103,9 @@ def parse_item(
     item = _parse(text, source, key, aliases, default_alias)
     if item.name:
         if not re.search(rf'(?<![\w.])as\s*("{item.name}"|(?<=\s){item.name})\s*$', text, re.IGNORECASE):
-            several = "is not one expression", _spaced_remedy(text, item) or "write `expression as name`"
+            name = _spaced_name(text, item)
+            spaced = f"; if it is a column's name with spaces, write {name}" if name else ""
+            several = "is not one expression", f"write `expression as name`{spaced}"
             raise SpecError(source, key, text, *(_number_fault(text) or several))
         return item
     if isinstance(item.expr, Column):
@@ -270,20 +274,24 @@ def _joined_remedy(parts: Sequence[str], parse_sql: Callable[[str], SelectItem |
                 continue
             name = stored_name(match[0])
             joined = part[: match.start()] + name + part[match.end() :]
+            remedy = f"write {name}"
             try:
                 parse_sql("".join((*parts[:place], joined, *parts[place + 1 :])))
+            except Refused as refused:
+                if not refused.problem.startswith(f"column {name!r} does not say"):
+                    continue
+                remedy = refused.remedy
             except Exception:  # still not an expression
                 continue
-            return f"if {match[0]!r} is a column's name with spaces, write {name}"
+            return f"if {match[0]!r} is a column's name with spaces, {remedy}"
     return None
 
 
-def _spaced_remedy(text: str, item: SelectItem) -> str | None:
-    """Return the remedy of two names without a word between them, which may be one name with a space."""
+def _spaced_name(text: str, item: SelectItem) -> str | None:
+    """Return two names without a word between them as one, as they may be a name with a space; None for other texts."""
     if not isinstance(item.expr, Column) or not re.fullmatch(r"\s*[\w.]+(\s+\w+)+\s*", text):
         return None
-    name = stored_name(" ".join(text.split()))
-    return f"write `expression as name`; if it is a column's name with spaces, write {name}"
+    return stored_name(" ".join(text.split()))
 
 
 _PLAIN = "write one plain expression"
@@ -438,7 +446,9 @@ def _column(node: exp.Column | exp.Dot, aliases: tuple[str, ...], default_alias:
         remedy = f"write {aliases[0]}.{names[0]}" if aliases else "write alias.column"
         raise Refused(f"column {names[0]!r} does not say which stream it is from", remedy)
     if alias not in aliases:
-        raise Refused(f"{alias!r} is not an alias of the query's streams", did_you_mean(alias, aliases))
+        dotted = f"{aliases[0] if aliases else 'alias'}.{written_name('.'.join((alias, *names)))}"
+        remedy = f"{did_you_mean(alias, aliases)}; if a column's name has that dot, write {dotted}"
+        raise Refused(f"{alias!r} is not an alias of the query's streams", remedy)
     if len(names) > DEEPEST:
         raise Refused(f"has more than {DEEPEST} dots in one name", "simplify it")
     return Column(alias, stored_name(names[0]), tuple(names[1:]))
