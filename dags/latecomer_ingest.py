@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, TypedDict
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, AssetAlias, Context
 from latecomer.specs.names import BY_COLUMN, STREAM
-from latecomer.specs.streams import is_unfinished, stream_files
+from latecomer.specs.streams import KafkaTopicSource, StreamSource, is_unfinished, stream_files
 from latecomer_common import (
     INGEST,
     LAKE,
@@ -181,6 +181,24 @@ def folder_hooks(folder: Folder) -> TaskHooks:
     return {"pre_execute": before, "post_execute": after}
 
 
+def log_in(source: StreamSource | None) -> None:
+    """Put the login of a topic's connection into the environment of this task's process, which its command inherits.
+
+    So it stands in no argument, template or log. Without a connection the environment stays as it is.
+    """
+    if not isinstance(source, KafkaTopicSource) or source.connection is None:
+        return
+    from airflow.sdk import Connection
+    from latecomer.ingest.kafka_client import PREFIX, Security
+
+    name = source.connection
+    login = Connection.get(name)
+    variables = Security.variables_of_connection(name, login.login, login.password, login.extra_dejson)
+    for variable in [variable for variable in os.environ if variable.startswith(PREFIX)]:
+        del os.environ[variable]
+    os.environ.update(variables)
+
+
 def source_hooks(stream: str) -> TaskHooks:
     """Return hooks that skip the task of a stream's table or topic if that holds nothing new."""
 
@@ -191,6 +209,7 @@ def source_hooks(stream: str) -> TaskHooks:
         from latecomer.lake.lake import Lake
 
         options = IngestOptions(stream=stream, **stream_options(stream))
+        log_in(options.source)
         try:
             nothing_new = new_content(Lake(LAKE), options, print) is None
         except InputError:

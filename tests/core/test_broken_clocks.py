@@ -1,4 +1,4 @@
-"""Sensor readings of which two devices have broken clocks: they go to quarantine, and move nobody's wait.
+"""Sensor readings with two broken clocks: their rows go to quarantine, and move nobody's wait.
 
 One device stamps 1970, the other is a year behind, as in a stream in which 576 of 162,000 rows doubled every wait.
 """
@@ -66,6 +66,6 @@ def test_broken_clocks_go_to_quarantine_and_move_nobodys_wait(readings):
 @pytest.mark.slow
 def test_rows_that_are_believed_and_absurdly_late_count_with_bounded_weight(readings):
     event, device, arrival = readings
-    late, few = event.copy(), np.random.default_rng(3).random(len(event)) < 0.0005
-    late[few] -= 60 * DAY
+    late, odd = event.copy(), np.random.default_rng(3).random(len(event)) < 0.0005
+    late[odd] -= 60 * DAY
     assert waits(late, device, arrival).mean() == pytest.approx(waits(event, device, arrival).mean(), rel=0.15)

@@ -1,5 +1,6 @@
 """The offsets of a call, gaps, and the settings of Kafka's clients: what needs no broker."""
 
+import re
 import sys
 import time
 
@@ -135,6 +136,29 @@ def test_settings_that_contradict_are_refused(variables, name, problem):
         read(**variables)
     assert refused.value.where == f"{PREFIX}{name}"
     assert "hidden" not in str(refused.value)
+
+
+def test_a_connection_of_airflow_has_the_same_settings():
+    extra = {"bootstrap.servers": "b:1", "group.id": "x", "security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN"}
+    variables = Security.variables_of_connection("prod", "reader", 'pass"word', extra)
+    assert variables == {
+        "LATECOMER_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "LATECOMER_KAFKA_SASL_MECHANISM": "PLAIN",
+        "LATECOMER_KAFKA_SASL_USERNAME": "reader",
+        "LATECOMER_KAFKA_SASL_PASSWORD": 'pass"word',
+    }
+    assert Security.from_environment(variables).for_librdkafka()["sasl.password"] == 'pass"word'
+    more = extra | {"sasl.username": "u", "sasl.password": "p"}
+    assert Security.variables_of_connection("prod", None, None, more)["LATECOMER_KAFKA_SASL_PASSWORD"] == "p"
+    assert Security.variables_of_connection("open", None, None, {"bootstrap.servers": "b:1"}) == {}
+    for wrong, says in (
+        ({"ssl.key.location": "/k"}, "has a setting that is not supported, ssl.key.location; use security.protocol"),
+        ({"security.protocol": "SSL"}, "LATECOMER_KAFKA_SASL_MECHANISM: has no effect with SSL"),
+        ({"sasl.mechanisms": "GSSAPI"}, "LATECOMER_KAFKA_SASL_MECHANISM: 'GSSAPI': is not supported"),
+    ):
+        with pytest.raises(InputError, match=f"connection prod: {re.escape(says)}") as caught:
+            Security.variables_of_connection("prod", "reader", "secret", extra | wrong)
+        assert "secret" not in str(caught.value)
 
 
 def test_a_missing_client_is_named(monkeypatch):

@@ -16,9 +16,9 @@ PLACES = {
     "topk group": f"kind: topk\n{ONE}group_by: [COLUMN]\n{WINDOW}score: v\nk: 1\n{DAILY}",
     "topk score": f"kind: topk\n{ONE}{WINDOW}score: COLUMN\nk: 1\n{DAILY}",
     "topk select": f"kind: topk\n{ONE}{WINDOW}score: v\nk: 1\nselect: [COLUMN]\n{DAILY}",
-    "theta condition": f"kind: theta_join\n{PAIR}{WINDOW}conditions: [l.v < r.v, COLUMN = r.tail]\n{RECALL}",
+    "theta condition": f"kind: theta_join\n{PAIR}{WINDOW}conditions: [COLUMN = r.tail]\n{RECALL}",
     "theta select": f"kind: theta_join\n{PAIR}{WINDOW}conditions: [l.v < r.v]\nselect: [COLUMN]\n{RECALL}",
-    "membership element": f"kind: membership\n{PAIR}{WINDOW}element: {{l: COLUMN, r: tail}}\nquality: {{recall: 0.9}}\n",
+    "membership element": f"kind: membership\n{PAIR}{WINDOW}element: {{l: COLUMN, r: tail}}\n{RECALL}",
 }
 
 

@@ -239,6 +239,43 @@ def test_a_broken_stream_file_is_an_import_error_and_costs_no_dag(project):
     assert call[call.index("--streams") + 1] == str(streams)
 
 
+LOG_IN = """
+import json, os, sys
+sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+os.environ |= {"LATECOMER_KAFKA_SASL_USERNAME": "of the environment", "LATECOMER_KAFKA_SSL_CA_LOCATION": "/ca.pem"}
+extra = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "bootstrap.servers": "b:1"}
+connection = {"conn_type": "kafka", "login": "reader", "password": "s3cret", "extra": extra}
+os.environ["AIRFLOW_CONN_KAFKA_PROD"] = json.dumps(connection)
+import latecomer_ingest
+from airflow.sdk.exceptions import AirflowSkipException
+from latecomer.ingest import stream_sources
+stream_sources.new_content = lambda *_: None
+try:
+    latecomer_ingest.source_hooks("clicks")["pre_execute"]({})
+except AirflowSkipException:
+    pass
+task = latecomer_ingest.dag.task_dict["ingest_clicks"]
+print(json.dumps({
+    "variables": {name: value for name, value in os.environ.items() if name.startswith("LATECOMER_KAFKA_")},
+    "task": str({name: getattr(task, name) for name in task.template_fields}),
+}))
+"""
+
+
+def test_a_topic_s_login_comes_from_a_connection_when_its_task_runs(project):
+    streams = project.folder / "streams"
+    streams.mkdir()
+    (streams / "clicks.yaml").write_text("source: kafka\ntopic: t\nservers: b:1\nconnection: kafka_prod\n")
+    done = project.python(LOG_IN)
+    assert done["variables"] == {
+        "LATECOMER_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "LATECOMER_KAFKA_SASL_MECHANISM": "PLAIN",
+        "LATECOMER_KAFKA_SASL_USERNAME": "reader",
+        "LATECOMER_KAFKA_SASL_PASSWORD": "s3cret",
+    }
+    assert "s3cret" not in done["task"]
+
+
 def test_importing_the_plugin_starts_nothing_heavy(project):
     code = "import sys; import latecomer_plugin as p; print([m for m in ('pyspark', 'pandas') if m in sys.modules])"
     done = subprocess.run(

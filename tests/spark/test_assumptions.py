@@ -1,4 +1,4 @@
-"""What `ingest` assumed where nothing is stated: it says so with the remedy, and `streams` lists what it inferred."""
+"""Assumptions of `ingest` where nothing is stated: it names them with a remedy, and `streams` lists inferred types."""
 
 import json
 

@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 @dataclass
 class Outcome:
-    """What files come to.
+    """The outcome of ingesting files.
 
     Attributes
     ----------
@@ -249,8 +249,8 @@ def _usable(rows: list[dict[str, Any]], with_arrival: bool, outcome: Outcome) ->
     faults["event time cannot be read"] = given & event.isna()
     faults["arrival time cannot be read"] = table["arrival_ts"].notna() & arrival.isna()
     times = ~faults.any(axis=1)
-    now = pd.Timestamp("2100-01-01", tz="UTC") if not with_arrival else arrival
-    faults["event time is too far in the future"] = times & (event > now + MAX_FUTURE)
+    latest = pd.Timestamp("2100-01-01", tz="UTC") if not with_arrival else arrival
+    faults["event time is too far in the future"] = times & (event > latest + MAX_FUTURE)
     faults["time is before 1900-01-01, the earliest allowed"] = times & (event < pd.Timestamp("1900-01-01", tz="UTC"))
     old = times & (arrival - event > MAX_AGE)
     faults["clock"] = old & ~faults["time is before 1900-01-01, the earliest allowed"]
@@ -271,7 +271,7 @@ def _usable(rows: list[dict[str, Any]], with_arrival: bool, outcome: Outcome) ->
 
 
 def _times(texts: pd.Series) -> pd.Series:
-    """Return texts as times, by pandas: those that the documented grammar takes, others not at all."""
+    """Return texts as times, by pandas: texts that the documented grammar takes, and no others."""
     stripped = texts.map(lambda text: None if text is None else text.strip())
     by_grammar = stripped.where(stripped.map(lambda text: bool(text and _TIME.fullmatch(text))), None)
     # pandas keeps nanoseconds in 64 bits, and takes years from 1677 on

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Most names that a sentence shows."""
-_LOOKED_AT = 1_000
-"""Rows that are looked at for times without a zone."""
+_MOST_TEXTS = 1_000
+"""Most rows whose event times are searched for ones without a zone."""
 _MOST_NAMED = 100_000
-"""Rows that are looked at for names of streams."""
+"""Most rows whose names of streams are compared."""
 _WITHOUT_ZONE = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}[0-9:.]*)?\s*$"
 _FOLDER = re.compile(r"(?<=/)([A-Za-z_][A-Za-z0-9_]*)=([^/]*)(?=/)")
 
@@ -86,7 +86,7 @@ def bounds_of_age(ages_us: Mapping[str, int], usual_us: Mapping[str, int], max_f
 
 
 def _about(duration_us: int) -> str:
-    """Format a duration in the largest unit of which it has two, rounded up."""
+    """Format a duration in the largest unit that it has twice, rounded up."""
     units = sorted(UNITS_US.items(), key=lambda item: -item[1])
     unit, size_us = next((item for item in units if duration_us >= 2 * item[1]), units[-1])
     return f"{-(-max(duration_us, 0) // size_us):,} {unit}"
@@ -102,7 +102,7 @@ def times_without_zone(given: DataFrame, event: Column, options: IngestOptions) 
     """
     if options.timezone_stated or (options.time_format is not None and "%z" in options.time_format):
         return []
-    texts = given.select(event.alias("text")).limit(_LOOKED_AT).toArrow()["text"].drop_null()
+    texts = given.select(event.alias("text")).limit(_MOST_TEXTS).toArrow()["text"].drop_null()
     form = ".*" if options.time_format is not None else _WITHOUT_ZONE
     local = texts.filter(pc.and_(pc.match_substring_regex(texts, form), pc.match_substring_regex(texts, "[0-9]")))
     if not len(local):

@@ -258,7 +258,7 @@ class Content:
     def inferred(self, stream: str) -> dict[str, list[str]]:
         """Return the columns of a stream whose types its values told: the type, and why it is text, or an empty text.
 
-        Where they are many, columns are left out of which nothing is to be said.
+        Where they are many, only columns with such a text are returned.
         """
         part = self.part_of(stream)
         why = part.resolved.inferred

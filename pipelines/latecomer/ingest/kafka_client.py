@@ -1,6 +1,7 @@
 """Ask a Kafka cluster which offsets a topic holds, and keep the settings by which clients log in.
 
-Settings of security come from the environment, for librdkafka and for Spark's Java client alike (:class:`Security`).
+Settings of security come from the environment, for librdkafka and for Spark's Java client alike (:class:`Security`). A
+task in Airflow fills its own environment from a connection, when it runs.
 They are no part of a stream's options, so neither a plan nor the lake ever holds them.
 """
 
@@ -35,6 +36,13 @@ _FIELDS = {
     "SASL_USERNAME": "username",
     "SASL_PASSWORD": "password",
     "SSL_CA_LOCATION": "ca",
+}
+_LIBRDKAFKA = {
+    "security.protocol": "SECURITY_PROTOCOL",
+    "sasl.mechanism": "SASL_MECHANISM",
+    "sasl.username": "SASL_USERNAME",
+    "sasl.password": "SASL_PASSWORD",
+    "ssl.ca.location": "SSL_CA_LOCATION",
 }
 _NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The identity that a cluster without identities of topics gives to all of them."""
@@ -83,6 +91,43 @@ class Security:
         security = cls(**given)
         security._check()
         return security
+
+    @classmethod
+    def variables_of_connection(
+        cls, name: str, login: str | None, password: str | None, extra: Mapping[str, object]
+    ) -> dict[str, str]:
+        """Return the variables of :meth:`from_environment` for an Airflow connection.
+
+        Parameters
+        ----------
+        name
+            The connection's identifier, for messages.
+        login, password
+            The login, unless `extra` has it.
+        extra
+            Settings by the names of librdkafka, as connections of type ``kafka`` hold them. Settings that concern
+            neither SASL nor TLS are left aside.
+
+        Raises
+        ------
+        InputError
+            A setting of the login is not supported, or they contradict each other. No value of a secret is shown.
+        """
+        given = {"sasl.username": login, "sasl.password": password}
+        settings = {key: value for key, value in given.items() if value}
+        for key, value in extra.items():
+            known = {"sasl.mechanisms": "sasl.mechanism"}.get(key, key)
+            if known in _LIBRDKAFKA:
+                settings[known] = str(value)
+            elif key.startswith(("sasl.", "ssl.")) or key == "security.protocol":
+                remedy = f"use {', '.join(_LIBRDKAFKA)}"
+                raise InputError(f"connection {name}", None, f"has a setting that is not supported, {key}", remedy)
+        variables = {f"{PREFIX}{_LIBRDKAFKA[key]}": value for key, value in settings.items()}
+        try:
+            cls.from_environment(variables)
+        except InputError as error:
+            raise InputError(f"connection {name}: {error.where}", error.value, error.problem, error.remedy) from None
+        return variables
 
     def _check(self) -> None:
         name = f"{PREFIX}SECURITY_PROTOCOL"

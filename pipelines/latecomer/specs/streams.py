@@ -35,7 +35,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SERVER = re.compile(r"([A-Z_]+://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _KINDS_OF_SOURCE = {
     "delta": ("table", "on_change"),
-    "kafka": ("topic", "servers", "value", "schema", "max_offsets_per_call", "on_gap"),
+    "kafka": ("topic", "servers", "value", "schema", "max_offsets_per_call", "on_gap", "connection"),
 }
 
 
@@ -107,6 +107,8 @@ class KafkaTopicSource:
     on_gap
         What happens if the topic no longer holds the next records: ``refuse`` the ingestion, or go on at the
         ``earliest`` record that it holds. Either way the gap is reported.
+    connection
+        The Airflow connection whose login the tasks of DAGs use; None: that of the environment, as commands always do.
     """
 
     topic: str
@@ -115,6 +117,7 @@ class KafkaTopicSource:
     schema: str | None = None
     max_offsets_per_call: int | None = None
     on_gap: str = "refuse"
+    connection: str | None = None
 
 
 StreamSource = DeltaTableSource | KafkaTopicSource
@@ -238,6 +241,7 @@ def _parse_source(reader: Reader) -> StreamSource | None:
             schema and str(Path(reader.source).parent / schema),
             reader.whole_number("max_offsets_per_call", None, low=1, high=1 << 40),
             reader.choice("on_gap", RESET, "refuse"),
+            reader.text("connection", None),
         )
     return None
 
