@@ -71,7 +71,7 @@ def generate(
     names = ["event_ts", *(["arrival_ts"] if with_arrival else []), *COLUMNS]
     calls: list[dict[str, bytes]] = []
     number = 0
-    for call in range(int(rng.integers(1, 4))):
+    for call in range(int(rng.integers(1, 3))):
         calls.append({})
         for _ in range(int(rng.integers(1, 4))):
             number += 1
@@ -267,7 +267,7 @@ def _usable(rows: list[dict[str, Any]], with_arrival: bool, outcome: Outcome) ->
     usable = table[~faults.any(axis=1)].copy()
     for column in COLUMNS:
         usable[column] = usable[column].astype(object).where(usable[column].notna(), None)
-    return usable
+    return usable if with_arrival else usable.assign(arrival_ts=None)
 
 
 def _times(texts: pd.Series) -> pd.Series:
