@@ -79,7 +79,7 @@ def with_times(rows: DataFrame, options: IngestOptions, arrived: str | None = No
         ]
     hint = F.lit("") if later is None else F.coalesce(F.col(_HINT), F.lit(""))
     if types_of(rows)[options.event_column] in FLOATING and options.time_unit == "us":
-        hint = F.lit(f" ({FRACTION})")
+        hint = F.when(F.abs(event.given) < float(1 << 53), F.lit(f" ({FRACTION})")).otherwise(F.lit(""))
     problems += [
         F.when(F.col(EVENT).isNull(), F.concat(F.lit("event time cannot be read: "), shown, hint)),
         F.when(arrival.given.isNotNull() & F.col(ARRIVAL).isNull(), F.lit("arrival time cannot be read")),
