@@ -3,6 +3,7 @@
 import pandas as pd
 import pyarrow as pa
 import pytest
+from latecomer.core.time import FOREVER
 from latecomer.quality import checks, duplicates, messages, promise
 from latecomer.specs.loading import parse_query
 
@@ -17,11 +18,13 @@ HOUR = 3_600_000_000
 DAYS = [f"2013-02-{day:02d} 00:00:00+00:00" for day in range(1, 7)]
 
 
-def frames(recall, final, held, left=5, twice=(), other=0, behind=HOUR):
+def frames(recall, final, held, left=5, twice=(), other=0, behind=HOUR, new=True):
     again = pa.table({"l_seq": pa.array(twice, pa.int64()), "r_seq": pa.array(twice, pa.int64())})
     stored = duplicates.StoredResults({"on_time": 3, "corrections": 1}, ("l_seq", "r_seq"), again, len(twice), [])
     return {
-        "promises": pd.DataFrame({"period_start": DAYS, "achieved_on_time": recall, "least": 0.95}),
+        "promises": pd.DataFrame({"period_start": DAYS, "achieved": recall, "needed": 0.95, "due": 2_000}).assign(
+            on_time=lambda rows: (rows["achieved"] * 2_000).astype(int), new=new
+        ),
         "filters": pd.DataFrame(),
         "ledger": pd.DataFrame({"period_start": DAYS, "achieved_final": final, "rows_held_max": held}),
         "books": pd.DataFrame([{"law": "rows in = rows out", "left": left, "right": 5}]),
@@ -56,8 +59,9 @@ def test_a_failure_has_the_observed_value_its_place_and_the_expectation():
         [0.5, 0.94999, 1.0, 0.9, 0.9, 1.0], [1.0, 0.99999, *[1.0] * 4], [11, *[3] * 5], 4, [1], 1, 29 * HOUR
     )
     assert not outcome.success and outcome.failures == [
-        "recall on time: 4 of 6 periods below 0.95 (2013-02-01: 0.5; 2013-02-02: 0.94999; 2013-02-04: 0.9; ...); "
-        "expected: at least 0.95 in 5 of 6 periods [expect_recall_to_meet_target]",
+        "recall on time: 4 of 6 periods below 0.95, all new (2013-02-01: 0.5, 1,000 of 2,000 on time; "
+        "2013-02-02: 0.94999, 1,899 of 2,000 on time; 2013-02-04: 0.9, 1,800 of 2,000 on time; ...); expected: at "
+        "least 0.95 in 5 of 6 periods (by chance, 1 may miss, at 95%) [expect_recall_to_meet_target]",
         "complete after repair: 1 of 6 periods below 1 (2013-02-02: 0.99999); "
         "expected: everything in every period [expect_complete_after_repair]",
         "rows held: 1 of 6 periods above 10 (2013-02-01: 11); "
@@ -79,7 +83,7 @@ def test_successes_and_failures_have_the_same_words():
     outcome = validated([1.0, 0.9, *[1.0] * 4], [1.0] * 6, [3, 3, 4, 3, 4, 3])
     assert outcome.success and outcome.failures == []
     assert {result["says"]: result["observed"] for result in outcome.results} == {
-        "recall on time": "1 of 6 periods below 0.95 (2013-02-02: 0.9)",
+        "recall on time": "1 of 6 periods below 0.95, all new (2013-02-02: 0.9, 1,800 of 2,000 on time)",
         "complete after repair": "everything in all 6 periods",
         "rows held": "most 4 (2013-02-03), of 6 periods",
         "streams heard": "each within 1 h of the last",
@@ -98,7 +102,8 @@ def messages_about(outcome, subject):
 def test_an_observed_value_is_never_rounded_to_the_bound():
     outcome = validated([1.0, 0.9501, *[1.0] * 4], [1.0] * 6, [3] * 6)
     (recall,) = messages_about(outcome, "promises").values()
-    assert recall == ("lowest 0.9501 (2013-02-02), of 6 periods", "at least 0.95 in 5 of 6 periods")
+    enough = "at least 0.95 in 5 of 6 periods (by chance, 1 may miss, at 95%)"
+    assert recall == ("lowest 0.9501 (2013-02-02), of 6 periods", enough)
     assert messages_about(outcome, "ledger")["rows held"] == ("3 in all 6 periods", "at most 10 (quality.rows_held)")
     unbounded = parse_query(JOIN.replace(", rows_held: 10, silence: 1 h", ""))
     outcome = checks._validate(unbounded, frames([1.0] * 6, [1.0] * 6, [1, 1093, *[3] * 4]), None, 4_000)
@@ -114,31 +119,41 @@ def test_an_aggregate_counts_the_answers_that_chance_allows():
         "name: q\nkind: aggregate\nstreams: {f: a}\nwindow: 1 h\nselect: {n: count()}\n"
         "quality: {error: 0.05, probability: 0.95, period: 1 d}\n"
     )
-    ledger = pd.DataFrame({"period_start": DAYS, "windows": [1.0, *[144.0] * 5], "windows_off": [1.0, *[3.0] * 5]})
-    ledger["achieved_on_time"] = 1 - ledger["windows_off"] / ledger["windows"]
-    ledger = ledger.assign(expected=5, target=0.95)
-    given = frames([1.0] * 6, [1.0] * 6, [3] * 6) | {"promises": promise.bounds(spec, ledger)}
-    assert messages_about(checks._validate(spec, given, None, 5), "promises") == {
+    start = pd.to_datetime(pd.Series(DAYS))
+    ledger = pd.DataFrame({"period_start": start, "period_end": start + pd.Timedelta(days=1), "expected": 500})
+    ledger["windows"], ledger["windows_off"] = [1, *[144] * 5], [1, *[3] * 5]
+
+    def judged(rows):
+        rows = rows.assign(achieved_on_time=1 - rows["windows_off"] / rows["windows"], on_time=400)
+        verdicts = promise.verdicts(spec, rows, FOREVER).assign(judgement=0, rows=0, rows_ahead=0, new=False)
+        given = frames([1.0] * 6, [1.0] * 6, [3] * 6) | checks._promised(promise.judge(spec, verdicts))
+        return messages_about(checks._validate(spec, given, None, 5), "promises")
+
+    assert judged(ledger) == {
         "answers within the error": (
-            "1 of 6 periods with too few answers within the error (2013-02-01: 0 of 1, needed 1); "
-            "5 of 6 periods reach 0.95 itself",
+            "1 of 6 periods with too few answers within the error, 0 new and 1 known before "
+            "(2013-02-01: 0 of 1 answers, needed 1, 400 of 500 rows on time); 5 of 6 periods reach 0.95 itself",
             "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-01: needed 1 of 1), "
-            "in 5 of 6 periods",
+            "in 5 of 6 periods (by chance, 1 may miss, at 95%)",
         )
     }
-    given["promises"] = promise.bounds(spec, ledger[1:])
-    assert messages_about(checks._validate(spec, given, None, 5), "promises") == {
+    assert judged(ledger[1:]) == {
         "answers within the error": (
             "0.9792 in all 5 periods",
             "at least 0.95 of a period's answers, fewer where chance explains it (2013-02-02: needed 132 of 144), "
-            "in 4 of 5 periods",
+            "in 4 of 5 periods (by chance, 1 may miss, at 95%)",
         )
     }
-    ledger["windows_off"] = [0, *[9.0] * 5]
-    ledger["achieved_on_time"] = 1 - ledger["windows_off"] / ledger["windows"]
-    given["promises"] = promise.bounds(spec, ledger)
-    ((observed, _),) = messages_about(checks._validate(spec, given, None, 5), "promises").values()
+    ledger["windows_off"] = [0, *[9] * 5]
+    ((observed, _),) = judged(ledger).values()
     assert observed == "lowest 0.9375 (2013-02-02), of 6 periods; 1 of 6 periods reach 0.95 itself"
+
+
+def test_a_failure_names_what_is_new_first():
+    frame = frames([0.5, 1.0, 0.6, 0.7, 0.8, 0.9], [1.0] * 6, [3] * 6, new=[False, True, False, False, False, True])
+    (failure,) = checks._validate(parse_query(JOIN), frame, None, 5, "wait longer").failures
+    assert "5 of 6 periods below 0.95, 1 new and 4 known before (2013-02-06: 0.9, " in failure
+    assert failure.endswith("at 95%); wait longer [expect_recall_to_meet_target]")
 
 
 @pytest.mark.parametrize(

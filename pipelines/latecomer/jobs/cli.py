@@ -20,6 +20,7 @@ from latecomer.jobs import formatting, ingest_command
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.jobs.exit_codes import Group, end_on_term
 from latecomer.specs.errors import SpecError, quantity
+from latecomer.specs.judging import parse_time
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.names import NAME
 from latecomer.specs.spec import Spec
@@ -160,7 +161,9 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
     from latecomer.spark import backfill as runner
 
     spec = _load(query)
-    start_us, end_us = _instant("--from", start), _instant("--to", end)
+    start_us, end_us = (
+        parse_time(text, source="backfill", key=option) for option, text in (("--from", start), ("--to", end))
+    )
     if start_us >= end_us:
         raise SpecError("backfill", "--from", start, f"is not before --to {end}", "give a range of event time")
     done = runner.backfill(Lake(lake_uri), spec, start_us, end_us)
@@ -219,8 +222,9 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     row was lost, and no result is stored twice. They start no Spark. An audit does, and takes the time of answering
     again.
 
-    The target has to be reached in 95% of the periods, less the number that chance explains, as in "in 21 of 24
-    periods". A period whose late rows await repair is not judged yet.
+    A period is judged once, when no row of it is expected any more and its late rows are repaired. The target has to
+    be reached in 95% of the last 100 judged periods, less the number that chance explains: 9 of 100 may miss. The
+    query file can state other periods (`quality.over`, `since`, `exclude`).
     """
     from latecomer.lake.lake import Lake
     from latecomer.quality import checks
@@ -230,8 +234,10 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     count = len(outcome.results)
     failed = f"{len(outcome.failures)} of {count} checks failed"
     lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]
+    if outcome.promise:
+        lines.append(f"  {outcome.promise}")
     if outcome.unjudged:
-        lines.append(f"  {outcome.unjudged_message} (latecomer repair --flush)")
+        lines.append(f"  {outcome.unjudged_message}{' (latecomer repair --flush)' if outcome.pending else ''}")
     if outcome.quarantine_reasons:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in outcome.quarantine_reasons.items())
         lines.append(f"  in quarantine: {formatting.one_line(reasons)}")
@@ -246,6 +252,10 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
             "success": outcome.success,
             "expectations": outcome.results,
             "periods": outcome.periods,
+            "promise": outcome.promise,
+            "periods_judged": outcome.judged,
+            "periods_missed": outcome.missed,
+            "periods_missed_new": outcome.new,
             "periods_unjudged": outcome.unjudged,
             "late_pending": outcome.pending,
             "silent": outcome.silent,
@@ -476,18 +486,6 @@ def _load(query: Path) -> Spec:
     from latecomer.specs.loading import load_query
 
     return load_query(query)
-
-
-def _instant(option: str, text: str) -> int:
-    """Return an ISO 8601 time as microseconds since the epoch; without a zone it is in UTC."""
-    from datetime import UTC, datetime, timedelta
-
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise SpecError("backfill", option, text, "is not a time", "write it as 2013-01-31T12:00:00Z") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _counts(

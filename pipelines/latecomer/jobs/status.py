@@ -127,7 +127,8 @@ def _checked(lake: Lake, query: str) -> str | None:
         return None
     row = rows.to_pylist()[0]
     unjudged = f", {quantity(row['unjudged'], 'period')} not judged" if row.get("unjudged") else ""
-    return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}{unjudged}"
+    missed = f", {row['missed']} of {quantity(row['judged'], 'period')} missed" if row.get("missed") else ""
+    return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}{missed}{unjudged}"
 
 
 def _iso(seconds: float) -> str:

@@ -29,12 +29,13 @@ OF_A_QUERY = (
     "recalls",
     "parameters",
     "checks",
+    "verdicts",
     "repair_journal",
     "journal",
     "state",
 )
 """Areas that hold a table per query."""
-WRITERS = ("run", "repair", "adapt", "backfill")
+WRITERS = ("run", "repair", "adapt", "backfill", "check")
 """Commands that write under a lease of the query."""
 _MARKER = "forgetting"
 

@@ -1,9 +1,9 @@
 """A lake: the Delta tables of streams and queries at one place.
 
 Layout: ``<lake>/<area>/<name>`` is one Delta table. Users read the areas ``events`` and ``quarantine`` (one table per
-stream), ``on_time``, ``corrections``, ``backfill``, ``late`` and ``ledger`` (one table per query). The product keeps
-the others for itself: ``state``, ``journal``, ``repair_journal``, ``repairs``, ``recalls``, ``parameters``, ``checks``
-and ``forgetting`` (per query), ``ingest`` (per lake), ``lease`` (per purpose).
+stream), ``on_time``, ``corrections``, ``backfill``, ``late``, ``ledger`` and ``verdicts`` (one table per query). The
+product keeps the others for itself: ``state``, ``journal``, ``repair_journal``, ``repairs``, ``recalls``,
+``parameters``, ``checks`` and ``forgetting`` (per query), ``ingest`` (per lake), ``lease`` (per purpose).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ AREAS = (
     "ingest",
     "lease",
     "checks",
+    "verdicts",
     "forgetting",
 )
 

@@ -57,7 +57,8 @@ class Lease:
     Parameters
     ----------
     name
-        The writer: ``ingest``, or ``run``, ``repair``, ``adapt`` or ``backfill`` with a query's name (``run-pairs``).
+        The writer: ``ingest``, or ``run``, ``repair``, ``adapt``, ``backfill`` or ``check`` with a query's name
+        (``run-pairs``).
 
     Raises
     ------

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from latecomer.core.time import FOREVER
+from latecomer.core.time import FOREVER, NEVER
+from latecomer.core.windows.control import WindowControl
 from latecomer.ledger.join_accounts import restore_join
 from latecomer.ledger.window_accounts import restore_window_accounts
 from latecomer.specs.join import JoinSpec
@@ -25,6 +26,28 @@ def open_ledger(spec: Spec, state: dict[str, Any]) -> pa.Table:
         return accounts.open(control)
     assert isinstance(spec, WindowedSpec)
     return restore_window_accounts(spec, state).open(window_controls(spec, state))
+
+
+def settled_to(spec: Spec, state: dict[str, Any]) -> int:
+    """Return the time (us) so that no row is expected any more for periods that end at it or before.
+
+    A join's period is settled when stream time has left it, because it holds what arrived in it. A period of windows
+    is settled when all of them are closed and the usual lateness has passed since.
+    """
+    if isinstance(spec, JoinSpec):
+        control, _ = restore_join(spec, state)
+        if control.interval is None:
+            return NEVER
+        return control.interval * control.interval_us // spec.period_us * spec.period_us
+    assert isinstance(spec, WindowedSpec)
+    return min(map(_settled_to, window_controls(spec, state)))
+
+
+def _settled_to(control: WindowControl) -> int:
+    if control.interval is None:
+        return NEVER
+    stream_time = max(control.t_last_us, control.interval * control.interval_us)
+    return min(control.final_until(), stream_time - control.schedule.expected_lateness())
 
 
 def joined_to(spec: JoinSpec, state: dict[str, Any]) -> int:

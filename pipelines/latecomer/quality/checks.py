@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -27,14 +27,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
+from latecomer.core.time import FOREVER
 from latecomer.lake import ingest_log, journal, result_views
-from latecomer.lake.errors import InputError, LatecomerError
+from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.ledger.join_ledger import repaired
 from latecomer.ledger.ledger import ledger
-from latecomer.quality import conservation, duplicates, messages, promise
+from latecomer.ledger.open_periods import settled_to
+from latecomer.quality import conservation, duplicates, fast_clocks, messages, promise
 from latecomer.quality import report as pages
+from latecomer.quality import verdicts as store
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.spec import Spec
 
@@ -61,6 +64,8 @@ TRIES = 5
 """Attempts to commit the findings of an audit while other checks of the query commit."""
 SILENT_PERIODS = 10
 """Periods by which a stream is behind the others when `check` names it, whether the query bounds silence or not."""
+PROMISES = {"periods": "promises", "large periods": "large", "small periods": "small"}
+"""Groups of periods by which a promise is judged -> their subjects. All of them together have subject ``whole``."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,13 @@ class CheckOutcome:
     report
         The page of the report; None where none was written.
     periods, unjudged, pending
-        Periods of the ledger, periods that cannot be judged before a repair, and late rows that await repair.
+        Periods of the ledger, periods that have no verdict yet, and late rows that await repair.
+    unjudged_message
+        A sentence about the periods that have no verdict yet; empty without any.
+    promise
+        A sentence about the periods that missed the promise, and the late rows; empty where nothing is promised.
+    judged, missed, new
+        Periods that vote on the promise, those of them that missed, and those that no earlier check has reported.
     silent
         A sentence about streams that have been silent for long while others went on; the query's answers wait for them.
     quarantine_reasons
@@ -86,13 +97,13 @@ class CheckOutcome:
     periods: int = 0
     unjudged: int = 0
     pending: int = 0
+    unjudged_message: str = ""
+    promise: str = ""
+    judged: int = 0
+    missed: int = 0
+    new: int = 0
     silent: str = ""
     quarantine_reasons: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def unjudged_message(self) -> str:
-        """A sentence about the periods that could not be judged; empty where there are none."""
-        return messages.unjudged(self.unjudged, self.periods, self.pending)
 
     @property
     def success(self) -> bool:
@@ -107,7 +118,7 @@ class CheckOutcome:
     @property
     def broken(self) -> list[str]:
         """The failures that are defects of the product: rows that are lost, duplicated, or missing after repair."""
-        promised = ("promises", "filters", "ledger", "streams")
+        promised = (*PROMISES.values(), "whole", "filters", "ledger", "streams")
         return [
             result["message"]
             for result in self.results
@@ -124,7 +135,9 @@ def check(
     audit: int = 0,
     progress: Callable[[str], None] = lambda line: None,
 ) -> CheckOutcome:
-    """Run the query's expectation suite over its ledger, results and invariants. Only an audit starts Spark.
+    """Judge the query's periods, and run its expectation suite over verdicts, ledger, results and invariants.
+
+    Only an audit starts Spark.
 
     Parameters
     ----------
@@ -141,13 +154,18 @@ def check(
         The query has not been run in this lake, or computed something else when it was run.
     """
     state = journal.state_for(lake, spec)
-    periods = ledger(lake, spec, state).to_pandas()
     bounds = conservation.CommittedBounds.of(lake, spec.name, state)
+    periods = ledger(lake, spec, state).to_pandas()
+    settled = settled_to(spec, state.stage) if spec.promises and not state.flushed else FOREVER
+    last = _last_outcome(lake, spec.name)
+    found = store.find(lake, spec, periods, settled, bounds.seq_to, bounds.closed_to)
+    reported = last.get("verdicts", -1)
+    judgement = promise.judge(spec, found.last.assign(new=found.is_new(reported)))
     results = duplicates.count_results(lake, spec, bounds.filters())
     wrong = _wrong_before(lake, spec.name)
     audits = _audited(lake, spec, state, bounds, list(wrong), audit, progress) if audit else {}
     frames = {
-        "promises": _named_by_start(promise.bounds(spec, periods)),
+        **_promised(judgement),
         "filters": _named_by_start(promise.filter_bounds(spec, periods)),
         "ledger": _named_by_start(promise.known(periods)),
         "books": pd.DataFrame([*conservation.invariants(lake, spec, state, bounds, results.rows), *results.invariants]),
@@ -155,27 +173,83 @@ def check(
         "streams": _silence(lake, spec),
         "audit": pd.DataFrame([row for _, row in sorted((wrong | audits).items())]),
     }
+    pending = result_views.pending(lake, spec.name, state.seq_to)
+    standing = promise.standing(periods, found.last["period_start"], settled)
+    remedy = "" if judgement.kept else _remedy(lake, spec, judgement, periods, state.seq_to)
+    votes = judgement.groups[0] if judgement.groups else None
     outcome = replace(
-        _validate(spec, frames, report_dir, state.counts["rows_read"]),
+        _validate(spec, frames, report_dir, state.counts["rows_read"], remedy),
         periods=len(periods),
-        unjudged=len(periods) - len(promise.known(periods)),
-        pending=result_views.pending(lake, spec.name, state.seq_to),
+        unjudged=int(standing.isin([promise.COMING_IN, promise.AWAITS_REPAIR, promise.LEARNING]).sum()),
+        pending=pending,
+        unjudged_message=messages.unjudged(standing, pending),
+        promise=messages.promise_line(
+            spec,
+            judgement,
+            last.get("checked") if reported >= 0 else None,
+            repaired=state.counts["late"] - pending,
+            recalled=int(periods["recalled"].sum()) if "recalled" in periods else 0,
+            pending=pending,
+        ),
+        judged=0 if votes is None else len(votes.rows),
+        missed=0 if votes is None else votes.missed,
+        new=0 if votes is None else int((votes.rows["new"] & ~votes.rows["kept"].astype(bool)).sum()),
         silent=messages.silent(frames["streams"][frames["streams"]["behind_us"] > SILENT_PERIODS * spec.period_us]),
         quarantine_reasons=ingest_log.quarantine_reasons(lake, spec.stream_names),
     )
     if report_dir is not None:
         page = pages.write(
-            report_dir, spec, state.counts, periods, outcome.results, outcome.unjudged_message, outcome.silent
+            report_dir,
+            spec,
+            state.counts,
+            periods,
+            outcome.results,
+            judgement=judgement,
+            standing=standing,
+            remarks=(outcome.promise, outcome.unjudged_message, remedy, outcome.silent),
+            history=pd.concat([store.history(lake, spec.name), found.added]) if len(found.last) else found.last,
         )
         outcome = replace(outcome, report=page)
+    stored = store.store(lake, spec.name, found)
     for _ in range(TRIES if audits else 1):
-        if _store(lake, spec, state.seq_to, outcome, audits):
+        if _store(lake, spec, state.seq_to, outcome, audits, found.commit if stored else reported):
             break
     return outcome
 
 
-def _store(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audits: dict[int, AuditRow]) -> bool:
+def _promised(judgement: promise.Judgement) -> dict[str, pd.DataFrame]:
+    """Return the frames of the promise's subjects: a row per period, and of ``whole`` one row."""
+    frames = {PROMISES[group.name]: _named_by_start(group.rows) for group in judgement.groups}
+    if judgement.groups:
+        row = {"due": judgement.due, "on_time": judgement.on_time, "needed": judgement.needed}
+        frames["whole"] = pd.DataFrame([row])
+    return frames
+
+
+def _remedy(lake: Lake, spec: Spec, judgement: promise.Judgement, ledger: pd.DataFrame, seq_to: int) -> str:
+    """Return a sentence about what to do about a broken promise; it names the clocks that are ahead, if any are."""
+    those = pd.concat([group.rows for group in judgement.groups])
+    missed = those[~those["kept"].astype(bool)]
+    clocks = ""
+    if len(missed):
+        slack_us = ledger["slack_mean_us"].median() if "slack_mean_us" in ledger else 0.0
+        clocks = fast_clocks.describe(lake, spec, missed, 0.0 if pd.isna(slack_us) else float(slack_us), seq_to)
+    waits = "`latecomer explain` shows which waits would have kept the promise, and quality.exclude leaves periods out"
+    return clocks or waits
+
+
+def _last_outcome(lake: Lake, query: str) -> dict[str, Any]:
+    """Return the row that the last check stored; empty before the first."""
+    rows = lake.table("checks", query).read()
+    return {} if rows is None or not rows.num_rows else {k: v for k, v in rows.to_pylist()[0].items() if v is not None}
+
+
+def _store(
+    lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audits: dict[int, AuditRow], reported: int
+) -> bool:
     """Store the outcome for `status`, and the wrong periods of these and earlier audits for the next check.
+
+    `reported` is the last commit of verdicts that this check reports.
 
     Nothing is stored if the lake cannot be written, or if the query was forgotten meanwhile.
 
@@ -184,7 +258,7 @@ def _store(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audits: d
     bool
         False if another check was first.
     """
-    if lake.unwritable() is not None or not _holds(lake, spec.name, seq_to):
+    if lake.unwritable() is not None or not store.holds(lake, spec.name, seq_to):
         return True
     last = lake.table("checks", spec.name).last_version("check")
     periods = _wrong_before(lake, spec.name) | audits  # another check may have audited other periods meanwhile
@@ -194,6 +268,9 @@ def _store(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audits: d
         "success": outcome.success,
         "failures": len(outcome.failures),
         "unjudged": outcome.unjudged,
+        "judged": outcome.judged,
+        "missed": outcome.missed,
+        "verdicts": reported,
         "wrong": json.dumps([period for period in periods.values() if period["wrong"]]),
     }
     number = 0 if last is None else last + 1
@@ -204,15 +281,6 @@ def _store(lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audits: d
     except DeltaError:  # the other check stores an outcome as recent as this one, but not this audit
         return False
     return True
-
-
-def _holds(lake: Lake, query: str, seq_to: int) -> bool:
-    """Tell whether the lake still holds the query, in a state that has read the arrivals before `seq_to`."""
-    try:
-        state = journal.load_state(lake, query)
-    except LatecomerError:
-        return False
-    return state is not None and state.seq_to >= seq_to
 
 
 def _audited(
@@ -303,7 +371,9 @@ def _unique(results: duplicates.StoredResults) -> pd.DataFrame:
     return pd.DataFrame(frame | {"some": [messages.examples(results.duplicates)]})
 
 
-def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | None, rows_in: int) -> CheckOutcome:
+def _validate(
+    spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | None, rows_in: int, remedy: str = ""
+) -> CheckOutcome:
     """Validate every frame by the expectations of its subject.
 
     Parameters
@@ -314,6 +384,8 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | No
         Folder in which Data Docs are written; None: none are.
     rows_in
         Number of rows that the query has read.
+    remedy
+        What to do about a broken promise.
     """
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
@@ -329,9 +401,8 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | No
             # one site per query: building a site removes the pages of all suites that its context does not know
             _docs_site(context, report_dir / pages.DATA_DOCS / spec.name)
         source = context.data_sources.add_pandas("latecomer")
-        allowed = promise.allowed_misses(len(frames["promises"]), spec.confidence)
         results: list[messages.Description] = []
-        for subject, expectations in _suites(spec, frames, allowed, rows_in).items():
+        for subject, expectations in _suites(spec, frames, rows_in).items():
             name, frame = f"{spec.name}.{subject}", frames[subject]
             suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=expectations))
             whole = source.add_dataframe_asset(name=name).add_batch_definition_whole_dataframe("whole")
@@ -344,19 +415,22 @@ def _validate(spec: Spec, frames: dict[str, pd.DataFrame], report_dir: Path | No
             )
             outcome = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
             for validation in outcome.run_results.values():
-                results += [messages.describe(spec, subject, result, frame, allowed) for result in validation.results]
+                results += [messages.describe(spec, subject, result, frame, remedy) for result in validation.results]
     return CheckOutcome(results)
 
 
-def _suites(spec: Spec, frames: dict[str, pd.DataFrame], allowed: int, rows_in: int) -> dict[str, list[Expectation]]:
-    """Return the expectations by subject; a frame without rows has none. `allowed` periods may miss the target."""
+def _suites(spec: Spec, frames: dict[str, pd.DataFrame], rows_in: int) -> dict[str, list[Expectation]]:
+    """Return the expectations by subject; a frame without rows has none."""
     from latecomer.quality import expectations as ours
 
     suites: dict[str, list[Expectation]] = {}
-    judged = len(frames["promises"])
-    promised = _promises(spec, (judged - allowed) / judged) if judged else []
-    if promised:
-        suites["promises"] = promised
+    met = ours.ExpectErrorWithinPromise if isinstance(spec, AggregateSpec) else ours.ExpectRecallToMeetTarget
+    for subject in PROMISES.values():
+        if spec.promises and (judged := len(frames.get(subject, ()))):
+            mostly = (judged - promise.allowed_misses(judged, spec.confidence)) / judged
+            suites[subject] = [met(column_A="achieved", column_B="needed", or_equal=True, mostly=mostly)]
+    if spec.promises and "whole" in frames:
+        suites["whole"] = [ours.ExpectWholeToMeetPromise(column_A="on_time", column_B="needed", or_equal=True)]
     if len(frames["filters"]):
         bound = ours.ExpectFalsePositivesBounded(column_A="most_passed", column_B="passed", or_equal=True)
         suites["filters"] = [bound]
@@ -373,16 +447,6 @@ def _suites(spec: Spec, frames: dict[str, pd.DataFrame], allowed: int, rows_in: 
     if len(frames["audit"]):
         suites["audit"] = [ours.ExpectResultsAsRecomputed(column="wrong", min_value=0, max_value=0)]
     return suites
-
-
-def _promises(spec: Spec, mostly: float) -> list[Expectation]:
-    """Return the expectation of the promised quality in the share `mostly` of the periods; none without a promise."""
-    from latecomer.quality import expectations as ours
-
-    if not spec.promises:
-        return []
-    met = ours.ExpectErrorWithinPromise if isinstance(spec, AggregateSpec) else ours.ExpectRecallToMeetTarget
-    return [met(column_A="achieved_on_time", column_B="least", or_equal=True, mostly=mostly)]
 
 
 def _docs_site(context: AbstractDataContext, folder: Path) -> None:

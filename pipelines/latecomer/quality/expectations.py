@@ -21,6 +21,12 @@ class ExpectErrorWithinPromise(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
     description: str = "Enough of each period's answers are within the error, in as many periods as promised"
 
 
+class ExpectWholeToMeetPromise(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
+    """Of everything due in the periods that count, as much was on time as the promise comes to."""
+
+    description: str = "Of everything due in the periods that count, as much was on time as the promise comes to"
+
+
 class ExpectFalsePositivesBounded(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
     """Absent elements that passed the filters are no more than the false-positive rate and chance explain."""
 

@@ -6,11 +6,13 @@ Periods are named by their start. A value that misses its bound is written with 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import pandas as pd
 import pyarrow as pa
 
+from latecomer.quality import promise
 from latecomer.specs.errors import quantity
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
@@ -23,6 +25,9 @@ SHOWN = 3
 _UNITS = {"s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 _MOST = {"min": 60, "h": 24, "d": float("inf")}
 _SHARES = {"aggregate": "answers within the error", "topk": "hit rate"}
+_GROUPS = {"large": "large periods", "small": "small periods"}
+_PROMISES = ("promises", *_GROUPS, "whole")
+"""Subjects of a promise."""
 
 
 Message = tuple[str, str, str]
@@ -56,30 +61,32 @@ class Description(TypedDict):
 
 
 def describe(
-    spec: Spec, subject: str, result: ExpectationValidationResult, frame: pd.DataFrame, allowed: int
+    spec: Spec, subject: str, result: ExpectationValidationResult, frame: pd.DataFrame, remedy: str = ""
 ) -> Description:
     """Describe the outcome of one expectation.
 
     Parameters
     ----------
     subject
-        The subject of the check: ``promises``, ``filters``, ``ledger``, ``books``, ``results``, ``streams`` or
-        ``audit``.
+        The subject of the check: ``promises``, ``large``, ``small``, ``whole``, ``filters``, ``ledger``, ``books``,
+        ``results``, ``streams`` or ``audit``.
     result
         Great Expectations' result.
     frame
         The validated rows.
-    allowed
-        Number of periods that may miss the promise by chance.
+    remedy
+        What to do if the expectation is of a promise and is broken.
     """
     config = result.expectation_config
     assert config is not None
     name = config.type
     counts = result.result or {}
     broken = frame.loc[sorted(_place(entry) for entry in counts.get("unexpected_index_list") or [])]
-    says, observed, expected = _MESSAGES[name](spec, frame, broken, config.kwargs, allowed)
+    says, observed, expected = _MESSAGES[name](spec, frame, broken, config.kwargs)
     if "unexpected_count" not in counts:
         observed = f"could not be judged ({' '.join(str(result.exception_info).split())[:300]})"
+    says = f"{says}, {_GROUPS[subject]}" if subject in _GROUPS else says
+    advice = f"; {remedy}" if remedy and not result.success and subject in _PROMISES else ""
     return {
         "expectation": name,
         "subject": subject,
@@ -87,53 +94,71 @@ def describe(
         "says": says,
         "observed": observed,
         "expected": expected,
-        "message": f"{says}: {observed}; expected: {expected} [{name}]",
+        "message": f"{says}: {observed}; expected: {expected}{advice} [{name}]",
     }
 
 
-def _promise(
-    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
-) -> Message:
+def _promise(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
+    allowed = promise.allowed_misses(len(frame), spec.confidence)
     periods = f"in {len(frame) - allowed} of {len(frame)} periods" if allowed else "in every period"
-    target = spec.target if spec.kind == "aggregate" else float(frame["least"].iloc[0])
-    lowest = _extreme(frame, frame["achieved_on_time"], "lowest", lambda value: number(value, target))
+    chance = f" (by chance, {allowed} may miss, at {1 - promise.LEVEL:.0%})" if allowed else ""
+    target = spec.target if spec.kind == "aggregate" else float(frame["needed"].iloc[0])
+    lowest = _extreme(frame, frame["achieved"], "lowest", lambda value: number(value, target))
+    broken = broken.sort_values("new", ascending=False, kind="stable")
+    unit = " rows" if spec.kind == "aggregate" else ""
+    on_time = [f"{row.on_time:,} of {row.due:,}{unit} on time" for row in broken.itertuples()]
     if spec.kind == "aggregate":  # each period has its own bound
-        lines = [(row.period_start, f"{_within(row)}, needed {_needed(row):,}") for row in broken.itertuples()]
-        worst = next(frame.loc[[frame["achieved_on_time"].idxmin()]].itertuples())
-        needed = f"{moment(worst.period_start)}: needed {_needed(worst):,} of {int(worst.windows):,}"
+        lines = [
+            (row.period_start, f"{_within(row)} answers, needed {_needed(row):,}, {rows}")
+            for row, rows in zip(broken.itertuples(), on_time, strict=True)
+        ]
+        worst = next(frame.loc[[frame["achieved"].idxmin()]].itertuples())
+        needed = f"{moment(worst.period_start)}: needed {_needed(worst):,} of {worst.answers:,}"
         enough = f"at least {target:g} of a period's answers, fewer where chance explains it ({needed}),"
         missed = "with too few answers within the error"
     else:
-        lines = [(row.period_start, number(row.achieved_on_time, row.least)) for row in broken.itertuples()]
+        lines = [
+            (row.period_start, f"{number(row.achieved, row.needed)}, {rows}")
+            for row, rows in zip(broken.itertuples(), on_time, strict=True)
+        ]
         missed, enough = f"below {target:g}", f"at least {target:g}"
+    new = int(broken["new"].sum())
+    if len(broken):
+        missed += f", {new} new and {len(broken) - new} known before" if new < len(broken) else ", all new"
     observed = _periods(frame, lines, missed, lowest)
-    reached = int((frame["achieved_on_time"] >= target).sum())
+    reached = int((frame["achieved"] >= target).sum())
     if spec.kind == "aggregate" and reached < len(frame):
         observed += f"; {reached:,} of {len(frame):,} periods reach {target:g} itself"
-    return _SHARES.get(spec.kind, "recall on time"), observed, f"{enough} {periods}"
+    return _SHARES.get(spec.kind, "recall on time"), observed, f"{enough} {periods}{chance}"
+
+
+def _whole(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
+    (row,) = frame.itertuples()
+    share, needed = row.on_time / row.due, row.needed / row.due
+    observed = f"{number(share, needed)} of {row.due:,.0f} results"
+    expected = f"at least {number(needed, share)} ({spec.target:g} in {spec.confidence:g} of the periods, less chance)"
+    return "all periods together", observed, expected
 
 
 class _PeriodAnswers(Protocol):
     """The row of a period: its answers, the answers beyond the error, and the share that had to be within it."""
 
-    windows: float
-    windows_off: float
-    least: float
+    answers: int
+    answers_off: int
+    needed: float
 
 
 def _within(row: _PeriodAnswers) -> str:
-    return f"{int(row.windows - row.windows_off):,} of {int(row.windows):,}"
+    return f"{row.answers - row.answers_off:,} of {row.answers:,}"
 
 
 def _needed(row: _PeriodAnswers) -> int:
     """Return the number of answers that had to be within the error."""
-    needed: int = round(row.least * row.windows)
+    needed: int = round(row.needed * row.answers)
     return needed
 
 
-def _passed(
-    spec: MembershipSpec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
-) -> Message:
+def _passed(spec: MembershipSpec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
     rows = zip(broken["period_start"], broken["passed"], broken["most_passed"], strict=True)
     lines = [(start, f"{int(passed):,}, at most {int(most):,}") for start, passed, most in rows]
     bound = f"a rate of {spec.false_positive_rate:g}, and what chance adds"
@@ -142,16 +167,14 @@ def _passed(
     return "false positives", _periods(frame, lines, f"above {bound}", kept), f"at most {bound}"
 
 
-def _complete(
-    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
-) -> Message:
+def _complete(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
     rows = zip(broken["period_start"], broken["achieved_final"], strict=True)
     lines = [(start, number(value, 1.0)) for start, value in rows]
     everything = f"everything {_all(frame)}"
     return "complete after repair", _periods(frame, lines, "below 1", everything), "everything in every period"
 
 
-def _held(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int) -> Message:
+def _held(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
     most = f"{int(bounds['max_value']):,}"
     lines = [(start, f"{int(n):,}") for start, n in zip(broken["period_start"], broken["rows_held_max"], strict=True)]
     bound = f"at most {most} (quality.rows_held)"
@@ -161,9 +184,7 @@ def _held(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping
     return "rows held", _periods(frame, lines, f"above {most}", kept), bound
 
 
-def _silence(
-    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
-) -> Message:
+def _silence(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
     most = duration(bounds["max_value"])
     observed = silent(broken) or f"each within {duration(frame['behind_us'].max())} of the last"
     return "streams heard", observed, f"none more than {most} behind the others (quality.silence)"
@@ -178,18 +199,14 @@ def silent(frame: pd.DataFrame) -> str:
     )
 
 
-def _invariants(
-    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
-) -> Message:
+def _invariants(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
     rows = zip(broken["law"], broken["left"], broken["right"], strict=True)
     lines = [(law, f"{int(left):,} against {int(right):,}") for law, left, right in rows]
     observed = f"{len(lines)} of {len(frame)} counts differ{_listed(lines)}" if lines else "all counts agree"
     return "every row accounted for", observed, "both sides of every count are equal"
 
 
-def _unique(
-    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
-) -> Message:
+def _unique(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
     (row,) = frame.itertuples()
     observed = f"all {row.rows:,} rows are unique"
     if row.rows != row.distinct:
@@ -197,9 +214,7 @@ def _unique(
     return "no result twice", observed, f"every {row.names} once"
 
 
-def _recomputed(
-    spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float], allowed: int
-) -> Message:
+def _recomputed(spec: Spec, frame: pd.DataFrame, broken: pd.DataFrame, bounds: Mapping[str, float]) -> Message:
     periods = ", ".join(moment(start) for start in frame["period_start"][:SHOWN])
     periods += ", ..." if len(frame) > SHOWN else ""
     observed = f"all {int(frame['results'].sum()):,} results of {len(frame)} periods agree ({periods})"
@@ -219,6 +234,7 @@ def _recomputed(
 _MESSAGES: dict[str, Callable[..., Message]] = {
     "expect_recall_to_meet_target": _promise,
     "expect_error_within_promise": _promise,
+    "expect_whole_to_meet_promise": _whole,
     "expect_false_positives_bounded": _passed,
     "expect_complete_after_repair": _complete,
     "expect_rows_held_bounded": _held,
@@ -296,12 +312,68 @@ def duration(time_us: float) -> str:
     return f"{sign}{units // many:,} {large}{more}"
 
 
-def unjudged(periods: int, of: int, pending: int) -> str:
-    """Return a sentence about the periods that a check could not judge; empty without any."""
+def unjudged(standing: pd.Series, pending: int) -> str:
+    """Return a sentence about the periods without a verdict; empty without any.
+
+    Parameters
+    ----------
+    standing
+        As of :func:`latecomer.quality.promise.standing`.
+    pending
+        Late rows that await repair.
+    """
+    counts = {name: int((standing == name).sum()) for name in (promise.COMING_IN, promise.LEARNING)}
+    waiting = int((standing == promise.AWAITS_REPAIR).sum())
+    periods = waiting + sum(counts.values())
     if not periods:
         return ""
-    rows, wait = quantity(pending, "late row"), "awaits" if pending == 1 else "await"
-    return f"{periods:,} of {of:,} periods not judged yet, {rows} {wait} repair"
+    parts = [f"{count:,} still {name}" for name, count in counts.items() if count]
+    if waiting:
+        rows, wait = quantity(pending, "late row"), "awaits" if pending == 1 else "await"
+        parts.append(f"{rows} {wait} repair" if not parts else f"{waiting:,} with late rows that await repair")
+    return f"{periods:,} of {len(standing):,} periods not judged yet, {', '.join(parts)}"
+
+
+def promise_line(
+    spec: Spec, judgement: promise.Judgement, last_check: float | None, *, repaired: int, recalled: int, pending: int
+) -> str:
+    """Return a sentence about a promise: whether it is kept, what missed, what is new, and the late rows.
+
+    Parameters
+    ----------
+    last_check
+        When the query was last checked, seconds since 1970; None: never.
+    repaired, recalled, pending
+        Late rows that are repaired, results that `run` published for late rows, and late rows that await repair.
+    """
+    if not spec.promises:
+        return ""
+    counts = {"repaired": quantity(repaired, "late row"), "recalled": f"{recalled:,}", "pending": f"{pending:,}"}
+    rows = ", ".join(f"{count} {name}" for name, count in counts.items() if name != "recalled" or recalled)
+    if not judgement.groups:
+        return f"promise not judged yet; {rows}"
+    parts = []
+    for group in judgement.groups:
+        name = group.name if len(group.rows) != 1 else group.name.removesuffix("s")
+        may = f"at most {group.allowed} may, by chance, at {1 - promise.LEVEL:.0%}" if group.allowed else "none may"
+        parts.append(f"{group.missed:,} of {len(group.rows):,} {name} missed ({may})")
+    missed = pd.concat([group.rows[~group.rows["kept"].astype(bool)] for group in judgement.groups])
+    if len(missed) and last_check is not None:
+        new = missed.loc[missed["new"].astype(bool), "period_start"].nunique()
+        when = f"{datetime.fromtimestamp(last_check, UTC):%Y-%m-%d %H:%M} UTC"
+        parts.append(f"{f'{new:,}' if new else 'none'} of them new since the check of {when}")
+    votes = judgement.periods["vote"]
+    for value, text in (
+        (promise.CLOCKS, "of suspected clocks"),
+        (promise.EXCLUDED, "excluded"),
+        (promise.SMALL_VOTE, "too small to vote"),
+    ):
+        count = int((votes == value).sum())
+        if count and not (value == promise.SMALL_VOTE and count >= promise.MANY_SMALL):
+            parts.append(f"{quantity(count, 'period')} {text}")
+    if judgement.on_time < judgement.needed:
+        parts.append(f"of everything due, {number(judgement.on_time / judgement.due, 1.0)} was on time")
+    return f"promise {'kept' if judgement.kept else 'broken'}: {', '.join(parts)}; {rows}"
 
 
 def _place(entry: int | dict[str, int]) -> int:

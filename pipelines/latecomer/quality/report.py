@@ -5,15 +5,18 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from latecomer.core.time import FOREVER
 from latecomer.lake.atomic_file import atomic_file
 from latecomer.quality import messages, promise
+from latecomer.specs.judging import format_time
 from latecomer.specs.spec import Spec
 
 _STYLE = """
@@ -23,6 +26,8 @@ th,td{padding:.3rem .6rem;border-bottom:1px solid #d9dee5;text-align:right;font-
 th:first-child,td:first-child,.words th,.words td{text-align:left}.ok,td.bad{white-space:nowrap}
 .ok{color:#0a7a3d}.bad{color:#b3261e;font-weight:600}
 .ledger td,.ledger th{white-space:nowrap}
+.legend span{margin-right:1.2rem;white-space:nowrap}
+.legend i{display:inline-block;width:.8em;height:.8em;margin-right:.35em;border:1px solid #7a8699}
 .tiles{display:flex;gap:1rem;flex-wrap:wrap}.tile{border:1px solid #d9dee5;border-radius:.5rem;padding:.7rem 1rem}
 .tile b{display:block;font-size:1.4rem}a{color:#1a56b0}svg{width:100%;height:auto}
 """
@@ -52,8 +57,11 @@ def write(
     counts: dict[str, int],
     ledger: pd.DataFrame,
     results: list[messages.Description],
-    unjudged_message: str = "",
-    silent: str = "",
+    *,
+    judgement: promise.Judgement,
+    standing: pd.Series,
+    remarks: Sequence[str] = (),
+    history: pd.DataFrame,
 ) -> Path:
     """Write ``<folder>/<query>.html``, refresh ``<folder>/index.html``, and return the query's page.
 
@@ -65,8 +73,14 @@ def write(
         The query's ledger.
     results
         Descriptions of the expectations.
-    unjudged_message, silent
-        Sentences about periods that could not be judged and about silent streams; empty without any.
+    judgement
+        The promise by the verdicts about periods.
+    standing
+        Of each period of the ledger, whether it is judged, or why not.
+    remarks
+        Sentences: the promise, the periods without a verdict, the remedy, the silent streams; empty ones are left out.
+    history
+        Every verdict, also those that later ones have replaced.
     """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")
@@ -80,14 +94,18 @@ def write(
     body.append(f"<p>{_e(spec.kind)} · {promised} · strategy {_e(spec.strategy.name)} · checked {checked}</p>")
     before, after = _completeness(ledger)
     body.append(_tiles(counts, ledger, {f"{share}, before repair": before, "after repair": after}))
-    remarks = "".join(f"<p>{_e(text[0].upper() + text[1:])}.</p>" for text in (unjudged_message, silent) if text)
-    body.append("<h2>Expectations</h2>" + _expectations(results) + remarks)
+    body += [f"<p>{_e(text[0].upper() + text[1:])}.</p>" for text in remarks if text]
+    body.append("<h2>Expectations</h2>" + _expectations(results))
     if len(ledger):
-        body.append(f"<h2>By period: {share}</h2>" + _chart(ledger, target, share) + _ledger(ledger, target))
+        shown = _with_standing(ledger, judgement, standing)
+        body.append(f"<h2>By period: {share}</h2>" + _chart(shown, target, share))
+        if target is not None:
+            body.append("<h2>Verdicts</h2>" + _rule(spec) + _verdicts(spec, judgement, history))
+        body.append("<h2>Ledger</h2>" + _ledger(ledger, target))
     row: dict[str, object] = {
         "query": spec.name,
         "broken": sum(not result["success"] for result in results),
-        "unjudged": "; ".join(filter(None, (unjudged_message, silent))),
+        "unjudged": "; ".join(filter(None, remarks)),
         "kind": spec.kind,
         "promised": promised,
         "share": share,
@@ -99,6 +117,46 @@ def write(
     _write(page, _page(spec.name, "".join(body), row))
     _index(folder)
     return page
+
+
+_FILLS = {
+    "kept": "#5b8def",
+    "missed": "#d9534f",
+    "too small to vote": "#b9c6de",
+    "suspected clocks": "#b088c9",
+    "excluded": "#b8b8b8",
+    "before the periods that count": "#d7deea",
+    promise.LEARNING: "#f0c36d",
+    promise.COMING_IN: "#ffffff",
+    promise.AWAITS_REPAIR: "#ffffff",
+}
+"""Standings of a period in the chart, in the order of its legend, and their colours."""
+_VOTES = {
+    promise.SMALL_VOTE: "too small to vote",
+    promise.CLOCKS: "suspected clocks",
+    promise.EXCLUDED: "excluded",
+}
+
+
+def _with_standing(ledger: pd.DataFrame, judgement: promise.Judgement, standing: pd.Series) -> pd.DataFrame:
+    """Return the ledger with ``standing``, a key of `_FILLS`, and ``why``, the reason of an exclusion."""
+    periods = judgement.periods
+    shown = standing.to_numpy(object, copy=True)
+    why = np.full(len(ledger), "", object)
+    shown[shown == promise.JUDGED] = "before the periods that count"
+    shown[shown == promise.NOTHING_DUE] = "kept"
+    if len(periods):
+        place = pd.Index(promise.microseconds(ledger["period_start"])).get_indexer(
+            promise.microseconds(periods["period_start"])
+        )
+        own = np.where(periods["kept"].astype(bool), "kept", "missed").astype(object)
+        small = periods["vote"].eq(promise.SMALL_VOTE).sum() >= promise.MANY_SMALL  # then they vote among themselves
+        for vote, name in _VOTES.items():
+            if vote != promise.SMALL_VOTE or not small:
+                own[periods["vote"] == vote] = name
+        found = place >= 0
+        shown[place[found]], why[place[found]] = own[found], periods["why"].to_numpy(object)[found]
+    return ledger.assign(standing=shown, why=why)
 
 
 _INDEX = {
@@ -184,23 +242,32 @@ def _expectations(results: list[messages.Description]) -> str:
 
 
 def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
-    known = promise.known(ledger).tail(400)
+    """Draw a bar per period, coloured by its standing; a period whose share is not known yet is an empty frame."""
+    shown = ledger.tail(400)
+    known = promise.known(shown)
     if not len(known):
         return "<p>Nothing to show yet: every period has late rows that await repair.</p>"
     width, height, margin = 1000, 180, 90
-    least = 0.0 if target is None else target
     low = max(min(float(known["achieved_on_time"].min()), 1.0 if target is None else target) - 0.02, 0.0)
-    step = (width - margin) / max(len(known), 1)
+    step = (width - margin) / max(len(shown), 1)
 
     def y(value: float) -> float:
         return height - (value - low) / (1.0 - low + 1e-9) * (height - 10) - 5
 
-    bars = "".join(
-        f"<rect x='{margin + i * step:.1f}' y='{y(v):.1f}' "
-        f"width='{max(step - 1, 0.5):.1f}' height='{height - y(v):.1f}' "
-        f"fill='{'#5b8def' if v >= least else '#d9534f'}'><title>{start}: {v:.4f}</title></rect>"
-        for i, (start, v) in enumerate(zip(known["period_start"], known["achieved_on_time"], strict=True))
-    )
+    bars, used = [], set()
+    for i, row in enumerate(shown.itertuples()):
+        unknown = pd.isna(row.achieved_on_time)
+        top = y(1.0 if unknown else row.achieved_on_time)
+        standing = row.standing if target is not None else promise.AWAITS_REPAIR if unknown else "kept"
+        used.add(standing)
+        frame = " stroke='#7a8699' stroke-width='0.7' stroke-dasharray='3 2'" if _FILLS[standing] == "#ffffff" else ""
+        text = f"{messages.moment(row.period_start)}: {'not known yet' if unknown else f'{row.achieved_on_time:.4f}'}"
+        reason = f" ({row.why})" if row.why else ""
+        bars.append(
+            f"<rect x='{margin + i * step:.1f}' y='{top:.1f}' width='{max(step - 1, 0.5):.1f}' "
+            f"height='{height - top:.1f}' fill='{_FILLS[standing]}'{frame}>"
+            f"<title>{_e(f'{text}, {standing}{reason}')}</title></rect>"
+        )
     marks = {f"{low:.3f}": height - 5, "1": y(1.0) + 8}
     line = ""
     if target is not None:
@@ -208,10 +275,87 @@ def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
         ends = f"x1='{margin}' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}'"
         line = f"<line {ends} stroke='#222' stroke-dasharray='4 3'/>"
     texts = "".join(f"<text x='0' y='{at:.1f}' font-size='12'>{_e(name)}</text>" for name, at in marks.items())
-    red = "" if target is None else "Red bars are below the target."
-    note = f"<p>{'' if low == 0 else f'Bars start at {low:.3f}, not at 0. '}{red}</p>"
+    first, last = (messages.moment(shown["period_start"].iloc[at]) for at in (0, -1))
+    texts += f"<text x='{margin}' y='{height + 16}' font-size='12'>{_e(first)}</text>"
+    texts += f"<text x='{width}' y='{height + 16}' font-size='12' text-anchor='end'>{_e(last)}</text>"
+    legend = "".join(
+        f"<span><i style='background:{fill}'></i>{_e(name)}</span>"
+        for name, fill in _FILLS.items()
+        if name in used and target is not None
+    )
+    note = f"<p class=legend>{legend}{'' if low == 0 else f'Bars start at {low:.3f}, not at 0.'}</p>"
     label = f"role='img' aria-label='{_e(share)} per period'"
-    return f"<svg viewBox='0 0 {width} {height}' {label}>{texts}{bars}{line}</svg>{note}"
+    return f"<svg viewBox='0 0 {width} {height + 20}' {label}>{texts}{''.join(bars)}{line}</svg>{note}"
+
+
+def _rule(spec: Spec) -> str:
+    """Return the rule by which the promise is judged, in words."""
+    judging = spec.judging
+    which = f"the last {judging.over} judged periods"
+    if judging.since_us is not None:
+        which = f"the judged periods from {format_time(judging.since_us)} on"
+    answers = "the share of answers within the error" if spec.kind == "aggregate" else SHARES[spec.kind]
+    chance = ", less what chance takes from so few answers" if spec.kind == "aggregate" else ""
+    sentences = (
+        f"Rule {promise.RULE}",
+        "A period is judged once, when no row of it is expected any more and its late rows are repaired, and again "
+        "only if a repair changes it",
+        f"It keeps the promise if {answers} reaches {spec.target:g}{chance}",
+        f"The promise is judged by {which}: {spec.confidence:.4g} of them have to keep it, less the number that chance "
+        f"explains at {1 - promise.LEVEL:.0%} (binomial)",
+        "Periods that hold less than a tenth of a usual one are judged among themselves, if they are "
+        f"{promise.MANY_SMALL} or more; and the large ones once more by themselves",
+        f"Of everything due, {spec.target * spec.confidence:.4g} has to be on time, less chance",
+        "Periods of suspected clocks and learning periods do not count",
+    )
+    return f"<p>{'. '.join(sentences)}.</p>"
+
+
+def _verdicts(spec: Spec, judgement: promise.Judgement, history: pd.DataFrame) -> str:
+    """Return tables: the groups that were judged, the exclusions, and the last verdicts that missed or changed."""
+    parts = []
+    if judgement.groups:
+        rows = "".join(
+            f"<tr><td>{_e(group.name)}</td><td>{len(group.rows):,}</td><td>{group.missed:,}</td>"
+            f"<td>{group.allowed:,}</td><td class={'ok' if group.kept else 'bad'}>{'kept' if group.kept else 'BROKEN'}"
+            "</td></tr>"
+            for group in judgement.groups
+        )
+        share = judgement.on_time >= judgement.needed
+        rows += (
+            f"<tr><td>everything due</td><td>{judgement.due:,.0f}</td><td>{judgement.due - judgement.on_time:,.0f}</td>"
+            f"<td>{judgement.due - judgement.needed:,.0f}</td>"
+            f"<td class={'ok' if share else 'bad'}>{'kept' if share else 'BROKEN'}</td></tr>"
+        )
+        head = "<th>of</th><th>judged</th><th>missed</th><th>may miss</th><th>promise</th>"
+        parts.append(f"<table><tr>{head}</tr>{rows}</table>")
+    if spec.judging.exclude:
+        periods = judgement.periods
+        rows = "".join(
+            f"<tr><td>{format_time(entry.from_us)}</td><td>{format_time(entry.to_us)}</td><td>{_e(entry.why)}</td>"
+            f"<td>{int((periods['why'] == entry.why).sum()) if len(periods) else 0:,}</td></tr>"
+            for entry in spec.judging.exclude
+        )
+        head = "<th>excluded from</th><th>to</th><th>why</th><th>judged periods left out</th>"
+        parts.append(f"<table class=words><tr>{head}</tr>{rows}</table>")
+    notable = history[~history["kept"].astype(bool) | (history["judgement"] > 0)] if len(history) else history
+    if len(notable):
+        notable = notable.sort_values(["judged", "period_start"], ascending=False).head(LAST)
+        rows = "".join(
+            f"<tr{'' if row.kept else ' class=bad'}><td>{_e(messages.moment(row.period_start))}</td>"
+            f"<td>{'kept' if row.kept else 'missed'}</td><td>{row.on_time:,} of {row.due:,}</td>"
+            f"<td>{messages.number(row.achieved, row.needed)}</td><td>{messages.number(row.needed, row.achieved)}</td>"
+            f"<td>{row.judgement + 1}</td><td>{row.judged:%Y-%m-%d %H:%M}</td></tr>"
+            for row in notable.itertuples()
+        )
+        head = "".join(
+            f"<th>{name}</th>"
+            for name in ("period", "verdict", "on time", "achieved", "needed", "judgement", "judged at (UTC)")
+        )
+        parts.append(
+            f"<p>The newest verdicts that missed, or that replaced another:</p><table><tr>{head}</tr>{rows}</table>"
+        )
+    return "".join(parts)
 
 
 def _ledger(ledger: pd.DataFrame, target: float | None) -> str:

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, TypeAlias, TypedDict
 from latecomer.specs.errors import SpecError
 from latecomer.specs.expressions.tree import Expr, SelectItem, to_text
 from latecomer.specs.expressions.types import Kind, check_columns, check_types
+from latecomer.specs.judging import Judging, parse_judging
 from latecomer.specs.reader import Reader
 from latecomer.specs.schedule import DEFAULT, Schedule, parse_schedule
 
@@ -89,6 +90,8 @@ class Spec:
     silence_us : int or None
         Most that a stream's last event time may lie behind the other streams', microseconds; `check` compares. It
         changes no result.
+    judging : Judging
+        The periods by which `check` judges the promise. It changes no result.
     source, lines, description, schedule
         The file, the line of every dotted key, the author's description, and when Airflow runs what. They change no
         result.
@@ -111,6 +114,7 @@ class Spec:
     promises: bool = field(default=True, compare=False)
     rows_held: int | None = field(default=None, compare=False)
     silence_us: int | None = field(default=None, compare=False)
+    judging: Judging = field(default=Judging(), compare=False)
     source: str = field(default="", compare=False)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
     description: str = field(default="", compare=False)
@@ -225,9 +229,9 @@ class Spec:
     def signature(self) -> Signature:
         """Return everything that determines the query's results, as JSON-able values.
 
-        Comments, `description`, `schedule`, `rows_held` and `silence_us` determine no result and are left out. Lakes
-        store signatures and fingerprints, so a key that is added to query files adds nothing to the signature of a file
-        that does not state it.
+        Comments, `description`, `schedule`, `rows_held`, `silence_us` and `judging` determine no result and are left
+        out. Lakes store signatures and fingerprints, so a key that is added to query files adds nothing to the
+        signature of a file that does not state it.
         """
         return {
             "kind": self.kind,
@@ -268,10 +272,11 @@ class Spec:
 
 
 class Bounds(TypedDict):
-    """Arguments of a spec: the bounds that `check` holds periods and streams to."""
+    """Arguments of a spec: the bounds that `check` holds periods and streams to, and the periods that count."""
 
     rows_held: int | None
     silence_us: int | None
+    judging: Judging
 
 
 class FileDetails(TypedDict):
@@ -293,14 +298,15 @@ def parse_confidence(strategy: Reader) -> float:
 
 
 def parse_bounds(quality: Reader, streams: Streams) -> Bounds:
-    """Read ``rows_held`` and ``silence``, the last keys in ``quality: {...}``, and refuse all keys that are left."""
+    """Read the keys of `check`, the last ones in ``quality: {...}``, and refuse all keys that are left."""
     rows_held = quality.whole_number("rows_held", None, low=1, high=10**12)
     if quality.has("silence") and len({stream for _, stream in streams}) == 1:
         problem = "is of one stream beside others, but the query reads one alone"
         raise quality.fail("silence", quality.take("silence"), problem, "remove it")
     silence_us = quality.duration("silence", None)
+    judging = parse_judging(quality)
     quality.done()
-    return {"rows_held": rows_held, "silence_us": silence_us}
+    return {"rows_held": rows_held, "silence_us": silence_us, "judging": judging}
 
 
 def parse_details(reader: Reader) -> FileDetails:

@@ -137,6 +137,11 @@ class ObservationSchedule:
         """Return the number of the oldest window that is not finally observed yet; its rows are still to be counted."""
         return NEVER if self.delivered is None else self.delivered + 1
 
+    def expected_lateness(self) -> int:
+        """Return the lateness (us) up to which rows are expected: the largest so far, but not that of few far rows."""
+        longest = 4 * LONGEST_OBSERVATION * self.grid.size_us
+        return min(max(self.delay_us, self.pending_delay_us), max(longest, 2 * self._usual_lateness()))
+
     def _observed(self, before: int | None, interval: int, delivered: int) -> tuple[int, int, int]:
         """Return the windows observed when an interval is entered from the one `before`: first, last, last final."""
         size, slide = self.grid.size_us, self.grid.slide_us
