@@ -115,8 +115,9 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, settled_to_us: int) -> pd.DataFra
     Returns
     -------
     DataFrame
-        One row per period, by start: ``period_start``, ``period_end``, ``due`` and ``on_time`` (in the ledger's unit),
-        ``answers`` and ``answers_off`` (of an aggregate, else null), ``achieved``, ``needed``, ``target`` and ``kept``.
+        One row per period, by start: ``period_start``, ``period_end``, ``due`` and ``on_time`` (in the ledger's unit;
+        what `run` recalled is on time), ``answers`` and ``answers_off`` (of an aggregate, else null), ``achieved``,
+        ``needed``, ``target`` and ``kept``.
     """
     rows = ledger[~is_learning(ledger)] if len(ledger) else ledger
     rows = judged(rows.reset_index(drop=True))
@@ -124,12 +125,13 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, settled_to_us: int) -> pd.DataFra
         return pd.DataFrame(columns=["period_start", "period_end", *DECIDING, "kept"])
     rows = rows[microseconds(rows["period_end"]) <= settled_to_us]
     unknown = pd.Series(pd.NA, index=rows.index, dtype="Int64")
+    recalled = rows["recalled"].fillna(0) if "recalled" in rows else 0
     found = pd.DataFrame(
         {
             "period_start": rows["period_start"],
             "period_end": rows["period_end"],
             "due": rows["expected"].astype("Int64"),
-            "on_time": rows["on_time"].astype("Int64"),
+            "on_time": (rows["on_time"] + recalled).astype("Int64"),
             "answers": rows["windows"].astype("Int64") if "windows" in rows else unknown,
             "answers_off": rows["windows_off"].astype("Int64") if "windows_off" in rows else unknown,
             "achieved": rows["achieved_on_time"].astype(float),
