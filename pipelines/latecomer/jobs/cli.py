@@ -236,7 +236,7 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]
     if outcome.promise:
         lines.append(f"  {outcome.promise}")
-    if outcome.unjudged:
+    if outcome.unjudged_message:
         lines.append(f"  {outcome.unjudged_message}{' (latecomer repair --flush)' if outcome.pending else ''}")
     if outcome.quarantine_reasons:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in outcome.quarantine_reasons.items())

@@ -180,7 +180,7 @@ def check(
     outcome = replace(
         _validate(spec, frames, report_dir, state.counts["rows_read"], remedy),
         periods=len(periods),
-        unjudged=int(standing.isin([promise.COMING_IN, promise.AWAITS_REPAIR, promise.LEARNING]).sum()),
+        unjudged=int(standing.isin([promise.COMING_IN, promise.AWAITS_REPAIR]).sum()),
         pending=pending,
         unjudged_message=messages.unjudged(standing, pending),
         promise=messages.promise_line(

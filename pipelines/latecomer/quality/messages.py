@@ -322,16 +322,18 @@ def unjudged(standing: pd.Series, pending: int) -> str:
     pending
         Late rows that await repair.
     """
-    counts = {name: int((standing == name).sum()) for name in (promise.COMING_IN, promise.LEARNING)}
-    waiting = int((standing == promise.AWAITS_REPAIR).sum())
-    periods = waiting + sum(counts.values())
-    if not periods:
-        return ""
-    parts = [f"{count:,} still {name}" for name, count in counts.items() if count]
+    coming, waiting, learning = (
+        int((standing == name).sum()) for name in (promise.COMING_IN, promise.AWAITS_REPAIR, promise.LEARNING)
+    )
+    parts = [f"{coming:,} still coming in"] if coming else []
     if waiting:
         rows, wait = quantity(pending, "late row"), "awaits" if pending == 1 else "await"
-        parts.append(f"{rows} {wait} repair" if not parts else f"{waiting:,} with late rows that await repair")
-    return f"{periods:,} of {len(standing):,} periods not judged yet, {', '.join(parts)}"
+        parts.append(f"{waiting:,} with late rows that await repair" if coming else f"{rows} {wait} repair")
+    sentences = (
+        [f"{coming + waiting:,} of {len(standing):,} periods not judged yet, {', '.join(parts)}"] if parts else []
+    )
+    sentences += [f"{quantity(learning, 'period')} not judged, because the strategy was learning"] if learning else []
+    return "; ".join(sentences)
 
 
 def promise_line(
