@@ -126,7 +126,7 @@ def test_an_aggregate_counts_the_answers_that_chance_allows():
     def judged(rows):
         rows = rows.assign(achieved_on_time=1 - rows["windows_off"] / rows["windows"], on_time=400)
         verdicts = promise.verdicts(spec, rows, FOREVER).assign(judgement=0, rows=0, rows_ahead=0, new=False)
-        given = frames([1.0] * 6, [1.0] * 6, [3] * 6) | checks._promised(promise.judge(spec, verdicts))
+        given = frames([1.0] * 6, [1.0] * 6, [3] * 6) | checks._promised(promise.weigh(spec, verdicts))
         return messages_about(checks._validate(spec, given, None, 5), "promises")
 
     assert judged(ledger) == {

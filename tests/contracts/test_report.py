@@ -31,11 +31,12 @@ def ledger(hours=3):
 
 def write(folder, spec, rows, results, verdicts=None, remarks=()):
     """Write a page about a ledger whose known periods are judged."""
-    found = promise.verdicts(spec, rows, FOREVER) if verdicts is None else verdicts
+    judged_periods = promise.verdicts(spec, rows, FOREVER) if verdicts is None else verdicts
     judged = pd.Timestamp("2026-11-03", tz="UTC")
-    found = found.assign(judgement=0, rows=0, rows_ahead=0, new=True, judged=judged)
-    judgement, standing = promise.judge(spec, found), promise.standing(rows, found["period_start"], FOREVER)
-    given = {"judgement": judgement, "standing": standing, "remarks": remarks, "history": found}
+    judged_periods = judged_periods.assign(judgement=0, rows=0, rows_ahead=0, new=True, judged=judged)
+    judgement = promise.weigh(spec, judged_periods)
+    standing = promise.standing(rows, judged_periods["period_start"], FOREVER)
+    given = {"judgement": judgement, "standing": standing, "remarks": remarks, "history": judged_periods}
     return report.write(folder, spec, COUNTS, rows, results, **given)
 
 

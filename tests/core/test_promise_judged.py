@@ -40,7 +40,7 @@ def evaluate(spec, rows):
     empty = pd.DataFrame({"law": ["l"], "left": [1], "right": [1]})
     verdicts = promise.verdicts(spec, rows, FOREVER).assign(judgement=0, rows=0, rows_ahead=0, new=True)
     frames = {
-        **checks._promised(promise.judge(spec, verdicts)),
+        **checks._promised(promise.weigh(spec, verdicts)),
         "filters": checks._named_by_start(promise.filter_bounds(spec, rows)),
         "ledger": checks._named_by_start(promise.known(rows)),
         "books": empty,

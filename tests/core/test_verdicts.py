@@ -41,23 +41,23 @@ class Checks:
     def __init__(self, spec=SPEC):
         self.spec, self.stored, self.commits = spec, pd.DataFrame(), 0
 
-    def check(self, rows, settled=FOREVER):
+    def check(self, rows, complete_to_us=FOREVER):
         """Judge a ledger; return the judgement."""
-        new = promise.changed(self.stored, promise.verdicts(self.spec, rows, settled))
+        new = promise.changed(self.stored, promise.verdicts(self.spec, rows, complete_to_us))
         new = new.assign(rows=0, rows_ahead=0, new=True, commit=self.commits)
         self.added, self.commits = len(new), self.commits + 1
         self.stored = promise.merged(self.stored.assign(new=False), new)
-        return promise.judge(self.spec, self.stored)
+        return promise.weigh(self.spec, self.stored)
 
 
-def judged(due, on_time, spec=SPEC, rows=0, ahead=0):
+def judged(due, on_time, spec=SPEC, rows=0, fast=0):
     """Return the judgement of periods that are all judged at once."""
-    found = promise.verdicts(spec, ledger(due, on_time), FOREVER)
-    return promise.judge(spec, found.assign(judgement=0, rows=rows, rows_ahead=ahead, new=True))
+    current = promise.verdicts(spec, ledger(due, on_time), FOREVER)
+    return promise.weigh(spec, current.assign(judgement=0, rows=rows, rows_ahead=fast, new=True))
 
 
 def test_the_same_two_old_misses_give_the_same_answer_while_pending_periods_come_and_go():
-    """By the periods that are known, two misses among 9, 7, 6 and 9 would pass, fail, fail and pass."""
+    """Two misses among 9, 7, 6 and 9 known periods would pass, fail, fail and pass."""
     due, on_time = [100] * 9, [90, 100, 90, *[100] * 6]
     pending = ((), (5, 6), (5, 6, 7), ())
     known = [ledger(due, on_time, hours)["achieved_on_time"].dropna() for hours in pending]
@@ -96,11 +96,11 @@ def test_a_repair_that_changes_a_period_makes_a_new_verdict():
 
 def test_what_is_never_judged():
     rows = ledger([100, 0, 100, 100, 100], [0, 0, 0, 0, 100], pending=[3], learning=[True, *[None] * 4])
-    settled = promise.microseconds(rows["period_end"])
-    assert promise.verdicts(SPEC, rows, settled[1])["due"].tolist() == []
-    found = promise.verdicts(SPEC, rows, FOREVER)
-    assert found["kept"].tolist() == [False, True]
-    assert promise.standing(rows, found["period_start"], settled[-1]).tolist() == [
+    complete_to_us = promise.microseconds(rows["period_end"])
+    assert promise.verdicts(SPEC, rows, complete_to_us[1])["due"].tolist() == []
+    current = promise.verdicts(SPEC, rows, FOREVER)
+    assert current["kept"].tolist() == [False, True]
+    assert promise.standing(rows, current["period_start"], complete_to_us[-1]).tolist() == [
         "learning",
         "nothing due",
         "judged",
@@ -113,7 +113,7 @@ histories = st.lists(
     st.tuples(
         st.integers(1, 50),  # due
         st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), min_size=1, max_size=3),  # on time, more due
-        st.integers(0, 4),  # check at which the period is settled
+        st.integers(0, 4),  # check at which the period is complete_to_us
     ),
     min_size=1,
     max_size=12,
@@ -133,8 +133,8 @@ def test_any_order_of_checks_and_repairs_ends_in_the_verdicts_of_the_final_state
             on_time.append(min(repairs[done][0], due[-1]))
             if random.random() < 0.3:
                 pending.append(hour)
-        settled = [max(late for _, _, late in periods[: hour + 1]) <= check for hour in range(len(periods))]
-        reached = int(np.sum(settled))
+        complete_to_us = [max(late for _, _, late in periods[: hour + 1]) <= check for hour in range(len(periods))]
+        reached = int(np.sum(complete_to_us))
         checks.check(ledger(due, on_time, pending), promise.microseconds(pd.Series([START]))[0] + reached * HOUR_US)
     due = [first + sum(more for _, more in repairs) for first, repairs, _ in periods]
     final = ledger(due, [min(repairs[-1][0], d) for (_, repairs, _), d in zip(periods, due, strict=True)])
@@ -158,8 +158,8 @@ def test_pending_open_and_learning_periods_change_nothing(periods, pending, more
     first = checks.check(ledger(due, on_time))
     rows = ledger([*due, *[500] * more], [*on_time, *[0] * more], [hour for hour in pending if hour < len(due)])
     learning = [False] * len(due) + [number % 2 == 0 for number in range(more)]
-    settled = promise.microseconds(pd.Series([START + HOUR * len(due)]))[0]
-    again = checks.check(rows.assign(learning=learning), settled)
+    complete_to_us = promise.microseconds(pd.Series([START + HOUR * len(due)]))[0]
+    again = checks.check(rows.assign(learning=learning), complete_to_us)
     assert checks.added == 0
     assert (again.kept, again.due, again.needed) == (first.kept, first.due, first.needed)
     assert [(g.name, g.missed, g.allowed) for g in again.groups] == [
@@ -236,15 +236,15 @@ DAY = [5_000] * 14 + [5] * 10
 )
 def test_large_and_small_periods_do_not_hide_each_other(due, on_time, broken):
     judgement = judged(due, on_time)
-    found = failing(judgement)
-    assert [name for name in found if name in broken] == broken and judgement.kept == (not broken), found
+    current = failing(judgement)
+    assert [name for name in current if name in broken] == broken and judgement.kept == (not broken), current
 
 
-def test_periods_of_suspected_clocks_do_not_vote_unless_all_clocks_are_ahead():
-    ahead = judged([1, 2_759, 240], [1, 51, 240], rows=[1, 2_759, 240], ahead=[0, 60, 240])
-    assert ahead.periods["vote"].tolist() == ["small", "votes", "clocks"]
-    assert failing(ahead) == ["periods", "whole"] and ahead.due == 2_760
-    zone = judged([100] * 3, [0] * 3, rows=[100] * 3, ahead=[100] * 3)
+def test_periods_of_suspected_clocks_do_not_vote_unless_all_clocks_are_fast():
+    fast = judged([1, 2_759, 240], [1, 51, 240], rows=[1, 2_759, 240], fast=[0, 60, 240])
+    assert fast.periods["vote"].tolist() == ["small", "votes", "clocks"]
+    assert failing(fast) == ["periods", "whole"] and fast.due == 2_760
+    zone = judged([100] * 3, [0] * 3, rows=[100] * 3, fast=[100] * 3)
     assert failing(zone) == ["periods", "whole"] and zone.periods["vote"].eq("votes").all()
 
 
@@ -276,7 +276,7 @@ def test_the_line_says_what_missed_and_what_is_new():
         "promise kept: 2 of 100 periods missed (at most 9 may, by chance, at 95%), "
         "1 of them new since the check of 1970-01-01 00:00 UTC; 1 late row repaired, 0 pending"
     )
-    nothing = promise.judge(SPEC, checks.stored[:0])
+    nothing = promise.weigh(SPEC, checks.stored[:0])
     assert messages.promise_line(SPEC, nothing, None, repaired=0, recalled=0, pending=5) == (
         "promise not judged yet; 0 late rows repaired, 5 pending"
     )
@@ -314,22 +314,22 @@ def lake(tmp_path):
     return lake
 
 
-def found(lake, rows, seq_to=10, repaired_to=-1):
+def current(lake, rows, seq_to=10, repaired_to=-1):
     return verdicts.find(lake, SPEC, rows, FOREVER, seq_to, repaired_to)
 
 
 def test_verdicts_are_stored_once_and_the_last_one_counts(lake):
     rows = ledger([100] * 3, [100, 0, 100])
-    first = found(lake, rows)
+    first = current(lake, rows)
     assert len(first.added) == 3 and first.is_new(-1).all()
     assert verdicts.store(lake, "q", first) and not verdicts.store(lake, "q", first)
-    again = found(lake, rows)
+    again = current(lake, rows)
     assert len(again.added) == 0 and again.commit == 0 and verdicts.store(lake, "q", again)
     assert again.is_new(-1).all() and not again.is_new(0).any(), "new until a check has reported them"
-    later = found(lake, ledger([100, 100, 200, 100], [100, 0, 100, 100]), repaired_to=7)
+    later = current(lake, ledger([100, 100, 200, 100], [100, 0, 100, 100]), repaired_to=7)
     assert later.added["judgement"].tolist() == [1, 0] and later.is_new(0).tolist() == [False, False, True, True]
     assert verdicts.store(lake, "q", later)
-    assert found(lake, ledger([100, 100, 200, 100], [100, 0, 100, 100])).last["kept"].tolist() == [
+    assert current(lake, ledger([100, 100, 200, 100], [100, 0, 100, 100])).last["kept"].tolist() == [
         *[True, False],
         *[False, True],
     ]
@@ -339,14 +339,14 @@ def test_verdicts_are_stored_once_and_the_last_one_counts(lake):
 
 def test_a_check_that_saw_less_or_meets_another_stores_nothing(lake, monkeypatch):
     monkeypatch.setattr(verdicts, "PAUSE_S", 0.0)
-    assert verdicts.store(lake, "q", found(lake, ledger([100], [100]), repaired_to=5))
-    assert not verdicts.store(lake, "q", found(lake, ledger([100], [90]), repaired_to=4)), "it read before the repair"
-    other = found(lake, ledger([100], [80]), repaired_to=5)
-    assert verdicts.store(lake, "q", found(lake, ledger([100], [70]), repaired_to=5))
+    assert verdicts.store(lake, "q", current(lake, ledger([100], [100]), repaired_to=5))
+    assert not verdicts.store(lake, "q", current(lake, ledger([100], [90]), repaired_to=4)), "it read before the repair"
+    other = current(lake, ledger([100], [80]), repaired_to=5)
+    assert verdicts.store(lake, "q", current(lake, ledger([100], [70]), repaired_to=5))
     assert not verdicts.store(lake, "q", other), "another check was first"
     with Lease(lake, "check-q"):
-        assert not verdicts.store(lake, "q", found(lake, ledger([100], [60]), repaired_to=5))
-    late = found(lake, ledger([100], [60]), repaired_to=5)
+        assert not verdicts.store(lake, "q", current(lake, ledger([100], [60]), repaired_to=5))
+    late = current(lake, ledger([100], [60]), repaired_to=5)
     forget(lake, "q")
     assert not lake.table("verdicts", "q").exists()
     assert not verdicts.store(lake, "q", late) and not lake.table("verdicts", "q").exists()

@@ -101,8 +101,8 @@ def test_pending_periods_come_and_go_and_the_answer_stays(lake, tmp_path):
     for number, hours in enumerate(((4, 5), (6,), ()), 1):
         if hours:
             event = BASE + HOUR * np.array(hours) + 30 * SECOND
-            now = np.full(len(hours), int(arrival.max()) + number * SECOND)
-            ingest(lake, [readings(tmp_path, f"{number}.parquet", event, now)], IngestOptions(stream="s"))
+            arrival_us = np.full(len(hours), int(arrival.max()) + number * SECOND)
+            ingest(lake, [readings(tmp_path, f"{number}.parquet", event, arrival_us)], IngestOptions(stream="s"))
             run(lake, spec)
         else:
             repair(lake, spec, flush=True)

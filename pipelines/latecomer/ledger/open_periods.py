@@ -28,7 +28,7 @@ def open_ledger(spec: Spec, state: dict[str, Any]) -> pa.Table:
     return restore_window_accounts(spec, state).open(window_controls(spec, state))
 
 
-def settled_to(spec: Spec, state: dict[str, Any]) -> int:
+def complete_to(spec: Spec, state: dict[str, Any]) -> int:
     """Return the time (us) so that no row is expected any more for periods that end at it or before.
 
     A join's period is settled when stream time has left it, because it holds what arrived in it. A period of windows
@@ -40,10 +40,10 @@ def settled_to(spec: Spec, state: dict[str, Any]) -> int:
             return NEVER
         return control.interval * control.interval_us // spec.period_us * spec.period_us
     assert isinstance(spec, WindowedSpec)
-    return min(map(_settled_to, window_controls(spec, state)))
+    return min(map(_complete_to, window_controls(spec, state)))
 
 
-def _settled_to(control: WindowControl) -> int:
+def _complete_to(control: WindowControl) -> int:
     if control.interval is None:
         return NEVER
     stream_time = max(control.t_last_us, control.interval * control.interval_us)

@@ -34,7 +34,7 @@ from latecomer.lake.lake import Lake
 from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.ledger.join_ledger import repaired
 from latecomer.ledger.ledger import ledger
-from latecomer.ledger.open_periods import settled_to
+from latecomer.ledger.open_periods import complete_to
 from latecomer.quality import conservation, duplicates, fast_clocks, messages, promise
 from latecomer.quality import report as pages
 from latecomer.quality import verdicts as store
@@ -85,7 +85,7 @@ class CheckOutcome:
     promise
         A sentence about the periods that missed the promise, and the late rows; empty where nothing is promised.
     judged, missed, new
-        Periods that vote on the promise, those of them that missed, and those that no earlier check has reported.
+        Periods that vote on the promise, how many of them missed, and how many no earlier check has reported.
     silent
         A sentence about streams that have been silent for long while others went on; the query's answers wait for them.
     quarantine_reasons
@@ -156,11 +156,11 @@ def check(
     state = journal.state_for(lake, spec)
     bounds = conservation.CommittedBounds.of(lake, spec.name, state)
     periods = ledger(lake, spec, state).to_pandas()
-    settled = settled_to(spec, state.stage) if spec.promises and not state.flushed else FOREVER
+    complete_to_us = complete_to(spec, state.stage) if spec.promises and not state.flushed else FOREVER
     last = _last_outcome(lake, spec.name)
-    found = store.find(lake, spec, periods, settled, bounds.seq_to, bounds.closed_to)
+    current = store.find(lake, spec, periods, complete_to_us, bounds.seq_to, bounds.closed_to)
     reported = last.get("verdicts", -1)
-    judgement = promise.judge(spec, found.last.assign(new=found.is_new(reported)))
+    judgement = promise.weigh(spec, current.last.assign(new=current.is_new(reported)))
     results = duplicates.count_results(lake, spec, bounds.filters())
     wrong = _wrong_before(lake, spec.name)
     audits = _audited(lake, spec, state, bounds, list(wrong), audit, progress) if audit else {}
@@ -174,7 +174,7 @@ def check(
         "audit": pd.DataFrame([row for _, row in sorted((wrong | audits).items())]),
     }
     pending = result_views.pending(lake, spec.name, state.seq_to)
-    standing = promise.standing(periods, found.last["period_start"], settled)
+    standing = promise.standing(periods, current.last["period_start"], complete_to_us)
     remedy = "" if judgement.kept else _remedy(lake, spec, judgement, periods, state.seq_to)
     votes = judgement.groups[0] if judgement.groups else None
     outcome = replace(
@@ -207,12 +207,12 @@ def check(
             judgement=judgement,
             standing=standing,
             remarks=(outcome.promise, outcome.unjudged_message, remedy, outcome.silent),
-            history=pd.concat([store.history(lake, spec.name), found.added]) if len(found.last) else found.last,
+            history=pd.concat([store.history(lake, spec.name), current.added]) if len(current.last) else current.last,
         )
         outcome = replace(outcome, report=page)
-    stored = store.store(lake, spec.name, found)
+    stored = store.store(lake, spec.name, current)
     for _ in range(TRIES if audits else 1):
-        if _store(lake, spec, state.seq_to, outcome, audits, found.commit if stored else reported):
+        if _store(lake, spec, state.seq_to, outcome, audits, current.commit if stored else reported):
             break
     return outcome
 

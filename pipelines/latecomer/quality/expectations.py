@@ -22,7 +22,7 @@ class ExpectErrorWithinPromise(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
 
 
 class ExpectWholeToMeetPromise(gxe.ExpectColumnPairValuesAToBeGreaterThanB):
-    """Of everything due in the periods that count, as much was on time as the promise comes to."""
+    """The results on time are as many as the promise comes to, over all periods that count."""
 
     description: str = "Of everything due in the periods that count, as much was on time as the promise comes to"
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from latecomer.lake.delta import TIMESTAMP, Table
 from latecomer.lake.lake import Lake
 from latecomer.quality import messages, promise
-from latecomer.quality.verdicts import AHEAD_US
+from latecomer.quality.verdicts import FAST_US
 from latecomer.specs.errors import quantity
 from latecomer.specs.spec import Spec
 
@@ -45,7 +45,7 @@ def describe(lake: Lake, spec: Spec, missed: pd.DataFrame, slack_us: float, seq_
     """
     first = pa.scalar(int(promise.microseconds(missed["period_start"]).min()), pa.int64()).cast(TIMESTAMP)
     last = pa.scalar(int(promise.microseconds(missed["period_end"]).max()), pa.int64()).cast(TIMESTAMP)
-    least = pa.scalar(max(AHEAD_US, int(slack_us)), pa.duration("us"))
+    least = pa.scalar(max(FAST_US, int(slack_us)), pa.duration("us"))
     sentences = []
     for stream in spec.stream_names:
         table = lake.table("events", stream)
@@ -53,13 +53,13 @@ def describe(lake: Lake, spec: Spec, missed: pd.DataFrame, slack_us: float, seq_
             continue
         arrival = pc.field("arrival_ts")
         during = (pc.field("seq") < seq_to) & (arrival < last) & (pc.field("event_ts") > first)
-        ahead = pc.field("event_ts") > arrival + least
-        count = table.count(during & ahead)
+        fast = pc.field("event_ts") > arrival + least
+        count = table.count(during & fast)
         if not count:
             continue
         columns = _columns(table)
-        rows = _rows(table, columns, during & ahead)
-        source = next((text for name in columns if (text := _values(table, rows, name, during & ~ahead))), "")
+        rows = _rows(table, columns, during & fast)
+        source = next((text for name in columns if (text := _values(table, rows, name, during & ~fast))), "")
         most = pc.max(pc.subtract(rows["event_ts"], rows["arrival_ts"]).cast(pa.int64())).as_py()
         whose = f"{quantity(count, 'row')} of stream {stream}{source} came up to {messages.duration(most)}"
         sentences.append(f"{whose} ahead of {'its arrival' if count == 1 else 'their arrivals'}")

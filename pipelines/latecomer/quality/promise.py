@@ -18,7 +18,7 @@ arrivals, while less than half of everything due is of such periods. All four te
 3. The same for the smaller periods alone, if there are at least 20 (`MANY_SMALL`) of them: they are part of the stream.
    So days do not hide the nights.
 4. Of everything that was due, ``target * confidence`` was on time, less what chance takes from so many results. This is
-   what the promise comes to if the periods that may miss lose all. So a large period that missed by far is found among
+   what the promise comes to if the periods that may miss lose all. So a large period that missed by far shows among
    few periods, where the other tests call it chance.
 
 Wrong alarms. Tests 1 to 3 fail an honest query, whose periods miss independently with probability ``1 - confidence``,
@@ -86,7 +86,7 @@ def is_learning(ledger: pd.DataFrame) -> NDArray[np.bool_]:
     return np.asarray(ledger["learning"].eq(True), np.bool_)
 
 
-def standing(ledger: pd.DataFrame, judged: pd.Series, settled_to_us: int) -> pd.Series:
+def standing(ledger: pd.DataFrame, judged: pd.Series, complete_to_us: int) -> pd.Series:
     """Return of each period of a ledger why it has no verdict yet, or ``judged``.
 
     The other values are ``learning``, ``coming in``, ``awaits repair`` and ``nothing due``. `judged` has the starts of
@@ -95,21 +95,21 @@ def standing(ledger: pd.DataFrame, judged: pd.Series, settled_to_us: int) -> pd.
     values = np.full(len(ledger), NOTHING_DUE, object)
     if len(ledger):
         values[ledger["achieved_on_time"].isna()] = AWAITS_REPAIR
-        values[microseconds(ledger["period_end"]) > settled_to_us] = COMING_IN
+        values[microseconds(ledger["period_end"]) > complete_to_us] = COMING_IN
         values[is_learning(ledger)] = LEARNING
         if len(judged):
             values[np.isin(microseconds(ledger["period_start"]), microseconds(judged))] = JUDGED
     return pd.Series(values, index=ledger.index, dtype=object)
 
 
-def verdicts(spec: Spec, ledger: pd.DataFrame, settled_to_us: int) -> pd.DataFrame:
+def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int) -> pd.DataFrame:
     """Judge each period that can be judged by now.
 
     Parameters
     ----------
     ledger
         The query's ledger, with times in UTC.
-    settled_to_us
+    complete_to_us
         Periods that end later are still coming in, microseconds.
 
     Returns
@@ -123,10 +123,10 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, settled_to_us: int) -> pd.DataFra
     rows = judged(rows.reset_index(drop=True))
     if not len(rows):
         return pd.DataFrame(columns=["period_start", "period_end", *DECIDING, "kept"])
-    rows = rows[microseconds(rows["period_end"]) <= settled_to_us]
+    rows = rows[microseconds(rows["period_end"]) <= complete_to_us]
     unknown = pd.Series(pd.NA, index=rows.index, dtype="Int64")
     recalled = rows["recalled"].fillna(0) if "recalled" in rows else 0
-    found = pd.DataFrame(
+    current = pd.DataFrame(
         {
             "period_start": rows["period_start"],
             "period_end": rows["period_end"],
@@ -140,40 +140,40 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, settled_to_us: int) -> pd.DataFra
         }
     )
     if isinstance(spec, AggregateSpec):
-        allowed = {n: allowed_misses(n, spec.target, 1 - spec.confidence) for n in found["answers"].unique()}
-        found["needed"] = [(n - allowed[n]) / n for n in found["answers"]]
-    found["kept"] = found["achieved"] >= found["needed"]
-    return found.sort_values("period_start").reset_index(drop=True)
+        allowed = {n: allowed_misses(n, spec.target, 1 - spec.confidence) for n in current["answers"].unique()}
+        current["needed"] = [(n - allowed[n]) / n for n in current["answers"]]
+    current["kept"] = current["achieved"] >= current["needed"]
+    return current.sort_values("period_start").reset_index(drop=True)
 
 
-def changed(stored: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
-    """Return the verdicts of `found` that are new or differ from the stored ones.
+def changed(stored: pd.DataFrame, current: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts of `current` that are new or differ from the stored ones.
 
     Parameters
     ----------
     stored
         The last stored verdict of each period.
-    found
+    current
         As of :func:`verdicts`.
 
     Returns
     -------
     DataFrame
-        Rows of `found` with ``judgement``: 0 for the first verdict of a period, 1 for the next.
+        Rows of `current` with ``judgement``: 0 for the first verdict of a period, 1 for the next.
     """
-    if not len(stored) or not len(found):
-        return found.assign(judgement=np.zeros(len(found), np.int64))
-    before = stored.set_index("period_start").reindex(found["period_start"]).reset_index(drop=True)
+    if not len(stored) or not len(current):
+        return current.assign(judgement=np.zeros(len(current), np.int64))
+    before = stored.set_index("period_start").reindex(current["period_start"]).reset_index(drop=True)
     same = before["judgement"].notna().to_numpy(np.bool_)
     for name in DECIDING:
-        old, new = (frame[name].astype(float).to_numpy() for frame in (before, found))
+        old, new = (frame[name].astype(float).to_numpy() for frame in (before, current))
         same &= (old == new) | (np.isnan(old) & np.isnan(new))
     number = before["judgement"].fillna(-1).astype(np.int64).to_numpy() + 1
-    return found.assign(judgement=number)[~same].reset_index(drop=True)
+    return current.assign(judgement=number)[~same].reset_index(drop=True)
 
 
 def merged(stored: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """Return the last verdict of each period, by start, from the stored ones and those that are new."""
+    """Return the last verdict of each period, by start, from stored and new ones."""
     parts = [frame for frame in (stored, new) if len(frame)]
     if not parts:
         return new
@@ -235,8 +235,8 @@ class Judgement:
         return all(group.kept for group in self.groups) and self.on_time >= self.needed
 
 
-def judge(spec: Spec, verdicts: pd.DataFrame) -> Judgement:
-    """Judge the promise by verdicts: the last of each period, by start, with ``rows`` and ``rows_ahead``."""
+def weigh(spec: Spec, verdicts: pd.DataFrame) -> Judgement:
+    """Judge the promise by verdicts, the last of each period, by start, with ``rows`` and ``rows_ahead``."""
     judging, rows = spec.judging, verdicts
     if not len(rows):
         return Judgement(rows.assign(vote=pd.Series(dtype=str), why=pd.Series(dtype=str)))
@@ -248,7 +248,7 @@ def judge(spec: Spec, verdicts: pd.DataFrame) -> Judgement:
     rows = rows.assign(why=why, vote=np.where(why != "", EXCLUDED, VOTES))
     if judging.since_us is not None:
         rows = rows[start >= judging.since_us]
-    else:  # excluded periods are shown between those that count, which are `over`
+    else:  # `over` periods count; the excluded ones between them are shown
         counted = np.flatnonzero(why == "")
         rows = rows[counted[-judging.over] :] if len(counted) > judging.over else rows
     rows = rows.reset_index(drop=True)

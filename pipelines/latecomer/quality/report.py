@@ -80,7 +80,7 @@ def write(
     remarks
         Sentences: the promise, the periods without a verdict, the remedy, the silent streams; empty ones are left out.
     history
-        Every verdict, also those that later ones have replaced.
+        Every verdict, also if a later one has replaced it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")
@@ -149,13 +149,14 @@ def _with_standing(ledger: pd.DataFrame, judgement: promise.Judgement, standing:
         place = pd.Index(promise.microseconds(ledger["period_start"])).get_indexer(
             promise.microseconds(periods["period_start"])
         )
-        own = np.where(periods["kept"].astype(bool), "kept", "missed").astype(object)
+        names = np.where(periods["kept"].astype(bool), "kept", "missed").astype(object)
         small = periods["vote"].eq(promise.SMALL_VOTE).sum() >= promise.MANY_SMALL  # then they vote among themselves
         for vote, name in _VOTES.items():
             if vote != promise.SMALL_VOTE or not small:
-                own[periods["vote"] == vote] = name
-        found = place >= 0
-        shown[place[found]], why[place[found]] = own[found], periods["why"].to_numpy(object)[found]
+                names[periods["vote"] == vote] = name
+        in_ledger = place >= 0
+        shown[place[in_ledger]] = names[in_ledger]
+        why[place[in_ledger]] = periods["why"].to_numpy(object)[in_ledger]
     return ledger.assign(standing=shown, why=why)
 
 

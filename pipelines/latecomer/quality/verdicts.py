@@ -52,7 +52,7 @@ SCHEMA = pa.schema(
     ]
 )
 """Columns of ``verdicts/<query>``; docs/tables.md says what they hold."""
-AHEAD_US = 60_000_000
+FAST_US = 60_000_000
 """A row that is further ahead of its arrival has a suspected clock."""
 TRIES, PAUSE_S = 5, 0.3
 """Attempts to take the lease, and seconds between two."""
@@ -83,14 +83,14 @@ class Verdicts:
         return int(self.last["commit"].max()) if len(self.last) else -1
 
 
-def find(lake: Lake, spec: Spec, ledger: pd.DataFrame, settled_to_us: int, seq_to: int, repaired_to: int) -> Verdicts:
+def find(lake: Lake, spec: Spec, ledger: pd.DataFrame, complete_to_us: int, seq_to: int, repaired_to: int) -> Verdicts:
     """Judge the periods that can be judged and whose counts are not those of their stored verdict.
 
     A query that promises nothing has no verdicts.
 
     Parameters
     ----------
-    ledger, settled_to_us
+    ledger, complete_to_us
         As for :func:`latecomer.quality.promise.verdicts`.
     seq_to, repaired_to
         The arrivals that `run` and `repair` had committed when the ledger was read.
@@ -100,8 +100,8 @@ def find(lake: Lake, spec: Spec, ledger: pd.DataFrame, settled_to_us: int, seq_t
         return Verdicts(empty, empty)
     stored = _read(lake, spec.name)
     before = promise.merged(stored, stored[:0])
-    added = promise.changed(before, promise.verdicts(spec, ledger, settled_to_us))
-    counts = _rows_ahead(lake, spec, added, seq_to)
+    added = promise.changed(before, promise.verdicts(spec, ledger, complete_to_us))
+    counts = _count_fast_rows(lake, spec, added, seq_to)
     added = added.assign(
         judged=pd.Timestamp(datetime.now(UTC)).floor("us"),
         rows=counts[0],
@@ -165,7 +165,7 @@ def holds(lake: Lake, query: str, seq_to: int) -> bool:
 
 
 def history(lake: Lake, query: str) -> pd.DataFrame:
-    """Return every verdict, also those that later ones have replaced, by period and judgement."""
+    """Return every verdict, also if a later one has replaced it, by period and judgement."""
     rows = _read(lake, query)
     return rows.sort_values(["period_start", "judgement"]).reset_index(drop=True)
 
@@ -176,15 +176,15 @@ def _read(lake: Lake, query: str) -> pd.DataFrame:
     return frame.astype({"answers": "Int64", "answers_off": "Int64"})
 
 
-def _rows_ahead(lake: Lake, spec: Spec, periods: pd.DataFrame, seq_to: int) -> tuple[NDArray[np.int64], ...]:
+def _count_fast_rows(lake: Lake, spec: Spec, periods: pd.DataFrame, seq_to: int) -> tuple[NDArray[np.int64], ...]:
     """Count the rows with event times in each period, and those of them that are ahead of their arrivals.
 
     Streams without arrival times count as nothing. Of the events, the files that may hold such rows are read, in
     batches, two columns of them.
     """
-    rows, ahead = np.zeros(len(periods), np.int64), np.zeros(len(periods), np.int64)
+    rows, fast = np.zeros(len(periods), np.int64), np.zeros(len(periods), np.int64)
     if not len(periods):
-        return rows, ahead
+        return rows, fast
     starts = promise.microseconds(periods["period_start"])
     last_end = int(starts[-1]) + spec.period_us
     event = pc.field("event_ts")
@@ -198,8 +198,8 @@ def _rows_ahead(lake: Lake, spec: Spec, periods: pd.DataFrame, seq_to: int) -> t
             place = np.searchsorted(starts, event_us, side="right") - 1
             here = event_us < starts[place] + spec.period_us
             rows += np.bincount(place[here], minlength=len(starts))
-            ahead += np.bincount(place[here & (event_us - arrival_us > AHEAD_US)], minlength=len(starts))
-    return rows, ahead
+            fast += np.bincount(place[here & (event_us - arrival_us > FAST_US)], minlength=len(starts))
+    return rows, fast
 
 
 def _time(time_us: int) -> pa.Scalar:
