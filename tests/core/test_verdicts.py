@@ -43,7 +43,8 @@ class Checks:
 
     def check(self, rows, complete_to_us=FOREVER):
         """Judge a ledger; return the judgement."""
-        new = promise.changed(self.stored, promise.verdicts(self.spec, rows, complete_to_us))
+        again = self.stored["period_start"] if len(self.stored) else None
+        new = promise.changed(self.stored, promise.verdicts(self.spec, rows, complete_to_us, again))
         new = new.assign(rows=0, rows_ahead=0, new=True, commit=self.commits)
         self.added, self.commits = len(new), self.commits + 1
         self.stored = promise.merged(self.stored.assign(new=False), new)

@@ -127,14 +127,14 @@ def test_a_check_of_a_query_that_is_forgotten_meanwhile_stores_nothing(lake, tmp
     table = events.disordered(5, rows=100).drop_columns(["seq"])
     ingest(lake, [events.write(table, tmp_path / "in.parquet")], IngestOptions(by="stream"))
     run(lake, spec("topk"), flush=True)
-    bounds = promise.bounds
+    judged = promise.verdicts
 
     def meanwhile(*arguments):
-        rows = bounds(*arguments)
+        rows = judged(*arguments)
         forget(lake, "topk")
         return rows
 
-    monkeypatch.setattr(promise, "bounds", meanwhile)
+    monkeypatch.setattr(promise, "verdicts", meanwhile)
     with contextlib.suppress(InputError):
         check(lake, spec("topk"))
     assert stored_rows(lake, "topk") == {}

@@ -102,7 +102,7 @@ def standing(ledger: pd.DataFrame, judged: pd.Series, complete_to_us: int) -> pd
     return pd.Series(values, index=ledger.index, dtype=object)
 
 
-def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int) -> pd.DataFrame:
+def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int, again: pd.Series | None = None) -> pd.DataFrame:
     """Judge each period that can be judged by now.
 
     Parameters
@@ -111,6 +111,8 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int) -> pd.DataFr
         The query's ledger, with times in UTC.
     complete_to_us
         Periods that end later are still coming in, microseconds.
+    again
+        Starts of periods that were judged before; they are judged again, also if they are coming in once more.
 
     Returns
     -------
@@ -123,7 +125,10 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int) -> pd.DataFr
     rows = judged(rows.reset_index(drop=True))
     if not len(rows):
         return pd.DataFrame(columns=["period_start", "period_end", *DECIDING, "kept"])
-    rows = rows[microseconds(rows["period_end"]) <= complete_to_us]
+    complete = microseconds(rows["period_end"]) <= complete_to_us
+    if again is not None and len(again):
+        complete |= np.isin(microseconds(rows["period_start"]), microseconds(again))
+    rows = rows[complete]
     unknown = pd.Series(pd.NA, index=rows.index, dtype="Int64")
     recalled = rows["recalled"].fillna(0) if "recalled" in rows else 0
     current = pd.DataFrame(

@@ -100,7 +100,7 @@ def find(lake: Lake, spec: Spec, ledger: pd.DataFrame, complete_to_us: int, seq_
         return Verdicts(empty, empty)
     stored = _read(lake, spec.name)
     before = promise.merged(stored, stored[:0])
-    added = promise.changed(before, promise.verdicts(spec, ledger, complete_to_us))
+    added = promise.changed(before, promise.verdicts(spec, ledger, complete_to_us, before["period_start"]))
     counts = _count_fast_rows(lake, spec, added, seq_to)
     added = added.assign(
         judged=pd.Timestamp(datetime.now(UTC)).floor("us"),
