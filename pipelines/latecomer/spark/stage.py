@@ -73,7 +73,8 @@ class Batch:
         flushed = pc.field("published_seq") == self.seq_to
         table = lake.table("on_time", query)
         counts = table.count_by("period_start", flushed)
-        waits = table.sum_by("period_start", "wait_us", flushed) if counts else {}
+        # joins that publish a pair at its arrival store no wait
+        waits = table.sum_by("period_start", "wait_us", flushed) if counts and "wait_us" in table.schema().names else {}
         return {period: (count, waits.get(period, 0)) for period, count in counts.items()}
 
     @property
