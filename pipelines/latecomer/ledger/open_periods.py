@@ -16,7 +16,7 @@ from latecomer.ledger.window_accounts import restore_window_accounts
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
-from latecomer.strategies.windows import window_controls
+from latecomer.strategies.windows import recall_budget, window_controls
 
 
 def open_ledger(spec: Spec, state: dict[str, Any]) -> pa.Table:
@@ -63,10 +63,12 @@ def decided_to(spec: Spec, state: dict[str, Any]) -> int:
 
     `repair` takes only late rows before it. It is `FOREVER` where `run` publishes nothing for late rows.
     """
-    if not isinstance(spec, JoinSpec):
-        return FOREVER
-    _, accounts = restore_join(spec, state)
-    return FOREVER if accounts.budget is None else accounts.budget.decided_to
+    if isinstance(spec, JoinSpec):
+        _, accounts = restore_join(spec, state)
+        return FOREVER if accounts.budget is None else accounts.budget.decided_to
+    assert isinstance(spec, WindowedSpec)
+    budget = recall_budget(spec, state)
+    return FOREVER if budget is None else budget.decided_to
 
 
 def last_closed(spec: WindowedSpec, state: dict[str, Any]) -> int:

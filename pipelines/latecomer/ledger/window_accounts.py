@@ -20,6 +20,7 @@ from latecomer.core.windows.interfaces import SlackAccount
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.ledger.accounts import PeriodAccounts
 from latecomer.specs.windows import WindowedSpec
+from latecomer.strategies.windows import recall_budget
 
 LEDGER = pa.schema(
     [
@@ -41,6 +42,10 @@ LEDGER = pa.schema(
         ("emission", pa.int32()),
     ]
 )
+GUARANTEED = ("recalled", "repaired_early", "due", "unpublished")
+"""Further columns where the recall is guaranteed: results that `run` recalled, and those that a flush of `repair`
+published before the period closed; results that the period's rows implied when it closed, and those of them that were
+not published then."""
 
 
 @dataclass
@@ -72,18 +77,33 @@ class CompletedPeriods:
     accounts: dict[int, list[SlackAccount]]
 
 
-def take_completed_periods(controls: list[WindowControl]) -> CompletedPeriods:
-    """Take the accounts of the periods that every shard has left out of the control planes."""
+def take_completed_periods(controls: list[WindowControl], *, guaranteed: bool = False) -> CompletedPeriods:
+    """Take the accounts of the periods that every shard has left out of the control planes.
+
+    `guaranteed`: with a recall guarantee a period is open for as long again as it is
+    (:mod:`latecomer.core.windows.recall_budget`).
+    """
     until = min(control.final_until() for control in controls)
+    if guaranteed:
+        until = min(until, *(control.base - control.period_us for control in controls))
     starts = {start for control in controls for start in control.accounts if start + control.period_us <= until}
     accounts = {start: [control.accounts.pop(start, SlackAccount()) for control in controls] for start in starts}
     return CompletedPeriods(until, accounts)
 
 
 class WindowAccounts(PeriodAccounts[WindowCounts]):
-    """The accounts of a windowed query's open periods."""
+    """The accounts of a windowed query's open periods; `guaranteed` where the query has a recall guarantee."""
 
     counts_type = WindowCounts
+
+    def __init__(self, period_us: int, target: float, *, guaranteed: bool = False) -> None:
+        super().__init__(period_us, target)
+        self.guaranteed = guaranteed
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the query's ``ledger/<query>``."""
+        return pa.schema([*LEDGER, *((name, pa.int64()) for name in GUARANTEED)]) if self.guaranteed else LEDGER
 
     def add(self, published: dict[int, tuple[int, int]], rows_read: int, late: int) -> None:
         """Add a micro-batch: result rows and the sum of their waits (us) by period start (us), rows read, late rows."""
@@ -113,12 +133,12 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
             elif controls:
                 rows.append(self._row_now(start, controls))
                 self.counts(start).emitted += 1
-        return pa.Table.from_pylist(rows, schema=LEDGER) if rows else None
+        return pa.Table.from_pylist(rows, schema=self.schema) if rows else None
 
     def open(self, controls: list[WindowControl]) -> pa.Table:
         """Return the rows of the open periods as of now; where there are none, the columns of a ledger."""
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
-        return pa.Table.from_pylist([self._row_now(start, controls) for start in starts], schema=LEDGER)
+        return pa.Table.from_pylist([self._row_now(start, controls) for start in starts], schema=self.schema)
 
     def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, float | None]:
         return self._row(start, [control.account(start, as_of_now=True) for control in controls])
@@ -143,7 +163,8 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
 
 def restore_window_accounts(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowAccounts:
     """Restore the period accounts of a windowed query from a micro-batch's state; None: before the first."""
-    accounts = WindowAccounts(spec.period_us, spec.target)
+    guaranteed = recall_budget(spec, state) is not None
+    accounts = WindowAccounts(spec.period_us, spec.target, guaranteed=guaranteed)
     if state is not None:
         accounts.restore(state["books"])
     return accounts

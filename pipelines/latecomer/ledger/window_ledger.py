@@ -13,6 +13,10 @@ theta_join  result rows; with ``emit: count`` their matches;    share that was p
             with ``ranges`` windows that have an answer
 membership  result elements                                     share that was published on time
 ==========  ==================================================  ===============================================
+
+With a recall guarantee (:mod:`latecomer.core.windows.recall_budget`) a result that was published late, but before its
+period closed, counts as published on time, in ``recalled`` beside ``on_time``. ``achieved_at_close`` is the share of the results that the period's rows
+implied when it closed; it is null while the period is open.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.core.windows.observation import every_number
 from latecomer.lake import result_views, row_keys
@@ -40,7 +45,8 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
     rows["period"] = _us(rows["period_start"])
     rows = rows.sort_values(["period", "emission"]).drop_duplicates("period", keep="last").set_index("period")
     late = _late(lake, spec)
-    completeness = _completeness(lake, spec)
+    guaranteed = "due" in rows
+    completeness = _completeness(lake, spec, guaranteed=guaranteed)
     fixed = repaired(lake, spec.name)
     index = rows.index.union(late.index).union(completeness.index).union(pd.Index(sorted(fixed), dtype=np.int64))
     rows, late, completeness = rows.reindex(index), late.reindex(index).fillna(0), completeness.reindex(index)
@@ -48,6 +54,11 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
     expected = completeness["expected"].fillna(0).to_numpy().astype(np.int64)
     on_time = completeness["on_time"].fillna(0).to_numpy().astype(np.int64)
     achieved = completeness["achieved"].fillna(1.0).to_numpy().astype(float)
+    recalled = np.zeros_like(on_time)
+    if guaranteed:
+        recalled = (completeness["recalled"].fillna(0) + rows["repaired_early"].fillna(0)).to_numpy().astype(np.int64)
+        achieved = np.where(expected > 0, (on_time + recalled) / np.maximum(expected, 1), 1.0)
+    missed = expected - on_time - recalled
     period = index.to_numpy(np.int64)
     booked = rows["published"].fillna(0).to_numpy().astype(np.int64) + [
         fixed.get(start_us, 0) for start_us in period.tolist()
@@ -58,10 +69,12 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
         "period_end": pa.array(period + spec.period_us, pa.int64()).cast(TIMESTAMP),
         "expected": pa.array(expected, mask=~known),
         "on_time": pa.array(on_time),
-        "missed": pa.array(expected - on_time, mask=~known),
-        "repaired": pa.array(expected - on_time, mask=~known),
+        **({"recalled": pa.array(recalled)} if guaranteed else {}),
+        "missed": pa.array(missed, mask=~known),
+        "repaired": pa.array(missed, mask=~known),
         "target": pa.array(np.full(len(index), spec.target)),
         "achieved_on_time": pa.array(achieved, mask=~known),
+        **({"achieved_at_close": _at_close(rows)} if guaranteed else {}),
         "achieved_final": pa.array(final(lake, spec.name, period, booked), mask=~known),
         "rows": pa.array(rows["rows"].fillna(0).to_numpy().astype(np.int64)),
         "late_rows": pa.array(late["late"].to_numpy().astype(np.int64)),
@@ -79,7 +92,7 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
         rate = np.where(absent > 0, passed / np.maximum(absent, 1), 0.0)
         columns["false_positive_rate"] = pa.array(rate, mask=unknown)
         columns["false_positive_bound"] = pa.array(np.full(len(index), spec.false_positive_rate))
-    for name in completeness.columns.difference(["expected", "on_time", "achieved"]):
+    for name in completeness.columns.difference(["expected", "on_time", "recalled", "achieved"]):
         values = completeness[name].fillna(0).to_numpy()
         columns[name] = (
             pa.array(values, mask=~known)
@@ -89,11 +102,19 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _completeness(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+def _completeness(lake: Lake, spec: WindowedSpec, *, guaranteed: bool) -> pd.DataFrame:
     """Return ``expected``, ``on_time``, ``achieved`` and the kind's other columns, by period (us)."""
     if isinstance(spec, AggregateSpec):
         return _aggregate(lake, spec)
-    return _topk(lake, spec) if spec.answers is Answers.RANKED else _counted(lake, spec)
+    if spec.answers is Answers.RANKED:
+        return _topk(lake, spec)
+    return _counted(lake, spec, guaranteed=guaranteed)
+
+
+def _at_close(rows: pd.DataFrame) -> pa.Array:
+    """Return the share of results that were published when a period closed; null for open ones."""
+    due, unpublished = (rows[name].to_numpy(float) for name in ("due", "unpublished"))
+    return pa.array((due - unpublished) / due, pa.float64(), from_pandas=True)
 
 
 def _us(times: pd.Series) -> np.ndarray:
@@ -182,29 +203,44 @@ def _topk(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     return sums
 
 
-def _counted(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
+def _counted(lake: Lake, spec: WindowedSpec, *, guaranteed: bool) -> pd.DataFrame:
+    """Count results, or matches; ``recalled`` is 0 without a recall guarantee."""
     if spec.answers is Answers.REVISED:
-        first, fixed = _answers(lake, spec, ["matches", "revision"])
-        last = fixed.sort_values("revision").drop_duplicates("answer", keep="last")
-        both = first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
+        by_run, fixed = _answers(lake, spec, ["matches", "revision", "provenance"])
+        by_run["matches"], fixed["matches"] = by_run["matches"].astype(float), fixed["matches"].astype(float)
+        first = by_run[by_run["provenance"] == "on_time"]
+        last_of_run, last = (
+            rows.sort_values("revision").drop_duplicates("answer", keep="last") for rows in (by_run, fixed)
+        )
+        columns = ["answer", "period", "matches"]
+        both = last_of_run[columns].merge(last[columns], on="answer", how="outer", suffixes=("_run", "_last"))
+        both = both.merge(first[["answer", "matches"]], on="answer", how="left")
+        on_time, published = both["matches"].fillna(0), both["matches_run"].fillna(0)
         frame = pd.DataFrame(
             {
-                "period": both["period"].fillna(both["period_last"]).astype(np.int64),
-                "on_time": both["matches"].astype(float).fillna(0),
-                "expected": both["matches_last"].astype(float).fillna(both["matches"].astype(float)),
+                "period": both["period_run"].fillna(both["period_last"]).astype(np.int64),
+                "on_time": on_time,
+                "recalled": published - on_time,
+                "expected": both["matches_last"].fillna(both["matches_run"]),
             }
         )
         sums = frame.groupby("period").sum()
     elif spec.answers is Answers.REPLACED:
-        sums = _final_at_first(lake, spec)
+        sums = _final_at_first(lake, spec).assign(recalled=0)
     else:
-        counts = [lake.table(area, spec.name).count_by("period_start") for area in ("on_time", "corrections")]
+        table, late = lake.table("on_time", spec.name), pc.field("provenance") == "recalled"
+        counts = table.count_by("period_start"), lake.table("corrections", spec.name).count_by("period_start")
+        recalled = table.count_by("period_start", late) if guaranteed else {}
         index = sorted({*counts[0], *counts[1]})
-        on_time = np.array([counts[0].get(p, 0) for p in index], np.int64)
-        fixed_rows = np.array([counts[1].get(p, 0) for p in index], np.int64)
-        sums = pd.DataFrame(
-            {"on_time": on_time, "expected": on_time + fixed_rows}, index=pd.Index(index, dtype=np.int64)
+        frame = pd.DataFrame(
+            {
+                "on_time": [counts[0].get(period, 0) - recalled.get(period, 0) for period in index],
+                "recalled": [recalled.get(period, 0) for period in index],
+                "expected": [counts[0].get(period, 0) + counts[1].get(period, 0) for period in index],
+            },
+            dtype=np.int64,
         )
+        sums = frame.set_index(pd.Index(index, dtype=np.int64))
     sums["achieved"] = np.where(sums["expected"] > 0, sums["on_time"] / sums["expected"].clip(lower=1), 1.0)
     return sums
 

@@ -29,6 +29,7 @@ from latecomer.spark.prefetch import PrefetchedBatch, Prefetcher
 from latecomer.spark.registry import stage_of
 from latecomer.spark.stage import Batch, StageState
 from latecomer.specs.join import JoinSpec
+from latecomer.specs.windows import WaitingSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,7 +170,7 @@ class _Plans:
 
     def _repaired_to(self) -> dict[str, int]:
         """Return the part of a plan that says what `repair` has done, which a recall guarantee depends on."""
-        if not (isinstance(self.spec, JoinSpec) and self.spec.guarantee):
+        if not (isinstance(self.spec, JoinSpec | WaitingSpec) and self.spec.guarantee):
             return {}
         return {"repaired_to": result_views.repairs_planned_to(self.lake, self.spec.name)}
 
@@ -245,7 +246,15 @@ def _process(
                 driver_local = area in outcome.driver_local or None
                 tables.append(rows, table, "run", batch.number, driver_local=driver_local)
             crash_points.point(f"run:{area}")
-        commit = outcome.finalize(batch.count_published(lake, spec.name) if outcome.on_time is not None else {})
+        published = outcome.on_time is not None
+        if outcome.recall is not None:
+            recalled, table = outcome.recall(), lake.table("on_time", spec.name)
+            confirm()
+            if recalled is not None and not table.has_committed("recall", batch.number):
+                tables.append(recalled, table, "recall", batch.number)
+            published |= recalled is not None
+            crash_points.point("run:recalled")
+        commit = outcome.finalize(batch.count_published(lake, spec.name) if published else {})
     finally:
         stage.release()
     confirm()

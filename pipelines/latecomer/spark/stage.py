@@ -113,12 +113,16 @@ class Outcome:
         Called once both are committed, with the number of committed on-time rows per period (us).
     driver_local
         Names among ``on_time`` and ``late`` whose rows are expected to be few: the driver collects and commits them.
+    recall
+        Called once both are committed, and before ``finalize``: returns results of late rows to append to the on-time
+        rows, None where there are none. None: the kind recalls nothing.
     """
 
     on_time: DataFrame | None
     late: DataFrame | pa.Table | None
     finalize: Callable[[dict[int, int]], BatchCommit]
     driver_local: Set[str] = frozenset()
+    recall: Callable[[], DataFrame | None] | None = None
 
 
 @dataclass(frozen=True)

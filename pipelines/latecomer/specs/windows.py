@@ -70,9 +70,17 @@ class WaitingSpec(WindowedSpec):
     ----------
     slack_us : int or None
         Constant slack after a window's end in stream time, microseconds; None: it is chosen for the target.
+    stated_guarantee : bool or None
+        ``guarantee`` of the file; None where it does not say: see `guarantee`.
     """
 
     slack_us: int | None = 0
+    stated_guarantee: bool | None = None
+
+    @property
+    def guarantee(self) -> bool:
+        """True where a new query has the recall guarantee: by default each that promises a recall."""
+        return self.promises and self.stated_guarantee is not False
 
     def filter_on(self, alias: str) -> ex.Expr | None:
         """Return the condition that one stream's rows must meet to take part; None: there is none."""
@@ -90,7 +98,9 @@ class WaitingSpec(WindowedSpec):
 
     def _strategy_signature(self) -> Signature:
         confidence = {"confidence": self.confidence} if self.promises else {}
-        return {"slack_us": self.slack_us, **confidence}
+        # lakes of earlier versions know no guarantee
+        guarantee = {} if self.stated_guarantee is None else {"guarantee": self.stated_guarantee}
+        return {"slack_us": self.slack_us, **confidence, **guarantee}
 
 
 class Slack(TypedDict):
@@ -100,10 +110,11 @@ class Slack(TypedDict):
     promises: bool
     slack_us: int | None
     confidence: float
+    stated_guarantee: bool | None
 
 
 def parse_slack(quality: Reader, strategy: Reader) -> Slack:
-    """Read ``quality: {recall: 0.95}`` and ``strategy: {slack: 1 min}``.
+    """Read ``quality: {recall: 0.95}`` and ``strategy: {slack: 1 min, guarantee: true}``.
 
     A recall without a slack has the slack chosen for it; with both, the slack is constant and the recall is judged.
     Without either the slack is 0 and nothing is promised.
@@ -111,18 +122,25 @@ def parse_slack(quality: Reader, strategy: Reader) -> Slack:
     Raises
     ------
     SpecError
-        A confidence without a recall, or a number out of range.
+        A confidence or a guarantee without a recall, or a number out of range.
     """
     recall = quality.number("recall", None, low=0.0, high=1.0, above_low=True)
     slack_us = strategy.duration("slack", 0 if recall is None else None, zero=True)
     if recall is not None:
-        return {"target": recall, "promises": True, "slack_us": slack_us, "confidence": parse_confidence(strategy)}
-    if strategy.has("confidence"):
-        value = strategy.take("confidence")
-        problem, remedy = "is of a recall that the query does not state", "write quality: {recall: 0.95}, or remove it"
-        raise strategy.fail("confidence", value, problem, remedy)
-    strategy.take("confidence", None)
-    return {"target": 1.0, "promises": False, "slack_us": slack_us, "confidence": CONFIDENCE}
+        return {
+            "target": recall,
+            "promises": True,
+            "slack_us": slack_us,
+            "confidence": parse_confidence(strategy),
+            "stated_guarantee": strategy.flag("guarantee"),
+        }
+    for key in ("confidence", "guarantee"):
+        if strategy.has(key):
+            problem = "is of a recall that the query does not state"
+            remedy = "write quality: {recall: 0.95}, or remove it"
+            raise strategy.fail(key, strategy.take(key), problem, remedy)
+        strategy.take(key, None)
+    return {"target": 1.0, "promises": False, "slack_us": slack_us, "confidence": CONFIDENCE, "stated_guarantee": None}
 
 
 def parse_window(reader: Reader, name: str = "window") -> Grid:

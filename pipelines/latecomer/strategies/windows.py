@@ -13,6 +13,7 @@ from latecomer.core.windows.calibrated_slack import CalibratedSlack, CalibratedS
 from latecomer.core.windows.control import ControlState, WindowControl
 from latecomer.core.windows.interfaces import SlackPolicy
 from latecomer.core.windows.observation_schedule import ObservationSchedule, ScheduleState
+from latecomer.core.windows.recall_budget import RecallBudget, RecallBudgetState
 from latecomer.core.windows.slack_policies import (
     Fixed,
     LargestDelay,
@@ -77,6 +78,19 @@ def observation_schedules(spec: WindowedSpec, state: StateDocument | None) -> li
         return [ObservationSchedule(spec.window, *observed, spec.observe_us) for _ in range(spec.shards)]
     stored = cast(SchedulesState, state)["controls"]
     return [ObservationSchedule.from_dict(schedule, spec.window, *observed, spec.observe_us) for schedule in stored]
+
+
+def recall_budget(spec: WindowedSpec, state: StateDocument | None) -> RecallBudget | None:
+    """Restore the recall budget of a query; None where its recall is not guaranteed.
+
+    A query whose state has no budget began without the guarantee, and goes on without it.
+    """
+    if state is None:
+        guaranteed = isinstance(spec, WaitingSpec) and spec.guarantee
+        return RecallBudget(spec.target, spec.period_us) if guaranteed else None
+    if "recall" not in state:
+        return None
+    return RecallBudget.from_dict(cast(RecallBudgetState, state["recall"]), spec.target, spec.period_us)
 
 
 def slack_policy(spec: WindowedSpec, state: StateDocument | None) -> SlackPolicy:

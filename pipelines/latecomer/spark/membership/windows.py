@@ -225,6 +225,12 @@ class MembershipWindows(WindowKind[MembershipSpec]):
         complete = complete_from.withColumn("repaired_in", when).where(F.col("repaired_in") >= 0)
         return complete.select("element", "_m", "repaired_in")
 
+    def added(self, due: DueRows) -> DataFrame:
+        """Count the elements that late rows complete."""
+        from pyspark.sql import functions as F
+
+        return self.corrected(due).groupBy("_m", "repaired_in").agg(F.count("*").alias("results"))
+
 
 def _common_decimal(kinds: Iterable[str]) -> str:
     """Return the decimal type in which whole numbers and decimals are compared.

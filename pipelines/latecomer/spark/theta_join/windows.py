@@ -150,17 +150,20 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
         from pyspark.sql import functions as F
 
         observations = rows.observations(spans[0])
-        operands = [f"s{side}_o{place}" for side, texts in enumerate(self.operands) for place, _ in enumerate(texts)]
         wide = self.assigner.in_windows(rows.rows, self.assigner.first_of("ts"), self.assigner.last_of("ts"))
-        wide = observations.known(wide).withColumn("_wait", F.expr(self._level("_wait")))
-        keys = ["_m", "_observation"]
-        wide = wide.select("seq", "side", *operands, *keys, F.col("_wait").alias("_new"))
-        answer = Increments(replace(self.window_join, method=None), keys, types_of(wide), "_new")
-        bound = plan.PIECE_ROWS * LINEAR_FACTOR
-        crowded = self._crowded([(int(rows.windows[0]), int(rows.windows[-1]))], bound) if len(rows.windows) else []
-        growth = self._found(wide, answer, pieces.hot(wide, keys, answer.join, crowded, bound))
+        wide = observations.known(wide).withColumn("_new", F.expr(self._level("_wait")))
+        windows = [(int(rows.windows[0]), int(rows.windows[-1]))] if len(rows.windows) else []
+        growth = self._growth(wide, ["_m", "_observation"], windows)
         sums = growth.groupBy("_observation", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
         return observations.observed(sums.toArrow())
+
+    def _growth(self, wide: DataFrame, keys: list[str], spans: Spans) -> DataFrame:
+        """Count by how much each value of ``_new`` made the results of a window grow; no result is formed."""
+        operands = [f"s{side}_o{place}" for side, texts in enumerate(self.operands) for place, _ in enumerate(texts)]
+        wide = wide.select("seq", "side", *operands, *keys, "_new")
+        answer = Increments(replace(self.window_join, method=None), keys, types_of(wide), "_new")
+        bound = plan.PIECE_ROWS * LINEAR_FACTOR
+        return self._found(wide, answer, pieces.hot(wide, keys, answer.join, self._crowded(spans, bound), bound))
 
     def _level(self, wait: str) -> str:
         """Return the SQL of a wait in granules; with three streams and more it is rounded up."""
@@ -313,22 +316,43 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
         from pyspark.sql import functions as F
 
         assigner = self.assigner
-        touched = assigner.in_windows(due.late, F.col("m_from"), F.col("m_to"))
-        marks = touched.select("_m", "seq", "repaired_in")
+        marks = self._marks(due)
         crowded = self._cut(due.spans)
         stored = assigner.in_windows(due.stored(), assigner.first_of("ts"), assigner.last_of("ts"))
         stored = stored.drop("ok", "ts", "shard")
         batches = marks.select("_m", "repaired_in").distinct()
         grows = self.spec.emit == "count" and len(due.closes) >= GROWS
         if self.spec.emit == "rows" or grows:
-            windows = marks.select("_m").distinct()
-            rows = stored.join(F.broadcast(windows), "_m").join(marks, ["_m", "seq"], "left")
-            rows = rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in")
-            results = self._solved(rows, ["_m"], "_new", crowded)
+            results = self._solved(self._marked(stored, marks), ["_m"], "_new", crowded)
             return due.numbered(self._summed(results, batches), ["_m"]) if grows else results
         rows = join_null_safe(stored, batches, ["_m"], condition=F.col("seq") <= F.col("repaired_in"))
         # An answer without rows (ranges) leaves no trace, so it is no revision: else the number of repairs would show.
         return due.numbered(self._solved(rows, ["_m", "repaired_in"], None, crowded), ["_m"])
+
+    def added(self, due: DueRows) -> DataFrame:
+        """Count the results that late rows add."""
+        from pyspark.sql import functions as F
+
+        assigner = self.assigner
+        stored = assigner.in_windows(due.stored(), assigner.first_of("ts"), assigner.last_of("ts"))
+        growth = self._growth(self._marked(stored, self._marks(due)), ["_m"], due.spans).where("_new >= 0")
+        return growth.groupBy("_m", F.col("_new").alias("repaired_in")).agg(F.sum("matches").alias("results"))
+
+    def _marks(self, due: DueRows) -> DataFrame:
+        """Return the windows that missed each late row: ``_m``, ``seq`` and ``repaired_in``."""
+        from pyspark.sql import functions as F
+
+        touched = self.assigner.in_windows(due.late, F.col("m_from"), F.col("m_to"))
+        return touched.select("_m", "seq", "repaired_in")
+
+    @staticmethod
+    def _marked(stored: DataFrame, marks: DataFrame) -> DataFrame:
+        """Return the rows of windows that missed some, with ``_new``: the repair of a late row, -1 for others."""
+        from pyspark.sql import functions as F
+
+        windows = marks.select("_m").distinct()
+        rows = stored.join(F.broadcast(windows), "_m").join(marks, ["_m", "seq"], "left")
+        return rows.withColumn("_new", F.coalesce("repaired_in", F.lit(-1))).drop("repaired_in")
 
     @staticmethod
     def _summed(grown: DataFrame, batches: DataFrame) -> DataFrame:

@@ -132,6 +132,13 @@ class WindowKind(ABC, Generic[S_co]):
     def corrected(self, due: DueRows) -> DataFrame:
         """Return corrections: result columns with ``_m``, ``revision`` and ``repaired_in``."""
 
+    def added(self, due: DueRows) -> DataFrame:
+        """Count the results that late rows add, where results only grow: ``_m``, ``repaired_in`` and ``results``.
+
+        A result counts at the latest ``repaired_in`` of its late rows.
+        """
+        raise NotImplementedError
+
     def most_corrections(self, late: int) -> int:
         """Return an upper bound of the corrections that so many late rows bring; 0 where none is known."""
         return 0

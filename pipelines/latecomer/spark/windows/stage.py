@@ -40,6 +40,7 @@ from latecomer.core.time import EARLIEST_US, LATEST_US, NEVER
 from latecomer.core.windows.arrivals import ArrivalCounts, last_closed, overtaken
 from latecomer.core.windows.closing import ClosedWindows, closed_windows
 from latecomer.core.windows.control import WindowControl
+from latecomer.core.windows.recall_budget import RecallBudget, Steps, steps_of
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.lake.lake import Lake
 from latecomer.ledger.window_accounts import (
@@ -55,10 +56,11 @@ from latecomer.spark.windows.kind import WindowKind
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows
 from latecomer.spark.windows.observation import WindowObservation
 from latecomer.spark.windows.query import WindowQuery, open_query
+from latecomer.spark.windows.recall import WindowRecall
 from latecomer.spark.windows.repair import WindowRepair
 from latecomer.spark.windows.rows import ClosedWindowTable, WindowRows, listed, result_rows
 from latecomer.specs.windows import WindowedSpec
-from latecomer.strategies.windows import observation_schedules, window_controls
+from latecomer.strategies.windows import observation_schedules, recall_budget, window_controls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,6 +110,8 @@ class Decisions:
         Windows that close.
     completed
         Periods of the ledger that are over.
+    budget, steps
+        The recall budget before the micro-batch, and the steps that begin in it; None without a guarantee.
     """
 
     controls: list[WindowControl]
@@ -117,6 +121,8 @@ class Decisions:
     held_low: list[int]
     windows: ClosedWindows
     completed: CompletedPeriods
+    budget: RecallBudget | None
+    steps: Steps | None
 
 
 class WindowedStage(Stage):
@@ -208,8 +214,13 @@ class WindowedStage(Stage):
         driver_local = {"late"} if np.count_nonzero(behind) <= tables.DRIVER_LOCAL_ROWS else set()
         if size.is_small(self.kind.answer_rows, self.grid.per_row):
             driver_local.add("on_time")
-        finalize = partial(self._finalize, batch, scan, decisions, accounts, ledger_counts, missed is not None)
-        return Outcome(on_time, late, finalize, driver_local)
+        recall = None
+        if decisions.budget is not None and decisions.steps is not None:
+            known = decisions.budget, batch, decisions.steps
+            some = on_time is not None, missed is not None
+            recall = WindowRecall(self.query, self.kind, self._repair, *known, *some)
+        finalize = partial(self._finalize, batch, scan, decisions, accounts, ledger_counts, missed is not None, recall)
+        return Outcome(on_time, late, finalize, driver_local, None if recall is None else recall.rows)
 
     def repair(self, late: DataFrame, repaired_in: pa.Table) -> DataFrame:
         """Return the corrections for registered late rows."""
@@ -240,13 +251,19 @@ class WindowedStage(Stage):
         for control, rows in zip(controls, scan.counts.before_time, strict=True):
             control.hold(*rows)
         held = [control.panes for control in controls]
+        interval = controls[0].interval
         by_shard = zip(controls, scan.counts.intervals, observed.by_interval, strict=True)
         watermarks = [control.step(intervals, windows) for control, intervals, windows in by_shard]
         closed = last_closed(scan.new, watermarks, self.grid)
         ends = [None if control.interval is None else control.t_last_us for control in controls]
         flush = (batch.seq_to, ends) if batch.flush else None
         windows = closed_windows(self.grid, scan.new, closed, scan.counts, before, held, flush)
-        return Decisions(controls, number, closed, before, held_low, windows, take_completed_periods(controls))
+        budget, steps = recall_budget(self.spec, state), None
+        if budget is not None:  # with one shard
+            last = None if flush is None or ends[0] is None else (batch.seq_to, ends[0])
+            steps = steps_of(scan.new, watermarks[0], interval, self.grid.slide_us, last)
+        completed = take_completed_periods(controls, guaranteed=budget is not None)
+        return Decisions(controls, number, closed, before, held_low, windows, completed, budget, steps)
 
     def _controls(
         self, state: StageState | None, parameters: dict[str, Any] | None
@@ -273,6 +290,7 @@ class WindowedStage(Stage):
         accounts: WindowAccounts,
         ledger_counts: Mapping[int, Mapping[str, int]],
         some_late: bool,
+        recall: WindowRecall | None,
         produced: dict[int, int],
     ) -> BatchCommit:
         """Return ledger rows and state, once results and late rows are committed; `produced` as in :class:`Outcome`."""
@@ -280,6 +298,8 @@ class WindowedStage(Stage):
         published = {period: (count, waits.get(period, 0)) for period, count in produced.items()}
         accounts.add(published, scan.counts.rows, self._registered(batch) if some_late else 0)
         accounts.note(ledger_counts)
+        if recall is not None:
+            accounts.note(recall.counts)
         controls = decisions.controls
         ledger = accounts.close(decisions.completed, controls if batch.flush else [])
         if batch.flush:
@@ -291,6 +311,8 @@ class WindowedStage(Stage):
             "parameters": decisions.parameters,
             "books": accounts.to_dict(),
         }
+        if recall is not None:
+            after["recall"] = recall.budget.to_dict()
         return BatchCommit(ledger, after, dict(accounts.totals))
 
     def _groups(self, observed: ObservedWindows) -> int | None:
