@@ -107,7 +107,7 @@ def found(table):
         ("mcf, slack: 2 s", "note", None),
         ("bloom", "k", None),
         ("one_filter", "k", None),
-        ("exact", "note", 0.8),
+        ("exact, guarantee: false", "note", 0.8),  # with the guarantee: test_recall.py
     ],
 )
 def test_on_time_and_exact_after_repair(lake, tmp_path, strategy, element, recall):

@@ -3,13 +3,12 @@
 import shutil
 import signal
 
+import pyarrow.compute as pc
 import pytest
-from latecomer.core.windows.recall_budget import windows_of_period
-from latecomer.lake import result_views
 from latecomer.lake.lake import Lake
-from latecomer.ledger.ledger import ledger
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
+from latecomer.specs.clauses import ENVELOPE
 from latecomer.specs.loading import load_query, parse_query
 
 from tests.support import events, in_gateway
@@ -28,6 +27,24 @@ QUERIES = {
 
 def text(kind, strategy="slack: 500 ms, gamma: 3 s", period="10 s"):
     return f"name: q\n{QUERIES[kind]}quality: {{recall: {TARGET}, period: {period}}}\nstrategy: {{{strategy}}}\n"
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory, spark):
+    """Per kind: the query file, a lake with the events, and the tables of a run that nobody killed."""
+    found = {}
+    folder = tmp_path_factory.mktemp("truth")
+    raw = folder / "raw"
+    load(Lake(raw), events.disordered(5, rows=160, keys=9), folder)
+    for kind in ("count", "membership"):
+        path, done = folder / f"{kind}.yaml", Lake(folder / f"{kind}-done")
+        path.write_text(text(kind))
+        shutil.copytree(raw, done.uri)
+        run(done, load_query(path), rows_per_batch=80, flush=True)
+        repair(done, load_query(path), flush=True)
+        found[kind] = path, raw, exported(done, load_query(path))
+        assert "recalled" in found[kind][2]["on_time"]["provenance"].to_pylist()
+    return found
 
 
 @pytest.mark.parametrize("kind", QUERIES)
@@ -49,8 +66,23 @@ def test_any_cut_recalls_the_same_and_periods_close_at_their_target(spark, tmp_p
     without = exported(lake, plain)
     assert not {"recalled", "achieved_at_close"} & {*without["ledger"].column_names}
     assert (without["ledger"].to_pandas()["achieved_on_time"] < TARGET).any(), "the target is not met without recall"
-    payload = [name for name in without["results"].column_names if name not in ("revision", "published_seq", "provenance")]
+    payload = [name for name in without["results"].column_names if name not in ENVELOPE]
     assert tables["results"].select(payload).equals(without["results"].select(payload))
-    on_time = tables["on_time"].to_pandas()
-    first = without["on_time"].to_pandas()
-    assert on_time[on_time["provenance"] == "on_time"].reset_index(drop=True).equals(first)
+    on_time = tables["on_time"]
+    first = on_time.filter(pc.equal(on_time["provenance"], "on_time"))
+    assert first.equals(without["on_time"])
+
+
+@pytest.mark.parametrize("kind", ["count", "membership"])
+@pytest.mark.parametrize("point", ["run:on_time@2", "run:late@2", "run:recalled", "run:recalled@2", "run:state@2"])
+def test_killed_between_commits_and_resumed(truth, spark, tmp_path, kind, point):
+    path, raw, expected = truth[kind]
+    lake = Lake(tmp_path / "lake")
+    shutil.copytree(raw, lake.uri)
+    command = ["run", str(path), "--rows-per-batch", "80", "--lake", lake.uri, "--flush"]
+    killed = in_gateway.call(spark, *command, crash_at=point)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-800:]
+    spec = load_query(path)
+    run(lake, spec, rows_per_batch=80, flush=True)
+    repair(lake, spec, flush=True)
+    same(expected, exported(lake, spec), point)

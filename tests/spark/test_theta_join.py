@@ -42,6 +42,8 @@ emit: {emit}
 quality: {{{quality}period: 10 s}}
 strategy: {{name: {strategy}, gamma: {gamma}}}
 """
+PLAIN = ", guarantee: false"
+"""Late rows are left to repair; with the guarantee: ``test_recall.py``."""
 TUMBLING, SLIDING = "{size: 5 s, slide: 5 s}", "{size: 4 s, slide: 2 s}"
 
 
@@ -135,14 +137,23 @@ def found(table, spec):
     return set(rows)
 
 
+SOME_ROWS = "r.k > 0 and s.note != 'n1' and s.v + s.k > 2"
 CASES = [
     query(),
     query(conditions="[r.v > s.v, r.k = s.k]", window=SLIDING, select="select: [r.note, s.v, r.v - s.v as gap]"),
     query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", slack=", slack: 3 s"),
     query("{r: a, s: b, l: a}", "[r.v > s.v, s.note <= l.note, r.k = s.k, s.k = l.k]"),
-    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", window=SLIDING, recall=0.8),
-    query("{r: a, s: b, l: a}", "[r.v > s.v, r.k = s.k, s.k <= l.k]", window=SLIDING, recall=0.7, strategy="cfs"),
-    query("{r: a, s: a}", "[r.v > s.v]", select="where: r.k > 0 and s.note != 'n1' and s.v + s.k > 2", recall=0.8),
+    query("{r: a, s: a}", "[r.event_ts < s.event_ts, r.v > s.v]", window=SLIDING, slack=PLAIN, recall=0.8),
+    query(
+        "{r: a, s: b, l: a}", "[r.v > s.v, r.k = s.k, s.k <= l.k]", window=SLIDING, recall=0.7, strategy="cfs" + PLAIN
+    ),
+    query(
+        "{r: a, s: a}",
+        "[r.v > s.v]",
+        select="where: r.k > 0 and s.note != 'n1' and s.v + s.k > 2",
+        slack=PLAIN,
+        recall=0.8,
+    ),
 ]
 
 
