@@ -201,6 +201,21 @@ def test_a_flush_closes_its_periods_and_counts_no_result_twice(drawn, more, grid
     assert found[0] == found[1]
 
 
+def test_what_a_flush_of_repair_published_early_is_published():
+    run = Run(Grid(2, 2), 10, 0, 0.5)
+    run.batch([*range(100, 110), 104, 104, 111, 107])
+    assert not run.recalls and run.budget.periods[100].missed == 2 and run.budget.decided_to == 10
+    late = LateWindows.of(*np.array(run.late, np.int64).reshape(-1, 3).T, run.grid, run.period)
+    assert run.budget.take_repaired(11, late.where(late.seq > 11)) == {}, "one late row is left"
+    assert run.budget.periods[100].missed == 2 and run.budget.decided_to == 13
+    assert run.budget.take_repaired(13, late.where(late.seq > 13)) == {100: {"repaired_early": 2}}
+    assert run.budget.periods[100].missed == 0 and run.budget.decided_to == FOREVER and run.budget.step_from == 14
+    run.batch([113, *[101] * 9, 115])
+    assert run.recalls == [] and run.budget.periods[100].missed == 9, "the row that was repaired counts nowhere"
+    run.batch([*[101] * 9, 117])
+    assert run.recalls == [(34, 100)]
+
+
 @pytest.mark.parametrize("grid", [Grid(2, 2), Grid(5, 2), Grid(7, 3)])
 @pytest.mark.parametrize("period", [2, 3, 10])
 def test_a_period_has_the_windows_whose_last_moment_it_holds(grid, period):

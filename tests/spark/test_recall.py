@@ -86,3 +86,31 @@ def test_killed_between_commits_and_resumed(truth, spark, tmp_path, kind, point)
     run(lake, spec, rows_per_batch=80, flush=True)
     repair(lake, spec, flush=True)
     same(expected, exported(lake, spec), point)
+
+
+@pytest.mark.parametrize("kind", ["count", "membership"])
+def test_a_flush_of_repair_before_a_period_closes_publishes_in_time(spark, tmp_path, kind):
+    """`run` goes on from what was repaired: no result comes twice, and revisions count up."""
+    table, spec, lake = (
+        events.disordered(5, rows=240, keys=9),
+        parse_query(text(kind), "test.yaml"),
+        Lake(tmp_path / "l"),
+    )
+    load(lake, table, tmp_path)
+    run(lake, spec, until_seq=120)
+    assert repair(lake, spec).pending > 0
+    assert repair(lake, spec, flush=True).pending == 0
+    run(lake, spec, rows_per_batch=70, flush=True)
+    repair(lake, spec, flush=True)
+    tables = exported(lake, spec)
+    rows = tables["ledger"].to_pandas()
+    assert (rows["achieved_at_close"].dropna() >= TARGET).all() and (rows["achieved_final"] == 1).all()
+    assert (
+        rows["recalled"].sum() >= tables["on_time"]["provenance"].to_pylist().count("recalled") > 0 or kind == "count"
+    )
+    other = Lake(tmp_path / "other")
+    load(other, table, tmp_path)
+    run(other, spec, flush=True)
+    repair(other, spec, flush=True)
+    payload = [name for name in tables["results"].column_names if name not in ENVELOPE]
+    assert tables["results"].select(payload).equals(exported(other, spec)["results"].select(payload))

@@ -15,8 +15,8 @@ membership  result elements                                     share that was p
 ==========  ==================================================  ===============================================
 
 With a recall guarantee (:mod:`latecomer.core.windows.recall_budget`) a result that was published late, but before its
-period closed, counts as published on time, in ``recalled`` beside ``on_time``. ``achieved_at_close`` is the share of the results that the period's rows
-implied when it closed; it is null while the period is open.
+period closed, counts as published on time, in ``recalled`` beside ``on_time``. ``achieved_at_close`` is the share of
+the results that the period's rows implied when it closed; it is null while the period is open.
 """
 
 from __future__ import annotations
