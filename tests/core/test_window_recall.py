@@ -55,7 +55,7 @@ def by_definition(times, grid, period, slack, target):  # noqa: C901 - the defin
             published, missed = totals(start)
             assert not is_open(start, base) or published >= target * (published + missed)
 
-    def leave(began):
+    def complete_periods(began):
         for start in {period_of(w) for w in windows} | {period_of(w) for _, w, _ in late}:
             if start not in closed_at and not is_open(start, began):
                 closed_at[start] = totals(start)
@@ -64,7 +64,7 @@ def by_definition(times, grid, period, slack, target):  # noqa: C901 - the defin
         if step is not None and max(clock, ts) // grid.slide_us > step:
             complete(seq)
             base = watermark
-            leave(base)
+            complete_periods(base)
         clock = max(clock, ts)
         step = clock // grid.slide_us
         watermark = max(watermark, clock - slack)
@@ -116,7 +116,7 @@ class Run:
         if flush:
             self.control.flush()
         steps = steps_of(new, table, interval, grid.slide_us, end)
-        late = [each for each in self.late if each[0] >= self.budget.step_from]
+        late = [entry for entry in self.late if entry[0] >= self.budget.step_from]
         late = LateWindows.of(*np.array(late, np.int64).reshape(-1, 3).T, grid, self.period)
         is_open = self.budget.open_rows(late, steps)
         completion = np.where(is_open, steps.completion(late.seq), FOREVER)
@@ -148,7 +148,7 @@ GRIDS = st.sampled_from([Grid(2, 2), Grid(4, 2), Grid(5, 2), Grid(3, 3)])
 
 
 def stream(drawn):
-    """Event times of which some are late: by how much the clock goes on, and by how much a row is late."""
+    """Return event times, from pairs: by how much the clock goes on, and by how much a row is late."""
     clock, times = 100, []
     for passes, delay in drawn:
         clock += passes
@@ -182,7 +182,7 @@ def test_every_cut_decides_as_the_definition_does(drawn, grid, period, slack, ta
 def test_a_flush_closes_its_periods_and_counts_no_result_twice(drawn, more, grid, slack, data):
     first, period, target = stream(drawn), 6, 0.9
     second = [time + max(first) - 100 for time in stream(more)]
-    found = []
+    outcomes = []
     for cut in (len(second), data.draw(st.integers(0, len(second)))):
         run = Run(grid, period, slack, target)
         run.batch(first, flush=True)
@@ -197,8 +197,8 @@ def test_a_flush_closes_its_periods_and_counts_no_result_twice(drawn, more, grid
         shares = run.at_close()
         assert sum(published for published, _ in shares.values()) == on_time + recalled
         assert all(published >= target * (published + missed) for published, missed in shares.values())
-        found.append((sorted(run.recalls), run.counts))
-    assert found[0] == found[1]
+        outcomes.append((sorted(run.recalls), run.counts))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_what_a_flush_of_repair_published_early_is_published():

@@ -32,7 +32,7 @@ def text(kind, strategy="slack: 500 ms, gamma: 3 s", period="10 s"):
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory, spark):
     """Per kind: the query file, a lake with the events, and the tables of a run that nobody killed."""
-    found = {}
+    prepared = {}
     folder = tmp_path_factory.mktemp("truth")
     raw = folder / "raw"
     load(Lake(raw), events.disordered(5, rows=160, keys=9), folder)
@@ -42,9 +42,9 @@ def truth(tmp_path_factory, spark):
         shutil.copytree(raw, done.uri)
         run(done, load_query(path), rows_per_batch=80, flush=True)
         repair(done, load_query(path), flush=True)
-        found[kind] = path, raw, exported(done, load_query(path))
-        assert "recalled" in found[kind][2]["on_time"]["provenance"].to_pylist()
-    return found
+        prepared[kind] = path, raw, exported(done, load_query(path))
+        assert "recalled" in prepared[kind][2]["on_time"]["provenance"].to_pylist()
+    return prepared
 
 
 @pytest.mark.parametrize("kind", QUERIES)

@@ -1,6 +1,6 @@
 """``kind: theta_join``: streams joined by ``<, <=, >, >=, =`` within each window.
 
-A window is answered once, and repair adds what came later. The slack, how long a window waits after its end in stream
+A window is answered once; what comes later is recalled, where a recall is stated, and repaired. The slack, how long a window waits after its end in stream
 time, is chosen for ``quality: {recall: ...}``, the share of a period's results (matches, where they are counted) that
 are on time. It may also be the constant ``slack``; where neither is given it is 0. ``emit: ranges`` takes no recall.
 

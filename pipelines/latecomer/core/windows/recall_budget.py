@@ -16,7 +16,7 @@ step began, the watermark had not yet passed the end of the following period: so
 come, after the wait of the period's last window. A flush closes every period that has an answer.
 
 *Counts.* For an open period ``p``, ``published(p)`` are the results that `run` has published, on time or by recall, and
-``missed(p)`` those that the rows so far imply beside them, which late rows of open steps brought. Both are counted, not
+``missed(p)`` are the other results of the rows so far: late rows of open steps brought them. Both are counted, not
 estimated: a result belongs to the step of the last of its late rows. When a step is complete in which `p` missed some::
 
     if published(p) < target * (published(p) + missed(p)):  recall all that p has missed
@@ -168,7 +168,7 @@ class OpenPeriod:
     Attributes
     ----------
     published, missed
-        Results that `run` has published, and those that it has not.
+        Results that `run` has published, and results that it has not.
     late_from
         The first late row of the period that came in an open step and has not been recalled; -1: there is none.
     """

@@ -1,6 +1,7 @@
 """Membership on Spark: which elements occur in every stream.
 
-An element is published once. Late rows of a window can only add elements, each at the repair that made it complete.
+An element is published once. Late rows of a window can only add elements, each at the repair, or the recall, that made
+it complete.
 Null and NaN are no elements. With one `window` for all streams, an element has to occur in the same window of each;
 with a window per stream see :func:`latecomer.baselines.membership.multi_cuckoo.windows_touched`. Strategy ``exact``
 is a plain semi-join, the others are :mod:`latecomer.spark.membership.semi_join`.

@@ -9,8 +9,8 @@ two streams with two inequalities at most.
 
 A window closes when stream time has passed its end by a constant `slack`, or by the slack that its results are learnt
 to require for a recall. A result waits for the last of its rows. These waits are counted as repairs are, by the
-growth of the count at each wait, and no result is formed. Rows that come later are registered, and `repair` produces
-the results that they add (rows), or the new count or ranges of the windows that they changed.
+growth of the count at each wait, and no result is formed. Rows that come later are registered. `repair`, or a recall,
+produces the results that they add (rows), or the new count or ranges of the windows that they changed.
 
 A stream that stands under two aliases plays both parts. A row may then match itself where the conditions allow it;
 write ``<`` where it should not. Null and NaN never match.

@@ -1,4 +1,4 @@
-"""Recall on Spark: count the results that late rows of open periods added, and publish those that the budget asks for.
+"""Recall on Spark: count the results that late rows of open periods added, and publish them as the budget decides.
 
 The rule is :mod:`latecomer.core.windows.recall_budget`. It needs the results that were published on time, which are
 counted in the table, and so it is applied once they and the late rows are committed: recalled results are a commit of
