@@ -1,8 +1,9 @@
 """``kind: theta_join``: streams joined by ``<, <=, >, >=, =`` within each window.
 
-A window is answered once; what comes later is recalled, where a recall is stated, and repaired. The slack, how long a window waits after its end in stream
-time, is chosen for ``quality: {recall: ...}``, the share of a period's results (matches, where they are counted) that
-are on time. It may also be the constant ``slack``; where neither is given it is 0. ``emit: ranges`` takes no recall.
+A window is answered once; what comes later is recalled, where a recall is stated, and repaired. The slack, how long a
+window waits after its end in stream time, is chosen for ``quality: {recall: ...}``, the share of a period's results
+(matches, where they are counted) that are on time. It may also be the constant ``slack``; where neither is given it is
+0. ``emit: ranges`` takes no recall.
 
 ``period`` is 60 s or a window, whichever is longer, and ``gamma`` is one period. ``partitions`` changes the speed
 alone, so it may be changed at any time. It is the number of parts into which a window is cut that is too large for one
