@@ -74,7 +74,7 @@ def test_any_cut_recalls_the_same_and_periods_close_at_their_target(spark, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["count", "membership"])
-@pytest.mark.parametrize("point", ["run:on_time@2", "run:late@2", "run:recalled", "run:recalled@2", "run:state@2"])
+@pytest.mark.parametrize("point", ["run:late@2", "run:recalled", "run:recalled@2"])
 def test_killed_between_commits_and_resumed(truth, spark, tmp_path, kind, point):
     path, raw, expected = truth[kind]
     lake = Lake(tmp_path / "lake")
