@@ -32,7 +32,8 @@ def complete_to(spec: Spec, state: dict[str, Any]) -> int:
     """Return the time (us) so that no row is expected any more for periods that end at it or before.
 
     A join's period is settled when stream time has left it, because it holds what arrived in it. A period of windows
-    is settled when all of them are closed and the usual lateness has passed since.
+    is settled when all of them are closed and the usual lateness has passed since; with a recall guarantee, when it is
+    closed, too.
     """
     if isinstance(spec, JoinSpec):
         control, _ = restore_join(spec, state)
@@ -40,7 +41,9 @@ def complete_to(spec: Spec, state: dict[str, Any]) -> int:
             return NEVER
         return control.interval * control.interval_us // spec.period_us * spec.period_us
     assert isinstance(spec, WindowedSpec)
-    return min(map(_complete_to, window_controls(spec, state)))
+    budget = recall_budget(spec, state)
+    closed_to_us = FOREVER if budget is None else budget.closed_to_us
+    return min(closed_to_us, *map(_complete_to, window_controls(spec, state)))
 
 
 def _complete_to(control: WindowControl) -> int:

@@ -224,6 +224,11 @@ class RecallBudget:
         """The first late row that `run` may still recall; `FOREVER`: none."""
         return min((period.late_from for period in self.periods.values() if period.late_from >= 0), default=FOREVER)
 
+    @property
+    def closed_to_us(self) -> int:
+        """The time (us) such that the periods that end at it or before are closed."""
+        return max(self.base_us - self.period_us, self.closed_us)
+
     def open_rows(self, late: LateWindows, steps: Steps) -> NDArray[np.bool_]:
         """Return, per entry, whether its period was open in the step of its row."""
         base = np.concatenate([[self.base_us], steps.base_us])[steps.of(late.seq)]
