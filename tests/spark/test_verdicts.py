@@ -38,14 +38,14 @@ strategy: {name: k_slack, slack: 0 s, gamma: 1 d}
 
 
 def readings(folder, name, event_us, arrival_us, device=0):
-    """Write readings as a file, in the order of their arrivals, and return it."""
+    """Write readings as a file, in the order of their arrivals, and return its path."""
     times = {name: pa.array(np.asarray(us, np.int64), pa.timestamp("us", tz="UTC")) for name, us in (
         ("event_ts", event_us), ("arrival_ts", arrival_us),
     )}  # fmt: skip
     n = len(event_us)
     rows = pa.table(times | {"dev": np.broadcast_to(device, n), "v": np.random.default_rng(7).normal(20, 1, n)})
     pq.write_table(rows, folder / name)
-    return folder / name
+    return str(folder / name)
 
 
 def test_one_device_a_day_fast_breaks_the_promise_and_is_named(lake, tmp_path):
