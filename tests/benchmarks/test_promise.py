@@ -30,7 +30,7 @@ def test_quick_benchmark_draws_its_figures_and_judges_its_goals(tmp_path: Path):
     for name in ("promise_kept", "promise_rows"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     measured = pd.read_csv(tmp_path / "promise_measured.csv")
-    assert len(measured) == len(bench.FEW) * len(KINDS) * len(bench.VERSIONS)
+    assert len(measured) == len(bench.QUICK_STREAMS) * len(KINDS) * len(bench.VERSIONS)
     assert (measured["kept"] <= measured["periods"]).all() and (measured["kept_all"] <= measured["periods_all"]).all()
     assert summary["figures"]["after join all"]["kept_all"] == 1.0
     goals = {goal["name"]: goal for goal in summary["goals"]}

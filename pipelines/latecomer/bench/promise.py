@@ -39,8 +39,8 @@ from latecomer.bench.promise_simulator import KINDS, WINDOWED, JoinCase, Outcome
 from latecomer.core.windows.slack_policies import LargestDelay
 
 TARGETS = (0.9, 0.95, 0.99)
-FEW = ("bursts", "clock_of_1970")
-FEW_PERIODS = 23
+QUICK_STREAMS = ("bursts", "clock_of_1970")
+QUICK_PERIODS = 23
 MOST_ROWS_OVER, LEAST_KEPT, LEAST_OF_STREAM = 1.3, 0.95, 0.9
 """Goals: mean rows over the clairvoyant's; share of periods kept over all streams, and in each."""
 SHORTEST_WAIT = 0.01
@@ -135,10 +135,10 @@ def run(data: Path | None, out: Path, progress: Progress, *, quick: bool = False
     """
     tasks: list[tuple[Callable[..., list[Measured]], tuple[object, ...]]] = []
     seeds = streams.HELD_OUT if held_out else streams.SEEN
-    for place, name in enumerate(FEW if quick else streams.RECIPES):
+    for place, name in enumerate(QUICK_STREAMS if quick else streams.RECIPES):
         for turn, seed in enumerate(seeds[:1] if quick else seeds):
             target = TARGETS[(place + turn) % len(TARGETS)]
-            tasks.append((_drawn, (name, seed, target, FEW_PERIODS if quick else None)))
+            tasks.append((_drawn, (name, seed, target, QUICK_PERIODS if quick else None)))
     if not quick and not held_out:
         tasks += [(_loaded, (name, data, target)) for name in streams.REAL for target in TARGETS]
     measured: list[Measured] = []

@@ -62,7 +62,7 @@ def joined_to(spec: JoinSpec, state: dict[str, Any]) -> int:
 
 
 def decided_to(spec: Spec, state: dict[str, Any]) -> int:
-    """Return the first arrival of which `run` has not decided whether it publishes what the arrival missed.
+    """Return the first arrival whose missed results `run` may still publish itself.
 
     `repair` takes only late rows before it. It is `FOREVER` where `run` publishes nothing for late rows.
     """

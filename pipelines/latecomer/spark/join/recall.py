@@ -157,9 +157,9 @@ def without_recalled(lake: Lake, query: str, repaired_in: pa.Table) -> pa.Table:
     of_period = recalls["period_start"].cast(pa.int64()).to_numpy()
     recalled = np.zeros(len(rows), np.bool_)
     for period in np.unique(of_period):
-        mine = np.flatnonzero(of_period == period)
-        mine = mine[np.argsort(start[mine])]
+        decisions = np.flatnonzero(of_period == period)
+        decisions = decisions[np.argsort(start[decisions])]
         at = np.flatnonzero(periods == period)
-        place = np.searchsorted(start[mine], rows[at], "right") - 1
-        recalled[at] = (place >= 0) & (rows[at] < published[mine][np.maximum(place, 0)])
+        place = np.searchsorted(start[decisions], rows[at], "right") - 1
+        recalled[at] = (place >= 0) & (rows[at] < published[decisions][np.maximum(place, 0)])
     return repaired_in.filter(pa.array(~np.isin(seq, rows[recalled])))

@@ -32,7 +32,7 @@ class JoinRepair:
         self.rows, self.cache = rows, cache
 
     def corrections(self, late: DataFrame, repaired_in: pa.Table, provenance: str = "repaired") -> DataFrame:
-        """Return the missed pairs of registered late rows, of which there is at least one, as results.
+        """Return the missed pairs of at least one registered late row as results.
 
         Arguments as for :meth:`latecomer.spark.stage.Stage.repair`.
         """

@@ -171,16 +171,19 @@ class JoinStage(Stage):
             span = (ends["min"].as_py(), ends["max"].as_py())
             registered = tables.read_ranges(self.spark, self.lake.table("late", self.spec.name), "seq", [span])
             parts.append(self._repair.corrections(registered, earlier, "recalled"))
-        results = reduce(lambda one, other: one.unionByName(other), parts) if parts else None
+        results = reduce(lambda left, right: left.unionByName(right), parts) if parts else None
 
         def finalize(published: dict[int, int]) -> BatchCommit:
             if counts is None:
                 budget.add_produced(published)
             return finish(late, recalls, published)
 
-        few = counts is not None and counts[:, [PRODUCED, MISSED]].sum() <= tables.DRIVER_LOCAL_ROWS
+        driver_local = counts is not None and counts[:, [PRODUCED, MISSED]].sum() <= tables.DRIVER_LOCAL_ROWS
         return Outcome(
-            results, late if late.num_rows or batch.number == 0 else None, finalize, {"on_time"} if few else set()
+            results,
+            late if late.num_rows or batch.number == 0 else None,
+            finalize,
+            {"on_time"} if driver_local else set(),
         )
 
     def _finish(
@@ -287,7 +290,7 @@ class JoinStage(Stage):
         return np.stack([*columns[:3], np.full(len(count), -1), count, count, count * columns[3]], axis=1)
 
     def _count_missed(self, pairs: DataFrame, horizons: Horizons) -> Int64Array:
-        """Count cached pairs, produced and missed, with the columns of `PAIR_COUNTS`; few of them in the driver."""
+        """Count cached pairs with the columns of `PAIR_COUNTS`; up to `MANY_PAIRS` in the driver."""
         from pyspark.sql import functions as F
 
         interval_us = self.settings.interval_us
@@ -298,7 +301,7 @@ class JoinStage(Stage):
             return recall.count_pairs(t, x >> 1, x & 1, horizons, self.spec, interval_us)
         offset = F.when(F.col("held"), F.lit(0)).otherwise(F.col("t") - self._interval() * interval_us)
         counted = (
-            self._placed(pairs, horizons)
+            self._with_held(pairs, horizons)
             .groupBy(self._interval().alias("interval"), floor_to("t", self.spec.period_us).alias("period_us"))
             .agg(
                 F.count_if(F.col("held")).alias("produced"),
@@ -313,9 +316,9 @@ class JoinStage(Stage):
         """Return the pairs that are retained or recalled, with ``held`` and ``published``, the arrival that did it."""
         from pyspark.sql import functions as F
 
-        placed = self._placed(pairs, horizons).withColumn("published", F.when(F.col("held"), _later("seq")))
+        known = self._with_held(pairs, horizons).withColumn("published", F.when(F.col("held"), _later("seq")))
         if not recalls:
-            return placed.where("held")
+            return known.where("held")
         decided = pa.table(
             {
                 "_decided_j": pa.array([decision.interval for decision in recalls], pa.int64()),
@@ -324,7 +327,7 @@ class JoinStage(Stage):
             }
         )
         same = (self._interval() == F.col("_decided_j")) & (floor_to("t", self.spec.period_us) == F.col("_decided_p"))
-        chosen = placed.join(F.broadcast(tables.to_spark(self.spark, decided)), same, "left")
+        chosen = known.join(F.broadcast(tables.to_spark(self.spark, decided)), same, "left")
         chosen = chosen.withColumn("published", F.coalesce("published", "_recalled"))
         return chosen.where("published is not null")
 
@@ -357,9 +360,9 @@ class JoinStage(Stage):
 
     def _retained(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
         """Return the pairs whose earlier row was still held."""
-        return self._placed(pairs, horizons).where("held")
+        return self._with_held(pairs, horizons).where("held")
 
-    def _placed(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
+    def _with_held(self, pairs: DataFrame, horizons: Horizons) -> DataFrame:
         """Return pairs with ``held``, true where the earlier row was: :meth:`Horizons.at` as a join with one table."""
         from pyspark.sql import functions as F
 
@@ -371,11 +374,11 @@ class JoinStage(Stage):
             | {f"_b{side}": horizons.base[side] for side in (0, 1)}
             | {f"_k{side}": pa.array(span, mask=span >= FOREVER) for side, span in enumerate(horizons.retention)}
         )
-        placed = pairs.join(F.broadcast(tables.to_spark(self.spark, table)), self._interval() == F.col("_j"), "left")
+        within = pairs.join(F.broadcast(tables.to_spark(self.spark, table)), self._interval() == F.col("_j"), "left")
         behind = F.col("t") - F.lit(self.spec.window_us) - F.expr("if(l_seq > r_seq, _k1, _k0)")
         horizon = F.greatest(F.expr("if(l_seq > r_seq, _b1, _b0)"), behind)
         # a pair without an interval has no horizon: not all streams had been seen
-        return placed.withColumn("held", F.coalesce(_earlier("ts") > horizon, F.lit(True)))
+        return within.withColumn("held", F.coalesce(_earlier("ts") > horizon, F.lit(True)))
 
     def _sides(
         self,
