@@ -184,7 +184,7 @@ def test_data_docs_of_one_query_keep_the_pages_of_others(shop, tmp_path):
         validations = tmp_path / "data_docs" / name / "validations"
         assert {path.stem.rpartition("-")[2] for path in validations.rglob("*.html")} == {
             f"{name}.{suite}"
-            for suite in ("promises", "ledger", "books", "results", "filters")
+            for suite in ("promises", "whole", "ledger", "books", "results", "filters")
             if suite != "filters" or name == spec.name  # only the membership has filters
         }
         assert f"data_docs/{name}/index.html" in (tmp_path / "index.html").read_text()
