@@ -149,7 +149,7 @@ def test_every_period_is_kept_on_streams_of_all_kinds(kind: str, target: float) 
     """Also those whose first outage no learning can foresee."""
     data, window = drawn.stream(kind, 1)
     spans = {"window_us": window, "period_us": drawn.P, "interval_us": SECOND, "granularity_us": window // 200}
-    control = JoinControl(LeastRows(**spans), **spans)
+    control = JoinControl(LeastRows(target, **spans), **spans)
     output = qjoin(data, control)
     chosen = recalled(data, output, control, RecallBudget(target, period_us=drawn.P, interval_us=SECOND))
     period = output.stream_time // drawn.P
@@ -167,7 +167,7 @@ def side(lateness: list[int], granularity: int) -> SideStats:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(-50, 5_000), max_size=12), st.lists(st.integers(-50, 5_000), max_size=12))
 def test_the_cost_of_a_retention_is_what_late_rows_read(left: list[int], right: list[int]) -> None:
-    policy = LeastRows(window_us=100, period_us=1_000, interval_us=10, granularity_us=10)
+    policy = LeastRows(0.9, window_us=100, period_us=1_000, interval_us=10, granularity_us=10)
     policy.observe(IntervalStats(3, side(left, 10), side(right, 10)))
     edges = cell_edges(10)
     for buffer, lateness in ((0, right), (1, left)):
@@ -177,13 +177,17 @@ def test_the_cost_of_a_retention_is_what_late_rows_read(left: list[int], right: 
             read = sum(min(max(u - d, 0), 200) for u in upper)
             assert policy.read_us2[buffer][cell] == min(read, max([u - d for u in upper] + [0])) * 10
     again = LeastRows.from_dict(
-        json.loads(json.dumps(policy.to_dict())), window_us=100, period_us=1_000, interval_us=10, granularity_us=10
+        json.loads(json.dumps(policy.to_dict())), 0.9, window_us=100, period_us=1_000, interval_us=10, granularity_us=10
     )
     assert again.to_dict() == policy.to_dict() and (again.read_us2 == policy.read_us2).all()
+    for buffer, lateness in ((0, right), (1, left)):
+        retention = again.choose(1_000)[buffer]
+        late = sum((int(bucket) + 1) * 10 > retention for bucket in delay_bucket(np.array(lateness, np.int64), 10))
+        assert late <= 0.1 * len(lateness) + 1e-9, "most rows meet all their partners on arrival"
 
 
 def test_one_absurdly_late_row_does_not_move_the_retention() -> None:
-    policies = [LeastRows(window_us=100, period_us=1_000, interval_us=10, granularity_us=10) for _ in range(2)]
+    policies = [LeastRows(0.95, window_us=100, period_us=1_000, interval_us=10, granularity_us=10) for _ in range(2)]
     rng = np.random.default_rng(5)
     for interval in range(400):
         lateness = rng.exponential(40, 3).astype(np.int64).tolist()

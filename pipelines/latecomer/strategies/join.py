@@ -96,8 +96,8 @@ def retention_policy(
     if settings.guarantee:
         # parameters that an earlier version wrote before the first run are those of another policy
         if start is not None and cast(Mapping[str, object], start).get("kind") == LEAST_ROWS:
-            return LeastRows.from_dict(cast(LeastRowsState, start), **settings.spans)
-        return LeastRows(**settings.spans)
+            return LeastRows.from_dict(cast(LeastRowsState, start), settings.target, **settings.spans)
+        return LeastRows(settings.target, **settings.spans)
     if settings.estimator == "calibrated":
         if start is not None:
             return CalibratedRetention.from_dict(cast(CalibratedRetentionState, start))

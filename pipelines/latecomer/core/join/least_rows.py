@@ -1,7 +1,8 @@
 """The retention of a join whose recall is guaranteed: the one that reads and holds the fewest rows.
 
 With a recall budget (:mod:`latecomer.core.join.recall_budget`) the retention keeps no promise: a missed pair is read
-again in time, where it matters. So a buffer is a cache of the stored events, and its size is a matter of cost alone.
+again in time, where it matters. So a buffer is a cache of the stored events, and its size is a matter of cost, as long
+as most pairs are still published when their later row arrives.
 
 Cost
 ----
@@ -15,11 +16,14 @@ units of X's rate::
 
 `LeastRows` chooses the `d` with the least mean of that over stream time, for each buffer by itself, where older
 intervals count less: a sum that fades over `MEMORY` periods. Among retentions within `TOLERANCE` of the least cost it
-takes the longest one, which leaves fewer pairs to be recalled. At least one granule is retained, so a row that is not
-behind stream time meets all its partners at once.
+takes the longest one, which leaves fewer pairs to be recalled.
+
+*Answers on arrival.* Where rows are scarce it would cost least to hold next to nothing, and to read the partners of
+every row again. Then nearly all pairs would wait for the end of their interval. So `d` is at least the lateness that
+the share `target` of the other stream's rows does not exceed, by the same fading sum: of these rows no pair is missed.
 
 *Outliers.* One row adds at most ``2 w`` to `U`, over all `d` below its lateness: it moves the mean by as much at every
-retention that could be chosen, and so hardly moves the choice, however late it is.
+retention that could be chosen, and so hardly moves the choice, however late it is. Nor does it move a quantile.
 
 Before the first full period everything is retained. The rule is first published here.
 """
@@ -45,13 +49,14 @@ KIND = "least_rows"
 
 
 class LeastRowsState(TypedDict):
-    """The state of a `LeastRows` as JSON; of each buffer's curve the values up to the last that is not 0."""
+    """The state of a `LeastRows` as JSON; of each curve the values up to the last that is not 0."""
 
     kind: str
     first: int | None
     last: int | None
     time_us: float
     read: list[list[float]]
+    rows: list[list[float]]
 
 
 class LeastRows:
@@ -59,6 +64,8 @@ class LeastRows:
 
     Parameters
     ----------
+    target
+        The share of a stream's rows that meet all their partners on arrival, (0, 1].
     window_us, period_us, interval_us, granularity_us
         `w`, `P`, `L` and `g` in microseconds.
 
@@ -68,6 +75,9 @@ class LeastRows:
         float64[2, CELLS]: per buffer and retention, `U` times `L`, summed over intervals, with fading.
     time_us
         The stream time over which that is summed.
+    rows
+        float64[2, CELLS]: per buffer and retention, the rows of the other stream that need this retention and no
+        shorter one, with fading.
     """
 
     needs_pairs = False
@@ -75,14 +85,15 @@ class LeastRows:
     needs_lateness = True
     expires = True
 
-    def __init__(self, *, window_us: int, period_us: int, interval_us: int, granularity_us: int) -> None:
-        self.window_us, self.period_us = window_us, period_us
+    def __init__(self, target: float, *, window_us: int, period_us: int, interval_us: int, granularity_us: int) -> None:
+        self.target, self.window_us, self.period_us = target, window_us, period_us
         self.interval_us, self.granularity_us = interval_us, granularity_us
         self.edges = cell_edges(granularity_us)
         self.first: int | None = None
         self.last: int | None = None
         self.time_us = 0.0
         self.read_us2: Float64Array = np.zeros((2, CELLS))
+        self.rows: Float64Array = np.zeros((2, CELLS))
 
     def observe(self, stats: IntervalStats) -> None:
         """Learn from one complete interval; in order, intervals without arrivals left out."""
@@ -92,15 +103,18 @@ class LeastRows:
         self.last = stats.interval
         self.time_us = self.time_us * fade + passed_us
         self.read_us2 *= fade
+        self.rows *= fade
         for buffer, late in ((0, stats.right), (1, stats.left)):
             lateness = (late.delay_bucket + 1) * self.granularity_us
             _add_read(self.read_us2[buffer], lateness, late.delay_rows, self.edges, self.window_us, self.interval_us)
+            cell = np.clip(np.searchsorted(self.edges, lateness), 1, CELLS - 1)
+            np.add.at(self.rows[buffer], cell, late.delay_rows.astype(np.float64))
 
     def choose(self, interval: int) -> tuple[int, int]:
         """Return ``(d_left, d_right)`` in us for `interval`; `FOREVER` retains everything."""
         if self.first is None or (interval - self.first) * self.interval_us < self.period_us:
             return FOREVER, FOREVER
-        return self._cheapest(0), self._cheapest(1)
+        return max(self._cheapest(0), self._on_arrival(0)), max(self._cheapest(1), self._on_arrival(1))
 
     def _cheapest(self, buffer: int) -> int:
         reach = int(np.flatnonzero(self.read_us2[buffer])[-1]) + 2 if self.read_us2[buffer].any() else 2
@@ -108,27 +122,47 @@ class LeastRows:
         cost = self.window_us + edges + self.read_us2[buffer][1 : len(edges) + 1] / self.time_us
         return int(edges[np.flatnonzero(cost <= cost.min() * (1 + TOLERANCE))[-1]])
 
+    def _on_arrival(self, buffer: int) -> int:
+        """Return the least retention that the share `target` of the other stream's rows does not exceed."""
+        known = np.cumsum(self.rows[buffer])
+        return int(self.edges[min(int(np.searchsorted(known, self.target * known[-1])), CELLS - 1)])
+
     def to_dict(self) -> LeastRowsState:
         """Return the state as JSON, exactly."""
-        curves = [curve[: int(np.flatnonzero(curve)[-1]) + 1 if curve.any() else 0] for curve in self.read_us2]
         return {
             "kind": KIND,
             "first": self.first,
             "last": self.last,
             "time_us": self.time_us,
-            "read": [curve.tolist() for curve in curves],
+            "read": [_stored(curve) for curve in self.read_us2],
+            "rows": [_stored(curve) for curve in self.rows],
         }
 
     @classmethod
     def from_dict(
-        cls, state: LeastRowsState, *, window_us: int, period_us: int, interval_us: int, granularity_us: int
+        cls,
+        state: LeastRowsState,
+        target: float,
+        *,
+        window_us: int,
+        period_us: int,
+        interval_us: int,
+        granularity_us: int,
     ) -> LeastRows:
         """Continue from the state that `to_dict` wrote."""
-        policy = cls(window_us=window_us, period_us=period_us, interval_us=interval_us, granularity_us=granularity_us)
+        spans = {"window_us": window_us, "period_us": period_us, "interval_us": interval_us}
+        policy = cls(target, **spans, granularity_us=granularity_us)
         policy.first, policy.last, policy.time_us = state["first"], state["last"], float(state["time_us"])
-        for curve, stored in zip(policy.read_us2, state["read"], strict=True):
-            curve[: len(stored)] = stored
+        for curves, documents in ((policy.read_us2, state["read"]), (policy.rows, state["rows"])):
+            for curve, stored in zip(curves, documents, strict=True):
+                curve[: len(stored)] = stored
         return policy
+
+
+def _stored(curve: Float64Array) -> list[float]:
+    """Return the values of a curve up to the last that is not 0."""
+    values: list[float] = curve[: int(np.flatnonzero(curve)[-1]) + 1 if curve.any() else 0].tolist()
+    return values
 
 
 @njit(cache=True)

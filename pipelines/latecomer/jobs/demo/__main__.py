@@ -42,6 +42,8 @@ MARK = "made_by_the_demo"
 """File that tells the folder of a demo from a lake with its landing files."""
 CONTENTS = {MARK, "airflow", "lake", "landing", "queries", "report", "staged", "summary.json"}
 """Files and folders of a demo."""
+ROWS_HELD = ("rows_held_mean", "rows_recalled_mean")
+"""Columns of a ledger that add up to the rows held."""
 OUT = ROOT / "build" / "demo"
 AUDITED_PERIODS = 3
 """Periods of each query that plain SQL recomputes at the end."""
@@ -297,7 +299,7 @@ def summarise(
     kept, judged = promise.kept(periods)
     expected = periods["expected"].sum()
     stored = (periods["achieved_final"] * periods["expected"]).sum()
-    on_time = float(periods["on_time"].sum() / expected) if expected else 1.0
+    on_time = float((periods["achieved_on_time"] * periods["expected"]).sum() / expected) if expected else 1.0
     if spec.kind == "aggregate":
         on_time = float(1 - periods["windows_off"].sum() / max(periods["windows"].sum(), 1))
     return {
@@ -314,7 +316,7 @@ def summarise(
         "rows_repaired": counts["late_repaired"],
         "rows_quarantined": rows_quarantined,
         "corrections": corrections,
-        "rows_held_mean": float(periods["rows_held_mean"].mean()),
+        "rows_held_mean": float(periods[[name for name in ROWS_HELD if name in periods]].sum(axis=1).mean()),
         "wait_mean_s": round(float(periods["wait_mean_us"].mean()) / 1e6, 1),
         "report": str(report),
         "broken": broken,
