@@ -93,7 +93,11 @@ def test_a_check_finds_rows_that_are_gone_or_too_many(truths, tmp_path, kind):
         shutil.copytree(done, lake.uri)
         table = lake.table(area, name).open()
         column = "seq" if area in ("late", "events") else "published_seq"
-        least = min(table.to_pyarrow_table(columns=[column])[column].to_pylist())
+        numbers = table.to_pyarrow_table(columns=[column])[column].to_pylist()
+        if not numbers:
+            assert (area, kind) in (("corrections", "theta_join"), ("corrections", "membership")), "all was recalled"
+            continue
+        least = min(numbers)
         table.delete(f"{column} = {least}")
         found = " ".join(check(lake, spec).failures)
         assert "expect_conservation" in found, (area, found)
