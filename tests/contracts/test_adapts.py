@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from latecomer.core.join.least_rows import LeastRows
 from latecomer.core.join.retention_policies import CalibratedRetention, QJoinRetention
 from latecomer.specs import aggregate as aggregates
 from latecomer.specs import join as joins
@@ -40,4 +41,4 @@ def test_a_join_adapts_if_its_policy_learns(name: str, recall: float) -> None:
     text = f"name: q\nkind: join\nstreams: {{l: a, r: b}}\nwindow: 1 s\nquality: {{recall: {recall}, period: 1 s}}"
     spec = parse_query(f"{text}\nstrategy: {strategy_yaml(name)}\n")
     policy = retention_policy(retention_parameters(spec), None, None)
-    assert isinstance(policy, (CalibratedRetention, QJoinRetention)) == spec.adapts
+    assert isinstance(policy, (CalibratedRetention, LeastRows, QJoinRetention)) == spec.adapts

@@ -19,6 +19,8 @@ from tests.support.commands import call
 
 QUERIES = {
     "join": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n",
+    "join without a guarantee": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\n"
+    "quality: {recall: 0.9, period: 10 s}\nstrategy: {name: qjoin, guarantee: false}\n",
     "join by the paper": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n"
     "strategy: {name: qjoin, estimator: paper}\n",
     "join behind a watermark": "kind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recall: 0.9, period: 10 s}\n"
@@ -80,10 +82,14 @@ def test_a_state_without_a_key_is_of_another_version(kind):
 
 
 def test_an_unknown_version_has_a_remedy():
-    for kind, parent in (("aggregate", ("controls", 0)), ("topk", ("controls", 0)), ("join", ("control",))):
+    for kind, parent in (
+        ("aggregate", ("controls", 0, "policy")),
+        ("topk", ("controls", 0, "policy")),
+        ("join", ("control", "policy")),
+        ("join without a guarantee", ("control", "policy", "controller")),
+    ):
         spec = parse_query("name: q\n" + QUERIES[kind])
-        controller = ("policy", "controller") if kind == "join" else ("policy",)
-        place = (*parent, *controller, "version")
+        place = (*parent, "version")
         with pytest.raises(OtherVersion, match="version 99") as caught:
             open_ledger(spec, changed(state_of(spec), place, version=99))
         assert caught.value.exit_code == 2 and REMEDY in str(caught.value)

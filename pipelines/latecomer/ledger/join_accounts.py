@@ -188,7 +188,7 @@ def restore_join(
     parameters
         Parameters that `adapt` wrote since; they replace the policy of the state. None: it wrote none.
     """
-    guarantee = guarantees(spec, None if state is None else state["books"])
+    guarantee = guarantees(spec, state)
     settings = retention_parameters(spec, guarantee=guarantee)
     policy = retention_policy(settings, None if state is None else state["control"]["policy"], parameters)
     if state is None:

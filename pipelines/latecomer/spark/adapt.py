@@ -83,7 +83,7 @@ def _adapted(lake: Lake, spec: Spec, state: journal.RunState) -> Mapping[str, ob
         from latecomer.spark.join.stage import JoinStage
 
         join = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
-        settings = retention_parameters(spec, guarantee=guarantees(spec, state.stage["books"]))
+        settings = retention_parameters(spec, guarantee=guarantees(spec, state.stage))
         return adapted_parameters(settings, join.history(state.seq_to).intervals)
     from latecomer.spark.registry import windowed_stage
     from latecomer.strategies.windows import observation_schedules, slack_policies

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 from latecomer.core.join.control import IntervalSummary, RetentionPolicy
 from latecomer.core.join.k_slack import KSlackRetention, KSlackState
@@ -23,7 +23,7 @@ from latecomer.core.state import StateDocument
 from latecomer.specs.join import JoinSpec
 
 
-def guarantees(spec: JoinSpec, state: StateDocument | None) -> bool:
+def guarantees(spec: JoinSpec, state: Mapping[str, Any] | None) -> bool:
     """Return whether the recall of a query is guaranteed.
 
     Parameters
@@ -31,12 +31,12 @@ def guarantees(spec: JoinSpec, state: StateDocument | None) -> bool:
     spec
         The query. Where its file does not say, ``qjoin`` with the estimator ``calibrated`` has the guarantee.
     state
-        The state of its period accounts; None: before the first micro-batch. A query whose state has no recall budget
-        began without the guarantee, and goes on without it.
+        The state of its stage; None: before the first micro-batch. A query whose state has no recall budget began
+        without the guarantee, and goes on without it.
     """
-    if state is not None:
-        return "recall" in state
-    return spec.guarantee
+    if state is None:
+        return spec.guarantee
+    return state["control"]["policy"].get("kind") == LEAST_ROWS or "recall" in state["books"]
 
 
 def retention_parameters(spec: JoinSpec, *, guarantee: bool | None = None) -> RetentionParameters:
@@ -94,10 +94,9 @@ def retention_policy(
         return KSlackRetention.from_dict(cast(KSlackState, state), settings)
     start = parameters["policy"] if parameters else state
     if settings.guarantee:
-        # parameters that an earlier version wrote before the first run are those of another policy
-        if start is not None and cast(Mapping[str, object], start).get("kind") == LEAST_ROWS:
-            return LeastRows.from_dict(cast(LeastRowsState, start), settings.target, **settings.spans)
-        return LeastRows(settings.target, **settings.spans)
+        if start is None:
+            return LeastRows(settings.target, **settings.spans)
+        return LeastRows.from_dict(cast(LeastRowsState, start), settings.target, **settings.spans)
     if settings.estimator == "calibrated":
         if start is not None:
             return CalibratedRetention.from_dict(cast(CalibratedRetentionState, start))

@@ -38,6 +38,7 @@ from numba import njit
 from latecomer.core.arrays.knob_cells import CELLS, cell_edges
 from latecomer.core.arrays.sparse_counts import Float64Array, Int64Array
 from latecomer.core.join.statistics import IntervalStats
+from latecomer.core.state import OtherVersion, check_version
 from latecomer.core.time import FOREVER
 
 MEMORY = 20
@@ -46,12 +47,14 @@ TOLERANCE = 0.02
 """The share by which a longer retention may cost more than the least."""
 KIND = "least_rows"
 """The name of the policy in its state."""
+STATE_VERSION = 1
 
 
 class LeastRowsState(TypedDict):
     """The state of a `LeastRows` as JSON; of each curve the values up to the last that is not 0."""
 
     kind: str
+    version: int
     first: int | None
     last: int | None
     time_us: float
@@ -131,6 +134,7 @@ class LeastRows:
         """Return the state as JSON, exactly."""
         return {
             "kind": KIND,
+            "version": STATE_VERSION,
             "first": self.first,
             "last": self.last,
             "time_us": self.time_us,
@@ -150,6 +154,10 @@ class LeastRows:
         granularity_us: int,
     ) -> LeastRows:
         """Continue from the state that `to_dict` wrote."""
+        where = "state of the join's retention"
+        if state["kind"] != KIND:
+            raise OtherVersion(where, f"is of a policy {state['kind']}, this program reads {KIND}")
+        check_version(where, state, STATE_VERSION)
         spans = {"window_us": window_us, "period_us": period_us, "interval_us": interval_us}
         policy = cls(target, **spans, granularity_us=granularity_us)
         policy.first, policy.last, policy.time_us = state["first"], state["last"], float(state["time_us"])
