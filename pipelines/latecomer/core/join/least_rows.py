@@ -21,6 +21,8 @@ takes the longest one, which leaves fewer pairs to be recalled.
 *Answers on arrival.* Where rows are scarce it would cost least to hold next to nothing, and to read the partners of
 every row again. Then nearly all pairs would wait for the end of their interval. So `d` is at least the lateness that
 the share `target` of the other stream's rows does not exceed, by the same fading sum: of these rows no pair is missed.
+An interval counts there with at most `BULK` times the rows of a usual one, so that a backfill or a replay, which comes
+in bulk within a moment of stream time, is left to recall.
 
 *Outliers.* One row adds at most ``2 w`` to `U`, over all `d` below its lateness: it moves the mean by as much at every
 retention that could be chosen, and so hardly moves the choice, however late it is. Nor does it move a quantile.
@@ -45,6 +47,8 @@ MEMORY = 20
 """Periods over which the mean cost fades."""
 TOLERANCE = 0.02
 """The share by which a longer retention may cost more than the least."""
+BULK = 2
+"""The most usual intervals as which a full one may count."""
 KIND = "least_rows"
 """The name of the policy in its state."""
 STATE_VERSION = 1
@@ -58,6 +62,7 @@ class LeastRowsState(TypedDict):
     first: int | None
     last: int | None
     time_us: float
+    intervals: float
     read: list[list[float]]
     rows: list[list[float]]
 
@@ -81,6 +86,8 @@ class LeastRows:
     rows
         float64[2, CELLS]: per buffer and retention, the rows of the other stream that need this retention and no
         shorter one, with fading.
+    intervals
+        The intervals over which these are summed, with fading.
     """
 
     needs_pairs = False
@@ -97,6 +104,7 @@ class LeastRows:
         self.time_us = 0.0
         self.read_us2: Float64Array = np.zeros((2, CELLS))
         self.rows: Float64Array = np.zeros((2, CELLS))
+        self.intervals = 0.0
 
     def observe(self, stats: IntervalStats) -> None:
         """Learn from one complete interval; in order, intervals without arrivals left out."""
@@ -107,11 +115,14 @@ class LeastRows:
         self.time_us = self.time_us * fade + passed_us
         self.read_us2 *= fade
         self.rows *= fade
+        self.intervals = self.intervals * fade + 1
         for buffer, late in ((0, stats.right), (1, stats.left)):
             lateness = (late.delay_bucket + 1) * self.granularity_us
             _add_read(self.read_us2[buffer], lateness, late.delay_rows, self.edges, self.window_us, self.interval_us)
             cell = np.clip(np.searchsorted(self.edges, lateness), 1, CELLS - 1)
-            np.add.at(self.rows[buffer], cell, late.delay_rows.astype(np.float64))
+            most = BULK * float(self.rows[buffer].sum()) / max(self.intervals - 1, 1.0)
+            weight = min(most / late.rows, 1.0) if late.rows and most else 1.0
+            np.add.at(self.rows[buffer], cell, late.delay_rows * weight)
 
     def choose(self, interval: int) -> tuple[int, int]:
         """Return ``(d_left, d_right)`` in us for `interval`; `FOREVER` retains everything."""
@@ -138,6 +149,7 @@ class LeastRows:
             "first": self.first,
             "last": self.last,
             "time_us": self.time_us,
+            "intervals": self.intervals,
             "read": [_stored(curve) for curve in self.read_us2],
             "rows": [_stored(curve) for curve in self.rows],
         }
@@ -161,6 +173,7 @@ class LeastRows:
         spans = {"window_us": window_us, "period_us": period_us, "interval_us": interval_us}
         policy = cls(target, **spans, granularity_us=granularity_us)
         policy.first, policy.last, policy.time_us = state["first"], state["last"], float(state["time_us"])
+        policy.intervals = float(state["intervals"])
         for curves, documents in ((policy.read_us2, state["read"]), (policy.rows, state["rows"])):
             for curve, stored in zip(curves, documents, strict=True):
                 curve[: len(stored)] = stored
