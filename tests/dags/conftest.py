@@ -27,7 +27,7 @@ def filled(database):
     landed = database.landing / "_by_stream" / "rows.parquet"
     (database.folder / "rows.parquet").rename(landed)
     calls = ["latecomer_ingest", f"touch={landed}", "latecomer_ingest", "latecomer_ingest"]
-    calls += ["near", 'near__repair={"flush": false}']
+    calls += ["near", 'near__repair={"flush": true}']
     calls += [name for query in QUERIES for name in (query, f"{query}__repair")]
     calls += [f"{name}__adapt" for name in ("near", "sums", "best", "both") if name in QUERIES]
     calls += ["pairs__repair", "pairs__backfill", 'pairs__audit={"periods": 2}']

@@ -9,7 +9,7 @@ kind           contributions                                       required
 join           pairs with equal keys                               retention at the arrival of the later row
 aggregate      sums of values per source, within 5%                wait of the rows whose loss would exceed it
 topk           members of the 5 best rows                          wait of the row
-theta_join     pairs of a window with ``left.value > right.value`` longer wait of both rows
+theta_join     pairs of a window, ``left.value > right.value``     longer wait of both rows
 membership     keys of a window that both sides have               longer wait of the sides' first rows with it
 =============  ==================================================  ==============================================
 

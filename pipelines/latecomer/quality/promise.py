@@ -55,7 +55,7 @@ RULE = 1
 DECIDING = ("due", "on_time", "answers", "answers_off", "achieved", "needed", "target")
 """Columns of a verdict whose change makes a new verdict."""
 VOTES, SMALL_VOTE, CLOCKS, EXCLUDED = "votes", "small", "clocks", "excluded"
-"""Values of ``vote`` in :attr:`Judgement.periods`."""
+"""Values of ``vote`` in ``Judgement.periods``."""
 
 JUDGED, LEARNING, COMING_IN = "judged", "learning", "coming in"
 AWAITS_REPAIR, NOTHING_DUE = "awaits repair", "nothing due"

@@ -49,7 +49,7 @@ def convert(text: pa.Array, kind: str, zone: str, decimal_comma: bool = False) -
     Returns
     -------
     values : array[n]
-        Of :func:`arrow_type`; null where the text is null or does not fit.
+        Of :func:`latecomer.ingest.values.arrow_types.arrow_type`; null where the text is null or does not fit.
     fits : bool[n]
         Whether the text is null or fits.
     """
