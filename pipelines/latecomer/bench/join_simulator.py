@@ -29,7 +29,7 @@ from latecomer.core.join.control import (
     JoinControl,
     held_bucket_us,
 )
-from latecomer.core.join.recall_budget import IntervalEntry, LateSpans, RecallBudget
+from latecomer.core.join.recall_budget import IntervalEntry, LateSpans, RecallBudget, pair_counts
 from latecomer.core.join.statistics import SAMPLE_FRACTION, delay_bucket, in_sample
 from latecomer.core.time import NEVER, running_max, stream_time
 
@@ -233,15 +233,14 @@ def recalled(
             for at in first
         ]
         pairs = np.flatnonzero((later_seq >= start) & (later_seq < end))
-        cells = _pair_counts(interval[pairs], period[pairs], output, pairs, length)
+        cells = pair_counts(output.stream_time[pairs], output.produced[pairs], interval_us=length, period_us=period_us)
         spans = []
         for buffer in (0, 1):
             side = 1 - buffer
             rows = late[side][(data.seq[side][late[side]] >= start) & (data.seq[side][late[side]] < end)]
             times, at = data.ts[side][rows], stream_time_us[side][rows]
             horizon = output.horizons.at(buffer, at, length, control.window_us)
-            reach = np.minimum(horizon, times + control.window_us)
-            spans.append(LateSpans(at // length, times - control.window_us, reach))
+            spans.append(LateSpans.behind(horizon, times, at, window_us=control.window_us, interval_us=length))
         decisions = budget.step(entries, cells, (spans[0], spans[1]))
         if end == 1 << 62:
             decisions += budget.flush(end, int(time[-1]) if len(time) else NEVER)
@@ -261,19 +260,6 @@ def _rows_before(data: Input, counted: list[np.intp], seq: np.int64) -> tuple[in
     """Return the rows of either side before an arrival and after all streams were seen."""
     left, right = (max(int(np.searchsorted(data.seq[side], seq) - counted[side]), 0) for side in (0, 1))
     return left, right
-
-
-def _pair_counts(
-    interval: Int64Array, period: Int64Array, output: Output, pairs: Int64Array, interval_us: int
-) -> Int64Array:
-    """Count chosen pairs with the columns of `PAIR_COUNTS`."""
-    keys, place = np.unique(np.stack([interval, period], axis=1), axis=0, return_inverse=True)
-    missed = ~output.produced[pairs]
-    offset = (output.stream_time[pairs] - interval * interval_us) * missed
-    columns = [np.zeros(len(keys), np.int64) for _ in range(3)]
-    for column, values in zip(columns, (~missed, missed, offset), strict=True):
-        np.add.at(column, place.ravel(), values.astype(np.int64))
-    return np.concatenate([keys.reshape(-1, 2), np.stack(columns, axis=1)], axis=1)
 
 
 def summaries(

@@ -43,8 +43,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrays.sparse_counts import Int64Array
+from latecomer.core.gamma_batches import spans
 
 PAIR_COUNTS = ("interval", "period_us", "produced", "missed", "missed_offset_us")
 """Columns of counted pairs, int64[n, 5].
@@ -52,6 +55,30 @@ PAIR_COUNTS = ("interval", "period_us", "produced", "missed", "missed_offset_us"
 The interval and the period (its start) of the later row; pairs produced and missed; and, summed over the missed ones,
 the stream time at the later row minus the interval's start.
 """
+
+
+def pair_counts(
+    stream_time_us: Int64Array, produced: NDArray[np.bool_], *, interval_us: int, period_us: int
+) -> Int64Array:
+    """Count pairs, with the columns of `PAIR_COUNTS`.
+
+    Parameters
+    ----------
+    stream_time_us, produced
+        int64[m] and bool[m] per pair: stream time at its later row, and whether it was produced.
+    interval_us, period_us
+        `L` and `P` in microseconds.
+    """
+    interval, period = stream_time_us // interval_us, stream_time_us // period_us * period_us
+    order = sort_order(interval, period)
+    interval, period, missed = interval[order], period[order], ~produced[order]
+    offset_us = (stream_time_us[order] - interval * interval_us) * missed
+    bounds = run_bounds(interval, period)
+    first = bounds[:-1]
+    if not len(first):
+        return np.empty((0, len(PAIR_COUNTS)), np.int64)
+    missed_pairs, offsets_us = (np.add.reduceat(column.astype(np.int64), first) for column in (missed, offset_us))
+    return np.stack([interval[first], period[first], np.diff(bounds) - missed_pairs, missed_pairs, offsets_us], axis=1)
 
 
 class IntervalEntry(NamedTuple):
@@ -88,6 +115,20 @@ class LateSpans(NamedTuple):
     interval: Int64Array
     low_us: Int64Array
     high_us: Int64Array
+
+    @classmethod
+    def behind(
+        cls,
+        horizon_us: Int64Array,
+        event_time_us: Int64Array,
+        stream_time_us: Int64Array,
+        *,
+        window_us: int,
+        interval_us: int,
+    ) -> LateSpans:
+        """Return the part of each late row's window that is behind the horizon at its arrival; int64[n] us each."""
+        reach = np.minimum(horizon_us, event_time_us + window_us)
+        return cls(stream_time_us // interval_us, event_time_us - window_us, reach)
 
     def of(self, interval: int) -> list[tuple[int, int]]:
         """Return the spans of one interval."""
@@ -271,7 +312,8 @@ class RecallBudget:
                     self.open.missed[period] = pairs + missed, offsets_us + offset_us
             for side, touched in enumerate(late):
                 if new := touched.of(entry.interval):
-                    self.open.spans[side] = _united([*self.open.spans[side], *new])
+                    low, high = np.array([*self.open.spans[side], *new], np.int64).T
+                    self.open.spans[side] = spans(low, high, most=len(low))
         return recalls
 
     def add_produced(self, produced: dict[int, int]) -> None:
@@ -335,7 +377,7 @@ class RecallBudget:
         passed_us = self.open.number * self.interval_us - self.first_us
         if passed_us <= 0:
             return 0
-        touched_us = [sum(high - low + 1 for low, high in spans) for spans in self.open.spans]
+        touched_us = [sum(high - low + 1 for low, high in touched) for touched in self.open.spans]
         rows = zip(touched_us, self.open.rows_before, strict=True)
         return sum(length_us * before * self.interval_us // passed_us for length_us, before in rows)
 
@@ -351,7 +393,7 @@ class RecallBudget:
                 "seq_from": self.open.seq_from,
                 "rows_before": list(self.open.rows_before),
                 "missed": {str(period): list(missed) for period, missed in self.open.missed.items()},
-                "spans": [[list(span) for span in spans] for spans in self.open.spans],
+                "spans": [[list(span) for span in touched] for touched in self.open.spans],
             }
         periods = {str(start): list(vars(budget).values()) for start, budget in self.periods.items()}
         return {"first_us": self.first_us, "periods": periods, "open": state}
@@ -370,17 +412,6 @@ class RecallBudget:
                 stored["seq_from"],
                 (left, right),
                 {int(period): (pairs, offset_us) for period, (pairs, offset_us) in stored["missed"].items()},
-                [[(low, high) for low, high in spans] for spans in stored["spans"]],
+                [[(low, high) for low, high in touched] for touched in stored["spans"]],
             )
         return budget
-
-
-def _united(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the union of closed ranges as disjoint ones with gaps between them, ascending."""
-    united: list[tuple[int, int]] = []
-    for low, high in sorted(spans):
-        if united and low <= united[-1][1] + 1:
-            united[-1] = united[-1][0], max(united[-1][1], high)
-        else:
-            united.append((low, high))
-    return united

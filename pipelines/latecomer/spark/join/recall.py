@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from latecomer.core.arrays.sparse_counts import Int64Array
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.gamma_batches import spans
 from latecomer.core.join.control import Horizons
-from latecomer.core.join.recall_budget import LateSpans, Recall
+from latecomer.core.join.recall_budget import LateSpans, Recall, pair_counts
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.lake.event_scan import Spans
 from latecomer.lake.lake import Lake
@@ -52,9 +51,8 @@ def late_spans(new: Arrivals, late: LateRoles, window_us: int, interval_us: int)
     touched = []
     for side in (1, 0):
         at, horizon = late[side]
-        times = new.event_time_us[at]
-        interval = new.stream_time_us[at] // interval_us
-        touched.append(LateSpans(interval, times - window_us, np.minimum(horizon, times + window_us)))
+        times, stream_time = new.event_time_us[at], new.stream_time_us[at]
+        touched.append(LateSpans.behind(horizon, times, stream_time, window_us=window_us, interval_us=interval_us))
     return touched[0], touched[1]
 
 
@@ -90,26 +88,7 @@ def count_pairs(
     for buffer in (0, 1):
         at = np.flatnonzero(side == buffer)
         produced[at] = earlier_us[at] > horizons.at(buffer, stream_time_us[at], interval_us, spec.window_us)
-    interval, period = stream_time_us // interval_us, stream_time_us // spec.period_us * spec.period_us
-    offset = np.where(produced, 0, stream_time_us - interval * interval_us)
-    (interval, period), pairs, missed, offsets = _summed(interval, period, ~produced, offset)
-    return np.stack([interval, period, pairs - missed, missed, offsets], axis=1)
-
-
-def _summed(
-    interval: Int64Array, period: Int64Array, missed: NDArray[np.bool_], offset: Int64Array
-) -> tuple[tuple[Int64Array, Int64Array], Int64Array, Int64Array, Int64Array]:
-    """Return the distinct pairs of interval and period, and per pair the count, and the sums of the other columns."""
-    order = np.lexsort((period, interval))
-    interval, period, missed, offset = interval[order], period[order], missed[order], offset[order]
-    fresh = np.ones(len(order), np.bool_)
-    fresh[1:] = (np.diff(interval) != 0) | (np.diff(period) != 0)
-    first = np.flatnonzero(fresh)
-    counts = np.diff(np.append(first, len(order)))
-    if not len(first):
-        return (interval, period), counts, counts, counts
-    sums = [np.add.reduceat(column.astype(np.int64), first) for column in (missed, offset)]
-    return (interval[first], period[first]), counts, sums[0], sums[1]
+    return pair_counts(stream_time_us, produced, interval_us=interval_us, period_us=spec.period_us)
 
 
 def recalls_table(recalls: Sequence[Recall]) -> pa.Table | None:
