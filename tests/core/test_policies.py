@@ -92,8 +92,10 @@ def test_parameters_of_a_spec() -> None:
         basic_window_us=3,
         slack_us=4,
     )
-    spec = SimpleNamespace(strategy=strategy, target=0.8, confidence=0.9, window_us=5, period_us=6)
-    assert retention_parameters(spec) == RetentionParameters("qjoin", "paper", 0.8, 0.9, 5, 6, 1, 2, 3, 4)
+    spec = SimpleNamespace(strategy=strategy, target=0.8, confidence=0.9, window_us=5, period_us=6, guarantee=True)
+    given = ("qjoin", "paper", 0.8, 0.9, 5, 6, 1, 2, 3, 4)
+    assert retention_parameters(spec) == RetentionParameters(*given, guarantee=True)
+    assert retention_parameters(spec, guarantee=False) == RetentionParameters(*given, guarantee=False)
 
 
 @pytest.mark.parametrize(
