@@ -20,7 +20,7 @@ from latecomer.jobs import formatting, ingest_command
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.jobs.exit_codes import Group, end_on_term
 from latecomer.specs.errors import SpecError, quantity
-from latecomer.specs.judging import parse_time
+from latecomer.specs.judging import format_time, parse_time
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.names import NAME
 from latecomer.specs.spec import Spec
@@ -42,6 +42,7 @@ def main() -> None:
       latecomer run    queries/NAME.yaml --lake lake
       latecomer repair queries/NAME.yaml --lake lake --flush
       latecomer check  queries/NAME.yaml --lake lake --report report
+      latecomer publish queries/NAME.yaml --lake lake
       latecomer export queries/NAME.yaml --lake lake --table results --to results.parquet
 
     Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 another process is at work on the same
@@ -302,6 +303,85 @@ def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: b
     rows = ledger(lake, spec) if table_name == "ledger" else result_views.view(lake, spec, table_name)
     result_views.write_file(rows, target)
     show_result(as_json, {"rows": rows.num_rows, "file": str(target)}, f"{rows.num_rows:,} rows to {target}")
+
+
+@main.command()
+@QUERY
+@LAKE
+@click.option("--unchecked", is_flag=True, help="Publish also what no check has seen or passed.")
+@JSON
+def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
+    """Bring the table `results/<query>` of the lake to the current answers.
+
+    The table holds one row per answer, always the newest revision, and any reader of Delta tables can read it. What is
+    new since the last time is added or merged in one commit; twice is once. It starts no Spark.
+
+    By default nothing is published that `check` has not seen and passed (exit code 1 if it failed). The query file can
+    say `publish: {when: always}`.
+    """
+    from latecomer.lake.lake import Lake
+    from latecomer.quality import publishing
+
+    spec = _load(query)
+    done = publishing.publish(Lake(lake_uri), spec, unchecked=unchecked)
+    counts = {"inserted": done.inserted, "updated": done.updated, "deleted": done.deleted}
+    periods = {
+        name: [format_time(int(start)) for start in starts]
+        for name, starts in (
+            ("periods_published", done.periods_published),
+            ("periods_corrected", done.periods_corrected),
+        )
+    }
+    changed = ", ".join(
+        f"{count:,} {word}"
+        for count, word in zip(counts.values(), ("new", "replaced", "deleted"), strict=True)
+        if count
+    )
+    where = f"{done.uri} has {quantity(done.rows, 'row')} (version {done.version})"
+    line = f"{spec.name}: {changed or 'nothing new'}; {where if done.version >= 0 else 'there is no answer yet'}"
+    values = {"query": spec.name, "table": done.uri, "version": done.version, "rows": done.rows, **counts, **periods}
+    show_result(as_json, values | {"seconds": round(done.seconds, 3)}, f"{line} ({done.seconds:.1f} s)")
+
+
+@main.command()
+@QUERY
+@LAKE
+@click.option(
+    "--since",
+    required=True,
+    type=click.IntRange(min=-1),
+    metavar="VERSION",
+    help="Show what changed after this version of the table; -1 shows everything.",
+)
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the changes to this file, which ends in .parquet or .csv.",
+)
+@JSON
+def changes(query: Path, lake_uri: str, since: int, target: Path | None, as_json: bool) -> None:
+    """Show which rows of the table `results/<query>` are new or different since a version of it, and why.
+
+    A row changes by a first answer, by a late row that `run` recalled, by a repair or by a backfill. A file has a row
+    per change: its version and time, the row as it is since then, and the columns as they were before an update.
+    """
+    from latecomer.lake import result_changes, result_views
+    from latecomer.lake.lake import Lake
+
+    spec, lake = _load(query), Lake(lake_uri)
+    rows = result_changes.changes(lake, spec, since)
+    counts = result_changes.count(rows)
+    version = result_changes.newest_version(lake, spec.name)
+    listed = [f"  {count:,} {change}{f' ({why})' if why else ''}" for (change, why), count in counts.items()]
+    lines = [f"{spec.name}: {quantity(rows.num_rows, 'change')} from version {since} to {version}", *listed]
+    if target is not None:
+        result_views.write_file(rows, target)
+        lines.append(f"  written to {target}")
+    named = [{"change": change, "why": why, "rows": count} for (change, why), count in counts.items()]
+    values = {"query": spec.name, "since": since, "version": version, "changes": named}
+    show_result(as_json, values | {"file": str(target) if target else None}, "\n".join(lines))
 
 
 @main.command()

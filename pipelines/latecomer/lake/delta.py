@@ -117,6 +117,10 @@ class Table:
     def _open(self, version: int | None = None) -> DeltaTable:
         return DeltaTable(self.uri, version=version, storage_options=self.storage.delta_options)
 
+    def open_version(self, version: int | None) -> DeltaTable:
+        """Open an earlier version, None: the newest; a DeltaError where there is no table, or no such version."""
+        return self._open(version)
+
     def schema(self) -> pa.Schema:
         """Return the table's columns; none where the table is absent."""
         table = self.open()

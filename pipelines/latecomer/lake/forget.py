@@ -30,12 +30,14 @@ OF_A_QUERY = (
     "parameters",
     "checks",
     "verdicts",
+    "results",
+    "publications",
     "repair_journal",
     "journal",
     "state",
 )
 """Areas that hold a table per query."""
-WRITERS = ("run", "repair", "adapt", "backfill", "check")
+WRITERS = ("run", "repair", "adapt", "backfill", "check", "publish")
 """Commands that write under a lease of the query."""
 _MARKER = "forgetting"
 

@@ -32,6 +32,8 @@ AREAS = (
     "lease",
     "checks",
     "verdicts",
+    "results",
+    "publications",
     "forgetting",
 )
 

@@ -61,7 +61,7 @@ def results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression] | None =
     Parameters
     ----------
     within
-        Filters by table: only rows that pass are read. ``coverage`` is then as the newest row itself states it.
+        Filters by table: only rows that pass are read. They keep all rows of an answer or none.
     """
     return _sorted_rows(lake, spec, _ANSWERS, latest=True, within=within)
 
@@ -90,8 +90,14 @@ def _sorted_rows(
     rows = rows.take(pc.sort_indices(rows, sort_keys=[*((name, "ascending") for name in keys), *newest]))
     if latest and rows.num_rows > 1:
         rows = rows.filter(row_keys.last_of_each(rows, keys))
-    if spec.kind == "aggregate" and within is None:
+    if spec.kind == "aggregate":
         rows = _with_coverage(lake, spec, rows, keys, read)
+    return rows.drop_columns([name for name in STORED if name in rows.column_names])
+
+
+def as_results(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
+    """Return stored rows, each an answer that no other row revises, with the columns of `results`."""
+    rows = _with_all_columns(lake, spec, rows)
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
 
 

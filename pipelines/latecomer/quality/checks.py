@@ -16,7 +16,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -32,6 +32,7 @@ from latecomer.lake import ingest_log, journal, result_views
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.maintenance import compact_and_vacuum
+from latecomer.lake.result_differences import Bounds
 from latecomer.ledger.join_ledger import repaired
 from latecomer.ledger.ledger import ledger
 from latecomer.ledger.open_periods import complete_to
@@ -157,7 +158,8 @@ def check(
     bounds = conservation.CommittedBounds.of(lake, spec.name, state)
     periods = ledger(lake, spec, state).to_pandas()
     complete_to_us = complete_to(spec, state.stage) if spec.promises and not state.flushed else FOREVER
-    last = _last_outcome(lake, spec.name)
+    results_seen = Bounds.of(lake, spec.name, state)
+    last = last_outcome(lake, spec.name)
     current = store.find(lake, spec, periods, complete_to_us, bounds.seq_to, bounds.closed_to)
     reported = last.get("verdicts", -1)
     judgement = promise.weigh(spec, current.last.assign(new=current.is_new(reported)))
@@ -212,7 +214,7 @@ def check(
         outcome = replace(outcome, report=page)
     stored = store.store(lake, spec.name, current)
     for _ in range(TRIES if audits else 1):
-        if _store(lake, spec, state.seq_to, outcome, audits, current.commit if stored else reported):
+        if _store(lake, spec, state.seq_to, results_seen, outcome, audits, current.commit if stored else reported):
             break
     return outcome
 
@@ -238,18 +240,25 @@ def _remedy(lake: Lake, spec: Spec, judgement: promise.Judgement, ledger: pd.Dat
     return clocks or waits
 
 
-def _last_outcome(lake: Lake, query: str) -> dict[str, Any]:
+def last_outcome(lake: Lake, query: str) -> dict[str, Any]:
     """Return the row that the last check stored; empty before the first."""
     rows = lake.table("checks", query).read()
     return {} if rows is None or not rows.num_rows else {k: v for k, v in rows.to_pylist()[0].items() if v is not None}
 
 
 def _store(
-    lake: Lake, spec: Spec, seq_to: int, outcome: CheckOutcome, audits: dict[int, AuditRow], reported: int
+    lake: Lake,
+    spec: Spec,
+    seq_to: int,
+    results_seen: Bounds,
+    outcome: CheckOutcome,
+    audits: dict[int, AuditRow],
+    reported: int,
 ) -> bool:
     """Store the outcome for `status`, and the wrong periods of these and earlier audits for the next check.
 
-    `reported` is the last commit of verdicts that this check reports.
+    `results_seen` are the bounds of the results that were checked, and `reported` is the last commit of verdicts that
+    this check reports.
 
     Nothing is stored if the lake cannot be written, or if the query was forgotten meanwhile.
 
@@ -265,6 +274,7 @@ def _store(
     row = {
         "checked": time.time(),
         "seq_to": seq_to,
+        **asdict(results_seen),
         "success": outcome.success,
         "failures": len(outcome.failures),
         "unjudged": outcome.unjudged,

@@ -29,6 +29,10 @@ Signature: TypeAlias = dict[str, object]
 """A JSON object, see :meth:`Spec.signature`."""
 
 
+PUBLISH_WHEN = ("checked", "always")
+"""Values of ``publish: {when: ...}``, the first is the default."""
+
+
 class Answers(Enum):
     """The relation between result rows and answers. It decides what a correction does to a published answer."""
 
@@ -92,6 +96,8 @@ class Spec:
         changes no result.
     judging : Judging
         The periods by which `check` judges the promise. It changes no result.
+    publish_when : str
+        ``checked``: `publish` needs a check that has passed; ``always``: it does not. It changes no result.
     source, lines, description, schedule
         The file, the line of every dotted key, the author's description, and when Airflow runs what. They change no
         result.
@@ -119,6 +125,7 @@ class Spec:
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
     description: str = field(default="", compare=False)
     schedule: Schedule = field(default=DEFAULT, compare=False)
+    publish_when: str = field(default=PUBLISH_WHEN[0], compare=False)
 
     @property
     def stream_names(self) -> tuple[str, ...]:
@@ -229,9 +236,9 @@ class Spec:
     def signature(self) -> Signature:
         """Return everything that determines the query's results, as JSON-able values.
 
-        Comments, `description`, `schedule`, `rows_held`, `silence_us` and `judging` determine no result and are left
-        out. Lakes store signatures and fingerprints, so a key that is added to query files adds nothing to the
-        signature of a file that does not state it.
+        Comments, `description`, `schedule`, `publish_when`, `rows_held`, `silence_us` and `judging` determine no result
+        and are left out. Lakes store signatures and fingerprints, so a key that is added to query files adds nothing to
+        the signature of a file that does not state it.
         """
         return {
             "kind": self.kind,
@@ -285,6 +292,7 @@ class FileDetails(TypedDict):
     source: str
     description: str
     schedule: Schedule
+    publish_when: str
 
 
 def parse_period(quality: Reader, window_us: int) -> int:
@@ -315,6 +323,17 @@ def parse_details(reader: Reader) -> FileDetails:
         "source": reader.source,
         "description": reader.text("description", ""),
         "schedule": parse_schedule(reader),
+        "publish_when": _parse_publish_when(reader),
     }
     reader.done()
     return details
+
+
+def _parse_publish_when(reader: Reader) -> str:
+    """Read ``publish: {when: ...}``."""
+    inner = reader.optional_mapping("publish")
+    if inner is None:
+        return PUBLISH_WHEN[0]
+    when = inner.choice("when", PUBLISH_WHEN)
+    inner.done()
+    return when

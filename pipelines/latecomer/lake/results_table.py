@@ -1,0 +1,245 @@
+"""``results/<query>``: the current answers of a query, as one Delta table for readers of any engine.
+
+`publish` is its only writer, under the lease ``publish-<query>``. A publication brings the table to what `run`,
+`repair` and `backfill` have committed (:class:`~latecomer.lake.result_differences.Bounds`), in one commit: a reader
+sees all of it or nothing. Its plan, a row of ``publications/<query>`` with the bounds and the time, is committed first.
+A publication that is killed after its plan is carried out by the next call, and counts once.
+
+The cost of a publication follows what is new. New answers are appended. Changed ones are merged, which rewrites the
+files that hold their windows.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from numpy.typing import NDArray
+
+from latecomer.lake import crash_points, journal
+from latecomer.lake.column_comments import comments
+from latecomer.lake.delta import APPENDED, TIMESTAMP, Table
+from latecomer.lake.errors import InputError
+from latecomer.lake.lake import Lake
+from latecomer.lake.lease import Lease
+from latecomer.lake.maintenance import compact_and_vacuum
+from latecomer.lake.result_differences import CHANGE, DELETE, INSERT, UPDATE, Bounds, Differences
+from latecomer.specs.spec import Spec
+
+PUBLISHED_AT = "published_at"
+"""The column that the table has beside those of ``export --table results``."""
+PUBLICATIONS = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("published_at", TIMESTAMP),
+        ("on_time_to", pa.int64()),
+        ("repaired_to", pa.int64()),
+        ("backfill", pa.int64()),
+    ]
+)
+"""Columns of ``publications/<query>``; docs/tables.md says what they hold."""
+BYTES_KEPT = 256 * 1024 * 1024
+"""The most bytes of a publication that are kept in memory; of a larger one, all are in a temporary file."""
+FILE_BYTES = 16 * 1024 * 1024
+"""Size of the table's files, about: a correction rewrites a file."""
+_PROPERTIES = APPENDED | {"delta.enableChangeDataFeed": "true"}
+
+
+@dataclass
+class Publication:
+    """What one call of `publish` has changed.
+
+    Attributes
+    ----------
+    uri, version
+        The table, and its Delta version now; -1: there is no table, for the query has no answer yet.
+    rows
+        Rows of the table now.
+    inserted, updated, deleted
+        Rows that are new, that replace a row, and that are gone.
+    periods_published, periods_corrected
+        Starts of the periods in which rows of `run` are new, and of those in which rows of `repair` and `backfill` are;
+        microseconds, increasing.
+    seconds
+        The time that the call took.
+    """
+
+    uri: str
+    version: int = -1
+    rows: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    periods_published: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    periods_corrected: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    seconds: float = 0.0
+
+    @property
+    def changed(self) -> int:
+        """The number of rows that are new, replaced or gone."""
+        return self.inserted + self.updated + self.deleted
+
+
+def publish(lake: Lake, spec: Spec, *, permit: Callable[[Bounds], None] = lambda to: None) -> Publication:
+    """Bring ``results/<query>`` to what `run`, `repair` and `backfill` have committed.
+
+    Parameters
+    ----------
+    permit
+        Called before a publication is planned; what it raises prevents it.
+
+    Raises
+    ------
+    InputError
+        The query has not been run in this lake, or computed something else when it was run.
+    LeaseHeld
+        Another process publishes the query.
+    """
+    started = time.monotonic()
+    journal.state_for(lake, spec)
+    table, plans = lake.table("results", spec.name), lake.table("publications", spec.name)
+    publication = Publication(table.uri)
+    with Lease(lake, f"publish-{spec.name}") as lease:
+        while (step := _next_step(lake, spec, permit, lease)) is not None:
+            crash_points.point("publish:planned")
+            step.commit(table, lease, publication)
+            crash_points.point("publish:results")
+        compact_and_vacuum([table, plans])
+    opened = table.open()
+    if opened is not None:
+        publication.version, publication.rows = opened.version(), table.count()
+    publication.seconds = time.monotonic() - started
+    return publication
+
+
+def published_bounds(lake: Lake, query: str) -> Bounds | None:
+    """Return the bounds of the last publication; None before the first."""
+    last = lake.table("results", query).last_version("publish")
+    return None if last is None else _plan(lake.table("publications", query), last)[0]
+
+
+def _plan(plans: Table, number: int) -> tuple[Bounds, datetime]:
+    """Return the bounds and the time of a publication.
+
+    Raises
+    ------
+    InputError
+        The plan is gone: the lake was damaged.
+    """
+    rows = plans.read(filter=pc.field("number") == number)
+    if rows is None or not rows.num_rows:
+        raise InputError(plans.uri, number, "is a publication that is gone", "restore the lake's files from a copy")
+    row = rows.to_pylist()[0]
+    return Bounds(row["on_time_to"], row["repaired_to"], row["backfill"]), row["published_at"]
+
+
+def _next_step(lake: Lake, spec: Spec, permit: Callable[[Bounds], None], lease: Lease) -> _Step | None:
+    """Return the publication that a killed call has planned, else plan the next one; None where nothing is new."""
+    table, plans = lake.table("results", spec.name), lake.table("publications", spec.name)
+    last = table.last_version("publish")
+    number, since = (0, Bounds()) if last is None else (last + 1, _plan(plans, last)[0])
+    if not plans.has_committed("publish", number):
+        to = Bounds.of(lake, spec.name, journal.state_for(lake, spec))
+        answers = (lake.table(area, spec.name) for area in ("on_time", "corrections", "backfill"))
+        if to == since or (last is None and not any(answer.exists() for answer in answers)):
+            return None
+        permit(to)
+        row = {"number": number, "published_at": datetime.now(UTC), **asdict(to)}
+        lease.confirm()
+        plans.append(pa.Table.from_pylist([row], schema=PUBLICATIONS), "publish", number)
+    to, published_at = _plan(plans, number)
+    return _Step(number, published_at, Differences(lake, spec, since, to))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One publication: its number, its time, and the differences that it writes."""
+
+    number: int
+    published_at: datetime
+    differences: Differences
+
+    def commit(self, table: Table, lease: Lease, publication: Publication) -> None:
+        """Write the differences, and commit the publication even if there is none; count them in `publication`."""
+        opened, schema = self._prepared(table, lease)
+        once = CommitProperties(app_transactions=[Transaction("publish", self.number)], max_commit_retries=0)
+        changes, counts = schema.append(pa.field(CHANGE, pa.int8())), np.zeros(DELETE + 1, np.int64)
+        # delta-rs cannot read a table while it takes rows to write, so all differences are known before it writes
+        with tempfile.SpooledTemporaryFile(BYTES_KEPT) as file:
+            with pa.ipc.new_stream(file, changes) as writer:
+                for part in self.differences.rows(table, schema):
+                    counts += np.bincount(part[CHANGE].to_numpy(), minlength=len(counts))
+                    moment = pa.array([self.published_at], TIMESTAMP).take(pa.array(np.zeros(part.num_rows, np.int64)))
+                    writer.write_table(part.set_column(schema.get_field_index(PUBLISHED_AT), PUBLISHED_AT, moment))
+            file.seek(0)
+            rows = pa.ipc.open_stream(file)
+            lease.confirm()
+            if counts[UPDATE] == counts[DELETE] == 0:
+                rows = pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in rows))
+                write_deltalake(opened, rows, mode="append", target_file_size=FILE_BYTES, commit_properties=once)
+            else:
+                self._merge(opened, rows, once)
+        publication.inserted += int(counts[INSERT])
+        publication.updated += int(counts[UPDATE])
+        publication.deleted += int(counts[DELETE])
+        published, corrected = self.differences.periods()
+        publication.periods_published = np.union1d(publication.periods_published, published)
+        publication.periods_corrected = np.union1d(publication.periods_corrected, corrected)
+
+    def _prepared(self, table: Table, lease: Lease) -> tuple[DeltaTable, pa.Schema]:
+        """Create the table, or add the columns that it lacks; return it as it is then, and its columns."""
+        spec = self.differences.spec
+        schema = self.differences.schema().append(pa.field(PUBLISHED_AT, TIMESTAMP))
+        known = table.schema()
+        texts = comments(spec, schema.names)
+        new = [column for column in schema if column.name not in known.names]
+        fields = [_field(column, texts[column.name]) for column in new]
+        opened = table.open()
+        if opened is None:
+            lease.confirm()
+            opened = DeltaTable.create(
+                table.uri,
+                Schema(fields),
+                mode="error",
+                description=f"The answers of the query {spec.name}. {spec.description}".strip(),
+                configuration=_PROPERTIES,
+                storage_options=table.storage.delta_options or None,
+            )
+        elif fields:
+            lease.confirm()
+            opened.alter.add_columns(fields)
+            opened = table.open_version(None)
+        order = [name for name in known.names if name in schema.names] + [column.name for column in new]
+        return opened, pa.schema([schema.field(name) for name in order])
+
+    def _merge(self, opened: DeltaTable, rows: pa.RecordBatchReader, once: CommitProperties) -> None:
+        """Merge differences by the keys of results, of which nulls are equal."""
+        keys = self.differences.spec.result_keys
+        same = " and ".join(f"(target.{_quoted(key)} is not distinct from source.{_quoted(key)})" for key in keys)
+        merger = opened.merge(
+            rows,
+            f"{same} and ({self.differences.target_filter()})",
+            source_alias="source",
+            target_alias="target",
+            commit_properties=once,
+        )
+        merger = merger.when_matched_delete(predicate=f"source.{CHANGE} = {DELETE}")
+        merger.when_matched_update_all(except_cols=[CHANGE]).when_not_matched_insert_all(except_cols=[CHANGE]).execute()
+
+
+def _field(column: pa.Field, comment: str) -> Field:
+    """Return a nullable column with a comment."""
+    [plain] = Schema.from_arrow(pa.schema([column.with_nullable(True)])).fields
+    return Field.from_json(json.dumps(json.loads(plain.to_json()) | {"metadata": {"comment": comment}}))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
