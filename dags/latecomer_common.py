@@ -32,6 +32,8 @@ REPORTS = os.environ.get("LATECOMER_REPORTS") or str(ROOT / "build" / "reports")
 SUBMIT = str(ROOT / "pipelines" / "latecomer" / "jobs" / "submit.py")
 CONNECTION = "latecomer_spark"
 INGEST = INGEST_DAG
+MOST_PARTITIONS = 1_000
+"""The most periods that one publication names as partitions, the newest ones; each is an event of its own."""
 DEFAULTS: dict[str, object] = {
     "owner": "latecomer",
     "retries": int(os.environ.get("LATECOMER_RETRIES") or "2"),
@@ -100,11 +102,21 @@ def stream_asset(stream: str) -> Asset:
 
 
 def answers_asset(query: str) -> Asset:
-    """Return the asset that a run of the query updates and that starts its repair.
+    """Return the asset that a publication of the query's answers updates.
 
     The dot in its name keeps it apart from the assets of streams.
     """
-    return Asset(name=f"latecomer.{query}", uri=f"latecomer://on_time/{query}")
+    return Asset(name=f"latecomer.{query}", uri=f"latecomer://results/{query}")
+
+
+def periods_asset(query: str) -> Asset:
+    """Return the asset whose partitions are the periods in which published answers have changed."""
+    return Asset(name=f"latecomer.{query}.periods", uri=f"latecomer://results/{query}/periods")
+
+
+def run_asset(query: str) -> Asset:
+    """Return the asset that a run of the query updates and that starts its repair."""
+    return Asset(name=f"latecomer.{query}.run", uri=f"latecomer://on_time/{query}")
 
 
 class RetryTransientErrors(RetryPolicy):
@@ -149,11 +161,8 @@ def spark_task(task_id: str, *arguments: str, **options: Unpack[TaskOptions]) ->
     )
 
 
-class CheckOperator(BaseOperator):
-    """``latecomer check`` as a plain process: it reads small tables only and starts no Spark.
-
-    A check that fails raises the broken promises as the error's message.
-    """
+class CommandOperator(BaseOperator):
+    """The base of tasks that run ``latecomer`` as a plain process: it reads and writes small tables, without Spark."""
 
     def __init__(self, *, query: str, path: Path, **arguments: Any) -> None:  # Airflow's own arguments are its own
         super().__init__(**arguments)
@@ -161,32 +170,69 @@ class CheckOperator(BaseOperator):
         self.path = str(path)
         self.process: subprocess.Popen[str] | None = None
 
-    def execute(self, context: Context) -> None:
-        """Run the command; log its lines, and those about broken promises as errors."""
-        import fcntl
+    def call(self, command: str, *options: str) -> tuple[int, list[str]]:
+        """Run a command over the query, log its lines, and return its exit code and the lines."""
         import subprocess
 
-        from airflow.sdk.exceptions import AirflowFailException
-
-        Path(REPORTS).mkdir(parents=True, exist_ok=True)
-        command = ["latecomer", "check", self.path, "--lake", LAKE, "--report", REPORTS]
+        arguments = ["latecomer", command, self.path, "--lake", LAKE, *options]
         lines: list[str] = []
-        failures: list[str] = []
-        with open(Path(REPORTS) / ".lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one task writes the report at a time
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-                self.process = process
-                for line in map(str.rstrip, process.stdout or ()):
-                    failed = line.startswith(f"{self.query}: FAILED ")
-                    (self.log.error if failed else self.log.info)("%s", line)
-                    (failures if failed else lines).append(line)
-        if process.returncode:
-            raise AirflowFailException("\n".join(failures or lines[-1:]) or f"exit code {process.returncode}")
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            self.process = process
+            for line in map(str.rstrip, process.stdout or ()):
+                (self.log.error if line.startswith(f"{self.query}: FAILED ") else self.log.info)("%s", line)
+                lines.append(line)
+        return process.returncode, lines
 
     def on_kill(self) -> None:
         """Stop the command with the task."""
         if self.process is not None:
             self.process.terminate()
+
+
+class CheckOperator(CommandOperator):
+    """``latecomer check``. A check that fails raises the broken promises as the error's message."""
+
+    def execute(self, context: Context) -> None:
+        """Run the command, one at a time, since it writes the report."""
+        import fcntl
+
+        from airflow.sdk.exceptions import AirflowFailException
+
+        Path(REPORTS).mkdir(parents=True, exist_ok=True)
+        with open(Path(REPORTS) / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            code, lines = self.call("check", "--report", REPORTS)
+        if code:
+            failures = [line for line in lines if line.startswith(f"{self.query}: FAILED ")]
+            raise AirflowFailException("\n".join(failures or lines[-1:]) or f"exit code {code}")
+
+
+class PublishOperator(CommandOperator):
+    """``latecomer publish``. It updates the assets of the query's answers, and is skipped if no answer is new.
+
+    The event of the asset says what has changed. The events of the asset of periods have a period each as partition, so
+    a DAG with a ``PartitionedAssetTimetable`` runs once for each period that has changed.
+    """
+
+    def execute(self, context: Context) -> None:
+        """Run the command, and describe what it has published."""
+        import json
+
+        from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+        code, lines = self.call("publish", "--json")
+        if code:
+            ends = AirflowException if code in (3, 4) else AirflowFailException  # another try may end otherwise
+            raise ends("\n".join(lines[-1:]) or f"exit code {code}")
+        done = json.loads(lines[-1])
+        if not done["inserted"] + done["updated"] + done["deleted"]:
+            skip(f"no answer of {self.query} is new")
+        published, corrected = done.pop("periods_published"), done.pop("periods_corrected")
+        changed = sorted({*published, *corrected})
+        counts = {"periods_published": len(published), "periods_corrected": len(corrected)}
+        context["outlet_events"][answers_asset(self.query)].extra = {**done, **counts}
+        if changed:
+            context["outlet_events"][periods_asset(self.query)].add_partitions(changed[-MOST_PARTITIONS:])
 
 
 def lake_status(*queries: str) -> LakeStatus:

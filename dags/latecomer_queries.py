@@ -1,21 +1,22 @@
 """The DAGs of each query file.
 
 ``<query>``
-    Tasks `run` and `check`. It starts whenever one of the query's streams has new rows, once when the query file is new
-    (its streams may have had rows before), and on ``schedule.run`` for rows that a failed run has left. It is skipped
-    if no row waits.
+    Tasks `run`, `check` and `publish`. It starts whenever one of the query's streams has new rows, once when the query
+    file is new (its streams may have had rows before), and on ``schedule.run`` for rows that a failed run has left. It
+    is skipped if no row waits.
 ``<query>__repair``
-    Tasks `repair` and `check`, in a DAG with one run at a time, so that repairs never overlap. Each run of ``<query>``
-    starts it; then only batches that span `gamma` are repaired, which is cheap if none is due. On ``schedule.repair``
-    or by hand it repairs all late rows (``{"flush": false}`` as the run's configuration prevents that). It is skipped
-    if no late row waits.
+    Tasks `repair`, `check` and `publish`, in a DAG with one run at a time, so that repairs never overlap. Each run of
+    ``<query>`` starts it; then only batches that span `gamma` are repaired, which is cheap if none is due. On
+    ``schedule.repair`` or by hand it repairs all late rows (``{"flush": false}`` as the run's configuration prevents
+    that). It is skipped if no late row waits.
 ``<query>__adapt``
     Recompute what the strategy learns; for queries whose strategy learns at all.
 ``<query>__audit``
     Check, and answer some past periods again by plain SQL; for queries with a ``schedule.audit``.
 ``<query>__backfill``
-    For theta joins. Its data interval is the range of windows to answer again, so Airflow's own
-    ``airflow backfill create --dag-id <query>__backfill --from-date ... --to-date ...`` and the UI re-run the past.
+    Tasks `backfill`, `check` and `publish`, for every kind with windows; a join has none, and repair makes it exact.
+    Its data interval is the range of windows to answer again, so Airflow's own ``airflow backfill create --dag-id
+    <query>__backfill --from-date ... --to-date ...`` and the UI re-run the past.
 
 A broken query file costs its own DAGs only; ``latecomer_query_errors.py`` shows it as an import error.
 """
@@ -31,6 +32,7 @@ from airflow.sdk import (
     DAG,
     AssetAny,
     AssetOrTimeSchedule,
+    BaseOperator,
     Context,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
@@ -46,12 +48,15 @@ from latecomer.specs.topk import TopKSpec
 from latecomer_common import (
     LAKE,
     CheckOperator,
+    PublishOperator,
     QueryStatus,
     RetryTransientErrors,
     answers_asset,
     dag_settings,
     lake_status,
+    periods_asset,
     read_query_files,
+    run_asset,
     skip,
     spark_task,
     stream_asset,
@@ -157,6 +162,16 @@ def build(path: Path, spec: Spec) -> list[DAG]:
         """Return a page that opens with what its DAG does and when."""
         return {"tags": ["latecomer", spec.kind], "doc_md": "\n\n".join(filter(None, [purpose, *about]))}
 
+    def check_and_publish() -> list[BaseOperator]:
+        """Return `check`, with `publish` behind it; both where the query publishes always."""
+        check = CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
+        outlets = [answers_asset(spec.name), periods_asset(spec.name)]
+        publish = PublishOperator(task_id="publish", query=spec.name, path=path, outlets=outlets)
+        if spec.publish_when == "always":
+            return [check, publish]
+        check >> publish
+        return [check]
+
     schedule = spec.schedule
     query = (str(path), "--lake", LAKE)
     new_rows = AssetAny(*(stream_asset(stream) for stream in spec.stream_names))
@@ -170,12 +185,13 @@ def build(path: Path, spec: Spec) -> list[DAG]:
             "while a stream has no row, and where none waits."
         ),
     ) as main:
-        spark_task(
-            "run", "run", *query, pre_execute=skip_without_new_rows(spec), outlets=[answers_asset(spec.name)]
-        ) >> CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
+        (
+            spark_task("run", "run", *query, pre_execute=skip_without_new_rows(spec), outlets=[run_asset(spec.name)])
+            >> check_and_publish()
+        )
     with DAG(
         dag_id=f"{spec.name}__repair",
-        schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.repair), assets=[answers_asset(spec.name)]),
+        schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.repair), assets=[run_asset(spec.name)]),
         params={"flush": FLUSH},
         **settings,
         **page(
@@ -184,9 +200,10 @@ def build(path: Path, spec: Spec) -> list[DAG]:
             f"on its schedule (`{schedule.repair}`) or by hand all that are pending. Skipped where none is."
         ),
     ) as repair:
-        spark_task(
-            "repair", "repair", *query, FLUSH_OR_NOT, pre_execute=skip_until_run(spec, only_late_rows=True)
-        ) >> CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
+        (
+            spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=skip_until_run(spec, only_late_rows=True))
+            >> check_and_publish()
+        )
     dags = [main, repair]
     if spec.adapts:
         learns = "Learns from all stored history how long to wait, which the next runs do; on its schedule"
@@ -214,7 +231,7 @@ def build(path: Path, spec: Spec) -> list[DAG]:
                 retries=0,
             )
         dags.append(audit)
-    if spec.kind == "theta_join":
+    if not isinstance(spec, JoinSpec):
         interval = schedule.interval or "@daily"
         regular = f", and on its schedule (`{interval}`)" if schedule.interval else ""
         with DAG(
@@ -231,7 +248,7 @@ def build(path: Path, spec: Spec) -> list[DAG]:
         ) as backfill:
             range_ = ("--from", "{{ data_interval_start.isoformat() }}", "--to", "{{ data_interval_end.isoformat() }}")
             before = skip_until_run(spec, only_by_hand=schedule.interval is None)
-            spark_task("backfill", "backfill", *query, *range_, pre_execute=before)
+            spark_task("backfill", "backfill", *query, *range_, pre_execute=before) >> check_and_publish()
         dags.append(backfill)
     return dags
 

@@ -54,8 +54,9 @@ print(json.dumps({
     "seconds": seconds,
 }))
 """
-RUN = {"run": ["check"], "check": []}
-REPAIR = {"repair": ["check"], "check": []}
+RUN, REPAIR, BACKFILL = (
+    {command: ["check"], "check": ["publish"], "publish": []} for command in ("run", "repair", "backfill")
+)
 
 
 @pytest.fixture
@@ -81,7 +82,8 @@ def test_every_kind_has_its_dags(project):
     assert parsed["errors"] == {}
     expected = dict.fromkeys(QUERIES, RUN) | {f"{name}__repair": REPAIR for name in QUERIES}
     expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best", "both")}
-    expected |= {"pairs__backfill": {"backfill": []}, "pairs__audit": {"audit": []}}
+    expected |= {f"{name}__backfill": BACKFILL for name in ("sums", "best", "pairs", "both")}
+    expected |= {"pairs__audit": {"audit": []}}
     expected |= {
         "latecomer_ingest": {
             "ingest__by_kind": ["every_folder", "ingest_clicks"],
@@ -100,8 +102,19 @@ def test_every_kind_has_its_dags(project):
     assert parsed["schedules"]["pairs__backfill"] == "CronDataIntervalTimetable"
     assert parsed["active"] == [1] and parsed["each"] == [1] and parsed["catchup"] == [False]
     assert parsed["outlets"]["near.run"] == ["latecomer://on_time/near"]
+    for dag in ("near", "near__repair", "sums__backfill"):
+        assert parsed["outlets"][f"{dag}.publish"] == [
+            f"latecomer://results/{dag.partition('__')[0]}{of}" for of in ("", "/periods")
+        ]
     assert parsed["outlets"]["latecomer_ingest.ingest__by_kind"] == ["latecomer://events/a", "latecomer://events/b"]
     assert parsed["arguments"]["pairs__backfill.backfill"][-4::2] == ["--from", "--to"]
+
+
+def test_a_query_that_publishes_always_does_not_wait_for_its_check(tmp_path):
+    project = Project(tmp_path / "project").write(("near",))
+    file = project.queries / "near.yaml"
+    file.write_text(file.read_text() + "publish: {when: always}\n")
+    assert project.python(PARSE)["dags"]["near"] == {"run": ["check", "publish"], "check": [], "publish": []}
 
 
 def test_a_dags_page_opens_with_its_purpose(project):
@@ -214,7 +227,7 @@ def test_a_broken_query_file_costs_its_own_dags_only(project):
         assert any(f"{name}.yaml" in line and message in line for line in lines), (name, lines)
     assert any("bytes.yaml" in line for line in lines)
     mains = {name for name in parsed["dags"] if "__" not in name}
-    assert mains == {*QUERIES, "leap", "latecomer_ingest"} and len(parsed["dags"]) == 2 * len(QUERIES) + 10
+    assert mains == {*QUERIES, "leap", "latecomer_ingest"} and len(parsed["dags"]) == 2 * len(QUERIES) + 13
 
 
 def test_a_broken_stream_file_is_an_import_error_and_costs_no_dag(project):

@@ -14,12 +14,12 @@ def test_a_broken_promise_is_an_error_that_names_it_and_a_wrong_query_is_tried_o
     events.write(events.disordered(11, rows=300).drop_columns(["seq"]), project.landing / "_by_stream" / "rows.parquet")
     project.migrate()
     (_, (_, state, tasks), (_, *failed)), said = project.run_dags("latecomer_ingest", "near", "pairs")
-    assert (state, tasks) == ("failed", {"run": "success", "check": "failed"})
+    assert (state, tasks) == ("failed", {"run": "success", "check": "failed", "publish": "upstream_failed"})
     lines = said.splitlines()
     broken = "near: FAILED "
     assert [line for line in lines if broken in line and "[error" in line]
     assert [line for line in lines if line.startswith(f"airflow.sdk.exceptions.AirflowFailException: {broken}")]
     assert "all 4 checks" not in said and (project.folder / "reports" / "near.html").is_file()
-    assert failed == ["failed", {"run": "failed", "check": "upstream_failed"}]
+    assert failed == ["failed", {"run": "failed", "check": "upstream_failed", "publish": "upstream_failed"}]
     assert said.count("no other try, it would end alike: ") == 1
     assert f"no other try, it would end alike: {wrong}:" in said

@@ -1,5 +1,7 @@
 """Every DAG of every kind, run by ``dag.test()`` with spark-submit, a small lake and a report."""
 
+from deltalake import DeltaTable
+
 from tests.dags.support import QUERIES
 from tests.support import events
 
@@ -26,7 +28,33 @@ def test_nothing_new_starts_no_query(filled):
 def test_a_repair_of_nothing_is_skipped(filled):
     _, runs = filled
     repairs = [tasks for call, _, tasks in runs if call == "pairs__repair"]
-    assert repairs == [{"repair": state, "check": state} for state in ("success", "skipped")]
+    assert repairs == [dict.fromkeys(("repair", "check", "publish"), state) for state in ("success", "skipped")]
+
+
+EVENTS = """
+import json
+from airflow.models.asset import AssetEvent, AssetModel
+from airflow.utils.session import create_session
+with create_session() as session:
+    rows = session.query(AssetModel.name, AssetEvent.extra, AssetEvent.partition_key).join(AssetModel).all()
+print(json.dumps([list(row) for row in rows]))
+"""
+
+
+def test_answers_are_published_and_the_periods_that_changed_are_partitions(filled):
+    project, _ = filled
+    events_of = {}
+    for name, extra, partition in project.python(EVENTS):
+        events_of.setdefault(name, []).append((extra, partition))
+    for name in QUERIES:
+        published = [extra for extra, _ in events_of[f"latecomer.{name}"]]
+        assert published[0]["inserted"] > 0 and published[0]["table"].endswith(f"/results/{name}"), published
+        assert {partition for _, partition in events_of[f"latecomer.{name}"]} == {None}
+        assert events_of[f"latecomer.{name}.run"]
+        partitions = {partition for _, partition in events_of[f"latecomer.{name}.periods"]}
+        assert "2023-11-14T22:13:20" in partitions and None not in partitions, partitions
+        rows = DeltaTable(published[-1]["table"]).to_pyarrow_table()
+        assert rows.num_rows == project.table(name, "results").num_rows == published[-1]["rows"]
 
 
 def test_a_repair_by_hand_leaves_nothing_pending(filled):

@@ -33,7 +33,7 @@ QUERY_FILES = {
     "theta_join": "streams: {l: a, r: b}\nwindow: {size: 1 s}\nconditions: [l.v < r.v]\nquality: {recall: 0.9}",
     "membership": "streams: {l: a, r: b}\nwindow: {size: 1 s}\nelement: v\nquality: {recall: 0.9}",
 }
-SHARED = "schedule: {}\n"
+SHARED = "schedule: {}\npublish: {when: checked}\n"
 
 
 def blocks(page: Path, language: str) -> list[str]:

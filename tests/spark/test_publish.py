@@ -12,7 +12,7 @@ from latecomer.lake import result_changes, result_differences, result_views, res
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.results_table import PUBLISHED_AT, publish
-from latecomer.quality import publishing
+from latecomer.quality import conservation, publishing
 from latecomer.quality.checks import check
 from latecomer.spark.backfill import backfill
 from latecomer.spark.repair import repair
@@ -83,6 +83,8 @@ def replayed(lake, spec):
 
 def assert_current(lake, spec):
     view, rows = stored(lake, spec)
+    [law] = conservation.of_publications(lake, spec)
+    assert law["left"] == law["right"] == view.num_rows
     assert bits(rows).equals(bits(view.cast(rows.schema)))
     assert len(replayed(lake, spec)) == view.num_rows
 
@@ -103,8 +105,8 @@ class Killed(Exception):
     """Stands for the death of the process at a crash point."""
 
 
-def killed(now):
-    if now:
+def kill_if(is_fatal):
+    if is_fatal:
         raise Killed
 
 
@@ -118,7 +120,7 @@ def test_the_table_is_current_after_every_step(lake, tmp_path, kind, monkeypatch
     for number, _ in enumerate(steps(lake, spec)):
         with monkeypatch.context() as patched:
             fatal = ["publish:planned", "publish:results"][number % 2]
-            patched.setattr(results_table.crash_points, "point", lambda name, fatal=fatal: killed(name == fatal))
+            patched.setattr(results_table.crash_points, "point", lambda name, fatal=fatal: kill_if(name == fatal))
             try:
                 publish(lake, spec)
             except Killed:
@@ -172,6 +174,8 @@ def test_a_check_comes_before_and_changes_are_named(lake, tmp_path, spark):
     assert publishing.publish(lake, spec).inserted > 0
     version = result_changes.newest_version(lake, "q")
     run(lake, spec, flush=True)
+    waits = publishing.publish(lake, spec)
+    assert (waits.changed, waits.waiting, waits.version) == (0, True, version)
     assert publishing.publish(lake, replace(spec, publish_when="always")).inserted > 0
     repair(lake, spec, flush=True)
     check(lake, spec)

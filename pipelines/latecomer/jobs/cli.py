@@ -20,7 +20,7 @@ from latecomer.jobs import formatting, ingest_command
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.jobs.exit_codes import Group, end_on_term
 from latecomer.specs.errors import SpecError, quantity
-from latecomer.specs.judging import format_time, parse_time
+from latecomer.specs.judging import parse_time
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.names import NAME
 from latecomer.specs.spec import Spec
@@ -316,21 +316,20 @@ def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     The table holds one row per answer, always the newest revision, and any reader of Delta tables can read it. What is
     new since the last time is added or merged in one commit; twice is once. It starts no Spark.
 
-    By default nothing is published that `check` has not seen and passed (exit code 1 if it failed). The query file can
-    say `publish: {when: always}`.
+    What `check` has not seen waits for the next check, and nothing is published after a check that failed (exit code
+    1). The query file can say `publish: {when: always}`.
     """
+    from latecomer.lake import results_table
     from latecomer.lake.lake import Lake
     from latecomer.quality import publishing
+    from latecomer.quality.checks import last_outcome
 
-    spec = _load(query)
-    done = publishing.publish(Lake(lake_uri), spec, unchecked=unchecked)
+    spec, lake = _load(query), Lake(lake_uri)
+    done = publishing.publish(lake, spec, unchecked=unchecked)
     counts = {"inserted": done.inserted, "updated": done.updated, "deleted": done.deleted}
     periods = {
-        name: [format_time(int(start)) for start in starts]
-        for name, starts in (
-            ("periods_published", done.periods_published),
-            ("periods_corrected", done.periods_corrected),
-        )
+        "periods_published": results_table.named(done.periods_published),
+        "periods_corrected": results_table.named(done.periods_corrected),
     }
     changed = ", ".join(
         f"{count:,} {word}"
@@ -339,8 +338,12 @@ def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     )
     where = f"{done.uri} has {quantity(done.rows, 'row')} (version {done.version})"
     line = f"{spec.name}: {changed or 'nothing new'}; {where if done.version >= 0 else 'there is no answer yet'}"
+    line += f" ({done.seconds:.1f} s)" + ("; newer results wait for a check" if done.waiting else "")
+    last = last_outcome(lake, spec.name)
+    checked = {"achieved_on_time": last.get("achieved"), "late_pending": last.get("pending")}
     values = {"query": spec.name, "table": done.uri, "version": done.version, "rows": done.rows, **counts, **periods}
-    show_result(as_json, values | {"seconds": round(done.seconds, 3)}, f"{line} ({done.seconds:.1f} s)")
+    values |= checked | {"waiting": done.waiting, "seconds": round(done.seconds, 3)}
+    show_result(as_json, values, line)
 
 
 @main.command()

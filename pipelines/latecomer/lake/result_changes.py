@@ -1,4 +1,4 @@
-"""What has changed in ``results/<query>`` since a version of it, from the table's change data feed."""
+"""The changes of ``results/<query>`` since a version of it, from the table's change data feed."""
 
 from __future__ import annotations
 

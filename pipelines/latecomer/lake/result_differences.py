@@ -1,14 +1,14 @@
-"""The rows by which the results within some bounds differ from those that ``results/<query>`` holds.
+"""The rows by which the results within some bounds differ from the rows of ``results/<query>``.
 
-The rows of results are numbered by ``published_seq``, so the rows that were committed since a publication are those
-beyond its bounds. Where answers only grow and none is backfilled, they are the difference. Else the answers of every
+The rows of results are numbered by ``published_seq``, so what was committed since a publication has numbers beyond
+its bounds. Where answers only grow and none is backfilled, they are the difference. Else the answers of every
 window that has such a row are read again, within the bounds, and compared with those in the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ _VERSION = ("published_seq", "revision", "provenance", "coverage")
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the writers of results have committed.
+    """The last results that their writers have committed.
 
     Attributes
     ----------
@@ -62,6 +62,11 @@ class Bounds:
             result_views.closed_to(lake, query),
             -1 if backfill is None else backfill.version(),
         )
+
+    def union(self, other: Bounds) -> Bounds:
+        """Return the bounds of what is within either."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Bounds(*(max(pair) for pair in pairs))
 
     def filters(self) -> dict[str, pc.Expression]:
         """Return filters of the rows within these bounds, by table; backfilled rows are not filtered."""
@@ -105,14 +110,9 @@ class Differences:
         return result_views.results(self.lake, self.spec, nothing).schema
 
     def periods(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the starts of the periods that `run` has new rows of, and of those that the others have, in us."""
-        starts = []
-        for areas in (AREAS[:1], AREAS[1:]):
-            found: set[int] = set()
-            for area in areas:
-                found |= self._count_new(area, "period_start").keys()
-            starts.append(np.array(sorted(found), np.int64))
-        return starts[0], starts[1]
+        """Return the starts of the periods with new rows of `run`, and of the periods with other new rows, in us."""
+        published, repaired, backfilled = (self._count_new(area, "period_start").keys() for area in AREAS)
+        return np.array(sorted(published), np.int64), np.array(sorted(repaired | backfilled), np.int64)
 
     def rows(self, table: Table, schema: pa.Schema) -> Iterator[pa.Table]:
         """Yield the differences from what `table` holds, as rows of `schema` with `CHANGE`; empty parts are left out.
@@ -227,7 +227,7 @@ class Differences:
 
 
 def _difference(rows: pa.Table, known: pa.Table | None, keys: list[str], version: list[str]) -> pa.Table:
-    """Return the rows that are new or of another version than the known ones, and the keys of those that are gone."""
+    """Return the rows that are new or of another version than the known ones, and the keys of deleted rows."""
     if known is None or not known.num_rows:
         return rows.append_column(CHANGE, pa.array(np.zeros(rows.num_rows, np.int8)))
     code, known_code = row_keys.codes([rows, known], keys)
@@ -236,10 +236,10 @@ def _difference(rows: pa.Table, known: pa.Table | None, keys: list[str], version
     place = place[code]
     change = np.full(rows.num_rows, INSERT, np.int8)
     old = np.flatnonzero(place >= 0)
-    before, now = known.take(pa.array(place[old])), rows.take(pa.array(old))
+    before, after = known.take(pa.array(place[old])), rows.take(pa.array(old))
     other = np.zeros(len(old), np.bool_)
     for name in version:
-        equal = pc.equal(before[name].cast(now[name].type), now[name])
+        equal = pc.equal(before[name].cast(after[name].type), after[name])
         other |= ~equal.fill_null(False).to_numpy()
     change[old] = UPDATE
     chosen = np.ones(rows.num_rows, np.bool_)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
@@ -55,7 +54,7 @@ _PROPERTIES = APPENDED | {"delta.enableChangeDataFeed": "true"}
 
 @dataclass
 class Publication:
-    """What one call of `publish` has changed.
+    """The changes that one call of `publish` has made.
 
     Attributes
     ----------
@@ -66,8 +65,10 @@ class Publication:
     inserted, updated, deleted
         Rows that are new, that replace a row, and that are gone.
     periods_published, periods_corrected
-        Starts of the periods in which rows of `run` are new, and of those in which rows of `repair` and `backfill` are;
+        Starts of the periods with new rows of `run`, and of the periods with new rows of `repair` or `backfill`;
         microseconds, increasing.
+    waiting
+        Whether results have been committed that were not published, since they are beyond the bounds of the call.
     seconds
         The time that the call took.
     """
@@ -80,6 +81,7 @@ class Publication:
     deleted: int = 0
     periods_published: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     periods_corrected: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    waiting: bool = False
     seconds: float = 0.0
 
     @property
@@ -88,13 +90,13 @@ class Publication:
         return self.inserted + self.updated + self.deleted
 
 
-def publish(lake: Lake, spec: Spec, *, permit: Callable[[Bounds], None] = lambda to: None) -> Publication:
+def publish(lake: Lake, spec: Spec, to: Bounds | None = None) -> Publication:
     """Bring ``results/<query>`` to what `run`, `repair` and `backfill` have committed.
 
     Parameters
     ----------
-    permit
-        Called before a publication is planned; what it raises prevents it.
+    to
+        Publish what is within these bounds; None: everything.
 
     Raises
     ------
@@ -108,16 +110,24 @@ def publish(lake: Lake, spec: Spec, *, permit: Callable[[Bounds], None] = lambda
     table, plans = lake.table("results", spec.name), lake.table("publications", spec.name)
     publication = Publication(table.uri)
     with Lease(lake, f"publish-{spec.name}") as lease:
-        while (step := _next_step(lake, spec, permit, lease)) is not None:
+        while (step := _next_step(lake, spec, to, lease)) is not None:
             crash_points.point("publish:planned")
             step.commit(table, lease, publication)
             crash_points.point("publish:results")
         compact_and_vacuum([table, plans])
+    publication.waiting = Bounds.of(lake, spec.name, journal.state_for(lake, spec)) != published_bounds(lake, spec.name)
     opened = table.open()
     if opened is not None:
         publication.version, publication.rows = opened.version(), table.count()
     publication.seconds = time.monotonic() - started
     return publication
+
+
+def named(starts_us: NDArray[np.int64]) -> list[str]:
+    """Return the names of periods: their starts in UTC, as 2013-01-31T00:00:00, with microseconds only where needed."""
+    exact = (starts_us % 1_000_000).any()
+    starts = starts_us.astype("datetime64[us]")
+    return [str(start) for start in (starts if exact else starts.astype("datetime64[s]"))]
 
 
 def published_bounds(lake: Lake, query: str) -> Bounds | None:
@@ -141,17 +151,20 @@ def _plan(plans: Table, number: int) -> tuple[Bounds, datetime]:
     return Bounds(row["on_time_to"], row["repaired_to"], row["backfill"]), row["published_at"]
 
 
-def _next_step(lake: Lake, spec: Spec, permit: Callable[[Bounds], None], lease: Lease) -> _Step | None:
-    """Return the publication that a killed call has planned, else plan the next one; None where nothing is new."""
+def _next_step(lake: Lake, spec: Spec, limit: Bounds | None, lease: Lease) -> _Step | None:
+    """Return the publication that a killed call has planned, else plan the next one; None where nothing is new.
+
+    `limit` bounds what is new; None: it does not.
+    """
     table, plans = lake.table("results", spec.name), lake.table("publications", spec.name)
     last = table.last_version("publish")
     number, since = (0, Bounds()) if last is None else (last + 1, _plan(plans, last)[0])
     if not plans.has_committed("publish", number):
-        to = Bounds.of(lake, spec.name, journal.state_for(lake, spec))
+        current = Bounds.of(lake, spec.name, journal.state_for(lake, spec))
+        to = since.union(current if limit is None else limit)
         answers = (lake.table(area, spec.name) for area in ("on_time", "corrections", "backfill"))
         if to == since or (last is None and not any(answer.exists() for answer in answers)):
             return None
-        permit(to)
         row = {"number": number, "published_at": datetime.now(UTC), **asdict(to)}
         lease.confirm()
         plans.append(pa.Table.from_pylist([row], schema=PUBLICATIONS), "publish", number)
@@ -221,7 +234,7 @@ class _Step:
         return opened, pa.schema([schema.field(name) for name in order])
 
     def _merge(self, opened: DeltaTable, rows: pa.RecordBatchReader, once: CommitProperties) -> None:
-        """Merge differences by the keys of results, of which nulls are equal."""
+        """Merge differences by the keys of results; a null equals a null."""
         keys = self.differences.spec.result_keys
         same = " and ".join(f"(target.{_quoted(key)} is not distinct from source.{_quoted(key)})" for key in keys)
         merger = opened.merge(

@@ -87,6 +87,8 @@ class CheckOutcome:
         A sentence about the periods that missed the promise, and the late rows; empty where nothing is promised.
     judged, missed, new
         Periods that vote on the promise, how many of them missed, and how many no earlier check has reported.
+    achieved
+        Share of what was due in the periods that vote which was on time; None: none votes.
     silent
         A sentence about streams that have been silent for long while others went on; the query's answers wait for them.
     quarantine_reasons
@@ -103,6 +105,7 @@ class CheckOutcome:
     judged: int = 0
     missed: int = 0
     new: int = 0
+    achieved: float | None = None
     silent: str = ""
     quarantine_reasons: dict[str, int] = field(default_factory=dict)
 
@@ -196,6 +199,7 @@ def check(
         judged=0 if votes is None else len(votes.rows),
         missed=0 if votes is None else votes.missed,
         new=0 if votes is None else int((votes.rows["new"] & ~votes.rows["kept"].astype(bool)).sum()),
+        achieved=judgement.on_time / judgement.due if judgement.due else None,
         silent=messages.silent(frames["streams"][frames["streams"]["behind_us"] > SILENT_PERIODS * spec.period_us]),
         quarantine_reasons=ingest_log.quarantine_reasons(lake, spec.stream_names),
     )
@@ -280,6 +284,8 @@ def _store(
         "unjudged": outcome.unjudged,
         "judged": outcome.judged,
         "missed": outcome.missed,
+        "pending": outcome.pending,
+        "achieved": outcome.achieved,
         "verdicts": reported,
         "wrong": json.dumps([period for period in periods.values() if period["wrong"]]),
     }

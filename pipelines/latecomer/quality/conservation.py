@@ -2,8 +2,8 @@
 
 Every writer counts its rows once: `ingest` counts the rows that it reads in its log, `run` counts arrivals and on-time
 rows in its state, `repair` counts corrections in ``repairs``. The invariants count the stored rows again, up to the
-writers' last commits. A lost row, a row that nobody published, a period lost from the ledger or a row lost from
-quarantine breaks one of them; a writer that works meanwhile does not.
+writers' last commits. A lost row, a row that nobody published, a period lost from the ledger, a row lost from
+quarantine or from the table of results breaks one of them; a writer that works meanwhile does not.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import journal, result_views
+from latecomer.lake import journal, result_views, row_keys
 from latecomer.lake.ingest_log import by_stream, committed_seq, count_quarantine, last_committed
 from latecomer.lake.lake import Lake
+from latecomer.lake.results_table import published_bounds
 from latecomer.ledger.open_periods import open_ledger
 from latecomer.quality.duplicates import Invariant
 from latecomer.specs.join import JoinSpec
-from latecomer.specs.spec import Spec
+from latecomer.specs.spec import Answers, Spec
 from latecomer.specs.windows import WindowedSpec
 
 
@@ -100,7 +102,33 @@ def invariants(
             "right": results["corrections"],
         },
         *of_ingestions(lake, spec.stream_names),
+        *of_publications(lake, spec),
     ]
+
+
+def of_publications(lake: Lake, spec: Spec) -> list[Invariant]:
+    """Compare the rows of ``results/<query>`` with the answers that were to be published; nothing before the first.
+
+    Answers are counted by hashes of their keys, as in :mod:`latecomer.quality.duplicates`.
+    """
+    bounds = published_bounds(lake, spec.name)
+    if bounds is None:
+        return []
+    within = bounds.filters()
+    if spec.answers is Answers.REPLACED:
+        answers = result_views.results(lake, spec, within).num_rows
+    elif spec.answers is Answers.ADDED and bounds.backfill < 0:
+        answers = sum(lake.table(area, spec.name).count(rows) for area, rows in within.items())
+    else:
+        keys = list(spec.result_keys)
+        hashes = [
+            row_keys.hashes(batch, keys)
+            for area, rows in within.items()
+            for batch in lake.table(area, spec.name).batches(keys, rows)
+        ]
+        answers = len(np.unique(np.concatenate(hashes))) if hashes else 0
+    stored = lake.table("results", spec.name).count()
+    return [{"law": "answers that were published = rows of results", "left": answers, "right": stored}]
 
 
 def _in_ledger(lake: Lake, spec: Spec, state: journal.RunState) -> int:

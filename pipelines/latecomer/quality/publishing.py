@@ -1,13 +1,14 @@
-"""`publish`: results reach ``results/<query>`` when a check has seen and passed exactly these results.
+"""`publish`: results reach ``results/<query>`` after a check has seen and passed them.
 
-A query file that says ``publish: {when: always}`` publishes whatever a check says.
+Results that were committed since the last check wait for the next one. A query file that says
+``publish: {when: always}`` publishes them whatever a check says.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
-from latecomer.lake import results_table
+from latecomer.lake import journal, results_table
 from latecomer.lake.errors import InputError, LatecomerError
 from latecomer.lake.lake import Lake
 from latecomer.lake.result_differences import Bounds
@@ -22,7 +23,7 @@ class CheckFailed(LatecomerError):
 
 
 def publish(lake: Lake, spec: Spec, *, unchecked: bool = False) -> results_table.Publication:
-    """Publish what is new in the results of a query, if its last check has seen and passed all of it.
+    """Publish the results of a query that its last check has seen, if it has passed.
 
     Parameters
     ----------
@@ -34,21 +35,21 @@ def publish(lake: Lake, spec: Spec, *, unchecked: bool = False) -> results_table
     CheckFailed
         The last check has failed; nothing was published.
     InputError
-        Results were written since the last check; nothing was published. Or as for
+        No check has seen the results; nothing was published. Or as for
         :func:`latecomer.lake.results_table.publish`.
     """
-
-    def permit(to: Bounds) -> None:
-        if unchecked or spec.publish_when == "always":
-            return
-        last = last_outcome(lake, spec.name)
-        if any(last.get(name) != bound for name, bound in asdict(to).items()):
-            problem = "has results that no check has seen"
-            raise InputError(f"query {spec.name}", None, problem, "run `latecomer check` before `latecomer publish`")
-        if not last["success"]:
-            raise CheckFailed(
-                f"query {spec.name}: its last check failed, so nothing was published; `latecomer check` says why, and "
-                "`publish: {when: always}` in the query file publishes all the same"
-            )
-
-    return results_table.publish(lake, spec, permit=permit)
+    journal.state_for(lake, spec)
+    if unchecked or spec.publish_when == "always":
+        return results_table.publish(lake, spec)
+    last = last_outcome(lake, spec.name)
+    try:
+        seen = Bounds(*(int(last[name]) for name in asdict(Bounds())))
+    except KeyError:  # no check, or one by an earlier version
+        problem, remedy = "has results that no check has seen", "run `latecomer check` before `latecomer publish`"
+        raise InputError(f"query {spec.name}", None, problem, remedy) from None
+    if not last["success"]:
+        raise CheckFailed(
+            f"query {spec.name}: its last check failed, so nothing was published; `latecomer check` says why, and "
+            "`publish: {when: always}` in the query file publishes all the same"
+        )
+    return results_table.publish(lake, spec, seen)
