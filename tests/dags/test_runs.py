@@ -36,7 +36,8 @@ import json
 from airflow.models.asset import AssetEvent, AssetModel
 from airflow.utils.session import create_session
 with create_session() as session:
-    rows = session.query(AssetModel.name, AssetEvent.extra, AssetEvent.partition_key).join(AssetModel).all()
+    named = session.query(AssetModel.name, AssetEvent.extra, AssetEvent.partition_key).select_from(AssetEvent)
+    rows = named.join(AssetModel, AssetModel.id == AssetEvent.asset_id).order_by(AssetEvent.id).all()
 print(json.dumps([list(row) for row in rows]))
 """
 
