@@ -26,7 +26,7 @@ def ledger(hours=3):
     rows["achieved_on_time"] = share
     rows["achieved_final"] = [1.0] * (hours - 1) + [None]
     rows["on_time"] = (rows["expected"] * rows["achieved_on_time"]).round()
-    return rows.assign(rows_held_mean=2.5, retention_l_us=[12_431_785_714, *[1 << 61] * (hours - 1)])
+    return rows.assign(rows=10, rows_held_mean=2.5, retention_l_us=[12_431_785_714, *[1 << 61] * (hours - 1)])
 
 
 def write(folder, spec, rows, results, verdicts=None, remarks=()):

@@ -265,8 +265,8 @@ def weigh(spec: Spec, verdicts: pd.DataFrame) -> Judgement:
         rows.loc[clocks, "vote"] = CLOCKS
     if not counts.any():
         return Judgement(rows)
-    usual = float(np.quantile(due[counts], 0.5, method="higher"))
-    small = counts & (due * SMALL < usual)
+    small = counts.copy()
+    small[counts] = is_small(due[counts])
     rows.loc[small, "vote"] = SMALL_VOTE
     votes = counts & ~small
     large = votes & (due * SMALL >= _half_lie_in(due[counts]))
@@ -289,6 +289,11 @@ def weigh(spec: Spec, verdicts: pd.DataFrame) -> Judgement:
         float((due * rows["achieved"].to_numpy(float))[counts].sum()),
         total - allowed_misses(int(total), share),
     )
+
+
+def is_small(due: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which periods hold less than a tenth (`SMALL`) of a usual one's results (the median of `due`)."""
+    return due * SMALL < (np.quantile(due, 0.5, method="higher") if len(due) else 0.0)
 
 
 def _half_lie_in(due: NDArray[np.float64]) -> float:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from latecomer.core.time import FOREVER
 from latecomer.lake.atomic_file import atomic_file
+from latecomer.ledger.means import rows_held_mean, wait_mean_us
 from latecomer.quality import messages, promise
 from latecomer.specs.judging import format_time
 from latecomer.specs.spec import Spec
@@ -35,6 +36,8 @@ th:first-child,td:first-child,.words th,.words td{text-align:left}.ok,td.bad{whi
 
 _SUMMARY = "latecomer-summary"
 """Name of the meta element in a page's head that holds the query's row of the index, as JSON."""
+_DATES = 5
+"""The most dates below the chart."""
 LAST = 60
 """The most periods that a page lists."""
 
@@ -100,7 +103,9 @@ def write(
         shown = _with_standing(ledger, judgement, standing)
         body.append(f"<h2>By period: {share}</h2>" + _chart(shown, target, share))
         if target is not None:
-            body.append("<h2>Verdicts</h2>" + _rule(spec) + _verdicts(spec, judgement, history))
+            body.append(
+                f"<h2>Verdicts</h2>{_counts(shown, standing)}{_rule(spec)}" + _verdicts(spec, judgement, history)
+            )
         body.append("<h2>Ledger</h2>" + _ledger(ledger, target))
     row: dict[str, object] = {
         "query": spec.name,
@@ -221,11 +226,13 @@ def _tiles(counts: dict[str, int], ledger: pd.DataFrame, shares: dict[str, str])
         "rows read": f"{counts['rows_read']:,}",
         "results on time": f"{counts['on_time']:,}",
         "late rows": f"{counts['late']:,}",
+        **({"results recalled": f"{ledger['recalled'].sum():,.0f}"} if "recalled" in ledger else {}),
         **shares,
-        "rows held, mean": f"{ledger['rows_held_mean'].mean():,.0f}" if len(ledger) else "0",
     }
-    if "slack_mean_us" in ledger and len(ledger):  # joins answer at once, and hold rows instead
-        values["wait, mean"] = messages.duration(ledger["wait_mean_us"].mean())
+    held = rows_held_mean(ledger)
+    values["rows held, mean"] = "not known yet" if np.isnan(held) else f"{held:,.0f}"
+    if "slack_mean_us" in ledger and not np.isnan(wait_us := wait_mean_us(ledger)):  # joins answer at once
+        values["wait, mean"] = messages.duration(wait_us)
     return (
         "<div class=tiles>" + "".join(f"<div class=tile><b>{v}</b>{_e(k)}</div>" for k, v in values.items()) + "</div>"
     )
@@ -276,9 +283,12 @@ def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
         ends = f"x1='{margin}' x2='{width}' y1='{y(target):.1f}' y2='{y(target):.1f}'"
         line = f"<line {ends} stroke='#222' stroke-dasharray='4 3'/>"
     texts = "".join(f"<text x='0' y='{at:.1f}' font-size='12'>{_e(name)}</text>" for name, at in marks.items())
-    first, last = (messages.moment(shown["period_start"].iloc[at]) for at in (0, -1))
-    texts += f"<text x='{margin}' y='{height + 16}' font-size='12'>{_e(first)}</text>"
-    texts += f"<text x='{width}' y='{height + 16}' font-size='12' text-anchor='end'>{_e(last)}</text>"
+    marked = sorted({round(at) for at in np.linspace(0, len(shown) - 1, _DATES)})
+    for at in marked:
+        anchor = "start" if at == 0 else "end" if at == len(shown) - 1 else "middle"
+        x = margin + step * (at if at == 0 else at + 1 if anchor == "end" else at + 0.5)
+        date = _e(messages.moment(shown["period_start"].iloc[at]))
+        texts += f"<text x='{x:.1f}' y='{height + 16}' font-size='12' text-anchor='{anchor}'>{date}</text>"
     legend = "".join(
         f"<span><i style='background:{fill}'></i>{_e(name)}</span>"
         for name, fill in _FILLS.items()
@@ -287,6 +297,14 @@ def _chart(ledger: pd.DataFrame, target: float | None, share: str) -> str:
     note = f"<p class=legend>{legend}{'' if low == 0 else f'Bars start at {low:.3f}, not at 0.'}</p>"
     label = f"role='img' aria-label='{_e(share)} per period'"
     return f"<svg viewBox='0 0 {width} {height + 20}' {label}>{texts}{''.join(bars)}{line}</svg>{note}"
+
+
+def _counts(shown: pd.DataFrame, standing: pd.Series) -> str:
+    """Return how many periods there are of each standing, in a sentence."""
+    names = shown["standing"].mask(standing.to_numpy() == promise.NOTHING_DUE, promise.NOTHING_DUE)
+    counts = names.value_counts()
+    parts = [f"{counts[name]:,} {name}" for name in [*_FILLS, promise.NOTHING_DUE] if name in counts]
+    return f"<p>Of {len(shown):,} periods: {_e(', '.join(parts))}.</p>"
 
 
 def _rule(spec: Spec) -> str:

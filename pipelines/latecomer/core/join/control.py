@@ -61,6 +61,7 @@ from typing import Protocol, TypeAlias, TypedDict
 import numpy as np
 from numba import njit
 
+from latecomer.core import rows_held
 from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts, add_sparse, merge_counts
 from latecomer.core.join.statistics import (
     SAMPLE_FRACTION,
@@ -342,6 +343,7 @@ class JoinControlState(TypedDict):
     arrivals: list[int]
     first_t_us: int | None
     largest_us: list[int]
+    rows_held: int
     policy: StateDocument
 
 
@@ -370,6 +372,8 @@ class JoinControl:
     arrivals, first_t_us, largest_us
         Rows per stream, the start of the first interval, and per stream the largest delay (or lateness) so far, rounded
         up to whole granules.
+    definition
+        Number of the definition of rows held (:mod:`latecomer.core.rows_held`), by which the accounts were begun.
     """
 
     def __init__(
@@ -390,6 +394,7 @@ class JoinControl:
         self.arrivals = [0, 0]
         self.first_t_us: int | None = None
         self.largest_us = [0, 0]
+        self.definition = rows_held.CURRENT
 
     def horizon(self, side: int) -> int:
         """Return ``H_X`` of stream `side` in us after the last arrival."""
@@ -448,10 +453,31 @@ class JoinControl:
             self.base[side] = self.horizon(side)
         start, end = self.interval * self.interval_us, following * self.interval_us
         period, next_period = self._period_of(self.interval), self._period_of(following)
-        self._add_area(self._account_of(period), min(end, period + self.period_us) - start)
+        self._add_span(self._account_of(period), start, min(end, period + self.period_us))
         if next_period > period and end > next_period:
             # No interval of the new period decided these retentions, but the rows were held in it.
-            self._add_area(self._account_of(next_period), end - next_period, retention=False)
+            self._add_span(self._account_of(next_period), next_period, end, retention=False)
+
+    def _add_span(self, account: PeriodAccount, from_us: int, to_us: int, *, retention: bool = True) -> None:
+        """Add a span of stream time that begins in the current interval or in the gap after it."""
+        assert self.interval is not None
+        gap_us = max(from_us, (self.interval + 1) * self.interval_us)
+        if self.definition != rows_held.CURRENT or gap_us >= to_us:
+            self._add_area(account, to_us - from_us, retention=retention)
+            return
+        if gap_us > from_us:
+            self._add_area(account, gap_us - from_us, retention=retention)
+        open_us = 0
+        for side in (0, 1):
+            held, keep = self.held[side], self.retention[side] if self.held[side].expires else FOREVER
+            until = rows_held.held_until((held.buckets + 1) * held.bucket_us + self.window_us, keep)
+            area, some_us = rows_held.held_between(until, held.rows, gap_us, to_us)
+            account.held_area += area
+            open_us = max(open_us, some_us)
+        account.held_area += self._sample_rows() * open_us
+        account.weight_us += open_us
+        if retention:
+            self._add_retention(account, to_us - gap_us)
 
     def closed_periods(self) -> list[int]:
         """Return the starts (us) of unwritten periods that no further arrival can belong to, in order."""
@@ -480,7 +506,11 @@ class JoinControl:
         account.held_area += held * weight_us
         account.weight_us += weight_us
         account.held_max = max(account.held_max, held)
-        if retention and max(self.retention) < FOREVER:
+        if retention:
+            self._add_retention(account, weight_us)
+
+    def _add_retention(self, account: PeriodAccount, weight_us: int) -> None:
+        if max(self.retention) < FOREVER:
             account.retention_weight_us += weight_us
             for side in (0, 1):
                 account.retention_area[side] += self.retention[side] * weight_us
@@ -518,6 +548,7 @@ class JoinControl:
             "arrivals": list(self.arrivals),
             "first_t_us": self.first_t_us,
             "largest_us": list(self.largest_us),
+            "rows_held": self.definition,
             "policy": self.policy.to_dict(),
         }
 
@@ -550,6 +581,7 @@ class JoinControl:
         ]
         control.arrivals, control.largest_us = list(state["arrivals"]), list(state["largest_us"])
         control.first_t_us = state["first_t_us"]
+        control.definition = state.get("rows_held", 0)
         control.accounts = {
             int(start): PeriodAccount(held_area, weight_us, held_max, list(retention_area), retention_weight_us)
             for start, (held_area, weight_us, held_max, retention_area, retention_weight_us) in state[

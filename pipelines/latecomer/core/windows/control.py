@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from latecomer.core import rows_held
 from latecomer.core.arrays.sparse_counts import merge_counts
 from latecomer.core.state import StateDocument
 from latecomer.core.time import FOREVER, NEVER
@@ -57,6 +58,8 @@ class ControlState(ScheduleState):
     panes: list[int]
     pane_rows: list[int]
     accounts: dict[str, list[int]]
+    arrived: int
+    rows_held: int
     policy: StateDocument
 
 
@@ -86,6 +89,10 @@ class WindowControl:
         Panes of the rows in open windows, ascending, and the rows in each.
     accounts
         Start of a period (us) -> its account.
+    arrived
+        Rows that came in the current interval and are held beyond it.
+    definition
+        Number of the definition of rows held (:mod:`latecomer.core.rows_held`), by which the accounts were begun.
     schedule
         When windows are observed.
     """
@@ -102,6 +109,8 @@ class WindowControl:
     panes: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     pane_rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     accounts: dict[int, SlackAccount] = field(default_factory=dict)
+    arrived: int = 0
+    definition: int = rows_held.CURRENT
     schedule: ObservationSchedule = field(init=False)
 
     def __post_init__(self) -> None:
@@ -160,14 +169,14 @@ class WindowControl:
         What the current interval held until now goes to its account first: afterwards nothing is held.
         """
         last = None if not len(self.panes) else self.grid.last_of(int(self.panes[-1]) * self.grid.pane_us)
-        if last is not None:
-            self.base = max(self.base, self.grid.end(last))
         if self.interval is not None:
             start = self.interval * self.interval_us
             until = max(self.t_last_us, start + 1)
-            self._add_to(self._account_of(self._period(start)), self._unaccounted(until))
+            self._account(self._account_of(self._period(start)), until)
             self.accounted_us = until
-        self.panes, self.pane_rows = np.empty(0, np.int64), np.empty(0, np.int64)
+        if last is not None:
+            self.base = max(self.base, self.grid.end(last))
+        self.panes, self.pane_rows, self.arrived = np.empty(0, np.int64), np.empty(0, np.int64), 0
         return last
 
     def _enter(self, interval: int, observed: list[Observed]) -> None:
@@ -183,7 +192,10 @@ class WindowControl:
         if final is not None and final != delivered:
             self._forget(final)
         self.slack = self.policy.choose(interval)
-        self.t_last_us = NEVER
+        self.t_last_us, self.arrived = NEVER, 0
+        start, leaving = interval * self.interval_us, int(np.searchsorted(self.panes, self._stays_from()))
+        if leaving:
+            self._account_leaving(self.panes[:leaving], self.pane_rows[:leaving], start)
 
     def _end_interval(self, following: int) -> None:
         """End the current interval as a later one is entered: learn its delays, and account for the time between."""
@@ -194,13 +206,20 @@ class WindowControl:
             self.slacks.append((reached, self.slack))
         self.base = reached
         start, end = self.interval * self.interval_us, following * self.interval_us
-        period = self._period(start)
-        self._add_to(self._account_of(period), self._unaccounted(min(end, period + self.period_us)))
+        period, later = self._period(start), self._period(end)
+        account, period_end = self._account_of(period), period + self.period_us
+        if self.definition == rows_held.CURRENT:
+            self._account(account, start + self.interval_us)
+            if end > start + self.interval_us:
+                self._account_gap(account, start + self.interval_us, min(end, period_end))
+                self._account_slack(account, min(end, period_end) - start - self.interval_us)
+                if later > period:
+                    self._account_gap(self._account_of(later), max(later, start + self.interval_us), end)
+        else:
+            self._account(account, min(end, period_end))
+            if period_end <= later < end:
+                self._account_rows(self._account_of(later), end - later)
         self.accounted_us = NEVER
-        if end > period + self.period_us:
-            later = self._period(end)
-            if later < end:
-                self._add_to(self._account_of(later), end - later, slack=False)
 
     def _slack_at_close(self, window: int) -> int:
         """Return the slack under which a window closed; `FOREVER` if it is still open."""
@@ -218,27 +237,66 @@ class WindowControl:
         self.schedule.add(rows)
         account = self._account_of(self._period(rows.interval * self.interval_us))
         account.rows += rows.rows
+        first, stays = np.searchsorted(rows.panes, (self._first_open(self.base), self._stays_from())).tolist()
+        if first < stays:
+            middle = rows.interval * self.interval_us + self.interval_us // 2
+            self._account_leaving(rows.panes[first:stays], rows.pane_rows[first:stays], middle)
+        self.arrived += int(rows.pane_rows[stays:].sum())
         self.hold(rows.panes, rows.pane_rows)
         watermark = self.watermark()
         if watermark > NEVER:
-            oldest = (self.grid.last_closed(watermark) + 1) * self.grid.slide_us // self.grid.pane_us
-            keep = int(np.searchsorted(self.panes, oldest))
+            keep = int(np.searchsorted(self.panes, self._first_open(watermark)))
             self.panes, self.pane_rows = self.panes[keep:], self.pane_rows[keep:]
 
-    def _unaccounted(self, until_us: int) -> int:
-        """Return the stream time of the current interval, up to a time, that is in no account yet."""
-        assert self.interval is not None
-        return max(until_us - max(self.interval * self.interval_us, self.accounted_us), 0)
+    def _first_open(self, watermark_us: int) -> int:
+        """Return the first pane of a window that is open at a watermark."""
+        return (self.grid.last_closed(watermark_us) + 1) * self.grid.slide_us // self.grid.pane_us
 
-    def _add_to(self, account: SlackAccount, weight_us: int, *, slack: bool = True) -> None:
-        """Add so much stream time, with what is held and the slack in force, to an account."""
-        if not weight_us:
-            return
+    def _stays_from(self) -> int:
+        """Return the first pane whose last window does not close before the end of the current interval."""
+        assert self.interval is not None
+        watermark = NEVER if self.slack >= FOREVER else (self.interval + 1) * self.interval_us - self.slack - 1
+        return self._first_open(max(self.base, watermark))
+
+    def _held_until(self, panes: Int64) -> Int64:
+        """Return when the rows of panes leave, if the slack stays as it is."""
+        return rows_held.held_until(self.grid.end(self.grid.last_of(panes * self.grid.pane_us)), self.slack)
+
+    def _account_leaving(self, panes: Int64, rows: Int64, from_us: int) -> None:
+        """Account for rows, held from a time on, that leave before the end of the current interval."""
+        if self.definition == rows_held.CURRENT:
+            assert self.interval is not None
+            start = self.interval * self.interval_us
+            area, _ = rows_held.held_between(self._held_until(panes), rows, from_us, start + self.interval_us)
+            self._account_of(self._period(start)).held_area += area
+
+    def _account_gap(self, account: SlackAccount, from_us: int, to_us: int) -> None:
+        """Account for a part of the gap after the current interval, during which rows leave."""
+        area, open_us = rows_held.held_between(self._held_until(self.panes), self.pane_rows, from_us, to_us)
+        account.held_area += area
+        account.weight_us += open_us
+
+    def _account(self, account: SlackAccount, until_us: int) -> None:
+        """Account for the current interval, up to a time, unless that has been done."""
+        assert self.interval is not None
+        weight_us = until_us - max(self.interval * self.interval_us, self.accounted_us)
+        if weight_us > 0:
+            self._account_rows(account, weight_us)
+            self._account_slack(account, weight_us)
+
+    def _account_rows(self, account: SlackAccount, weight_us: int) -> None:
+        """Account for the rows held during so much of the current interval; some that leave in it are in already."""
         held = int(self.pane_rows.sum())
-        account.held_area += held * weight_us
-        account.weight_us += weight_us
         account.held_max = max(account.held_max, held)
-        if slack and self.slack < FOREVER:
+        account.weight_us += weight_us
+        if self.definition == rows_held.CURRENT:
+            staying = int(self.pane_rows[np.searchsorted(self.panes, self._stays_from()) :].sum())
+            account.held_area += staying * weight_us - self.arrived * (weight_us // 2)
+        else:
+            account.held_area += held * weight_us
+
+    def _account_slack(self, account: SlackAccount, weight_us: int) -> None:
+        if self.slack < FOREVER and weight_us > 0:
             account.slack_area += self.slack * weight_us
             account.slack_weight_us += weight_us
 
@@ -247,7 +305,7 @@ class WindowControl:
         account = self.accounts.get(period) or SlackAccount()
         copy = SlackAccount(**vars(account))
         if as_of_now and self.interval is not None and self._period(self.interval * self.interval_us) == period:
-            self._add_to(copy, self._unaccounted(max(self.t_last_us, self.interval * self.interval_us + 1)))
+            self._account(copy, max(self.t_last_us, self.interval * self.interval_us + 1))
         return copy
 
     def _account_of(self, period: int) -> SlackAccount:
@@ -268,6 +326,8 @@ class WindowControl:
             "panes": self.panes.tolist(),
             "pane_rows": self.pane_rows.tolist(),
             "accounts": {str(start): list(vars(account).values()) for start, account in self.accounts.items()},
+            "arrived": self.arrived,
+            "rows_held": self.definition,
             "policy": self.policy.to_dict(),
         }
 
@@ -289,6 +349,8 @@ class WindowControl:
             panes=np.array(state["panes"], np.int64),
             pane_rows=np.array(state["pane_rows"], np.int64),
             accounts={int(start): SlackAccount(*values) for start, values in state["accounts"].items()},
+            arrived=state.get("arrived", 0),
+            definition=state.get("rows_held", 0),
         )
         observed = policy.needs_observation, policy.provisional
         control.schedule = ObservationSchedule.from_dict(state, grid, *observed, observe_us)

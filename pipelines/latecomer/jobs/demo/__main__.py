@@ -42,8 +42,6 @@ MARK = "made_by_the_demo"
 """File that tells the folder of a demo from a lake with its landing files."""
 CONTENTS = {MARK, "airflow", "lake", "landing", "queries", "report", "staged", "summary.json"}
 """Files and folders of a demo."""
-ROWS_HELD = ("rows_held_mean", "rows_recalled_mean")
-"""Columns of a ledger that add up to the rows held."""
 OUT = ROOT / "build" / "demo"
 AUDITED_PERIODS = 3
 """Periods of each query that plain SQL recomputes at the end."""
@@ -293,6 +291,7 @@ def summarise(
 ) -> Row:
     """Sum up a query by its ledger and the counts of `status`; `seconds` is filled in later."""
     from latecomer.ledger.ledger import ledger
+    from latecomer.ledger.means import rows_held_mean, wait_mean_us
     from latecomer.quality import promise
 
     periods = ledger(lake, spec).to_pandas()
@@ -316,8 +315,8 @@ def summarise(
         "rows_repaired": counts["late_repaired"],
         "rows_quarantined": rows_quarantined,
         "corrections": corrections,
-        "rows_held_mean": float(periods[[name for name in ROWS_HELD if name in periods]].sum(axis=1).mean()),
-        "wait_mean_s": round(float(periods["wait_mean_us"].mean()) / 1e6, 1),
+        "rows_held_mean": rows_held_mean(periods),
+        "wait_mean_s": round(wait_mean_us(periods) / 1e6, 1),
         "report": str(report),
         "broken": broken,
         "seconds": 0.0,
