@@ -250,6 +250,8 @@ BAD = [
     *(("aggregate", "group_by", v) for v in ["origin", [], [5], ["a", "a"], ["rows"], ["a + 1"], ["x._value"]]),
     *(("aggregate", "strategy.kp", v) for v in [-1, "x", 1e9]),
     ("aggregate", "strategy.shards", 0), ("aggregate", "strategy.shards", 1.5), ("aggregate", "strategy.slack", "5 s"),
+    ("aggregate", "strategy.revise", "yes"), ("topk", "strategy.revise", 1),
+    ("aggregate", "strategy", {"name": "calibrated", "revise": True, "shards": 2}),
     ("aggregate", "quality", REMOVE), ("topk", "quality", REMOVE), ("join", "quality", REMOVE),
     *(("topk", "k", v) for v in [0, -1, 10_001, 1.5, "5", True, None, REMOVE]),
     *(("topk", "score", v) for v in ["", 5, "1", "g.x.", "x desc", REMOVE]),

@@ -33,6 +33,7 @@ def answers(group, windows, rows, **more):
         group: pa.array([f"g{w % 2}" for w in windows]),
         "window_start": start,
         "rows": pa.array(rows, pa.int64()),
+        "provenance": pa.array(["repaired" if "error" in more else "on_time"] * len(windows)),
     }
     columns |= {name: pa.array(values) for name, values in more.items()}
     return pa.table(columns | {"period_start": pa.array([0] * len(windows), pa.int64()).cast(TIME)})

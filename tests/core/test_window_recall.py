@@ -14,6 +14,10 @@ from latecomer.core.windows.control import WindowControl
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.recall_budget import Amount, LateWindows, RecallBudget, steps_of, windows_of_period
 from latecomer.core.windows.slack_policies import Fixed
+from latecomer.specs.loading import parse_query
+from latecomer.strategies.windows import recall_budget
+
+from tests.support.revisions import by_definition as revised_by_definition
 
 
 def by_definition(times, grid, period, slack, target):  # noqa: C901 - the definition, in one piece
@@ -119,12 +123,7 @@ class Run:
         late = [entry for entry in self.late if entry[0] >= self.budget.step_from]
         late = LateWindows.of(*np.array(late, np.int64).reshape(-1, 3).T, grid, self.period)
         is_open = self.budget.open_rows(late, steps)
-        completion = np.where(is_open, steps.completion(late.seq), FOREVER)
-        missed = {}
-        for at, start in zip(completion.tolist(), late.period_us.tolist(), strict=True):
-            if at < FOREVER:
-                missed[at, start] = missed.get((at, start), 0) + 1
-        missed = [Amount(at, start, results) for (at, start), results in missed.items()]
+        missed = self.changed(late, steps)
         recalls, noted = self.budget.advance(steps, amounts, late.where(is_open), missed)
         self.recalls += [(seq, start) for start, seqs in recalls.items() for seq in seqs]
         for start, sums in noted.items():
@@ -132,8 +131,16 @@ class Run:
             for name, amount in sums.items():
                 account[name] = account.get(name, 0) + amount
         state = json.loads(json.dumps(self.budget.to_dict()))
-        self.budget = RecallBudget.from_dict(state, self.target, self.period)
+        self.budget = RecallBudget.from_dict(state, self.target, self.period, replaces=self.budget.replaces)
         self.carry, self.seq = new.carry, seq_to
+
+    def changed(self, late, steps):
+        """Count the rows that were late, by the completion of their step and period."""
+        missed = {}
+        for at, start in zip(self.budget.completions(late, steps).tolist(), late.period_us.tolist(), strict=True):
+            if at < FOREVER:
+                missed[at, start] = missed.get((at, start), 0) + 1
+        return [Amount(at, start, results) for (at, start), results in missed.items()]
 
     def at_close(self):
         return {
@@ -141,6 +148,41 @@ class Run:
             for start, sums in self.counts.items()
             if "due" in sums
         }
+
+
+class Revisions(Run):
+    """The same for counts that are replaced; in place of Spark, rows are counted here."""
+
+    def __init__(self, grid, period, slack, error):
+        super().__init__(grid, period, slack, 1.0)
+        self.budget = RecallBudget(1.0, period, replaces=True)
+        self.error, self.revisions, self.published = error, [], {}
+
+    def changed(self, late, steps):
+        completion = self.budget.completions(late, steps)
+        for window, seqs in self.held.items():
+            if grid_closed(self, window):
+                self.published.setdefault(window, len(seqs))
+        amounts = {}
+        touched = {
+            (at, window)
+            for at, first, last in zip(completion.tolist(), late.first.tolist(), late.last.tolist(), strict=True)
+            for window in range(first, last + 1)
+            if at < FOREVER
+        }
+        for at, window in sorted(touched):
+            late_rows = sum(seq < at and first <= window <= last for seq, first, last in self.late)
+            new, known = len(self.held.get(window, [])) + late_rows, self.published.get(window, 0)
+            if abs(known - new) / new >= self.error:
+                self.revisions.append((at, window, None, new))
+                self.published[window] = new
+                key = at, (self.grid.end(window) - 1) // self.period * self.period
+                amounts[key] = amounts.get(key, 0) + 1
+        return [Amount(at, start, rows) for (at, start), rows in amounts.items()]
+
+
+def grid_closed(run, window):
+    return run.grid.end(window) <= run.control.watermark()
 
 
 STREAMS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0, 0, 0, 1, 3, 6, 12, 30])), min_size=5, max_size=60)
@@ -175,6 +217,37 @@ def test_every_cut_decides_as_the_definition_does(drawn, grid, period, slack, ta
         assert all(seq >= decided or start not in run.budget.periods or any(
             at > seq for at, of in recalls if of == start
         ) for seq, window, _ in run.late for start in [(grid.end(window) - 1) // period * period])  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(STREAMS, GRIDS, st.sampled_from([2, 4, 7, 10]), st.integers(0, 3), st.sampled_from([0.1, 0.3, 1.0]), st.data())
+@example([(1, 0)] * 20 + [(0, 8)] * 3 + [(1, 0)] * 30, Grid(2, 2), 10, 0, 0.3, None)
+def test_answers_that_late_rows_moved_are_published_again_at_once(drawn, grid, period, slack, error, data):
+    """Test any cut: each answer is right when its period closes, and until then repair leaves its rows alone."""
+    times = stream(drawn)
+    revisions, closed = revised_by_definition(
+        [(time, None) for time in times], grid, period, slack,
+        answers=lambda rows: {None: len(rows)}, moved=lambda known, new: abs((known or 0) - new) / new >= error,
+    )  # fmt: skip
+    cuts = [] if data is None else data.draw(st.lists(st.integers(1, len(times)), max_size=6))
+    for places in ([], sorted(cuts), range(1, len(times))):
+        run, last = Revisions(grid, period, slack, error), 0
+        for place in [*places, len(times)]:
+            run.batch(times[last:place])
+            last = place
+            waiting = [seq for seq, window, _ in run.late if is_open_in(run, window)]
+            assert run.budget.decided_to <= min(waiting, default=FOREVER), "`run` alone numbers these revisions"
+        assert sorted(run.revisions) == sorted(revisions)
+    assert data is not None or revisions == [(24, 56, None, 5)], (
+        "three late rows at the end of one step are one revision"
+    )
+    for windows in closed.values():
+        assert all(abs(known[None] - new[None]) / new[None] < error for known, new in windows.values())
+
+
+def is_open_in(run, window):
+    start = (run.grid.end(window) - 1) // run.period * run.period
+    return run.grid.end(window) <= run.control.watermark() and start + 2 * run.period > run.budget.base_us
 
 
 @settings(max_examples=60, deadline=None)
@@ -231,3 +304,20 @@ def test_late_rows_are_divided_by_period():
     assert [*zip(late.seq, late.period_us, late.first, late.last, strict=True)] == [
         (5, 0, 0, 0), (5, 4, 1, 2), (5, 8, 3, 4), (9, 8, 3, 3),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy", "revises"),
+    [
+        ("aggregate", "calibrated", False), ("aggregate", "{name: calibrated, revise: true}", True),
+        ("topk", "calibrated", False), ("topk", "{name: none, revise: true}", True),
+        ("aggregate", "{name: calibrated, shards: 2}", False),
+    ],
+)  # fmt: skip
+def test_queries_revise_where_their_file_says_so(kind, strategy, revises):
+    select = "group_by: [k]\nselect: {n: count()}\n" if kind == "aggregate" else "score: v\nk: 2\n"
+    promise = "error: 0.1" if kind == "aggregate" else "hit_rate: 0.9"
+    text = f"name: q\nkind: {kind}\nstreams: {{s: a}}\nwindow: 1 s\n{select}quality: {{{promise}, period: 10 s}}\n"
+    spec = parse_query(f"{text}strategy: {strategy}\n")
+    budget = recall_budget(spec, None)
+    assert (budget is not None and budget.replaces) == revises

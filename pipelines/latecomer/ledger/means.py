@@ -25,6 +25,6 @@ def wait_mean_us(ledger: pd.DataFrame) -> float:
     if not len(ledger):
         return np.nan
     answers = ledger["windows" if "windows" in ledger else "on_time"].fillna(0).to_numpy(float)
-    if "recalled" in ledger:
+    if "recalled" in ledger and "windows" not in ledger:
         answers = answers + ledger["recalled"].fillna(0).to_numpy(float)
     return float(answers @ ledger["wait_mean_us"].to_numpy(float) / answers.sum()) if answers.any() else np.nan

@@ -43,9 +43,9 @@ LEDGER = pa.schema(
     ]
 )
 GUARANTEED = ("recalled", "repaired_early", "due", "unpublished")
-"""Further columns where the recall is guaranteed: results that `run` recalled, and those that a flush of `repair`
-published before the period closed; results that the period's rows implied when it closed, and those of them that were
-not published then."""
+"""Further columns where `run` recalls: results that it recalled, and those that a flush of `repair` published before
+the period closed; results that the period's rows implied when it closed, and those of them that were not published
+then."""
 
 
 @dataclass
@@ -92,13 +92,17 @@ def take_completed_periods(controls: list[WindowControl], *, guaranteed: bool = 
 
 
 class WindowAccounts(PeriodAccounts[WindowCounts]):
-    """The accounts of a windowed query's open periods; `guaranteed` where the query has a recall guarantee."""
+    """The accounts of a windowed query's open periods.
+
+    `guaranteed`: `run` recalls results of late rows; `replaces`: these are answers that were published before, whose
+    wait is that of the first one.
+    """
 
     counts_type = WindowCounts
 
-    def __init__(self, period_us: int, target: float, *, guaranteed: bool = False) -> None:
+    def __init__(self, period_us: int, target: float, *, guaranteed: bool = False, replaces: bool = False) -> None:
         super().__init__(period_us, target)
-        self.guaranteed = guaranteed
+        self.guaranteed, self.replaces = guaranteed, replaces
 
     @property
     def schema(self) -> pa.Schema:
@@ -145,6 +149,7 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
 
     def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, float | None]:
         counts = self.periods.get(start, WindowCounts())
+        answered = counts.rows - ((counts.extra or {}).get("recalled", 0) if self.replaces else 0)
         slacks = [account.slack_area / account.slack_weight_us for account in accounts if account.slack_weight_us]
         return {
             "period_start": start,
@@ -154,7 +159,7 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
             "target": self.target,
             "rows_held_mean": sum(map(_mean_held, accounts)),
             "rows_held_max": sum(account.held_max for account in accounts),
-            "wait_mean_us": counts.wait_us / counts.rows if counts.rows else 0.0,
+            "wait_mean_us": counts.wait_us / answered if answered else 0.0,
             "slack_mean_us": sum(slacks) / len(slacks) if slacks else None,
             "emission": counts.emitted,
             **(counts.extra or {}),
@@ -163,8 +168,9 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
 
 def restore_window_accounts(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowAccounts:
     """Restore the period accounts of a windowed query from a micro-batch's state; None: before the first."""
-    guaranteed = recall_budget(spec, state) is not None
-    accounts = WindowAccounts(spec.period_us, spec.target, guaranteed=guaranteed)
+    budget = recall_budget(spec, state)
+    replaces = budget is not None and budget.replaces
+    accounts = WindowAccounts(spec.period_us, spec.target, guaranteed=budget is not None, replaces=replaces)
     if state is not None:
         accounts.restore(state["books"])
     return accounts

@@ -34,7 +34,7 @@ from latecomer.ledger.join_ledger import final, repaired
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Answers
-from latecomer.specs.windows import WindowedSpec
+from latecomer.specs.windows import RevisedSpec, WindowedSpec
 
 
 def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
@@ -55,9 +55,15 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
     on_time = completeness["on_time"].fillna(0).to_numpy().astype(np.int64)
     achieved = completeness["achieved"].fillna(1.0).to_numpy().astype(float)
     recalled = np.zeros_like(on_time)
+    at_close = None
     if guaranteed:
         recalled = (completeness["recalled"].fillna(0) + rows["repaired_early"].fillna(0)).to_numpy().astype(np.int64)
-        achieved = np.where(expected > 0, (on_time + recalled) / np.maximum(expected, 1), 1.0)
+        if isinstance(spec, RevisedSpec):
+            values = completeness["at_close"].to_numpy(float)
+            at_close = pa.array(values, mask=~known | rows["due"].isna().to_numpy() | np.isnan(values))
+        else:
+            achieved = np.where(expected > 0, (on_time + recalled) / np.maximum(expected, 1), 1.0)
+            at_close = _at_close(rows)
     missed = expected - on_time - recalled
     period = index.to_numpy(np.int64)
     booked = rows["published"].fillna(0).to_numpy().astype(np.int64) + [
@@ -74,7 +80,7 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
         "repaired": pa.array(missed, mask=~known),
         "target": pa.array(np.full(len(index), spec.target)),
         "achieved_on_time": pa.array(achieved, mask=~known),
-        **({"achieved_at_close": _at_close(rows)} if guaranteed else {}),
+        **({} if at_close is None else {"achieved_at_close": at_close}),
         "achieved_final": pa.array(final(lake, spec.name, period, booked), mask=~known),
         "rows": pa.array(rows["rows"].fillna(0).to_numpy().astype(np.int64)),
         "late_rows": pa.array(late["late"].to_numpy().astype(np.int64)),
@@ -92,7 +98,7 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
         rate = np.where(absent > 0, passed / np.maximum(absent, 1), 0.0)
         columns["false_positive_rate"] = pa.array(rate, mask=unknown)
         columns["false_positive_bound"] = pa.array(np.full(len(index), spec.false_positive_rate))
-    for name in completeness.columns.difference(["expected", "on_time", "recalled", "achieved"]):
+    for name in completeness.columns.difference(["expected", "on_time", "recalled", "achieved", "at_close"]):
         values = completeness[name].fillna(0).to_numpy()
         columns[name] = (
             pa.array(values, mask=~known)
@@ -149,6 +155,9 @@ def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.Dat
     numbers = iter(row_keys.codes(written, keys) if written else ())
     frames = []
     for rows in tables:
+        if rows is not None and "provenance" in columns:  # two or three values: as numbers, they take little memory
+            place = rows.column_names.index("provenance")
+            rows = rows.set_column(place, "provenance", rows["provenance"].dictionary_encode())
         if rows is None:
             frames.append(pd.DataFrame({name: np.empty(0, np.int64) for name in ("answer", "period", *columns)}))
             continue
@@ -158,49 +167,68 @@ def _answers(lake: Lake, spec: WindowedSpec, columns: list[str]) -> tuple[pd.Dat
 
 
 def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
-    first, fixed = _answers(lake, spec, ["rows", "revision", "error"])
+    """Compare the first answers, and the last ones of `run`, with the answers by now."""
+    columns = ["rows", "revision", "error", "provenance"]
+    by_run, fixed = _answers(lake, spec, [*columns, "error_at_close"])
+    by_run, fixed = (rows.reindex(columns=["answer", "period", *columns, "error_at_close"]) for rows in (by_run, fixed))
+    first = by_run[by_run["provenance"] == "on_time"]
+    last_of_run, last_fixed = (_newest(rows) for rows in (by_run, fixed))
+    last = _newest(pd.concat([last_of_run, last_fixed]))
     # an error of NaN counts as infinite: one of the two answers is not a number, which hides the errors of
     # other functions
-    last = fixed.sort_values("revision").drop_duplicates("answer", keep="last").fillna({"error": np.inf})
-    both = (
-        first.merge(last, on="answer", how="outer", suffixes=("", "_last"))
-        if len(last)
-        else first.assign(rows_last=np.nan, error=0.0, period_last=np.nan)
-    )
-    if "error_last" in both:
-        both["error"] = both["error_last"]
-    period = both["period"].fillna(both["period_last"]).astype(np.int64)
+    last["error"] = last["error"].where(last["provenance"] == "on_time", last["error"].fillna(np.inf)).fillna(0.0)
+    last["at_close"] = last["error_at_close"].fillna(last["error"]).where(last["provenance"] == "repaired", 0.0)
+    both = last.merge(first[["answer", "rows"]], on="answer", how="left", suffixes=("", "_first"))
+    both = both.merge(last_of_run[["answer", "rows"]], on="answer", how="left", suffixes=("", "_run"))
+    on_time, published = both["rows_first"].fillna(0), both["rows_run"].fillna(0)
     frame = pd.DataFrame(
         {
-            "period": period,
-            "on_time": both["rows"].fillna(0),
-            "expected": both["rows_last"].fillna(both["rows"]),
+            "period": both["period"].astype(np.int64),
+            "on_time": on_time,
+            "recalled": published - on_time,
+            "expected": both["rows"],
             "windows": 1,
-            "windows_off": (both["error"].fillna(0.0) >= spec.error).astype(np.int64),
+            "windows_off": (both["error"] >= spec.error).astype(np.int64),
+            "off_at_close": (both["at_close"] >= spec.error).astype(np.int64),
         }
     )
     sums = frame.groupby("period").sum()
     sums["achieved"] = (sums["windows"] - sums["windows_off"]) / sums["windows"]
+    sums["at_close"] = (sums["windows"] - sums.pop("off_at_close")) / sums["windows"]
     sums["coverage"] = sums["on_time"] / sums["expected"].clip(lower=1)
     return sums
 
 
+def _newest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of each answer's last revision."""
+    return rows.sort_values("revision").drop_duplicates("answer", keep="last")
+
+
 def _topk(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
-    first, fixed = _answers(lake, spec, ["seq", "revision"])
-    newest = fixed.groupby("answer")["revision"].transform("max")
-    last = fixed[fixed["revision"] == newest]
-    final = pd.concat([first[~first["answer"].isin(last["answer"])], last])
-    hits = final.merge(first[["answer", "seq"]], on=["answer", "seq"], how="left", indicator=True)
+    """Count the members of the newest answers, and those of them in the first answers and in the last ones of `run`."""
+    by_run, fixed = _answers(lake, spec, ["seq", "revision", "provenance"])
+    first = by_run[by_run["provenance"] == "on_time"]
+    last_of_run = _newest_answers(by_run)
+    final = _newest_answers(pd.concat([last_of_run, fixed]))
+    members, *earlier = (pd.MultiIndex.from_frame(rows[["answer", "seq"]]) for rows in (final, first, last_of_run))
+    on_time, at_close = (members.isin(known).astype(np.int64) for known in earlier)
     frame = pd.DataFrame(
         {
-            "period": hits["period"].astype(np.int64),
+            "period": final["period"].astype(np.int64).to_numpy(),
             "expected": 1,
-            "on_time": (hits["_merge"] == "both").astype(np.int64),
+            "on_time": on_time,
+            "recalled": at_close - on_time,
         }
     )
     sums = frame.groupby("period").sum()
     sums["achieved"] = sums["on_time"] / sums["expected"]
+    sums["at_close"] = (sums["on_time"] + sums["recalled"]) / sums["expected"]
     return sums
+
+
+def _newest_answers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of each answer's last revision, where an answer has many."""
+    return rows[rows["revision"] == rows.groupby("answer")["revision"].transform("max")]
 
 
 def _counted(lake: Lake, spec: WindowedSpec, *, guaranteed: bool) -> pd.DataFrame:
@@ -209,9 +237,7 @@ def _counted(lake: Lake, spec: WindowedSpec, *, guaranteed: bool) -> pd.DataFram
         by_run, fixed = _answers(lake, spec, ["matches", "revision", "provenance"])
         by_run["matches"], fixed["matches"] = by_run["matches"].astype(float), fixed["matches"].astype(float)
         first = by_run[by_run["provenance"] == "on_time"]
-        last_of_run, last = (
-            rows.sort_values("revision").drop_duplicates("answer", keep="last") for rows in (by_run, fixed)
-        )
+        last_of_run, last = _newest(by_run), _newest(fixed)
         columns = ["answer", "period", "matches"]
         both = last_of_run[columns].merge(last[columns], on="answer", how="outer", suffixes=("_run", "_last"))
         both = both.merge(first[["answer", "matches"]], on="answer", how="left")

@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
+from latecomer.specs.windows import RevisedSpec
 
 LEVEL = 0.05
 """Probability at which a query that keeps its promise, or a filter that keeps its rate, may fail a test."""
@@ -118,8 +119,8 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int, again: pd.Se
     -------
     DataFrame
         One row per period, by start: ``period_start``, ``period_end``, ``due`` and ``on_time`` (in the ledger's unit;
-        what `run` recalled is on time), ``answers`` and ``answers_off`` (of an aggregate, else null), ``achieved``,
-        ``needed``, ``target`` and ``kept``.
+        where results only grow, what `run` recalled is on time), ``answers`` and ``answers_off`` (of an aggregate, else
+        null), ``achieved``, ``needed``, ``target`` and ``kept``.
     """
     rows = ledger[~is_learning(ledger)] if len(ledger) else ledger
     rows = judged(rows.reset_index(drop=True))
@@ -130,7 +131,9 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int, again: pd.Se
         complete |= np.isin(microseconds(rows["period_start"]), microseconds(again))
     rows = rows[complete]
     unknown = pd.Series(pd.NA, index=rows.index, dtype="Int64")
-    recalled = rows["recalled"].fillna(0) if "recalled" in rows else 0
+    # an answer that is replaced is judged by its first version
+    counts = "recalled" in rows and not isinstance(spec, RevisedSpec)
+    recalled = rows["recalled"].fillna(0) if counts else 0
     current = pd.DataFrame(
         {
             "period_start": rows["period_start"],

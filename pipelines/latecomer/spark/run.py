@@ -29,7 +29,7 @@ from latecomer.spark.prefetch import PrefetchedBatch, Prefetcher
 from latecomer.spark.registry import stage_of
 from latecomer.spark.stage import Batch, StageState
 from latecomer.specs.join import JoinSpec
-from latecomer.specs.windows import WaitingSpec
+from latecomer.specs.windows import RevisedSpec, WaitingSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,8 +169,10 @@ class _Plans:
         return {"seq_from": seq, "seq_to": min(seq_to, self.end), "flush": self.flush and seq_to >= self.end}
 
     def _repaired_to(self) -> dict[str, int]:
-        """Return the part of a plan that says what `repair` has done, which a recall guarantee depends on."""
-        if not (isinstance(self.spec, JoinSpec | WaitingSpec) and self.spec.guarantee):
+        """Return the part of a plan that says what `repair` has done, which recalls depend on."""
+        spec = self.spec
+        revises = isinstance(spec, RevisedSpec) and spec.revises
+        if not (revises or (isinstance(spec, JoinSpec | WaitingSpec) and spec.guarantee)):
             return {}
         return {"repaired_to": result_views.repairs_planned_to(self.lake, self.spec.name)}
 

@@ -170,6 +170,15 @@ class StageCache:
         collected = tables.collect_if_small(rows) if is_driver_local(self._spark) else None
         return self.keep(rows) if collected is None else tables.to_spark(self._spark, collected)
 
+    def detach(self, rows: DataFrame) -> DataFrame:
+        """Compute rows that plans are built on step by step, which would else repeat all steps before them.
+
+        Few rows are collected in the driver; many are kept in Spark until nothing refers to them.
+        """
+        kept = self.keep(rows)
+        collected = tables.collect_if_small(kept)
+        return kept.localCheckpoint() if collected is None else tables.to_spark(self._spark, collected)
+
     def release(self) -> None:
         """Free all of them."""
         while self._cached:

@@ -34,13 +34,12 @@ from latecomer.specs.spec import (
     Answers,
     RequiredType,
     Signature,
-    Strategy,
     parse_bounds,
     parse_confidence,
     parse_details,
     parse_period,
 )
-from latecomer.specs.windows import WINDOW, WindowedSpec, parse_window
+from latecomer.specs.windows import WINDOW, RevisedSpec, RevisedStrategy, parse_revise, parse_window
 
 STRATEGIES = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack", "k_slack", "exact")
 FUNCTIONS = {
@@ -77,7 +76,7 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateStrategy(Strategy):
+class AggregateStrategy(RevisedStrategy):
     """The strategy of an aggregate: how long windows wait. Durations are in microseconds.
 
     Attributes
@@ -101,7 +100,7 @@ class AggregateStrategy(Strategy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateSpec(WindowedSpec):
+class AggregateSpec(RevisedSpec):
     """An aggregate query.
 
     Attributes
@@ -223,15 +222,17 @@ def _parse_aggregate(inner: Reader, name: str, text: str, alias: str) -> Aggrega
 
 
 def _parse_strategy(inner: Reader, name: str, window: Grid) -> AggregateStrategy:
+    shards = inner.whole_number("shards", 1, low=1, high=10_000)
     strategy = AggregateStrategy(
         name=name,
+        revise=parse_revise(inner, shards),
         gamma_us=inner.duration("gamma", 5_000_000),
         kp=inner.number("kp", 0.2, low=0.0, high=1_000.0),
         kd=inner.number("kd", 4.0, low=0.0, high=1_000.0),
         alpha=inner.number("alpha", 1.0, low=0.0, high=1.0),
         observe_us=inner.duration("observe", None if name == "calibrated" else window.size_us),
         slack_us=inner.duration("slack", zero=True) if name == "k_slack" else None,
-        shards=inner.whole_number("shards", 1, low=1, high=10_000),
+        shards=shards,
     )
     inner.done()
     return strategy

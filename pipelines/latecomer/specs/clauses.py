@@ -13,7 +13,7 @@ from latecomer.specs.reader import Reader
 
 ENVELOPE = ("provenance", "revision", "published_seq")
 """Columns that every result table has. No result column of a query may have such a name."""
-STORED = ("wait_us", "error", "period_start")
+STORED = ("wait_us", "error", "error_at_close", "period_start")
 """Columns that stored tables have beside the result's. No result column of a query may have such a name."""
 INNER = ("_m", "shard", "closed_seq", "repaired_in", *STORED, "_last", "_nth")
 """Columns that windowed kinds add while they work. No result column of a windowed query may have such a name."""

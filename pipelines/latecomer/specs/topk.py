@@ -25,13 +25,12 @@ from latecomer.specs.spec import (
     Answers,
     RequiredType,
     Signature,
-    Strategy,
     parse_bounds,
     parse_confidence,
     parse_details,
     parse_period,
 )
-from latecomer.specs.windows import WINDOW, WindowedSpec, parse_window
+from latecomer.specs.windows import WINDOW, RevisedSpec, RevisedStrategy, parse_revise, parse_window
 
 STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
 FIXED = (*WINDOW, "rank", "score", "seq", "event_ts")
@@ -48,7 +47,7 @@ _USES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopKStrategy(Strategy):
+class TopKStrategy(RevisedStrategy):
     """The strategy of a top-k query: how long windows wait. Durations are in microseconds.
 
     Attributes
@@ -68,7 +67,7 @@ class TopKStrategy(Strategy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopKSpec(WindowedSpec):
+class TopKSpec(RevisedSpec):
     """A top-k query. Its target is the least hit rate: rows in both the first and the final answer, divided by k.
 
     Attributes
@@ -179,10 +178,12 @@ def _parse_strategy(inner: Reader, name: str, period_us: int) -> TopKStrategy:
     initial_wait_us = inner.duration("initial_wait", 2_000_000)
     min_step_us = inner.duration("min_step", max(initial_wait_us // candidates // 10, 1_000))
     gamma_us = inner.duration("gamma", period_us)
+    revise = parse_revise(inner)
     inner.done()
     return TopKStrategy(
         name=name,
         gamma_us=gamma_us,
+        revise=revise,
         candidates=candidates,
         windows=windows,
         initial_wait_us=initial_wait_us,

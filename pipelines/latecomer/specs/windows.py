@@ -12,7 +12,7 @@ from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import to_json
 from latecomer.specs.durations import parse_duration
 from latecomer.specs.reader import Reader
-from latecomer.specs.spec import CONFIDENCE, Signature, Spec, parse_confidence
+from latecomer.specs.spec import CONFIDENCE, Signature, Spec, Strategy, parse_confidence
 
 MOST_SLIDES = 1_000_000
 """Most windows that may contain one row. A query with more has a mistaken unit."""
@@ -58,6 +58,51 @@ class WindowedSpec(Spec):
     def observe_us(self) -> int | None:
         """Time after a window's end until its final observation, microseconds; None: it follows the delays."""
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisedStrategy(Strategy):
+    """Base of the strategies of a `RevisedSpec`.
+
+    Attributes
+    ----------
+    revise : bool or None
+        ``revise`` of the file; None where it does not say, which is the same as false.
+    """
+
+    revise: bool | None = None
+
+    def signature(self) -> Signature:
+        """Return the attributes that determine the query's results; lakes of earlier versions know no ``revise``."""
+        signature = Strategy.signature(self)
+        return {name: value for name, value in signature.items() if name != "revise" or value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisedSpec(WindowedSpec):
+    """Base of the kinds whose answers are replaced by newer ones."""
+
+    strategy: RevisedStrategy
+
+    @property
+    def revises(self) -> bool:
+        """True where `run` publishes answers again that late rows move; not with several shards."""
+        return bool(self.strategy.revise) and self.shards == 1
+
+
+def parse_revise(strategy: Reader, shards: int = 1) -> bool | None:
+    """Read ``strategy: {revise: true}``; None where the file does not say.
+
+    Raises
+    ------
+    SpecError
+        It is true beside several shards.
+    """
+    revise = strategy.flag("revise")
+    if revise and shards > 1:
+        problem = "is not possible with several shards, whose stream times differ"
+        raise strategy.fail("revise", True, problem, "remove it, or remove shards")
+    return revise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from latecomer.core.windows.slack_policies import (
 )
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.topk import TopKSpec
-from latecomer.specs.windows import WaitingSpec, WindowedSpec
+from latecomer.specs.windows import RevisedSpec, WaitingSpec, WindowedSpec
 
 HIGHEST_TARGET = 0.9999
 """Target that `calibrated` aims at where a query states a higher one: no finite wait can promise 1."""
@@ -81,16 +81,19 @@ def observation_schedules(spec: WindowedSpec, state: StateDocument | None) -> li
 
 
 def recall_budget(spec: WindowedSpec, state: StateDocument | None) -> RecallBudget | None:
-    """Restore the recall budget of a query; None where its recall is not guaranteed.
+    """Restore the recall budget of a query; None where `run` publishes nothing for late rows.
 
-    A query whose state has no budget began without the guarantee, and goes on without it.
+    A query whose state has no budget began without one, and goes on so.
     """
+    replaces = isinstance(spec, RevisedSpec)
+    target = 1.0 if replaces else spec.target
     if state is None:
-        guaranteed = isinstance(spec, WaitingSpec) and spec.guarantee
-        return RecallBudget(spec.target, spec.period_us) if guaranteed else None
+        recalls = spec.revises if isinstance(spec, RevisedSpec) else isinstance(spec, WaitingSpec) and spec.guarantee
+        return RecallBudget(target, spec.period_us, replaces) if recalls else None
     if "recall" not in state:
         return None
-    return RecallBudget.from_dict(cast(RecallBudgetState, state["recall"]), spec.target, spec.period_us)
+    known = cast(RecallBudgetState, state["recall"])
+    return RecallBudget.from_dict(known, target, spec.period_us, replaces=replaces)
 
 
 def slack_policy(spec: WindowedSpec, state: StateDocument | None) -> SlackPolicy:

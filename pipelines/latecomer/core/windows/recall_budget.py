@@ -1,9 +1,13 @@
-"""The recall budget of windows whose results only grow: which late additions `run` publishes itself, and when.
+"""The recall budget of windows: what `run` itself publishes of the answers that late rows change, and when.
 
 A window is answered when the watermark reaches its end. Rows that come later are late for it and *miss* results: rows
 of a theta join, matches where they are counted, elements of a membership. `repair` publishes these in bulk; `run`
 publishes them, which is called *recall*, where the recall of a period would otherwise end below its target. The stored
 events still hold every row, so this needs no more memory than a wait does.
+
+Answers that are replaced, of aggregates and top-k, are *moved* by late rows; the kind says when: the error of the
+newest published answer is not below the query's, or a late row is among the k best. A moved answer is published again
+at once, as its next revision. That is the same rule with moved answers for results and a target of 1.
 
 The rule
 --------
@@ -35,6 +39,10 @@ out late rows of `p` that came before its last recall. It begins with none that 
 `RecallBudget.decided_to` is the first such row. So the answers of a window are those on time, then recalls, then
 corrections, and their revisions count up in that order. A `repair --flush` while no `run` is at work takes all late
 rows. `run` reads that in its next plan, and counts their results as published: they came out before the period closed.
+
+Late rows that moved no answer are left to repair. So where answers are replaced, repair leaves alone *all* late rows
+since the first of an open period, until the period is closed. A revision at completion `s` is the answer over all rows
+before `s`; repair leaves these rows out for that answer.
 
 The rule is first published here.
 """
@@ -170,7 +178,8 @@ class OpenPeriod:
     published, missed
         Results that `run` has published, and results that it has not.
     late_from
-        The first late row of the period that came in an open step and has not been recalled; -1: there is none.
+        The first late row of the period that came in an open step and has not been recalled; -1: there is none. Where
+        answers are replaced, the first that has not been repaired.
     """
 
     published: int = 0
@@ -198,6 +207,8 @@ class RecallBudget:
         The recall that every period has when it closes, in (0, 1].
     period_us
         Length of a period, microseconds.
+    replaces
+        Answers are replaced, so that a recall of some leaves the late rows of others to repair.
     step_from
         The first arrival of the step that is not complete, or the first that is not repaired in it.
     base_us
@@ -213,6 +224,7 @@ class RecallBudget:
 
     target: float
     period_us: int
+    replaces: bool = False
     step_from: int = 0
     base_us: int = NEVER
     closed_us: int = NEVER
@@ -235,6 +247,13 @@ class RecallBudget:
         end = late.period_us + self.period_us
         open_: NDArray[np.bool_] = (end > self.closed_us) & (end + self.period_us > base)
         return open_
+
+    def completions(self, late: LateWindows, steps: Steps) -> Int64:
+        """Return, per entry, the completion of its row's step.
+
+        It is `FOREVER` where the step is not complete, or the period was not open in it.
+        """
+        return np.where(self.open_rows(late, steps), steps.completion(late.seq), FOREVER)
 
     def take_repaired(self, repaired_to: int, late: LateWindows) -> dict[int, dict[str, int]]:
         """Take in that a flush of `repair` published what late rows up to an arrival added, before their period closed.
@@ -309,7 +328,9 @@ class RecallBudget:
         return recalls, counts
 
     def _note_late(self, late: LateWindows, recalls: Mapping[int, Sequence[int]]) -> None:
-        """Find the first late row of each period that has not been recalled."""
+        """Find the first late row of each period that has not been recalled; no recall is of all rows if `replaces`."""
+        if self.replaces:
+            recalls = {}
         for period in recalls:
             self.periods[period].late_from = -1
         periods, place = np.unique(late.period_us, return_inverse=True)
@@ -351,11 +372,14 @@ class RecallBudget:
         }
 
     @classmethod
-    def from_dict(cls, state: RecallBudgetState, target: float, period_us: int) -> RecallBudget:
+    def from_dict(
+        cls, state: RecallBudgetState, target: float, period_us: int, *, replaces: bool = False
+    ) -> RecallBudget:
         """Continue from the state that `to_dict` wrote."""
         return cls(
             target,
             period_us,
+            replaces,
             state["step_from"],
             state["base_us"],
             state["closed_us"],

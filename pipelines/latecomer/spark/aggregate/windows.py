@@ -14,8 +14,8 @@ shard of groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -328,6 +328,52 @@ class AggregateWindows(WindowKind[AggregateSpec]):
     def corrected(self, due: DueRows) -> DataFrame:
         """Answer every touched window after every Gamma batch that touched it, with its error against the first answer.
 
+        Where `run` has published answers again, ``error_at_close`` is that of the last answer of `run`.
+        """
+        from pyspark.sql import functions as F
+
+        answers, values = self._answered_again(due)
+        answers = self._with_error(answers, self._first_answers(due), values, "error")
+        if due.revised:
+            answers = self._with_error(answers, self._published(due, {"on_time": "true"}), values, "error_at_close")
+            # a null says that the error is that of the first answer
+            answers = answers.withColumn("error_at_close", F.nanvl("error_at_close", F.lit(float("inf"))))
+        return due.numbered(answers, [*self.spec.group_by, "_m"])
+
+    def revised(self, due: DueRows, published: Mapping[str, str]) -> DataFrame | None:
+        """Return each answer whose newest published one has an error that is not below the query's, step by step.
+
+        A step may have moved an answer from one that an earlier step of the same micro-batch moved. So the first move
+        of every answer is found, then the first since that one: in as many passes as an answer moves, and one more.
+        """
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        answers, count_values = self._answered_again(due)
+        keys, cache = [*self.spec.group_by, "_m"], self.query.cache
+        counted = {i: cache.detach(count_values(i)) for i in self._ranked_shares()}
+        values = counted.__getitem__
+        waiting, newest = cache.detach(answers), self._published(due, published)
+        first = Window.partitionBy(*(F.col(quoted(key)) for key in keys)).orderBy("repaired_in")
+        moved: list[DataFrame] = []
+        while True:
+            off = self._with_error(waiting, newest, values, "error").where(F.col("error") >= self.spec.error)
+            off = off.withColumn("_nth", F.row_number().over(first)).where("_nth = 1").drop("_nth", "error")
+            off = cache.detach(off)
+            if off.isEmpty():
+                break
+            moved.append(off)
+            newest = self._as_answers(off)
+            since = off.select(*(F.col(quoted(key)) for key in keys), F.col("repaired_in").alias("_last"))
+            waiting = cache.detach(join_null_safe(waiting, since, keys).where("repaired_in > _last").drop("_last"))
+        if not moved:
+            return None
+        answers = self._with_error(_together(moved), self._first_answers(due), values, "error")
+        return due.numbered(answers, keys)
+
+    def _answered_again(self, due: DueRows) -> tuple[DataFrame, Callable[[int], DataFrame]]:
+        """Answer every touched window after every Gamma batch that touched it, and return how its values are counted.
+
         A row is folded once, into the state of (group, pane, first batch whose answers count it); a window's states
         add up batch by batch. So the cost is that of the rows plus that of the answers, however many batches there
         are.
@@ -350,23 +396,46 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         def values(column: int) -> DataFrame:
             return spread(self._values(rows, inner, column))
 
-        answers = self._answered_after_batches(rows, inner, spread, outer, touched)
-        return self._with_errors(answers, self._first_answers(due), values, due)
+        return self._answered_after_batches(rows, inner, spread, outer, touched), values
 
     def _first_answers(self, due: DueRows) -> DataFrame:
-        """Read the on-time answers of windows that missed rows: groups, ``_m``, ``_first_rows``, ``_first_<i>``."""
+        """Read the on-time answers of windows that missed rows, as ones to be measured."""
+        return self._as_answers(due.written("on_time").where("provenance = 'on_time'"))
+
+    def _published(self, due: DueRows, conditions: Mapping[str, str]) -> DataFrame:
+        """Read the newest published answers of windows that missed rows, as ones to be measured.
+
+        `conditions` say in SQL, by table of results, what rows are read.
+        """
+        from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        return due.written("on_time").select(
+        lake, keys = self.query.lake, [*self.spec.group_by, "_m"]
+        parts = [
+            self._as_answers(due.written(area).where(condition), "revision")
+            for area, condition in conditions.items()
+            if lake.table(area, self.spec.name).exists()
+        ]
+        newest_first = Window.partitionBy(*(F.col(quoted(key)) for key in keys)).orderBy(F.desc("revision"))
+        nth = _together(parts).withColumn("_nth", F.row_number().over(newest_first))
+        return nth.where("_nth = 1").drop("_nth", "revision")
+
+    def _as_answers(self, rows: DataFrame, *more: str) -> DataFrame:
+        """Return answers as ones to be measured: groups, ``_m``, ``_first_rows``, ``_first_<i>``, and `more`."""
+        from pyspark.sql import functions as F
+
+        return rows.select(
             *(F.col(quoted(name)) for name in self.spec.group_by),
             "_m",
             F.col("rows").alias("_first_rows"),
             *(F.col(aggregate.name).alias(f"_first_{i}") for i, aggregate in enumerate(self.spec.aggregates)),
+            *more,
         )
 
-    def _with_errors(
-        self, answers: DataFrame, first: DataFrame, values: Callable[[int], DataFrame], due: DueRows
+    def _with_error(
+        self, answers: DataFrame, first: DataFrame, values: Callable[[int], DataFrame], name: str
     ) -> DataFrame:
+        """Add the error of earlier answers against `answers`, as a column of that name; infinite where none was."""
         from pyspark.sql import functions as F
 
         keys = [*self.spec.group_by, "_m"]
@@ -387,8 +456,7 @@ class AggregateWindows(WindowKind[AggregateSpec]):
                 errors.append(_relative(first_answer.cast("double"), F.col(aggregate.name).cast("double")))
         worst = F.greatest(*errors) if len(errors) > 1 else errors[0]
         error = F.when(F.col("_first_rows").isNull(), F.lit(float("inf"))).otherwise(worst)
-        numbered = due.numbered(joined.withColumn("error", error), keys)
-        return numbered.select(*(F.col(quoted(name)) for name in answers.columns), "error", "revision")
+        return joined.select(*(F.col(quoted(column)) for column in answers.columns), error.alias(name))
 
     def _rank_error(self, first: DataFrame, values: Callable[[int], DataFrame], place: int) -> DataFrame:
         """Measure the distance of the first answer's rank from `q`, as a share of all values: ``_error_<place>``."""
@@ -415,6 +483,11 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         given = F.nullif(every, F.lit(0))  # a batch may bring nulls alone
         off = F.greatest(F.lit(0.0), below / given - q, F.lit(q) - upto / given)
         return counts.select(*by, F.when(none > 0, float("inf")).otherwise(off).alias(f"_error_{place}"))
+
+
+def _together(parts: Sequence[DataFrame]) -> DataFrame:
+    """Return the rows of frames with the same columns."""
+    return reduce(lambda rows, more: rows.unionByName(more), parts)
 
 
 def _so_far(keys: list[str]) -> WindowSpec:

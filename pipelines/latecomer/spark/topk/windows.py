@@ -8,6 +8,7 @@ nothing: they differ in what they keep (:mod:`latecomer.baselines.topk.immediate
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -189,6 +190,10 @@ class TopKWindows(WindowKind[TopKSpec]):
     def most_corrections(self, late: int) -> int:
         """Return the rows of a whole answer for each window of each late row."""
         return late * self.query.grid.per_row * self.answer_rows
+
+    def revised(self, due: DueRows, published: Mapping[str, str]) -> DataFrame:
+        """Return the answers that a late row entered: each is published, so it does not matter what was before."""
+        return self.corrected(due)
 
     def corrected(self, due: DueRows) -> DataFrame:
         """Return new answers of the windows whose top-k a late row entered, from the best of each pane and batch."""

@@ -39,6 +39,8 @@ class DueRows:
         Arrivals that closed the Gamma batches, ascending.
     query, assigner, rows
         The query, which windows hold a row, and its stored rows.
+    revised : bool
+        True where `run` has published answers again.
     """
 
     late: DataFrame
@@ -47,6 +49,7 @@ class DueRows:
     query: WindowQuery[WindowedSpec]
     assigner: WindowAssigner
     rows: WindowRows
+    revised: bool = False
 
     @property
     def seq(self) -> int:
@@ -89,6 +92,18 @@ class DueRows:
         table = self.query.lake.table(area, self.query.spec.name)
         rows = tables.read_ranges(self.query.spark, table, "window_start", starts)
         return rows.withColumn("_m", floor_div(F.unix_micros("window_start"), slide))
+
+    def unrevised(self) -> DataFrame:
+        """Return the late rows by window, without rows that `run` has answered again for their group and window."""
+        from pyspark.sql import functions as F
+
+        groups = self.query.groups
+        names = (F.col(quoted(name)).alias(key) for name, key in zip(self.query.spec.group_by, groups, strict=True))
+        recalled = self.written("on_time").where("provenance = 'recalled'").select(*names, "_m", "published_seq")
+        revised = recalled.groupBy(*groups, "_m").agg(F.max("published_seq").alias("_to"))
+        late = self.assigner.in_windows(self.late, F.col("m_from"), F.col("m_to"))
+        late = join_null_safe(late, revised, [*groups, "_m"], "left").where("_to is null or seq >= _to").drop("_to")
+        return late.withColumn("m_from", F.col("_m")).withColumn("m_to", F.col("_m")).drop("_m")
 
     def numbered(self, rows: DataFrame, keys: list[str]) -> DataFrame:
         """Add ``revision``: the answers of a window count up, by ``repaired_in``, from the last one written before.

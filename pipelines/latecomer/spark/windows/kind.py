@@ -132,6 +132,13 @@ class WindowKind(ABC, Generic[S_co]):
     def corrected(self, due: DueRows) -> DataFrame:
         """Return corrections: result columns with ``_m``, ``revision`` and ``repaired_in``."""
 
+    def revised(self, due: DueRows, published: Mapping[str, str]) -> DataFrame | None:
+        """Return new answers that late rows moved, where answers are replaced; columns as of :meth:`corrected`.
+
+        `published` is the SQL condition of the results that are published, by table. None: there is surely none.
+        """
+        raise NotImplementedError
+
     def added(self, due: DueRows) -> DataFrame:
         """Count the results that late rows add, where results only grow: ``_m``, ``repaired_in`` and ``results``.
 

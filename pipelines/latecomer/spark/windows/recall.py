@@ -1,4 +1,4 @@
-"""Recall on Spark: count the results that late rows of open periods added, and publish them as the budget decides.
+"""Recall on Spark: count what late rows of open periods changed, and publish it as the budget decides.
 
 The rule is :mod:`latecomer.core.windows.recall_budget`. It needs the results that were published on time, which are
 counted in the table, and so it is applied once they and the late rows are committed: recalled results are a commit of
@@ -6,7 +6,8 @@ their own. A micro-batch that dies before its state is carried out again, with t
 
 Late rows are looked at where a step is complete in which one came for an open period. Without such a row Spark has
 nothing to do. Else the stored rows of its windows are read as `repair` reads them, and the results of late rows are
-counted by step; a second read forms the results of the periods that are recalled.
+counted by step; a second read forms the results of the periods that are recalled. Where answers are replaced, the kind
+answers these windows again after every step, and those answers that have moved are published.
 """
 
 from __future__ import annotations
@@ -73,16 +74,18 @@ class WindowRecall:
             early = budget.take_repaired(repaired_to, self._late(repaired_to + 1, self.batch.seq_from))
         seq_to = self.batch.seq_to
         late = self._late(budget.step_from, seq_to) if self.some_late or budget.decided_to < FOREVER else _none()
-        is_open = budget.open_rows(late, self.steps)
-        completion = np.where(is_open, self.steps.completion(late.seq), FOREVER)
-        missed = self._missed(late, completion)
+        is_open, completion = budget.open_rows(late, self.steps), budget.completions(late, self.steps)
+        moved = self._moved(late, completion) if budget.replaces else None
+        missed = self._missed(late, completion) if not budget.replaces else _counted(moved)
         late_from = {start: period.late_from for start, period in budget.periods.items() if period.late_from >= 0}
         step_from = budget.step_from
         recalls, self.counts = budget.advance(self.steps, self._on_time(), late.where(is_open), missed)
         for start, sums in early.items():
             self.counts[start] = self.counts.get(start, {}) | sums
+        if not recalls or budget.replaces:
+            return moved if recalls else None
         since = {start: late_from.get(start, step_from) for start in recalls}
-        return self._recalled(recalls, since) if recalls else None
+        return self._recalled(recalls, since)
 
     # ------------------------------------------------------------------------------------------------ what is counted
 
@@ -94,7 +97,7 @@ class WindowRecall:
         published = pc.field("published_seq")
         last = batch.seq_to if batch.flush else batch.seq_to - 1
         chosen = (published >= batch.seq_from) & (published <= last) & (pc.field("provenance") == "on_time")
-        matches = ["matches"] if spec.answers is Answers.REVISED else []
+        matches = ["matches"] if spec.answers is Answers.REVISED and not self.budget.replaces else []
         totals: dict[tuple[int, int], int] = {}
         table = self.query.lake.table("on_time", spec.name)
         for rows in table.batches(["published_seq", "period_start", *matches], chosen):
@@ -141,6 +144,24 @@ class WindowRecall:
 
     # ------------------------------------------------------------------------------------------- what is published
 
+    def _moved(self, late: LateWindows, completion: Int64) -> DataFrame | None:
+        """Answer the windows of late rows again after each of their steps; return the answers that have moved, if any.
+
+        A micro-batch that is carried out again may find its own recalls in the table, and does not count them as
+        published.
+        """
+        counted = completion < FOREVER
+        if not counted.any():
+            return None
+        published = {
+            "on_time": f"provenance = 'on_time' or published_seq < {self.batch.seq_from}L",
+            "corrections": f"published_seq <= {self.batch.repaired_to}L",
+        }
+        answers = self.kind.revised(self._due(late.where(counted), completion[counted]), published)
+        if answers is None:
+            return None
+        return self.query.cache.detach(result_rows(self.query, answers, "recalled", "repaired_in + 1L"))
+
     def _recalled(self, recalls: dict[int, list[int]], since: dict[int, int]) -> DataFrame:
         """Return the results that periods have missed, each at the first recall that knows all of its rows.
 
@@ -172,6 +193,16 @@ class WindowRecall:
         columns = {"seq": seq, "m_from": late.first, "m_to": late.last, "repaired_in": repaired_in}
         closes = np.unique(repaired_in[completion < FOREVER])
         return self.repair.due(listed(self.query.spark, pa.table(columns)), seq, closes)
+
+
+def _counted(moved: DataFrame | None) -> list[Amount]:
+    """Count the rows of answers that have moved, by the completion of their step and period."""
+    if moved is None:
+        return []
+    rows = moved.groupBy("published_seq", "period_start").count().toArrow()
+    starts = rows["period_start"].cast(pa.int64())
+    columns = (column.to_pylist() for column in (rows["published_seq"], starts, rows["count"]))
+    return [Amount(*amount) for amount in zip(*columns, strict=True)]
 
 
 def _none() -> LateWindows:

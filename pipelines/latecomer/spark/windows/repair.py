@@ -2,11 +2,13 @@
 
 `repair` takes Gamma batches of late rows: the answer of a touched window after the batch that arrival `C` closed is
 the answer over all its rows with ``seq <= C``, whatever was on time. So corrections are a function of the arrival
-order too. A late row that `run` has recalled (:mod:`latecomer.spark.windows.recall`) needs no correction.
+order too. A late row that `run` has recalled (:mod:`latecomer.spark.windows.recall`) needs no correction: where
+results only grow, for its period; where answers are replaced, for the windows that were answered again.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +27,7 @@ from latecomer.spark.windows.due_rows import DueRows
 from latecomer.spark.windows.kind import WindowKind
 from latecomer.spark.windows.query import WindowQuery
 from latecomer.spark.windows.rows import ClosedWindowTable, WindowRows, listed, result_rows
-from latecomer.specs.windows import WaitingSpec, WindowedSpec
+from latecomer.specs.windows import RevisedSpec, WaitingSpec, WindowedSpec
 from latecomer.strategies.windows import window_controls
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ class WindowRepair:
             windows = self._not_recalled(windows, recalled)
         closes = np.unique(repaired_in["repaired_in"].to_numpy())
         due = self.due(tables.broadcast_if_small(windows, repaired_in.num_rows), repaired_in["seq"], closes)
+        if self._has_revisions():
+            due = replace(due, late=query.cache.materialize(due.unrevised()), revised=True)
         return result_rows(query, self._kind.corrected(due), "repaired", "repaired_in")
 
     def due(self, windows: DataFrame, seq: pa.ChunkedArray, closes: NDArray[np.int64]) -> DueRows:
@@ -93,6 +97,15 @@ class WindowRepair:
         missed = rows.select("m_from", "m_to").toArrow()
         touched = spans(missed["m_from"].to_numpy(), missed["m_to"].to_numpy())
         return DueRows(rows, touched, closes, query, self._kind.assigner, self._rows)
+
+    def _has_revisions(self) -> bool:
+        """Return whether `run` has published an answer again."""
+        spec, recalled = self._query.spec, pc.field("provenance") == "recalled"
+        return (
+            isinstance(spec, RevisedSpec)
+            and spec.revises
+            and self._query.lake.table("on_time", spec.name).count(recalled) > 0
+        )
 
     def _not_recalled(self, windows: DataFrame, recalled: dict[int, int]) -> DataFrame:
         """Leave out the windows of periods that were recalled after the row came.

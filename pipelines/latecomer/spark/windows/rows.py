@@ -19,7 +19,7 @@ from latecomer.specs.windows import WindowedSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_INNER = {"_m", "shard", "closed_seq", "repaired_in", "wait_us", "revision", "error"}
+_INNER = {"_m", "shard", "closed_seq", "repaired_in", "wait_us", "revision", "error", "error_at_close"}
 """Columns of answers that are no public columns, or are published under another name."""
 
 
@@ -116,6 +116,7 @@ def result_rows(query: WindowQuery[WindowedSpec], rows: DataFrame, provenance: s
         "published_seq": published,
         "wait_us": "wait_us" if "wait_us" in columns else "cast(null as bigint)",
         **({"error": "error"} if "error" in columns else {}),
+        **({"error_at_close": "error_at_close"} if "error_at_close" in columns else {}),
         "period_start": f"timestamp_micros({floor_to_sql(f'{end} - 1L', query.spec.period_us)})",
     }
     return rows.selectExpr(*public[:place], *named(windows), *public[place:], *named(envelope))
