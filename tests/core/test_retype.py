@@ -281,7 +281,7 @@ def test_two_columns_are_retyped_at_once(whole):
 
 
 def test_files_hold_rows_in_their_order_with_true_statistics(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "ROWS_PER_FILE", 100)
+    monkeypatch.setattr(module, "MOST_ROWS", 100)
     lake, rng = Lake(tmp_path / "lake"), np.random.default_rng(5)
     for number in range(5):
         n = 90

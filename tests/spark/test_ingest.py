@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from latecomer.ingest import ingest as ingestion
-from latecomer.ingest import known_files, read_text, source_file, sources, staging, write_tables
+from latecomer.ingest import known_files, order_ranges, read_text, source_file, sources, staging, write_tables
 from latecomer.ingest.find_files import digest
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
@@ -55,7 +55,7 @@ def test_order_is_by_arrival_then_file_then_position(lake, tmp_path):
 
 @pytest.mark.parametrize("bad", [0, 97])
 def test_many_rows_are_ordered_in_pieces_as_a_whole(lake, tmp_path, monkeypatch, bad):
-    monkeypatch.setattr(write_tables, "ROWS_PER_FILE", 40_000)
+    monkeypatch.setattr(order_ranges, "MOST_ROWS", 40_000)
     rng = np.random.default_rng(7)
     rows = 240_000
     arrival = rng.integers(0, 1_000, rows) * 1_000_000

@@ -4,10 +4,12 @@ Inputs and right values follow public reports of such problems.
 """
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -179,6 +181,8 @@ def test_the_driver_and_spark_count_alike(spark):
         {
             "_stream": rng.choice(["a", "b", "ü"], n),
             "_file": pa.array(rng.integers(0, 4, n), pa.int32()),
+            "_row": np.arange(n),
+            "_order": pa.array(rng.integers(249, 252, n), mask=rng.random(n) < 0.1),
             "_problem": pa.array(rng.choice([None, None, "clock: x", "clock: y", "has no event time"], n), pa.string()),
             "_repeated": rng.random(n) < 0.3,
             "event_ts": pa.array(event, mask=rng.random(n) < 0.1).cast(stamp),
@@ -186,7 +190,14 @@ def test_the_driver_and_spark_count_alike(spark):
             "v": pa.array(rng.choice([None, "", "text", "ü"], n), pa.string()),
         }
     )
-    in_spark, in_driver = row_counts.count_in_spark(tables.to_spark(spark, rows)), row_counts.count_in_driver(rows)
+    in_driver = row_counts.count_in_driver(rows)
+    in_spark, sizes = row_counts.count_in_spark(
+        tables.to_spark(spark, rows), [("250", "2", "300"), ("250", None, None)]
+    )
+    stored = rows.filter(pc.and_(rows["_problem"].is_null(), pc.invert(rows["_repeated"])))
+    order = list(zip(*(stored[name].to_pylist() for name in ("_order", "_file", "_row")), strict=True))
+    numbers = [2 if o is None or o > 250 else int((o, f, r) >= (250, 2, 300)) for o, f, r in order]
+    assert {number: size for number, size in sizes.items() if size} == Counter(numbers)
     assert len(in_driver) == 12 and sum(part.read for part in in_driver) == n
     assert sorted(in_spark, key=str) == sorted(in_driver, key=str)
     reasons = row_counts.reasons_in_driver(rows)

@@ -65,7 +65,7 @@ def column_in_table(name: str) -> str:
 
 def resolve_types(
     unified: UnifiedInput,
-    usable: DataFrame,
+    count: Callable[[list[str], Mapping[str, str]], Mapping[str, TextProfile]],
     existing: Mapping[str, Mapping[str, str]],
     options: IngestOptions,
     origins: list[str],
@@ -75,8 +75,9 @@ def resolve_types(
 
     Parameters
     ----------
-    usable
-        The rows of the call without a problem so far.
+    count
+        Counts the texts of columns, of the rows without a problem so far. Its second argument are the types that
+        columns are to have, where known.
     existing
         Columns and types of the tables of the call's streams.
     origins
@@ -110,7 +111,7 @@ def resolve_types(
             )
     required = stored | declared
     texts = [name for name, kind in given.items() if name in unified.text and kind == "string"]
-    counted = count_texts(usable, texts, required, options) if texts else {}
+    counted = count(texts, required) if texts else {}
     for name, kind in given.items():
         if name in unified.nested:
             known: str | None = kind

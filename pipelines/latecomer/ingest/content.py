@@ -17,17 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.time import EARLIEST_US, LATEST_US
-from latecomer.ingest import assumptions, duplicates, nested, row_counts, validate
+from latecomer.ingest import assumptions, duplicates, nested, row_counts, typed_text, validate
 from latecomer.ingest.arrow_rows import collect_if_local, one_chunk
 from latecomer.ingest.clocks import USUAL_SHARE, default_max_age_us, suspicions
-from latecomer.ingest.column_types import ColumnTypes, column_in_table, resolve_types
-from latecomer.ingest.event_times import ARRIVAL, EVENT, event_text, with_times
+from latecomer.ingest.column_types import ColumnTypes, column_in_table, count_texts, resolve_types
+from latecomer.ingest.event_times import ARRIVAL, EVENT, event_text, is_read_in_python, with_times
 from latecomer.ingest.options import IngestOptions
+from latecomer.ingest.order_ranges import OrderRanges, join_ranges, narrow_bounds
 from latecomer.ingest.retype import obstacle
 from latecomer.ingest.row_counts import PartCounts
 from latecomer.ingest.sources import FileSource, Source
 from latecomer.ingest.staging import RESERVED, Staging
-from latecomer.ingest.union import UnifiedInput
+from latecomer.ingest.typed_text import UnusableRows
+from latecomer.ingest.union import UnifiedInput, unite
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingest_log import StreamCounts, max_ages
 from latecomer.lake.lake import Lake
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 MOST_INFERRED = 1_000
 """Most columns whose inferred types the ingest log keeps."""
+MOST_READ_AGAIN = 64
+"""Most files with types that are read in every pass over the rows; each takes a task of its own."""
 MOST_SUSPECTED = 100_000
 """Most rows of a source whose clocks are checked."""
 
@@ -65,6 +69,10 @@ class Part:
         The names of the payload columns until tables are written, by their names in the table.
     stored_streams
         Those of its streams that have a table.
+    is_typed
+        Whether the payload columns of `rows` have their types.
+    is_cheap
+        Whether Spark reads `rows` from files and computes nothing of them in Python.
     notes
         Sentences about its times and names of streams.
     """
@@ -75,6 +83,8 @@ class Part:
     resolved: ColumnTypes
     columns: dict[str, str]
     stored_streams: list[str]
+    is_typed: bool
+    is_cheap: bool
     notes: list[str]
 
     @property
@@ -96,7 +106,9 @@ class Part:
 
     def validated(self, by_seq: bool) -> DataFrame:
         """Return the rows of :func:`latecomer.ingest.validate.validated` with the names of `columns`."""
-        typed = validate.with_types(self.rows, self.unified.text, self.types, self.options)
+        typed = self.rows
+        if not self.is_typed:
+            typed = validate.with_types(typed, self.unified.text, self.types, self.options)
         rows = validate.validated(typed, self.types, self.options, by_seq)
         return rows.withColumnsRenamed({outer: inner for outer, inner in self.columns.items() if outer != inner})
 
@@ -108,19 +120,19 @@ class Counted:
     Attributes
     ----------
     rows
-        The rows, cached.
+        The rows, which are gone through several times.
     counts
         By stream: rows read, rows to store, rows for quarantine, repeated rows, and times in us.
     by_part
         Number of rows for quarantine and of all rows, by stream and number of the part.
-    text_bytes
-        Bytes of text and binary values.
     event_times_us
         First and last event time, us; None where no row is to be stored.
     lateness
         By stream: numbers of rows by their lateness, as :data:`latecomer.core.time.LATENESS_BOUNDS_US` bound it.
     collected
         The rows, if they are few, in the driver.
+    ranges
+        The ranges of the arrival order of rows to store; None where the driver has the rows.
     reasons
         By stream: rows for quarantine by reason, without the values; the most frequent first.
     """
@@ -128,10 +140,10 @@ class Counted:
     rows: DataFrame
     counts: StreamCounts
     by_part: dict[tuple[str, int], tuple[int, int]]
-    text_bytes: int
     event_times_us: tuple[int, int] | None
     lateness: dict[str, list[int]]
     collected: pa.Table | None = None
+    ranges: OrderRanges | None = None
     reasons: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
@@ -142,7 +154,8 @@ class Content:
         """`clock_us` is the arrival time of rows without one."""
         self.lake, self.sources, self.clock_us, self.staging = lake, sources, clock_us, staging
         self.origins = [origin for source in sources for origin in source.origins]
-        self.spark = tuned(lake, sum(source.most_rows for source in sources))
+        self.most_rows = sum(source.most_rows for source in sources)
+        self.spark = tuned(lake, self.most_rows)
         self.max_age_us = max_ages(lake)
         self.derived_us: dict[str, int] = {}
         self.usual_us: dict[str, int] = {}
@@ -225,21 +238,34 @@ class Content:
         for number, source in enumerate(self.sources):
             unified, options = source.read(self.spark, self.staging, first), source.options
             first += len(source.origins)
+            in_place = not unified.text and len(source.origins) <= MOST_READ_AGAIN
+            is_computed = is_read_in_python(unified.rows, options) or not in_place
             notes = self._assumed(unified.rows, options)
             rows = with_times(unified.rows, options, unified.arrived)
             rows = validate.with_problems(rows, options, self.clock_us, self._bound_ages(rows, options))
-            if unified.text and not is_driver_local(self.spark):
+            unusable = self._unusable(unified, rows)
+            if unified.text and unusable is None and not is_driver_local(self.spark):
                 rows = self._keep(rows)  # its texts are gone through twice: for their types, and to convert them
             existing = self._existing(source, unified)
             unified = nested.type_columns(replace(unified, rows=rows), existing, options)
             rows = unified.rows
             usable = rows.where(F.col("_problem").isNull())
             why_not = partial(self._obstacle, sorted(existing))
-            resolved = resolve_types(unified, usable, existing, options, source.origins, why_not)
+            count = partial(count_texts, usable, options=options)
+            if unusable is not None:
+                count = partial(typed_text.count_staged, unified.staged, unusable, options=options)
+            resolved = resolve_types(unified, count, existing, options, source.origins, why_not)
+            if unusable is not None:
+                typed = typed_text.stage_typed(
+                    self.spark, unified.staged, self.staging, unusable, resolved.types, options
+                )
+                rows = validate.with_streams(unite(typed), options)
             names = {column_in_table(name): column_in_table(name) for name in resolved.types}
             if len(self.sources) > 1:  # two streams may have columns of one name and two types
                 names = {outer: f"_{number}_{outer}" for outer in names}
-            parts.append(Part(options, unified, rows, resolved, names, sorted(existing), notes))
+            is_typed = unusable is not None
+            is_cheap = is_typed or not is_computed
+            parts.append(Part(options, unified, rows, resolved, names, sorted(existing), is_typed, is_cheap, notes))
         return parts
 
     def _assumed(self, rows: DataFrame, options: IngestOptions) -> list[str]:
@@ -264,6 +290,28 @@ class Content:
         why = part.resolved.inferred
         kept = {name: text for name, text in why.items() if text or len(why) <= MOST_INFERRED}
         return {column_in_table(name): [part.types[name], text] for name, text in kept.items()}
+
+    def _unusable(self, unified: UnifiedInput, rows: DataFrame) -> UnusableRows | None:
+        """Return the rows with a problem, if the rows are staged to get their types in this process; else None.
+
+        They are not where other rows are needed to tell a time, or where very many cannot be used.
+        """
+        from pyspark.sql import functions as F
+
+        if not unified.staged or is_driver_local(self.spark) or typed_text.have_repeated_hours(unified.staged):
+            return None
+        unusable = tables.collect_if_small(
+            rows.where(F.col("_problem").isNotNull()).select("_file", "_row", "_problem")
+        )
+        return None if unusable is None else UnusableRows.of(unusable)
+
+    def _is_cheap(self) -> bool:
+        """Return whether rows are read again in less time than it takes to cache them.
+
+        Of files with types Spark reads only the columns that it needs, and computes all others of a row itself.
+        """
+        of_files = all(isinstance(source, FileSource) for source in self.sources)
+        return of_files and all(part.is_cheap for part in self.parts)
 
     def _keep(self, rows: DataFrame) -> DataFrame:
         """Cache rows until the content is closed."""
@@ -294,7 +342,8 @@ class Content:
             lateness = (F.col(ARRIVAL) - F.col(EVENT)).alias("lateness")
             late = _with_both_times(rows).select(validate.stream_of(options).alias("stream"), lateness)
             usual = F.percentile_approx("lateness", USUAL_SHARE, 10_000).alias("usual_us")
-            return {row["stream"]: row["usual_us"] for row in late.groupBy("stream").agg(usual).collect()}
+            by_stream = late.where("stream is not null").groupBy("stream").agg(usual)
+            return {row["stream"]: row["usual_us"] for row in by_stream.collect()}
         times = self._sample(rows, options)
         lateness_us = times[ARRIVAL].to_numpy() - times[EVENT].to_numpy()
         streams = one_chunk(times, "stream").dictionary_encode()
@@ -349,25 +398,31 @@ class Content:
 
     def count_rows(self) -> Counted:
         """Validate all rows, and count them."""
+        from pyspark.sql import functions as F
+
         rows, *others = (part.validated(self.by_seq) for part in self.parts)
         for other in others:
             rows = rows.unionByName(other, allowMissingColumns=True)
-        if self.keys or not is_driver_local(self.spark):
+        if self.keys if is_driver_local(self.spark) else not self._is_cheap():
             rows = self._keep(rows)  # they are gone through several times
+        validated = rows
         rows = duplicates.mark_repeated(self.spark, self.lake, rows, self.keys)
         collected = collect_if_local(rows)
         if collected is not None:
             counted = self._counted(tables.to_spark(self.spark, collected), row_counts.count_in_driver(collected))
             counted.collected, counted.reasons = collected, row_counts.reasons_in_driver(collected)
             return counted
-        counted = self._counted(rows, row_counts.count_in_spark(rows))
+        bounds = narrow_bounds(validated.where(F.col("_problem").isNull()), self.most_rows)
+        parts, sizes = row_counts.count_in_spark(rows, bounds)
+        counted = self._counted(rows, parts)
+        counted.ranges = join_ranges(self.spark, bounds, sizes)
         if any(count["quarantined"] for count in counted.counts.values()):
             counted.reasons = row_counts.reasons_in_spark(rows)
         return counted
 
     def _counted(self, rows: DataFrame, parts: Sequence[PartCounts]) -> Counted:
         """Add the counts of parts by stream."""
-        counted = Counted(rows, {}, {}, 0, None, {})
+        counted = Counted(rows, {}, {}, None, {})
         spans: list[tuple[int, int]] = []
         for part in parts:
             count = counted.counts.setdefault(part.stream, {"read": 0, "rows": 0, "quarantined": 0})
@@ -383,7 +438,6 @@ class Content:
                 count["arrived_from"] = min(count.get("arrived_from", part.arrived_from), part.arrived_from)
                 count["arrived_to"] = max(count.get("arrived_to", part.arrived_to), part.arrived_to)
             counted.by_part[part.stream, part.part] = part.quarantined, part.read
-            counted.text_bytes += part.text_bytes
             known = counted.lateness.get(part.stream, [0] * len(part.lateness))
             counted.lateness[part.stream] = [a + b for a, b in zip(known, part.lateness, strict=True)]
         if spans:

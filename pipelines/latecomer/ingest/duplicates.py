@@ -189,7 +189,7 @@ def mark_repeated(spark: SparkSession, lake: Lake, rows: DataFrame, keys: Sequen
     Parameters
     ----------
     rows
-        The rows of :func:`latecomer.ingest.validate.validated`, cached: they are gone through several times.
+        The rows of :func:`latecomer.ingest.validate.validated`, which are gone through several times.
         ``_file`` and ``_row`` tell them apart.
     keys
         The keys of the call's streams.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 EVENT, ARRIVAL, PROBLEM = "_event_us", "_arrival_us", "_time_problem"
 """Columns that `with_times` adds: bigint microseconds since 1970, and why a time cannot be used."""
 _EVENT_GIVEN, _ARRIVAL_GIVEN = "_event_given", "_arrival_given"
-_LATER, _HINT, _EVENT_SKIPPED, _ARRIVAL_SKIPPED = "_later_us", "_event_hint", "_event_skipped", "_arrival_skipped"
+LATER = "_later_us"
+"""A column of the second instant that an event time may mean, until it is resolved."""
+_HINT, _EVENT_SKIPPED, _ARRIVAL_SKIPPED = "_event_hint", "_event_skipped", "_arrival_skipped"
 _HOUR_US = 3_600_000_000
 _MOST_HOURS = 1_000
 """Most hours of a call that are resolved; the times of further ones stay ambiguous."""
@@ -61,13 +63,17 @@ def with_times(rows: DataFrame, options: IngestOptions, arrived: str | None = No
     from pyspark.sql import functions as F
 
     event, arrival = _event_column(rows, options), _arrival_column(rows, options)
-    if event.form == arrival.form == "instant":
+    later: Column | None = None
+    skipped: Column | None = None
+    if EVENT in rows.columns:  # read when the rows were staged
+        timed = _resolve_repeated_hours(rows, options)
+        later, skipped = F.col(LATER).isNotNull(), F.col(_EVENT_SKIPPED)
+    elif event.form == arrival.form == "instant":
         timed = _with_arrivals(rows.withColumns({EVENT: event.value, ARRIVAL: arrival.value}), arrival, arrived)
-        later = skipped = None
     else:
         timed = _with_arrivals(_read_in_arrow(rows, event, arrival, options), arrival, arrived)
         timed = _resolve_repeated_hours(timed, options)
-        later, skipped = F.col(_LATER).isNotNull(), F.col(_EVENT_SKIPPED)
+        later, skipped = F.col(LATER).isNotNull(), F.col(_EVENT_SKIPPED)
     shown = event.given.cast("string")
     clock = f"on a clock in {options.timezone}"
     problems = [F.when(event.given.isNull(), F.lit("has no event time"))]
@@ -84,7 +90,7 @@ def with_times(rows: DataFrame, options: IngestOptions, arrived: str | None = No
         F.when(F.col(EVENT).isNull(), F.concat(F.lit("event time cannot be read: "), shown, hint)),
         F.when(arrival.given.isNotNull() & F.col(ARRIVAL).isNull(), F.lit("arrival time cannot be read")),
     ]
-    return timed.withColumn(PROBLEM, F.coalesce(*problems)).drop(_LATER, _HINT, _EVENT_SKIPPED, _ARRIVAL_SKIPPED)
+    return timed.withColumn(PROBLEM, F.coalesce(*problems)).drop(LATER, _HINT, _EVENT_SKIPPED, _ARRIVAL_SKIPPED)
 
 
 def _with_arrivals(timed: DataFrame, arrival: _TimeColumn, arrived: str | None) -> DataFrame:
@@ -95,6 +101,11 @@ def _with_arrivals(timed: DataFrame, arrival: _TimeColumn, arrived: str | None) 
         return timed
     known = F.unix_micros(F.col(quoted(arrived)))
     return timed.withColumn(ARRIVAL, F.when(arrival.given.isNotNull(), F.col(ARRIVAL)).otherwise(known))
+
+
+def is_read_in_python(rows: DataFrame, options: IngestOptions) -> bool:
+    """Return whether times are text or local times, which `with_times` hands to Python."""
+    return not _event_column(rows, options).form == _arrival_column(rows, options).form == "instant"
 
 
 def event_text(rows: DataFrame, options: IngestOptions) -> Column | None:
@@ -155,24 +166,37 @@ def _time_column(value: Column, kind: str, options: IngestOptions) -> _TimeColum
 
 
 def _read_in_arrow(rows: DataFrame, event: _TimeColumn, arrival: _TimeColumn, options: IngestOptions) -> DataFrame:
-    """Add `EVENT`, `ARRIVAL`, `_LATER` (the second instant of an event time that occurs twice), and what is skipped."""
+    """Add `EVENT`, `ARRIVAL`, `LATER` (the second instant of an event time that occurs twice), and what is skipped."""
     from pyspark.sql import types as T
 
     prepared = rows.withColumns({_EVENT_GIVEN: event.value, _ARRIVAL_GIVEN: arrival.value})
-    read = partial(
-        _read_times,
-        forms=(event.form, arrival.form),
-        zone=options.timezone,
-        unit_us=TIME_UNITS[options.time_unit],
-        pattern=options.time_format,
-    )
+    read = partial(_read_times, forms=(event.form, arrival.form), **_how_read(options))
     schema = T.StructType(list(rows.schema.fields))
-    for name in (EVENT, ARRIVAL, _LATER):
+    for name in (EVENT, ARRIVAL, LATER):
         schema = schema.add(name, T.LongType())
     schema = schema.add(_HINT, T.StringType())
     for name in (_EVENT_SKIPPED, _ARRIVAL_SKIPPED):
         schema = schema.add(name, T.BooleanType())
     return map_rows(prepared, read, schema)
+
+
+def with_staged_times(table: pa.Table, options: IngestOptions) -> pa.Table:
+    """Add the times to rows of text, so that `with_times` hands nothing to Python.
+
+    Event times that occur twice have a second instant in `LATER`, for `with_times` to resolve.
+    """
+    for name, given in ((options.event_column, _EVENT_GIVEN), (options.arrival_column, _ARRIVAL_GIVEN)):
+        texts = table[name] if name in table.column_names else pa.nulls(table.num_rows, pa.string())
+        table = table.append_column(given, texts)
+    return _read_times(table, ("text", "text"), **_how_read(options))
+
+
+def _how_read(options: IngestOptions) -> dict[str, Any]:
+    return {
+        "zone": options.timezone,
+        "unit_us": TIME_UNITS[options.time_unit],
+        "pattern": options.time_format,
+    }
 
 
 def _read_times(table: pa.Table, forms: tuple[str, str], zone: str, unit_us: int, pattern: str | None) -> pa.Table:
@@ -186,7 +210,7 @@ def _read_times(table: pa.Table, forms: tuple[str, str], zone: str, unit_us: int
     columns = {
         EVENT: _where(event.us, event.valid),
         ARRIVAL: _where(arrival.us, arrival.valid),
-        _LATER: _where(event.later_us, twice),
+        LATER: _where(event.later_us, twice),
         _HINT: _hints(one_chunk(table, _EVENT_GIVEN), event.valid) if forms[0] == "text" else nothing,
         _EVENT_SKIPPED: pa.array(event.skipped),
         _ARRIVAL_SKIPPED: pa.array(arrival.skipped),
@@ -222,14 +246,14 @@ def _instants(given: pa.Array, form: str, zone: str, unit_us: int, pattern: str 
 
 
 def _resolve_repeated_hours(timed: DataFrame, options: IngestOptions) -> DataFrame:
-    """Resolve event times that occur twice; `_LATER` stays where nothing resolves one.
+    """Resolve event times that occur twice; `LATER` stays where nothing resolves one.
 
     They are the rows of an hour a year, so the driver resolves them. A device is what the columns of the stream's key
     tell apart, beside the event time; without a key, a file is of one device.
     """
     from pyspark.sql import functions as F
 
-    hours = timed.where(F.col(_LATER).isNotNull()).select(F.expr(f"{_LATER} div {_HOUR_US}").alias("hour")).distinct()
+    hours = timed.where(F.col(LATER).isNotNull()).select(F.expr(f"{LATER} div {_HOUR_US}").alias("hour")).distinct()
     repeated = sorted(row["hour"] for row in hours.limit(_MOST_HOURS).collect())
     if not repeated:
         return timed
@@ -239,11 +263,11 @@ def _resolve_repeated_hours(timed: DataFrame, options: IngestOptions) -> DataFra
     names = {options.event_column, options.event_clock_column, "event_ts"}
     device = [F.col(quoted(name)).cast("string") for name in options.key if name in timed.columns and name not in names]
     group = F.concat_ws("\0", F.col("_file").cast("string"), *(F.coalesce(value, F.lit("\1")) for value in device))
-    around = timed.where(near).select("_file", "_row", EVENT, ARRIVAL, _LATER, group.alias("group")).toArrow()
+    around = timed.where(near).select("_file", "_row", EVENT, ARRIVAL, LATER, group.alias("group")).toArrow()
     times = around.sort_by([("_file", "ascending"), ("_row", "ascending")])
     resolved_us, ambiguous = resolve(
         times[EVENT].to_numpy(),
-        pc.coalesce(times[_LATER], times[EVENT]).to_numpy(),
+        pc.coalesce(times[LATER], times[EVENT]).to_numpy(),
         pc.fill_null(times[ARRIVAL], 0).to_numpy(),
         times[ARRIVAL].is_valid().to_numpy(),
         one_chunk(times, "group").dictionary_encode().indices.to_numpy().astype(np.int64),
@@ -255,11 +279,11 @@ def _resolve_repeated_hours(timed: DataFrame, options: IngestOptions) -> DataFra
         "_resolved_us": pa.array(resolved_us),
         "_ambiguous": pa.array(ambiguous),
     }
-    answers = tables.to_spark(timed.sparkSession, pa.table(columns).filter(times[_LATER].is_valid()))
+    answers = tables.to_spark(timed.sparkSession, pa.table(columns).filter(times[LATER].is_valid()))
     joined = timed.join(F.broadcast(answers), ["_file", "_row"], "left")
-    others = [F.col(quoted(name)) for name in timed.columns if name not in (EVENT, _LATER)]
+    others = [F.col(quoted(name)) for name in timed.columns if name not in (EVENT, LATER)]
     return joined.select(
         *others,
         F.coalesce("_resolved_us", EVENT).alias(EVENT),
-        F.when(F.coalesce("_ambiguous", F.lit(True)), F.col(_LATER)).alias(_LATER),
+        F.when(F.coalesce("_ambiguous", F.lit(True)), F.col(LATER)).alias(LATER),
     )

@@ -262,7 +262,7 @@ class _Ingestion:
         if not self.content.by_seq:
             self._note_arrivals(counted.counts, progress)
         writer = TableWriter(self.lake, self.lease, number, self.start, self.content.origins, self.content.columns_of)
-        writer.write(counted.rows, counted.counts, counted.text_bytes, progress, counted.collected)
+        writer.write(counted.rows, counted.counts, counted.ranges, progress, counted.collected)
         self._commit(counted, number)
         return counted
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from latecomer.ingest.packed_files import content
 from latecomer.ingest.source_file import LandingFile
@@ -25,16 +27,28 @@ _MOST_OPEN = 64
 """Most staged files that are open at a time."""
 
 
+@dataclass(frozen=True)
+class StagedPart:
+    """A staged Parquet file, with the numbers and the format of the files that it holds; `place` is for Spark."""
+
+    files: list[int]
+    kind: str
+    filesystem: fs.FileSystem
+    path: str
+    place: str
+
+
 class StagedText:
     """The rows of text files as strings in Parquet.
 
     Files with the same columns share one, so that a thousand are read back as one.
     """
 
-    def __init__(self, staging: Staging) -> None:
-        self._staging = staging
-        self._open: dict[tuple[str, ...], tuple[list[int], pq.ParquetWriter, str]] = {}
-        self._closed: list[tuple[list[int], str, str]] = []
+    def __init__(self, staging: Staging, with_times: Callable[[pa.Table], pa.Table] | None = None) -> None:
+        """`with_times` adds columns to the rows of CSV."""
+        self._staging, self._with_times = staging, with_times
+        self._open: dict[tuple[str, ...], tuple[StagedPart, pq.ParquetWriter]] = {}
+        self.parts: list[StagedPart] = []
 
     def add(self, index: int, path: LandingFile, kind: str, layout: TextLayout) -> list[str]:
         """Stage a file, and return its columns; a JSON file has the one column ``line``.
@@ -51,6 +65,8 @@ class StagedText:
                 refuse_columns(names)
             rows = _numbered(text, first)
             rows = rows.append_column("_file", pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows))
+            if kind == "csv" and self._with_times is not None:
+                rows = self._with_times(rows)
             self._writer(index, kind, names, rows.schema).write_table(rows, row_group_size=1 << 18)
             first += rows.num_rows
         return names
@@ -58,7 +74,7 @@ class StagedText:
     def frames(self, spark: SparkSession) -> list[tuple[list[int], DataFrame, str]]:
         """Return the parts that were staged together: numbers of files, rows, and the format of the files."""
         self.close()
-        return [(files, spark.read.parquet(place), kind) for files, place, kind in self._closed]
+        return [(part.files, spark.read.parquet(part.place), part.kind) for part in self.parts]
 
     def close(self) -> None:
         """Close the staged files that are open."""
@@ -73,16 +89,17 @@ class StagedText:
             filesystem, folder, place = self._staging.folder()
             repeating = [*names, "_problem", "_file"]  # a dictionary of values that differ costs a third of the time
             writer = pq.ParquetWriter(f"{folder}/rows.parquet", schema, filesystem=filesystem, use_dictionary=repeating)
-            known = self._open[(kind, *names)] = [], writer, place
-        files, writer, _ = known
-        if index not in files[-1:]:
-            files.append(index)
+            part = StagedPart([], kind, filesystem, f"{folder}/rows.parquet", place)
+            known = self._open[(kind, *names)] = part, writer
+        part, writer = known
+        if index not in part.files[-1:]:
+            part.files.append(index)
         return writer
 
     def _close_first(self) -> None:
         key = next(iter(self._open))
-        files, writer, place = self._open.pop(key)
-        self._closed.append((files, place, key[0]))
+        part, writer = self._open.pop(key)
+        self.parts.append(part)
         writer.close()
 
 

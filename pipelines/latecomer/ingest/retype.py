@@ -29,9 +29,9 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 from numpy.typing import NDArray
 
+from latecomer.ingest.order_ranges import MOST_ROWS
 from latecomer.ingest.values.arrow_types import arrow_type, spark_type
 from latecomer.ingest.values.convert import convert
-from latecomer.ingest.write_tables import ROWS_PER_FILE
 from latecomer.lake import crash_points
 from latecomer.lake.errors import InputError, LeaseLost
 from latecomer.lake.event_scan import within_bounds
@@ -453,7 +453,7 @@ def _forget(queries: Sequence[StoredQuery]) -> str:
 def _rows_at_a_time(schema: pa.Schema) -> int:
     """Return the number of rows of a file: fewer where rows are wide."""
     width = sum(8 if pa.types.is_primitive(column.type) else _TEXT_BYTES for column in schema)
-    return max(1, min(ROWS_PER_FILE, _CHUNK_BYTES // width))
+    return max(1, min(MOST_ROWS, _CHUNK_BYTES // width))
 
 
 def _ranges(seq: NDArray[np.int64], size: int) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ Both ways count the same; Spark's own aggregation would take most of the time of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,10 +16,11 @@ import pyarrow.compute as pc
 
 from latecomer.core.time import LATENESS_BOUNDS_US
 from latecomer.ingest.arrow_rows import one_chunk
+from latecomer.ingest.order_ranges import Bounds, range_of
 from latecomer.spark.engine.columns import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 _CLASSES = len(LATENESS_BOUNDS_US) + 1
 
@@ -35,8 +37,6 @@ class PartCounts:
         Least and largest event time and arrival time of rows to store, us; None without any.
     lateness
         Numbers of rows to store by their lateness, in the classes of :data:`latecomer.core.time.LATENESS_BOUNDS_US`.
-    text_bytes
-        Bytes of text and binary values.
     """
 
     stream: str
@@ -50,39 +50,63 @@ class PartCounts:
     arrived_from: int | None
     arrived_to: int | None
     lateness: list[int]
-    text_bytes: int
 
 
-def count_in_spark(rows: DataFrame) -> list[PartCounts]:
-    """Count rows of :func:`latecomer.ingest.validate.validated` with ``_repeated``."""
+def count_in_spark(rows: DataFrame, bounds: Bounds = ()) -> tuple[list[PartCounts], dict[int, int]]:
+    """Count rows of :func:`latecomer.ingest.validate.validated` with ``_repeated``.
+
+    Returns
+    -------
+    parts
+        The counts by stream and part.
+    sizes
+        Numbers of rows to store by the number of their range in the arrival order, which `bounds` tell.
+    """
     from pyspark.sql import functions as F
 
-    stored, event, arrival = "_problem is null and not _repeated", "unix_micros(event_ts)", "unix_micros(arrival_ts)"
-    lateness = f"({arrival} - {event})"
-    bounds = [f"{lateness} < {bound}L" for bound in LATENESS_BOUNDS_US] + [f"{lateness} is not null"]
-    texts = [quoted(name) for name, kind in rows.dtypes if kind in ("string", "binary")]
-    sizes = [f"coalesce(sum(octet_length({name})), 0L)" for name in texts]
-    sums = [
-        "count(*) as read",
-        f"count_if({stored}) as rows",
-        "count_if(_problem is null and _repeated) as duplicates",
-        "count_if(_problem is not null) as quarantined",
+    lateness = "unix_micros(arrival_ts) - unix_micros(event_ts)"
+    classes = " ".join(f"when {lateness} < {bound}L then {place}" for place, bound in enumerate(LATENESS_BOUNDS_US))
+    late_class = f"case when {lateness} is null then {_CLASSES} {classes} else {_CLASSES - 1} end"
+    state = f"case when _problem is not null then {_UNUSABLE} when _repeated then {_REPEATED} else {late_class} end"
+    groups = rows.groupBy("_stream", "_file", F.expr(state).alias("state"), range_of(rows, bounds).alias("range"))
+    sums = groups.agg(
+        F.count("*").alias("rows"),
         *(
-            f"{function}({time}) filter (where {stored}) as {name}"
+            F.expr(f"{function}(unix_micros({time}))").alias(name)
             for function, time, name in (
-                ("min", event, "first"), ("max", event, "last"), ("min", arrival, "arrived_from"),
-                ("max", arrival, "arrived_to"),
+                ("min", "event_ts", "first"), ("max", "event_ts", "last"), ("min", "arrival_ts", "arrived_from"),
+                ("max", "arrival_ts", "arrived_to"),
             )
         ),
-        *(f"count_if({stored} and {bound}) as below_{place}" for place, bound in enumerate(bounds)),
-        f"{' + '.join(sizes) or '0L'} as text_bytes",
-    ]  # fmt: skip
-    counts = []
-    for row in rows.groupBy("_stream", "_file").agg(*map(F.expr, sums)).collect():
-        below = [row[f"below_{place}"] for place in range(_CLASSES)]
-        values = row.asDict()
-        counts.append(_part_counts(row["_stream"], row["_file"], values, np.diff(below, prepend=0).tolist()))
-    return counts
+    )  # fmt: skip
+    sizes: Counter[int] = Counter()
+    by_part: dict[tuple[str, int], list[Row]] = {}
+    for row in sums.collect():
+        by_part.setdefault((row["_stream"], row["_file"]), []).append(row)
+        sizes[row["range"]] += row["rows"] if row["state"] >= 0 else 0
+    return [_sum_of_states(*part, states) for part, states in by_part.items()], dict(sizes)
+
+
+_UNUSABLE, _REPEATED = -2, -1
+"""States of rows that are not stored; those of other rows are the classes of their lateness."""
+
+
+def _sum_of_states(stream: str, part: int, states: list[Row]) -> PartCounts:
+    """Add the counts of the rows of a part that have different states."""
+
+    def number(first: int, last: int) -> int:
+        return sum(row["rows"] for row in states if first <= row["state"] <= last)
+
+    stored = [row for row in states if row["state"] >= 0]
+    values: dict[str, int | None] = {
+        "read": number(_UNUSABLE, _CLASSES),
+        "rows": number(0, _CLASSES),
+        "duplicates": number(_REPEATED, _REPEATED),
+        "quarantined": number(_UNUSABLE, _UNUSABLE),
+    }
+    for name, least_or_largest in (("first", min), ("last", max), ("arrived_from", min), ("arrived_to", max)):
+        values[name] = least_or_largest((row[name] for row in stored if row[name] is not None), default=None)
+    return _part_counts(stream, part, values, [number(place, place) for place in range(_CLASSES)])
 
 
 def _part_counts(stream: str, part: int, values: Mapping[str, int | None], lateness: list[int]) -> PartCounts:
@@ -98,7 +122,6 @@ def _part_counts(stream: str, part: int, values: Mapping[str, int | None], laten
         arrived_from=values["arrived_from"],
         arrived_to=values["arrived_to"],
         lateness=lateness,
-        text_bytes=values["text_bytes"] or 0,
     )
 
 
@@ -111,11 +134,6 @@ def count_in_driver(rows: pa.Table) -> list[PartCounts]:
     repeated = rows["_repeated"].to_numpy().astype(bool)
     event, has_event = _times(rows, "event_ts")
     arrival, has_arrival = _times(rows, "arrival_ts")
-    sizes = np.zeros(rows.num_rows, np.int64)
-    for name in rows.column_names:
-        kind = rows[name].type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
-            sizes += pc.fill_null(pc.binary_length(rows[name]), 0).to_numpy().astype(np.int64)
     stored = ~unusable & ~repeated
     late_class = np.searchsorted(np.array(LATENESS_BOUNDS_US, np.int64), arrival - event, side="right")
     counts = []
@@ -129,7 +147,6 @@ def count_in_driver(rows: pa.Table) -> list[PartCounts]:
             "rows": int(held.sum()),
             "duplicates": int((here & repeated & ~unusable).sum()),
             "quarantined": int((here & unusable).sum()),
-            "text_bytes": int(sizes[here].sum()),
             **_bounds("first", "last", event[held & has_event]),
             **_bounds("arrived_from", "arrived_to", arrival[held & has_arrival]),
         }
@@ -147,6 +164,19 @@ def _times(rows: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _bounds(low: str, high: str, times: np.ndarray) -> dict[str, int | None]:
     return {low: int(times.min()), high: int(times.max())} if len(times) else {low: None, high: None}
+
+
+def text_bytes(rows: DataFrame | pa.Table) -> int:
+    """Return the bytes of text and binary values."""
+    from pyspark.sql import functions as F
+
+    if isinstance(rows, pa.Table):
+        kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
+        texts = [rows[item.name] for item in rows.schema if any(is_kind(item.type) for is_kind in kinds)]
+        return sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts)
+    names = [quoted(name) for name, kind in rows.dtypes if kind in ("string", "binary")]
+    sizes = [F.expr(f"coalesce(sum(octet_length({name})), 0L)") for name in names]
+    return sum(rows.agg(*sizes).collect()[0]) if sizes else 0
 
 
 def reasons_in_spark(rows: DataFrame) -> dict[str, dict[str, int]]:

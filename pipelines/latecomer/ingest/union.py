@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from latecomer.ingest.decode_text import FileProblem
+from latecomer.ingest.event_times import with_staged_times
 from latecomer.ingest.find_files import format_of
 from latecomer.ingest.read_parquet import read_parquet
-from latecomer.ingest.read_text import StagedText, keys_of, shape_of, split_objects
+from latecomer.ingest.read_text import StagedPart, StagedText, keys_of, shape_of, split_objects
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import RESERVED, Staging, refuse_columns
 from latecomer.lake.errors import InputError
@@ -66,6 +68,8 @@ class UnifiedInput:
         :mod:`latecomer.ingest.nested` has typed them, the structs and arrays among them.
     untyped
         Fields inside of `nested` columns that no row has a value of, as dotted paths.
+    staged
+        All rows as text with their times, as they are staged, if all files are CSV.
     """
 
     rows: DataFrame
@@ -75,6 +79,7 @@ class UnifiedInput:
     arrived: str | None = None
     nested: set[str] = field(default_factory=set)
     untyped: list[str] = field(default_factory=list)
+    staged: list[StagedPart] = field(default_factory=list)
 
 
 def read(
@@ -115,7 +120,7 @@ def read(
             _resolve_types(kinds, types_of(loaded.in_place[index].select(*map(quoted, names))), path, times)
     both = text & typed
     zoned = {name for name, (kind, _) in kinds.items() if kind == "timestamp"}
-    union = _union(
+    union = unite(
         [_with_common_types(part, both, zoned, options.timezone) for part in loaded.rows(options.layout.null_values)]
     )
     if len(files) > 1 and typed:
@@ -133,7 +138,7 @@ def read(
         union = union.withColumn(name, F.lit(None).cast("string"))
         text.add(name)
     shared = set.intersection(*named) if named else set()
-    return UnifiedInput(union, text, origin, shared, nested=loaded.nested())
+    return UnifiedInput(union, text, origin, shared, nested=loaded.nested(), staged=loaded.staged)
 
 
 def _arrays(shape: StructType, outer: str = "") -> Iterator[str]:
@@ -183,12 +188,15 @@ class _LoadedFiles:
         Rows of all files; a part of several files has the number of the first.
     shapes
         Keys of the JSON objects in ``line``, for parts that consist of such objects.
+    staged
+        The staged rows with their times, if all files are CSV.
     """
 
     in_place: dict[int, DataFrame] = field(default_factory=dict)
     columns: dict[int, list[str]] = field(default_factory=dict)
     parts: dict[int, DataFrame] = field(default_factory=dict)
     shapes: dict[int, StructType] = field(default_factory=dict)
+    staged: list[StagedPart] = field(default_factory=list)
 
     def nested(self) -> set[str]:
         """Return the columns of JSON files that are objects or arrays wherever they have a value, in all files."""
@@ -215,7 +223,9 @@ def _load(
     from pyspark.sql import functions as F
 
     files_loaded = _LoadedFiles()
-    with contextlib.closing(StagedText(staging)) as staged:
+    all_csv = all(format_of(path, options.format) not in ("parquet", "json") for path in files)
+    with_times = partial(with_staged_times, options=options) if all_csv and not options.event_clock_column else None
+    with contextlib.closing(StagedText(staging, with_times)) as staged:
         for index, path in enumerate(files, first):
             kind = format_of(path, options.format)
             with _naming_file(path):
@@ -237,6 +247,7 @@ def _load(
                 files_loaded.columns[index] = names
                 with _naming_file(files[index - first]):
                     refuse_columns(names)
+    files_loaded.staged = [] if with_times is None else staged.parts
     return files_loaded
 
 
@@ -249,7 +260,7 @@ def _naming_file(path: LandingFile) -> Iterator[None]:
         raise InputError(str(path), None, problem.problem, problem.remedy) from None
 
 
-def _union(parts: list[DataFrame]) -> DataFrame:
+def unite(parts: list[DataFrame]) -> DataFrame:
     """Return all rows with the union of columns.
 
     Unions of unions keep the plan's depth at the logarithm of their number.

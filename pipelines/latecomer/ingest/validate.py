@@ -127,7 +127,7 @@ def with_problems(
 
     event, arrival = F.col(EVENT), F.col(ARRIVAL)
     named = stream_of(options)
-    valid = F.coalesce(named.rlike(rf"^(?:{STREAM.pattern})\z"), F.lit(False))
+    valid = _is_named(options)
     unnamed = F.concat(F.lit(f"column {options.by} names no stream: "), F.coalesce(named, F.lit("null")))
     bound = F.try_add(F.coalesce(arrival, F.lit(clock_us)), F.lit(options.max_future_us))
     problems = [
@@ -150,12 +150,21 @@ def with_problems(
     for of_stream, age_us in bounds:
         problem = f"{CLOCK}the event is more than {format_duration(age_us)} older than its arrival"
         problems.append(F.when(of_stream & (F.try_subtract(arrival, event) > age_us), F.lit(problem)))
-    return rows.withColumns(
-        {
-            "_problem": F.coalesce(*problems),
-            "_stream": F.when(valid, named).otherwise(F.lit(UNKNOWN)),
-        }
-    ).drop(PROBLEM)
+    return with_streams(rows.withColumn("_problem", F.coalesce(*problems)).drop(PROBLEM), options)
+
+
+def with_streams(rows: DataFrame, options: IngestOptions) -> DataFrame:
+    """Add ``_stream`` to rows."""
+    from pyspark.sql import functions as F
+
+    return rows.withColumn("_stream", F.when(_is_named(options), stream_of(options)).otherwise(F.lit(UNKNOWN)))
+
+
+def _is_named(options: IngestOptions) -> Column:
+    """Return whether a row names a stream."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(stream_of(options).rlike(rf"^(?:{STREAM.pattern})\z"), F.lit(False))
 
 
 def _day(time_us: int) -> str:
@@ -209,11 +218,13 @@ def _converted(rows: DataFrame, types: Mapping[str, str], options: IngestOptions
     for item in rows.schema.fields:
         kind = types.get(item.name)
         schema = schema.add(item if kind is None else T.StructField(item.name, T._parse_datatype_string(kind)))
-    function = partial(_convert, types=dict(types), zone=options.timezone, decimal_comma=options.layout.decimal_comma)
+    function = partial(
+        convert_columns, types=dict(types), zone=options.timezone, decimal_comma=options.layout.decimal_comma
+    )
     return map_rows(rows, function, schema)
 
 
-def _convert(table: pa.Table, types: Mapping[str, str], zone: str, decimal_comma: bool) -> pa.Table:
+def convert_columns(table: pa.Table, types: Mapping[str, str], zone: str, decimal_comma: bool) -> pa.Table:
     """Replace columns of text by typed ones, and complete ``_problem`` by the first value that does not fit."""
     problem = one_chunk(table, "_problem")
     for name, kind in types.items():

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latecomer.ingest import row_counts
+from latecomer.ingest.order_ranges import OrderRanges
 from latecomer.lake import crash_points
 from latecomer.lake.ingest_log import StreamCounts, uncommitted
 from latecomer.lake.lake import Lake
@@ -21,8 +23,6 @@ from latecomer.spark.engine.columns import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS_PER_FILE = 1_000_000
-"""Rows that are sorted together, and written as one file."""
 WRITERS = 4
 """Tables that are written at a time."""
 
@@ -54,7 +54,7 @@ class TableWriter:
         self,
         rows: DataFrame,
         counts: StreamCounts,
-        text_bytes: int,
+        ranges: OrderRanges | None,
         progress: Callable[[str], None],
         collected: pa.Table | None = None,
     ) -> None:
@@ -63,11 +63,11 @@ class TableWriter:
         Parameters
         ----------
         rows
-            Validated rows, cached.
+            Validated rows, which are gone through several times.
         counts
             Their numbers by stream.
-        text_bytes
-            Bytes of text and binary values that they hold.
+        ranges
+            The ranges of the rows to store; None: they are one.
         collected
             The same rows, if the driver has them.
         """
@@ -75,18 +75,21 @@ class TableWriter:
 
         usable = sum(count["rows"] for count in counts.values())
         total = usable + sum(count["quarantined"] for count in counts.values())
-        if total <= tables.DRIVER_LOCAL_ROWS and text_bytes <= tables.DRIVER_LOCAL_BYTES:
-            self.write_in_driver(rows.toArrow() if collected is None else collected, counts)
-            return
+        if total <= tables.DRIVER_LOCAL_ROWS:
+            size = row_counts.text_bytes(rows if collected is None else collected)
+            if size <= tables.DRIVER_LOCAL_BYTES:
+                self.write_in_driver(rows.toArrow() if collected is None else collected, counts)
+                return
         stored = rows.where(F.col("_problem").isNull() & ~F.col("_repeated")).drop("_repeated")
-        cached, ordered = self._ordered(stored, usable)
+        ordered = (ranges or OrderRanges([], [usable])).with_seq(stored, self.start)
+        several = len(_streams(counts, "rows")) > 1
+        if several:  # each stream is written by itself
+            ordered = ordered.persist()
         try:
-            cached.count()
-            if usable == total:
-                rows.unpersist()
             self._write_in_spark(ordered, rows, counts, progress)
         finally:
-            cached.unpersist()
+            if several:
+                ordered.unpersist()
 
     def write_in_driver(self, rows: pa.Table, counts: StreamCounts) -> None:
         """Order rows that were collected, and commit each table from the driver."""
@@ -134,32 +137,6 @@ class TableWriter:
         undone = uncommitted(self.lake, self.number)
         tables.append(rows, self.lake.table(area, stream), "ingest", self.number, undone=undone)
         crash_points.point(f"ingest:{area}")
-
-    def _ordered(self, rows: DataFrame, count: int) -> tuple[DataFrame, DataFrame]:
-        """Give each row its ``seq``: sort by ranges, number the rows of each, and add the rows of earlier ranges.
-
-        Returns
-        -------
-        cached, ordered
-            The sorted rows, which the caller frees, and the same rows with their ``seq``.
-        """
-        from pyspark.sql import functions as F
-
-        keys = [F.col("_order").asc_nulls_last(), F.col("_file"), F.col("_row")]
-        ranges = max(1, -(-count // ROWS_PER_FILE))
-        spread = rows.repartitionByRange(ranges, *keys) if ranges > 1 else rows.coalesce(1)
-        cached = spread.sortWithinPartitions(*keys).withColumn("_place", F.monotonically_increasing_id()).persist()
-        if ranges == 1:
-            return cached, cached.withColumn("seq", F.col("_place") + F.lit(self.start)).drop("_place")
-        partition = F.shiftright("_place", 33)  # Spark puts the partition's number there
-        sizes = {r["p"]: r["n"] for r in cached.groupBy(partition.alias("p")).agg(F.count("*").alias("n")).collect()}
-        offsets, offset = [], self.start
-        for number in range(max(sizes, default=-1) + 1):
-            offsets.append(offset)
-            offset += sizes.get(number, 0)
-        before = F.element_at(F.array(*(F.lit(offset) for offset in offsets)), partition.cast("int") + 1)
-        inside = F.col("_place").bitwiseAND(F.lit((1 << 33) - 1))
-        return cached, cached.withColumn("seq", before + inside).drop("_place")
 
     def _event_rows(self, ordered: DataFrame, stream: str) -> DataFrame:
         from pyspark.sql import functions as F
