@@ -13,6 +13,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.ingest_log import committed_seq
 from latecomer.lake.lake import Lake
 from latecomer.ledger.ledger import ledger
+from latecomer.ledger.means import rows_held_mean, wait_mean_us
 from latecomer.quality.checks import check
 from latecomer.spark.adapt import adapt
 from latecomer.spark.registry import windowed_stage
@@ -57,11 +58,13 @@ def test_a_joins_curve_follows_the_set_formula(shop, tmp_path):
     spec = load_query(folder / "queries" / "join.yaml")
     curve = explain(lake, spec, plot=tmp_path / "join.png")
     needs = required(init_project.example(), spec.window_us)
-    assert curve.points[-1].recall == 1.0 and curve.clairvoyant.periods_met >= 0.95
+    assert curve.points[-1].share == 1.0 and curve.clairvoyant.periods_met >= 0.95
     for point in curve.points:
-        assert point.recall == pytest.approx(np.mean(needs < point.retention_us), abs=2e-3)
+        assert point.share == pytest.approx(np.mean(needs < point.constant_us), abs=2e-3)
     assert (tmp_path / "join.png").stat().st_size > 10_000
     assert "clairvoyant" in curve.to_text()
+    run_points = ledger(lake, spec).to_pandas()
+    assert curve.done.rows_held == rows_held_mean(run_points), "as in the report"
 
 
 @pytest.mark.parametrize("kind", ["aggregate", "topk", "theta_join", "membership"])
@@ -71,12 +74,42 @@ def test_every_other_kind_explains_itself_and_draws(shop, tmp_path, kind):
     assert (tmp_path / f"{kind}.png").stat().st_size > 10_000
     assert "clairvoyant" in explanation.to_text() and explanation.to_dict()["query"]
     assert "false-positive rate" in explanation.to_text() or kind != "membership"
-    assert explanation.points[-1].recall == 1.0 and explanation.points[0].recall < 1.0
+    assert explanation.points[-1].share == 1.0 and explanation.points[0].share < 1.0
+    rows = ledger(lake, load_query(folder / "queries" / f"{kind}.yaml")).to_pandas()
+    assert (explanation.done.rows_held, explanation.done.wait_us) == (rows_held_mean(rows), wait_mean_us(rows))
+    waits, held = ([getattr(point, name) for point in explanation.points] for name in ("wait_us", "rows_held"))
+    assert waits == sorted(waits) and held == sorted(held) and waits[0] < waits[-1] and held[0] < held[-1]
     if kind == "theta_join":  # in the names and values of the query instead of stream numbers and codes
         assert "  short.page = long.page: 0 partition pairs whole, 10 on the diagonal" in explanation.to_text()
         cuts = re.findall(r"    cuts (.*)", explanation.to_text())
         assert set(cuts[0].split(", ")) <= {"home", "search", "product", "basket", "help"}
         assert "  round 1: short with long" in explanation.to_text()
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "join"])
+def test_lateness_is_broken_down_by_the_values_of_a_column(shop, kind):
+    folder, lake = shop
+    spec = load_query(folder / "queries" / f"{kind}.yaml")
+    breakdown = explain(lake, spec, by="page").by
+    rows = init_project.example()
+    event = rows["event_ts"].cast("timestamp[us]").to_numpy().astype(np.int64)
+    streams, page = np.array(rows["stream"].to_pylist()), np.array(rows["page"].to_pylist(), object)
+    used = np.isin(streams, spec.stream_names)
+    never = np.iinfo(np.int64).min
+    latest = [np.maximum.accumulate(np.where(streams == s, event, never)) for s in dict.fromkeys(spec.stream_names)]
+    lateness = np.maximum(np.min(latest, axis=0) - event, 0)
+    late = np.isin(np.arange(len(event)), lake.table("late", spec.name).read(columns=["seq"])["seq"].to_numpy())
+    having = used & (streams == "views")
+    lateness_of = {row.value: row for row in breakdown.values}
+    assert sum(row.rows for row in breakdown.values) == having.sum() and breakdown.others == 0
+    for value, row in lateness_of.items():
+        those = having & (page == value)
+        assert (row.rows, row.late_rows) == (those.sum(), (those & late).sum())
+        assert row.lateness_p99_us == pytest.approx(np.quantile(lateness[those], 0.99, method="higher"), rel=0.2)
+    order = [row.late_rows for row in breakdown.values]
+    assert order == sorted(order, reverse=True) and "95% lateness" in breakdown.to_text()
+    with pytest.raises(InputError, match=r"--by: 'colour': is no column of .*choose one of .*page"):
+        explain(lake, spec, by="colour")
 
 
 @pytest.mark.parametrize("kind", ["aggregate", "topk"])

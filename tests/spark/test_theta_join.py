@@ -17,6 +17,7 @@ from latecomer.core.windows.interfaces import Observed
 from latecomer.lake import result_views
 from latecomer.lake.lake import Lake
 from latecomer.ledger import ledger as books
+from latecomer.ledger.means import rows_held_mean, wait_mean_us
 from latecomer.quality.checks import check
 from latecomer.reference import windows as reference
 from latecomer.reference.expressions import evaluate
@@ -222,10 +223,12 @@ def test_history_says_what_a_constant_wait_would_have_given(lake, tmp_path, spar
     load(lake, table, tmp_path)
     run(lake, spec, flush=True)
     repair(lake, spec, flush=True)
-    (seen,) = windowed_stage(spec, spark, lake).observation.history(table.num_rows)
-    (held,) = windowed_stage(spec, spark, lake).observation.rows_held(table.num_rows, [slack_s * 1_000_000])
+    stage = windowed_stage(spec, spark, lake)
+    (seen,) = stage.observation.history(table.num_rows, whole=True)
+    ((held, wait_us),) = stage.observation.costs(table.num_rows, [seen], spec.period_us, [slack_s * 1_000_000])
     ledger = books.ledger(lake, spec).to_pandas()
-    assert held == pytest.approx(ledger["rows_held_mean"][ledger["rows"] > 0].mean(), rel=0.2)
+    assert held == pytest.approx(rows_held_mean(ledger)), "explain and the ledger have one definition"
+    assert wait_us == pytest.approx(wait_mean_us(ledger), rel=0.1), "but for what is weighed by late results"
     on_time = {each.window: each.total - each.lost(slack_s * 1_000_000) for each in seen}
     for name, numbers in (("on_time", on_time), ("results", {each.window: each.total for each in seen})):
         rows = result_views.view(lake, spec, name).to_pylist()

@@ -391,8 +391,9 @@ def changes(query: Path, lake_uri: str, since: int, target: Path | None, as_json
 @QUERY
 @LAKE
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Also draw the curve.")
+@click.option("--by", metavar="COLUMN", help="Also show which values of this column come late.")
 @JSON
-def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> None:
+def explain(query: Path, lake_uri: str, plot: Path | None, by: str | None, as_json: bool) -> None:
     """Show how complete the answers would have been for every possible wait or retention.
 
     From stored history: the completeness of the answers and the rows held for each wait or retention, and the one that
@@ -403,7 +404,7 @@ def explain(query: Path, lake_uri: str, plot: Path | None, as_json: bool) -> Non
     from latecomer.lake.lake import Lake
 
     spec = _load(query)
-    curve = job.explain(Lake(lake_uri), spec, plot=plot)
+    curve = job.explain(Lake(lake_uri), spec, plot=plot, by=by)
     show_result(as_json, curve.to_dict(), curve.to_text())
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from latecomer.jobs.explain import join, windows
+from latecomer.jobs.explain.by_column import by_column
 from latecomer.jobs.explain.curve import Explained
+from latecomer.jobs.explain.picture import draw
 from latecomer.lake import journal
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
@@ -14,7 +17,7 @@ from latecomer.specs.spec import Spec
 from latecomer.specs.windows import WindowedSpec
 
 
-def explain(lake: Lake, spec: Spec, *, plot: Path | None = None) -> Explained | windows.Text:
+def explain(lake: Lake, spec: Spec, *, plot: Path | None = None, by: str | None = None) -> Explained | windows.Text:
     """Explain a query by its history, and draw the explanation.
 
     Parameters
@@ -25,22 +28,33 @@ def explain(lake: Lake, spec: Spec, *, plot: Path | None = None) -> Explained | 
         The query.
     plot : Path, optional
         PNG file to draw to.
+    by : str, optional
+        Column by whose values lateness is broken down.
 
     Returns
     -------
     Explained or Text
-        A curve over waits, or lines of text.
+        A curve over slacks or retentions, or lines of text.
 
     Raises
     ------
     InputError
         The query has not been run, or its file has changed since in more than its target; `plot` is not a .png file
-        or cannot be written.
+        or cannot be written; no stream has the column `by`.
     """
     state = journal.state_for(lake, spec)
     if plot is not None and plot.suffix != ".png":
         raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
+    from latecomer.spark.engine.session import tuned
+
+    spark = tuned(lake, state.seq_to)
+    breakdown = None if by is None else by_column(lake, spec, spark, state.seq_to, by)
+    explained: Explained | windows.Text
     if isinstance(spec, JoinSpec):
-        return join.explain(lake, spec, state, plot)
-    assert isinstance(spec, WindowedSpec)
-    return windows.explain(lake, spec, state, plot)
+        explained = join.explain(lake, spec, state, spark)
+    else:
+        assert isinstance(spec, WindowedSpec)
+        explained = windows.explain(lake, spec, state, plot, spark)
+    if isinstance(explained, Explained) and plot is not None:
+        draw(explained, plot)
+    return replace(explained, by=breakdown)

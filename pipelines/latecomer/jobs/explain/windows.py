@@ -1,8 +1,8 @@
-"""Explain the windowed kinds: quality by wait, the plan of a theta join, the filters of a membership.
+"""Explain the windowed kinds: quality by slack, the plan of a theta join, the filters of a membership.
 
-The history of a query with a target gives the wait that every answer (result, or member of a final top-k) required, so
-one pass gives the whole curve. A row is held from its arrival until its last window closes. The *clairvoyant* is the
-least constant wait that meets the target in the promised share of periods.
+The history of a query with a target gives the slack that every answer (result, or member of a final top-k) required, so
+one pass gives the whole curve. The *clairvoyant* is the least constant slack that meets the target in the promised
+share of periods.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from latecomer.core.theta_join.plan import plan_join
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Observed
 from latecomer.jobs import formatting
-from latecomer.jobs.explain.curve import POINTS, Explained, Point, draw, picture
+from latecomer.jobs.explain.by_column import Breakdown
+from latecomer.jobs.explain.curve import Explained, explained
+from latecomer.jobs.explain.picture import picture
+from latecomer.jobs.explain.requirements import Requirements
 from latecomer.lake.lake import Lake
 from latecomer.ledger.ledger import ledger
-from latecomer.quality import promise
 from latecomer.specs import expressions as ex
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.theta_join import Condition
@@ -32,6 +34,7 @@ from latecomer.specs.windows import WaitingSpec, WindowedSpec
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql import SparkSession
 
     from latecomer.core.theta_join.plan import Plan as ThetaPlan
     from latecomer.lake.journal import RunState
@@ -51,11 +54,14 @@ class Text:
         The explanation, for people.
     values : dict
         The same as JSON-able values, for programs.
+    by : Breakdown, optional
+        Lateness by the values of a column.
     """
 
     query: str
     lines: list[str]
     values: dict[str, float | str]
+    by: Breakdown | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return a JSON-able dictionary of all attributes."""
@@ -63,90 +69,53 @@ class Text:
 
     def to_text(self) -> str:
         """Return the lines for a terminal, under the name of the query."""
-        return "\n".join([f"{self.query}:", *self.lines])
+        by = [] if self.by is None else ["", self.by.to_text()]
+        return "\n".join([f"{self.query}:", *self.lines, *by])
 
 
-def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) -> Explained | Text:
-    """Evaluate the history of a query over constant waits.
+def explain(
+    lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None, spark: SparkSession
+) -> Explained | Text:
+    """Evaluate the history of a query over constant slacks.
 
-    A theta join adds its plan and a membership its filters; without a promise, that is the whole explanation.
+    A theta join adds its plan and a membership its filters; without a promise, that is the whole explanation, and it
+    is drawn to `plot`.
     """
     curved = spec.promises or not isinstance(spec, WaitingSpec)
+    rows = ledger(lake, spec, state).to_pandas()
     if isinstance(spec, MembershipSpec) and not curved:
-        return _filters(ledger(lake, spec, state).to_pandas(), spec, plot)
-    from latecomer.spark.engine.session import tuned
+        return _filters(rows, spec, plot)
     from latecomer.spark.registry import windowed_stage
     from latecomer.spark.theta_join.windows import ThetaJoinWindows
 
-    stage = windowed_stage(spec, tuned(lake, state.seq_to), lake)
+    stage = windowed_stage(spec, spark, lake)
     more: tuple[str, ...] = ()
     if isinstance(stage.kind, ThetaJoinWindows):
         plan = _plan(stage, stage.kind, state.seq_to, None if curved else plot)
         if not curved:
             return plan
         more = tuple(plan.lines)
-    rows = ledger(lake, spec, state).to_pandas()
     if isinstance(spec, MembershipSpec):
         more = tuple(_filters(rows, spec, None).lines)
-    by_shard = stage.observation.history(state.seq_to, whole=state.flushed, per_answer=True)
-    history = [window for windows in by_shard for window in windows]
-    confidence = spec.confidence
-    grid, waits = stage.grid, _waits(history)
-    held = stage.observation.rows_held(state.seq_to, waits)
-    points = [_point(history, grid, spec, wait, mean) for wait, mean in zip(waits, held, strict=True)]
-    clairvoyant = next((p for p in points if p.periods_met >= confidence), None)
-    share = {"aggregate": "answers within error", "topk": "hit rate"}.get(spec.kind, "recall")
-    curve = Explained(spec.name, spec.target, confidence, points, clairvoyant, _done(rows), "wait", share, more)
-    if plot is not None:
-        draw(curve, plot)
-    return curve
+    history = stage.observation.history(state.seq_to, whole=state.flushed, per_answer=True)
+
+    def costs(slacks_us: Sequence[int]) -> list[tuple[float, float]]:
+        return stage.observation.costs(state.seq_to, history, spec.period_us, slacks_us)
+
+    needs = requirements([window for windows in history for window in windows], stage.grid, spec.period_us)
+    return explained(spec, needs, costs, rows, stage.grid.slide_us, more)
 
 
-def _waits(history: list[Observed]) -> list[int]:
-    """Return the waits to evaluate, in us: 0 and quantiles of the required waits."""
-    required = np.concatenate([h.required_us for h in history]) if history else np.empty(0, np.int64)
-    weight = np.concatenate([h.weight for h in history]) if history else np.empty(0)
-    if not len(required):
-        return [0]
-    order = np.argsort(required, kind="stable")
-    sums = np.cumsum(weight[order])
-    shares = 1 - np.geomspace(1.0, 1e-5, POINTS - 1)
-    places = np.minimum(np.searchsorted(sums, shares * sums[-1]), len(order) - 1)
-    return sorted({0, *(int(required[order[p]]) for p in places), int(required[order[-1]])})
-
-
-def _point(history: list[Observed], grid: Grid, spec: WindowedSpec, wait_us: int, held: float) -> Point:
-    """Evaluate one constant wait over the history."""
-    lost: dict[int, float] = {}
-    total: dict[int, float] = {}
-    for window in history:
-        period = (grid.end(window.window) - 1) // spec.period_us
-        lost[period] = lost.get(period, 0.0) + window.lost(wait_us)
-        total[period] = total.get(period, 0.0) + window.total
-    whole = sum(total.values())
-    met = [lost[p] <= (1 - spec.target) * total[p] + 1e-9 for p in total]
-    return Point(
-        wait_us,
-        1.0 - sum(lost.values()) / whole if whole else 1.0,
-        sum(met) / len(met) if met else 1.0,
-        held,
-    )
-
-
-def _done(rows: pd.DataFrame) -> Point | None:
-    """Return the point of the run itself, from the periods of the ledger that are known."""
-    judged = promise.judged(rows)
-    if not len(judged):
-        return None
-    kept, periods = promise.kept(rows)
-    due = judged["windows" if "windows" in judged else "expected"].astype(float)  # denominator of `achieved_on_time`
-    held = promise.known(rows)
-    return Point(
-        int(judged["wait_mean_us"].mean()),
-        float((judged["achieved_on_time"] * due).sum() / due.sum()),
-        kept / periods,
-        float(held.loc[held["rows"] > 0, "rows_held_mean"].mean()),  # a flush leaves periods to which no row came
-    )
+def requirements(history: list[Observed], grid: Grid, period_us: int) -> Requirements:
+    """Return the slacks that the contributions of history required."""
+    window = np.array([window.window for window in history], np.int64)
+    period = (grid.end(window) - 1) // period_us * period_us
+    none, nothing = np.empty(0, np.int64), np.empty(0)
+    required = np.concatenate([none, *(window.required_us for window in history)])
+    weight = np.concatenate([nothing, *(window.weight for window in history)])
+    required_in = np.repeat(period, [len(window.required_us) for window in history])
+    due = np.array([window.total for window in history], np.float64)
+    return Requirements.of(period_us, period, due, required_in, required, weight)
 
 
 def _plan(stage: WindowedStage, kind: ThetaJoinWindows, seq_to: int, plot: Path | None) -> Text:
@@ -213,8 +182,9 @@ def _draw_plan(plan: ThetaPlan, names: list[str], conditions: list[str], title: 
     from matplotlib.colors import ListedColormap
 
     colours = {"ruled out": "#e6e9ee", "compared row by row": "#f0a35e", "joined whole": "#5b8def"}
-    with picture(path, max(len(plan.edges), 1)) as (figure, axes):
-        for axis, edge in zip(axes, plan.edges, strict=False):
+    names_of_axes = [str(place) for place in range(max(len(plan.edges), 1))]
+    with picture(path, [names_of_axes]) as (figure, axes):
+        for axis, edge in zip(axes.values(), plan.edges, strict=False):
             shades = ListedColormap(list(colours.values()))
             axis.imshow(edge.kinds.T, origin="lower", aspect="auto", cmap=shades, vmin=-0.5, vmax=2.5)
             left, right = names[edge.left], names[edge.right]
@@ -223,7 +193,7 @@ def _draw_plan(plan: ThetaPlan, names: list[str], conditions: list[str], title: 
                 ylabel=f"partition of {right}, values rising",
                 title=f"{formatting.one_line(conditions[edge.condition], 36)}\n{edge.comparisons:,} comparisons",
             )
-        marks = [axes[0].plot([], [], "s", color=colour, label=name)[0] for name, colour in colours.items()]
+        marks = [axes["0"].plot([], [], "s", color=colour, label=name)[0] for name, colour in colours.items()]
         figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize="small")
         figure.suptitle(f"{title}, {plan.comparisons:,} comparisons")
 
@@ -253,7 +223,8 @@ def _filters(rows: pd.DataFrame, spec: MembershipSpec, plot: Path | None) -> Tex
 
 def _draw_filters(rows: pd.DataFrame, spec: MembershipSpec, path: Path) -> None:
     """Draw the bytes moved between streams by period, beside those of an exact semi-join."""
-    with picture(path, 1) as (_, (axis,)):
+    with picture(path, [["bytes"]]) as (_, axes):
+        axis = axes["bytes"]
         if len(rows):
             axis.plot(rows["period_start"], rows["exact_bytes"], color="0.6", label="an exact semi-join would move")
             axis.plot(rows["period_start"], rows["moved_bytes"], "o-", markersize=3, label="moved")

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from latecomer.core.arrays.composite_keys import distinct_rows
 from latecomer.core.arrays.sparse_counts import merge_counts
 from latecomer.core.arrivals import Arrivals, Checkpoint
-from latecomer.core.time import EARLIEST_US, FOREVER, LATEST_US, NEVER
+from latecomer.core.time import EARLIEST_US, LATEST_US, NEVER
+from latecomer.core.windows.arrivals import ArrivalCounts
+from latecomer.core.windows.constant_slack import AnswerWaits, HeldFrom, mean_rows_held
 from latecomer.core.windows.group_sampling import crowded
-from latecomer.core.windows.interfaces import Observed
+from latecomer.core.windows.interfaces import IntervalRows, Observed
 from latecomer.core.windows.observation import every_number
 from latecomer.core.windows.observation_schedule import ObservationSchedule
 from latecomer.spark.engine import arrival_scan, tables
@@ -134,21 +136,47 @@ class WindowObservation:
         observed = self._kind.observed(rows, spans, per_answer=per_answer)
         return [by_interval.get(interval, []) for by_interval in observed.by_interval]
 
-    def rows_held(self, seq_to: int, waits_us: Sequence[int]) -> list[float]:
-        """Return the mean number of rows, over stream time, that constant waits would have held before `seq_to`.
+    def costs(
+        self, seq_to: int, history: Sequence[Sequence[Observed]], period_us: int, slacks_us: Sequence[int]
+    ) -> list[tuple[float, float]]:
+        """Return the mean rows held and the mean wait (us) that constant slacks would have given before `seq_to`.
 
-        A row is held from its arrival until its last window closes.
+        Parameters
+        ----------
+        history
+            As :meth:`history` returns it: the windows that are answered.
+        period_us
+            Rows held are averaged by period, and then over the periods in which rows arrived, as in the ledger.
         """
-        area, low, high = np.zeros(len(waits_us)), FOREVER, NEVER
+        grid, shards = self._grid, range(self._shards)
+        waits = []
+        for windows in history:
+            ends = grid.end(np.array([window.window for window in windows], np.int64))
+            answers = np.array([window.total for window in windows], np.float64)
+            waits.append(AnswerWaits(ends, answers, slacks_us))
+        intervals: list[list[IntervalRows]] = [[] for _ in shards]
+        before: list[list[tuple[Int64, Int64]]] = [[] for _ in shards]
         for piece in self.pieces(self.start, seq_to):
-            timed = piece.stream_time_us > NEVER
-            time = piece.stream_time_us[timed]
-            if not len(time):
-                continue
-            low, high = min(low, int(time.min())), max(high, int(time.max()))
-            until = self._grid.end(self._assigner.last_of(piece.event_time_us[timed], piece.side[timed])) - time
-            area += [np.maximum(until + wait, 0).sum(dtype=np.float64) for wait in waits_us]
-        return [rows_us / max(high - low, 1) for rows_us in area.tolist()]
+            counts = ArrivalCounts.of(piece, grid, self._shards)
+            for shard in shards:
+                intervals[shard] += counts.intervals[shard]
+                before[shard].append(counts.before_time[shard])
+                time = piece.stream_time_us[piece.shard == shard]
+                waits[shard].add(time[time > NEVER])
+        arrived = [HeldFrom.of(grid, *parts) for parts in zip(intervals, before, strict=True)]
+        held = [rows for rows in arrived if rows is not None]
+        last_us = [NEVER if rows is None else rows.last_us for rows in arrived]
+        total = sum(window.total for windows in history for window in windows)
+        sums = np.sum([w.totals(last) for w, last in zip(waits, last_us, strict=True)], axis=0)
+        costs = []
+        for slack, wait in zip(slacks_us, sums.tolist(), strict=True):
+            by_period: dict[int, float] = {}
+            for rows in held:
+                for period, mean in mean_rows_held(rows, grid, period_us, slack).items():
+                    by_period[period] = by_period.get(period, 0.0) + mean
+            mean = sum(by_period.values()) / len(by_period) if by_period else 0.0
+            costs.append((mean, wait / total if total else 0.0))
+        return costs
 
     def _with_lateness(
         self, pieces: Iterable[Arrivals], seq_from: int, seq_to: int, spans: ObservedSpans
