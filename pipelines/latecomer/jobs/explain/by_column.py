@@ -85,7 +85,7 @@ class Breakdown:
         return f"{formatting.table(header, lines)}{more}"
 
 
-def by_column(lake: Lake, spec: Spec, spark: SparkSession, seq_to: int, column: str) -> Breakdown:
+def by_column(lake: Lake, spec: Spec, seq_to: int, column: str) -> Breakdown:
     """Break down the lateness of the rows before `seq_to`.
 
     Spark groups the rows; the driver holds 17 bytes for each row behind stream time, and the values that are shown.
@@ -99,6 +99,7 @@ def by_column(lake: Lake, spec: Spec, spark: SparkSession, seq_to: int, column: 
 
     from latecomer.spark.engine import tables
     from latecomer.spark.engine.columns import quoted
+    from latecomer.spark.engine.session import tuned
 
     sources = list(dict.fromkeys(spec.stream_names))
     names = {stream: lake.table("events", stream).schema().names for stream in sources}
@@ -106,6 +107,7 @@ def by_column(lake: Lake, spec: Spec, spark: SparkSession, seq_to: int, column: 
     if not having:
         known = sorted(set().union(*names.values()))
         raise InputError("--by", column, f"is no column of {', '.join(sources)}", f"choose one of {', '.join(known)}")
+    spark = tuned(lake, seq_to)
     behind, late_rows = _behind(lake, spec, sources, seq_to)
     marks = tables.broadcast_if_small(tables.to_spark(spark, behind), behind.num_rows)
     parts = [_values(spark, lake, stream, column, quoted(column), seq_to) for stream in having]

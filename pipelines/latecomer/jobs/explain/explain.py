@@ -45,16 +45,13 @@ def explain(lake: Lake, spec: Spec, *, plot: Path | None = None, by: str | None 
     state = journal.state_for(lake, spec)
     if plot is not None and plot.suffix != ".png":
         raise InputError("--plot", str(plot), "is not a .png file", "end it in .png")
-    from latecomer.spark.engine.session import tuned
-
-    spark = tuned(lake, state.seq_to)
-    breakdown = None if by is None else by_column(lake, spec, spark, state.seq_to, by)
+    breakdown = None if by is None else by_column(lake, spec, state.seq_to, by)
     explained: Explained | windows.Text
     if isinstance(spec, JoinSpec):
-        explained = join.explain(lake, spec, state, spark)
+        explained = join.explain(lake, spec, state)
     else:
         assert isinstance(spec, WindowedSpec)
-        explained = windows.explain(lake, spec, state, plot, spark)
+        explained = windows.explain(lake, spec, state, plot)
     if isinstance(explained, Explained) and plot is not None:
         draw(explained, plot)
     return replace(explained, by=breakdown)

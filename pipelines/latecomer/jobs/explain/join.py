@@ -22,17 +22,16 @@ from latecomer.ledger.ledger import ledger
 from latecomer.specs.join import JoinSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from latecomer.core.join.control import IntervalSummary
     from latecomer.spark.join.stage import History
 
 
-def explain(lake: Lake, spec: JoinSpec, state: RunState, spark: SparkSession) -> Explained:
+def explain(lake: Lake, spec: JoinSpec, state: RunState) -> Explained:
     """Count the history of a join and evaluate a grid of constant retentions."""
+    from latecomer.spark.engine.session import tuned
     from latecomer.spark.join.stage import JoinStage
 
-    stage = JoinStage(spec, spark, lake.snapshot())
+    stage = JoinStage(spec, tuned(lake, state.seq_to), lake.snapshot())
     history, settings = stage.history(state.seq_to), stage.settings
 
     def costs(retentions_us: Sequence[int]) -> list[tuple[float, float]]:

@@ -34,7 +34,6 @@ from latecomer.specs.windows import WaitingSpec, WindowedSpec
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import SparkSession
 
     from latecomer.core.theta_join.plan import Plan as ThetaPlan
     from latecomer.lake.journal import RunState
@@ -73,9 +72,7 @@ class Text:
         return "\n".join([f"{self.query}:", *self.lines, *by])
 
 
-def explain(
-    lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None, spark: SparkSession
-) -> Explained | Text:
+def explain(lake: Lake, spec: WindowedSpec, state: RunState, plot: Path | None) -> Explained | Text:
     """Evaluate the history of a query over constant slacks.
 
     A theta join adds its plan and a membership its filters; without a promise, that is the whole explanation, and it
@@ -85,10 +82,11 @@ def explain(
     rows = ledger(lake, spec, state).to_pandas()
     if isinstance(spec, MembershipSpec) and not curved:
         return _filters(rows, spec, plot)
+    from latecomer.spark.engine.session import tuned
     from latecomer.spark.registry import windowed_stage
     from latecomer.spark.theta_join.windows import ThetaJoinWindows
 
-    stage = windowed_stage(spec, spark, lake)
+    stage = windowed_stage(spec, tuned(lake, state.seq_to), lake)
     more: tuple[str, ...] = ()
     if isinstance(stage.kind, ThetaJoinWindows):
         plan = _plan(stage, stage.kind, state.seq_to, None if curved else plot)
