@@ -151,9 +151,9 @@ class WindowObservation:
         grid, shards = self._grid, range(self._shards)
         waits = []
         for windows in history:
-            ends = grid.end(np.array([window.window for window in windows], np.int64))
-            answers = np.array([window.total for window in windows], np.float64)
-            waits.append(AnswerWaits(ends, answers, slacks_us))
+            numbers = np.array([window.window for window in windows], np.int64)
+            answers, order = np.array([window.total for window in windows], np.float64), np.argsort(numbers)
+            waits.append(AnswerWaits(grid.end(numbers[order]), answers[order], slacks_us))
         intervals: list[list[IntervalRows]] = [[] for _ in shards]
         before: list[list[tuple[Int64, Int64]]] = [[] for _ in shards]
         for piece in self.pieces(self.start, seq_to):
