@@ -61,8 +61,6 @@ def draw(curve: Explained, path: Path) -> None:
     with picture(path, [["wait", "rows"], ["history", "history"]], 8.5) as (figure, axes):
         _against(axes["wait"], curve, time=True)
         _against(axes["rows"], curve, time=False)
-        handles, labels = axes["rows"].get_legend_handles_labels()
-        axes["rows"].legend(handles, labels, fontsize="small", loc="lower right")
         _history(axes["history"], curve)
         within = f"target {curve.target:g}, to be met in {curve.confidence:.4g} of all periods"
         figure.suptitle(f"{curve.query}: {within}")
@@ -92,9 +90,8 @@ def _against(axis: Axes, curve: Explained, *, time: bool) -> None:
     name = ("mean wait of an answer" if curve.waits else "retention") if time else "rows held, mean"
     axis.set(xlabel=f"{name}, {unit}" if time else name)
     _share_axis(axis)
-    if time:
-        axis.legend(fontsize="small", loc="lower right")
-    else:
+    axis.legend(fontsize="small", loc="best")
+    if not time:
         from matplotlib.ticker import FuncFormatter
 
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: rows(value) if value > 0 else "0"))
