@@ -98,7 +98,10 @@ def test_lateness_is_broken_down_by_the_values_of_a_column(shop, kind):
     breakdown = explain(lake, spec, by="page").by
     rows = init_project.example()
     event = rows["event_ts"].cast("timestamp[us]").to_numpy().astype(np.int64)
-    streams, page = np.array(rows["stream"].to_pylist()), np.array(rows["page"].to_pylist(), object)
+    streams, page = (
+        np.array(rows["stream"].to_pylist()),
+        np.array([name or "null" for name in rows["page"].to_pylist()], object),
+    )
     used = np.isin(streams, spec.stream_names)
     never = np.iinfo(np.int64).min
     latest = [np.maximum.accumulate(np.where(streams == s, event, never)) for s in dict.fromkeys(spec.stream_names)]
