@@ -173,7 +173,7 @@ def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
     by_run, fixed = (rows.reindex(columns=["answer", "period", *columns, "error_at_close"]) for rows in (by_run, fixed))
     first = by_run[by_run["provenance"] == "on_time"]
     last_of_run, last_fixed = (_newest(rows) for rows in (by_run, fixed))
-    last = _newest(pd.concat([last_of_run, last_fixed]))
+    last = _newest(_together(last_of_run, last_fixed))
     # an error of NaN counts as infinite: one of the two answers is not a number, which hides the errors of
     # other functions
     last["error"] = last["error"].where(last["provenance"] == "on_time", last["error"].fillna(np.inf)).fillna(0.0)
@@ -199,6 +199,11 @@ def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
     return sums
 
 
+def _together(by_run: pd.DataFrame, fixed: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of both; a frame without rows has no say in the types of columns."""
+    return pd.concat([rows for rows in (by_run, fixed) if len(rows)] or [by_run])
+
+
 def _newest(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the row of each answer's last revision."""
     return rows.sort_values("revision").drop_duplicates("answer", keep="last")
@@ -209,7 +214,7 @@ def _topk(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     by_run, fixed = _answers(lake, spec, ["seq", "revision", "provenance"])
     first = by_run[by_run["provenance"] == "on_time"]
     last_of_run = _newest_answers(by_run)
-    final = _newest_answers(pd.concat([last_of_run, fixed]))
+    final = _newest_answers(_together(last_of_run, fixed))
     members, *earlier = (pd.MultiIndex.from_frame(rows[["answer", "seq"]]) for rows in (final, first, last_of_run))
     on_time, at_close = (members.isin(known).astype(np.int64) for known in earlier)
     frame = pd.DataFrame(
@@ -277,7 +282,7 @@ def _final_at_first(lake: Lake, spec: WindowedSpec) -> pd.DataFrame:
     An answer has many rows.
     """
     first, fixed = (rows.drop_duplicates() for rows in _answers(lake, spec, []))
-    both = pd.concat([first, fixed]).drop_duplicates()
+    both = _together(first, fixed).drop_duplicates()
     unchanged = both["answer"].isin(first["answer"]) & ~both["answer"].isin(fixed["answer"])
     counted = pd.DataFrame({"period": both["period"], "on_time": unchanged.astype(np.int64), "expected": 1})
     return counted.groupby("period").sum()
