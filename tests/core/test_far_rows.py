@@ -40,9 +40,11 @@ def intervals(event, grid=GRID):
     found = []
     for number in np.unique(time // grid.slide_us):
         inside = time // grid.slide_us == number
-        panes, rows = np.unique(event[inside] // grid.pane_us, return_counts=True)
-        delay = int((time[inside] - event[inside]).max())
-        found.append(IntervalRows(int(number), int(time[inside].max()), delay, int(inside.sum()), panes, rows))
+        panes, place, rows = np.unique(event[inside] // grid.pane_us, return_inverse=True, return_counts=True)
+        delays = np.zeros(len(panes), np.int64)
+        np.maximum.at(delays, place, time[inside] - event[inside])
+        delay = int(delays.max())
+        found.append(IntervalRows(int(number), int(time[inside].max()), delay, int(inside.sum()), panes, rows, delays))
     return found
 
 

@@ -18,12 +18,15 @@ DAY = 24 * HOUR
 class Fixed:
     """A constant slack."""
 
-    needs_observation = provisional = False
+    needs_observation = provisional = learning = False
 
     def __init__(self, slack_us):
         self.slack_us = slack_us
 
     def delays(self, largest_us):
+        pass
+
+    def arrived(self, rows):
         pass
 
     def choose(self, interval):
@@ -41,7 +44,7 @@ def intervals_of(event_us, grid):
     for j in np.unique(number):
         rows = number == j
         panes, count = np.unique(event_us[rows] // grid.pane_us, return_counts=True)
-        intervals.append(IntervalRows(int(j), int(time[rows].max()), 0, int(rows.sum()), panes, count))
+        intervals.append(IntervalRows(int(j), int(time[rows].max()), 0, int(rows.sum()), panes, count, 0 * count))
     return intervals
 
 
@@ -73,7 +76,8 @@ def test_the_curve_of_a_constant_slack_has_the_accounts_of_the_control_plane(see
             for rows in (half, interval.pane_rows - half):
                 last = interval.t_last_us - (1 if rows is half else 0)
                 last = max(last, interval.interval * slide)
-                control.step([IntervalRows(interval.interval, last, 0, int(rows.sum()), interval.panes, rows)], {})
+                columns = interval.panes, rows, 0 * rows
+                control.step([IntervalRows(interval.interval, last, 0, int(rows.sum()), *columns)], {})
                 control = WindowControl.from_dict(control.to_dict(), grid, period, Fixed(slack))
         expected = means(control)
         curve = mean_rows_held(held, grid, period, slack)
@@ -84,7 +88,10 @@ def test_rows_go_on_the_way_through_a_night():
     """Ten rows an hour by day, none from 20:00 to 08:00, windows of an hour that wait for two."""
     grid = Grid(HOUR, HOUR)
     hours = np.array([day * 24 + hour for day in range(10) for hour in range(8, 20)])
-    intervals = [IntervalRows(int(h), int(h) * HOUR + HOUR - 1, 0, 10, np.array([h]), np.array([10])) for h in hours]
+    intervals = [
+        IntervalRows(int(h), int(h) * HOUR + HOUR - 1, 0, 10, *(np.array([value]) for value in (h, 10, 0)))
+        for h in hours
+    ]
     control = WindowControl(grid, DAY, Fixed(2 * HOUR))
     control.step(intervals, {})
     account = control.account(5 * DAY)

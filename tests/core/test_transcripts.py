@@ -238,9 +238,9 @@ def windows_by_core(spec: Any, events: list[Event], cuts: list[int]) -> Windows:
         for interval in np.unique(number).tolist():
             inside = alive[number == interval]
             panes = np.unique(ts[inside] // grid.pane_us, return_counts=True)
-            intervals.append(
-                IntervalRows(interval, int(stream_time[inside].max()), int(delay[inside].max()), len(inside), *panes)
-            )
+            last, largest = int(stream_time[inside].max()), int(delay[inside].max())
+            delays = np.full(len(panes[0]), largest)
+            intervals.append(IntervalRows(interval, last, largest, len(inside), *panes, delays))
         decisions = control.step(intervals, {})
         at = np.searchsorted(decisions.interval, number)
         moving = np.where(

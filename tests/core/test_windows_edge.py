@@ -314,7 +314,10 @@ def test_a_flush_keeps_the_account_of_its_interval():
     grid = Grid(100, 100)
 
     def taken(control, *times):
-        rows = [IntervalRows(time // 100, time, 0, 1, np.array([time // 100]), np.array([1])) for time in times]
+        rows = [
+            IntervalRows(time // 100, time, 0, 1, *(np.array([value]) for value in (time // 100, 1, 0)))
+            for time in times
+        ]
         control.step(rows, {})
 
     control = WindowControl(grid, 1_000, Fixed(50))

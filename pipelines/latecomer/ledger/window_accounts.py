@@ -20,7 +20,7 @@ from latecomer.core.windows.interfaces import SlackAccount
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.ledger.accounts import PeriodAccounts
 from latecomer.specs.windows import WindowedSpec
-from latecomer.strategies.windows import recall_budget
+from latecomer.strategies.windows import learns_safely, recall_budget
 
 LEDGER = pa.schema(
     [
@@ -42,6 +42,8 @@ LEDGER = pa.schema(
         ("emission", pa.int32()),
     ]
 )
+LEARNS = pa.schema([("learning", pa.bool_())])
+"""A further column where the slack says whether it is still learning."""
 GUARANTEED = ("recalled", "repaired_early", "due", "unpublished")
 """Further columns where `run` recalls: results that it recalled, and those that a flush of `repair` published before
 the period closed; results that the period's rows implied when it closed, and those of them that were not published
@@ -95,19 +97,28 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
     """The accounts of a windowed query's open periods.
 
     `guaranteed`: `run` recalls results of late rows; `replaces`: these are answers that were published before, whose
-    wait is that of the first one.
+    wait is that of the first one. `learns`: the query's slack says whether it is learning.
     """
 
     counts_type = WindowCounts
 
-    def __init__(self, period_us: int, target: float, *, guaranteed: bool = False, replaces: bool = False) -> None:
+    def __init__(
+        self,
+        period_us: int,
+        target: float,
+        *,
+        guaranteed: bool = False,
+        replaces: bool = False,
+        learns: bool = False,
+    ) -> None:
         super().__init__(period_us, target)
-        self.guaranteed, self.replaces = guaranteed, replaces
+        self.guaranteed, self.replaces, self.learns = guaranteed, replaces, learns
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the query's ``ledger/<query>``."""
-        return pa.schema([*LEDGER, *((name, pa.int64()) for name in GUARANTEED)]) if self.guaranteed else LEDGER
+        more = [(name, pa.int64()) for name in GUARANTEED] if self.guaranteed else []
+        return pa.schema([*LEDGER, *more, *(LEARNS if self.learns else ())])
 
     def add(self, published: dict[int, tuple[int, int]], rows_read: int, late: int) -> None:
         """Add a micro-batch: result rows and the sum of their waits (us) by period start (us), rows read, late rows."""
@@ -144,10 +155,10 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
         starts = sorted(set(self.periods).union(*(control.accounts for control in controls)))
         return pa.Table.from_pylist([self._row_now(start, controls) for start in starts], schema=self.schema)
 
-    def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, float | None]:
+    def _row_now(self, start: int, controls: list[WindowControl]) -> dict[str, float | bool | None]:
         return self._row(start, [control.account(start, as_of_now=True) for control in controls])
 
-    def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, float | None]:
+    def _row(self, start: int, accounts: list[SlackAccount]) -> dict[str, float | bool | None]:
         counts = self.periods.get(start, WindowCounts())
         answered = counts.rows - ((counts.extra or {}).get("recalled", 0) if self.replaces else 0)
         slacks = [account.slack_area / account.slack_weight_us for account in accounts if account.slack_weight_us]
@@ -162,15 +173,16 @@ class WindowAccounts(PeriodAccounts[WindowCounts]):
             "wait_mean_us": counts.wait_us / answered if answered else 0.0,
             "slack_mean_us": sum(slacks) / len(slacks) if slacks else None,
             "emission": counts.emitted,
+            **({"learning": any(account.learning == 1 for account in accounts)} if self.learns else {}),
             **(counts.extra or {}),
         }
 
 
 def restore_window_accounts(spec: WindowedSpec, state: dict[str, Any] | None) -> WindowAccounts:
     """Restore the period accounts of a windowed query from a micro-batch's state; None: before the first."""
-    budget = recall_budget(spec, state)
-    replaces = budget is not None and budget.replaces
-    accounts = WindowAccounts(spec.period_us, spec.target, guaranteed=budget is not None, replaces=replaces)
+    budget, learns = recall_budget(spec, state), learns_safely(spec, state)
+    guaranteed, replaces = budget is not None, budget is not None and budget.replaces
+    accounts = WindowAccounts(spec.period_us, spec.target, guaranteed=guaranteed, replaces=replaces, learns=learns)
     if state is not None:
         accounts.restore(state["books"])
     return accounts

@@ -89,6 +89,8 @@ def ledger(lake: Lake, spec: WindowedSpec, open_periods: pa.Table) -> pa.Table:
         "wait_mean_us": pa.array(rows["wait_mean_us"].fillna(0.0).to_numpy(float)),
         "slack_mean_us": pa.array(rows["slack_mean_us"].to_numpy(float), from_pandas=True),
     }
+    if "learning" in rows:
+        columns["learning"] = pa.array(rows["learning"].eq(True).to_numpy(bool))
     if isinstance(spec, MembershipSpec):
         unknown = np.full(len(index), not spec.counts_filters)
         for name in ("tested", "candidates", "confirmed", "filter_bytes", "moved_bytes", "exact_bytes"):

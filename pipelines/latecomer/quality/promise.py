@@ -2,6 +2,8 @@
 
 A *verdict* is about one period. It falls once, when the period is closed (stream time has left it, and the usual
 lateness has passed since), no late row of it awaits repair, something was due in it, and the strategy was not learning.
+Learning excuses a miss, not a loss: if the learning periods that are complete hold at least `ENOUGH_WINDOWS` windows,
+and less than half of what the target asks of them was on time, they are judged as all others.
 The period kept its promise if ``achieved_on_time`` reaches the target; of an aggregate, the target less what chance
 takes from so few answers. A period is judged again only if its counts, or the target in the query file, have changed. A
 period that turns pending keeps its verdict, so the promise is a function of the set of verdicts: it stays as it is
@@ -43,7 +45,7 @@ from numpy.typing import NDArray
 from latecomer.specs.aggregate import AggregateSpec
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.spec import Spec
-from latecomer.specs.windows import RevisedSpec
+from latecomer.specs.windows import RevisedSpec, WindowedSpec
 
 LEVEL = 0.05
 """Probability at which a query that keeps its promise, or a filter that keeps its rate, may fail a test."""
@@ -51,6 +53,8 @@ SMALL = 10
 """A period is small if it holds less than one part in so many of a usual one."""
 MANY_SMALL = 20
 """Number of small periods from which they are judged among themselves."""
+ENOUGH_WINDOWS = 20
+"""Windows of learning periods from which a loss is no accident of the start: the first windows close unwarned."""
 RULE = 1
 """Number of the rule that this module states. Verdicts are stored with it."""
 DECIDING = ("due", "on_time", "answers", "answers_off", "achieved", "needed", "target")
@@ -95,9 +99,9 @@ def standing(ledger: pd.DataFrame, judged: pd.Series, complete_to_us: int) -> pd
     """
     values = np.full(len(ledger), NOTHING_DUE, object)
     if len(ledger):
+        values[is_learning(ledger)] = LEARNING
         values[ledger["achieved_on_time"].isna()] = AWAITS_REPAIR
         values[microseconds(ledger["period_end"]) > complete_to_us] = COMING_IN
-        values[is_learning(ledger)] = LEARNING
         if len(judged):
             values[np.isin(microseconds(ledger["period_start"]), microseconds(judged))] = JUDGED
     return pd.Series(values, index=ledger.index, dtype=object)
@@ -122,7 +126,7 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int, again: pd.Se
         where results only grow, what `run` recalled is on time), ``answers`` and ``answers_off`` (of an aggregate, else
         null), ``achieved``, ``needed``, ``target`` and ``kept``.
     """
-    rows = ledger[~is_learning(ledger)] if len(ledger) else ledger
+    rows = ledger[~is_learning(ledger) | _is_lost(spec, ledger, complete_to_us)] if len(ledger) else ledger
     rows = judged(rows.reset_index(drop=True))
     if not len(rows):
         return pd.DataFrame(columns=["period_start", "period_end", *DECIDING, "kept"])
@@ -152,6 +156,18 @@ def verdicts(spec: Spec, ledger: pd.DataFrame, complete_to_us: int, again: pd.Se
         current["needed"] = [(n - allowed[n]) / n for n in current["answers"]]
     current["kept"] = current["achieved"] >= current["needed"]
     return current.sort_values("period_start").reset_index(drop=True)
+
+
+def _is_lost(spec: Spec, ledger: pd.DataFrame, complete_to_us: int) -> bool:
+    """Return whether the complete learning periods lost so much that learning does not excuse it."""
+    rows = judged(ledger[is_learning(ledger)].reset_index(drop=True))
+    if not len(rows) or not isinstance(spec, WindowedSpec):
+        return False
+    rows = rows[microseconds(rows["period_end"]) <= complete_to_us]
+    due = rows["expected"].astype(float)
+    on_time = float((due * rows["achieved_on_time"].astype(float)).sum())
+    windows = len(rows) * spec.period_us / spec.window.size_us
+    return windows >= ENOUGH_WINDOWS and on_time < float(due.sum()) * spec.target / 2
 
 
 def changed(stored: pd.DataFrame, current: pd.DataFrame) -> pd.DataFrame:

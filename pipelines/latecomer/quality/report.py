@@ -325,7 +325,7 @@ def _rule(spec: Spec) -> str:
         "Periods that hold less than a tenth of a usual one are judged among themselves, if they are "
         f"{promise.MANY_SMALL} or more; and the large ones once more by themselves",
         f"Of everything due, {spec.target * spec.confidence:.4g} has to be on time, less chance",
-        "Periods of suspected clocks and learning periods do not count",
+        "Periods of suspected clocks do not count, and learning periods only if they lost more than half of the target",
     )
     return f"<p>{'. '.join(sentences)}.</p>"
 

@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from latecomer.core.windows.interfaces import Observed, SlackPolicy
+import numpy as np
+
+from latecomer.core.windows.interfaces import IntervalRows, Observed, SlackPolicy
 
 FAR = 1 << 61
 """Infinity, in us."""
@@ -138,7 +140,11 @@ def run(  # noqa: C901 - the published algorithms, in one piece
                         delivered = window
             interval = number
             slack = policy.choose(number)
-        pending = max(pending, (max_ts[a.stream] or 0) - a.ts)
+        delay = (max_ts[a.stream] or 0) - a.ts
+        pending = max(pending, delay)
+        pane = a.ts // math.gcd(size, slide)
+        columns = (np.array([value]) for value in (pane, 1, delay))
+        policy.arrived(IntervalRows(number, stream_time, delay, 1, *columns))
         if slack < FAR:
             watermark = max(watermark, stream_time - slack)
         close(watermark, a.seq)

@@ -86,12 +86,12 @@ def _adapted(lake: Lake, spec: Spec, state: journal.RunState) -> Mapping[str, ob
         settings = retention_parameters(spec, guarantee=guarantees(spec, state.stage))
         return adapted_parameters(settings, join.history(state.seq_to).intervals)
     from latecomer.spark.registry import windowed_stage
-    from latecomer.strategies.windows import observation_schedules, slack_policies
+    from latecomer.strategies.windows import observation_schedules, policies_to_adapt
 
     assert isinstance(spec, WindowedSpec)
     stage = windowed_stage(spec, tuned(lake, state.seq_to), lake)
     history = stage.observation.history(state.seq_to)
-    policies = slack_policies(spec)
+    policies = policies_to_adapt(spec, state.stage)
     schedules = observation_schedules(spec, state.stage)
     for policy, schedule, observations in zip(policies, schedules, history, strict=True):
         policy.delays(max(schedule.delay_us, schedule.pending_delay_us))

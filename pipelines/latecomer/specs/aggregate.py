@@ -39,7 +39,7 @@ from latecomer.specs.spec import (
     parse_details,
     parse_period,
 )
-from latecomer.specs.windows import WINDOW, RevisedSpec, RevisedStrategy, parse_revise, parse_window
+from latecomer.specs.windows import WINDOW, RevisedSpec, RevisedStrategy, parse_revise, parse_waits, parse_window
 
 STRATEGIES = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack", "k_slack", "exact")
 FUNCTIONS = {
@@ -186,6 +186,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
         target=quality.number("probability", 0.95, low=0.5, high=0.9999),
         period_us=parse_period(quality, window.size_us),
         promises=strategy in _ADAPTIVE or quality.given("error") or quality.given("probability"),
+        **parse_waits(quality, learns=strategy == "calibrated", remedy="choose calibrated, or remove it"),
         **parse_bounds(quality, streams),
         confidence=parse_confidence(inner),
         strategy=_parse_strategy(inner, strategy, window),

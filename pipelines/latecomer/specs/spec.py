@@ -18,6 +18,8 @@ from latecomer.specs.schedule import DEFAULT, Schedule, parse_schedule
 
 CONFIDENCE = 0.95
 """Share of periods that have to reach the target, where the query does not state one."""
+KEPT_QUALITY = ("period_us", "max_wait_us", "expect_us")
+"""Keys of ``quality`` in a signature that determine results, and not only what they are judged by."""
 SHORTEST_PERIOD_US = 60_000_000
 """The least default of a period, microseconds."""
 
@@ -268,7 +270,7 @@ class Spec:
         assert isinstance(quality, Mapping) and isinstance(strategy, Mapping)
         return {
             **signature,
-            "quality": {key: value for key, value in quality.items() if key == "period_us"},
+            "quality": {key: value for key, value in quality.items() if key in KEPT_QUALITY},
             "strategy": {key: value for key, value in strategy.items() if key != "confidence"},
         }
 

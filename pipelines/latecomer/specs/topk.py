@@ -30,7 +30,7 @@ from latecomer.specs.spec import (
     parse_details,
     parse_period,
 )
-from latecomer.specs.windows import WINDOW, RevisedSpec, RevisedStrategy, parse_revise, parse_window
+from latecomer.specs.windows import WINDOW, RevisedSpec, RevisedStrategy, parse_revise, parse_waits, parse_window
 
 STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
 FIXED = (*WINDOW, "rank", "score", "seq", "event_ts")
@@ -148,6 +148,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
         target=target,
         period_us=period_us,
         promises=strategy in _ADAPTIVE or quality.given("hit_rate"),
+        **parse_waits(quality, learns=strategy == "calibrated", remedy="choose calibrated, or remove it"),
         **parse_bounds(quality, streams),
         confidence=parse_confidence(inner),
         strategy=_parse_strategy(inner, strategy, period_us),

@@ -16,6 +16,8 @@ from latecomer.specs.spec import CONFIDENCE, Signature, Spec, Strategy, parse_co
 
 MOST_SLIDES = 1_000_000
 """Most windows that may contain one row. A query with more has a mistaken unit."""
+WAITS = ("max_wait_us", "expect_us")
+"""Attributes that bound the waits that a strategy learns; without one the signature is that of earlier versions."""
 WINDOW = ("window_start", "window_end")
 """Columns of a result row that identify its window."""
 
@@ -32,17 +34,31 @@ class WindowedSpec(Spec):
         Columns whose values divide a window's rows into groups with an answer each; result rows begin with them.
     group_fields : tuple of (str, Column)
         The names in `group_by` that are no columns of the stream but fields inside one, and these fields.
+    max_wait_us : int or None
+        The longest wait that anybody would accept, microseconds; None: what the arrivals speak for.
+    expect_us : int or None
+        Lateness that is expected of streams that nobody has seen, microseconds; None: no word about it.
     """
 
     window: Grid
     group_by: tuple[str, ...] = ()
     group_fields: tuple[tuple[str, ex.Column], ...] = ()
+    max_wait_us: int | None = None
+    expect_us: int | None = None
 
     @property
     def group_columns(self) -> tuple[ex.Column, ...]:
         """The column of the stream, or the field inside one, of each name in `group_by`."""
         inside, alias = dict(self.group_fields), self.streams[0][0]
         return tuple(inside.get(name) or ex.Column(alias, name) for name in self.group_by)
+
+    def signature(self) -> Signature:
+        """Return everything that determines the query's results, as JSON-able values."""
+        base = Spec.signature(self)
+        stated = {name: getattr(self, name) for name in WAITS if getattr(self, name) is not None}
+        quality = base["quality"]
+        assert isinstance(quality, Mapping)
+        return {**base, "quality": {**quality, **stated}} if stated else base
 
     def _group_signature(self) -> list[object]:
         """Return the names in `group_by`, with the fields that some of them stand for, as JSON."""
@@ -146,6 +162,30 @@ class WaitingSpec(WindowedSpec):
         # lakes of earlier versions know no guarantee
         guarantee = {} if self.stated_guarantee is None else {"guarantee": self.stated_guarantee}
         return {"slack_us": self.slack_us, **confidence, **guarantee}
+
+
+class Waits(TypedDict):
+    """Arguments of a :class:`WindowedSpec`: bounds of the waits that its strategy learns."""
+
+    max_wait_us: int | None
+    expect_us: int | None
+
+
+def parse_waits(quality: Reader, *, learns: bool, remedy: str) -> Waits:
+    """Read ``quality: {max_wait: 2 d, expect: 2 h}``; `remedy` is for a strategy that learns no wait by a promise.
+
+    Raises
+    ------
+    SpecError
+        A value is no duration, the expected lateness is longer than the longest wait, or nothing is learnt.
+    """
+    for key in ("max_wait", "expect"):
+        if quality.has(key) and not learns:
+            raise quality.fail(key, quality.take(key), "is of a wait that the query does not learn", remedy)
+    max_wait_us, expect_us = quality.duration("max_wait", None), quality.duration("expect", None)
+    if max_wait_us is not None and expect_us is not None and expect_us > max_wait_us:
+        raise quality.fail("expect", f"{expect_us} us", "is longer than max_wait", "write a longer max_wait")
+    return {"max_wait_us": max_wait_us, "expect_us": expect_us}
 
 
 class Slack(TypedDict):

@@ -9,8 +9,10 @@ from latecomer.core.state import StateDocument
 from latecomer.core.time import FOREVER
 from latecomer.core.topk.adaptive_wait import AdaptiveWait
 from latecomer.core.topk.slack_policy import AdaptiveWaitSlack
+from latecomer.core.windows.bounded_slack import BoundedSlack, BoundedSlackState
 from latecomer.core.windows.calibrated_slack import CalibratedSlack, CalibratedSlackState
 from latecomer.core.windows.control import ControlState, WindowControl
+from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import SlackPolicy
 from latecomer.core.windows.observation_schedule import ObservationSchedule, ScheduleState
 from latecomer.core.windows.recall_budget import RecallBudget, RecallBudgetState
@@ -46,6 +48,25 @@ def slack_policies(spec: WindowedSpec) -> list[SlackPolicy]:
     return [slack_policy(spec, None) for _ in range(spec.shards)]
 
 
+def policies_to_adapt(spec: WindowedSpec, state: StateDocument | None) -> list[SlackPolicy]:
+    """Build one slack policy per shard that has observed no window, by the rule of the state of a micro-batch.
+
+    It knows the arrivals that the policy of the state has seen.
+    """
+    fresh = slack_policies(spec)
+    if state is None:
+        return fresh
+    policies = []
+    for control, policy in zip(cast(ControlsState, state)["controls"], fresh, strict=True):
+        known = slack_policy(spec, control["policy"])
+        if isinstance(known, CalibratedSlack):
+            policy = CalibratedSlack(*_settings(spec))
+        elif isinstance(policy, BoundedSlack) and isinstance(known, BoundedSlack):
+            policy.longest = known.longest
+        policies.append(policy)
+    return policies
+
+
 def window_controls(
     spec: WindowedSpec, state: StateDocument | None, adapted: Sequence[StateDocument] | None = None
 ) -> list[WindowControl]:
@@ -78,6 +99,12 @@ def observation_schedules(spec: WindowedSpec, state: StateDocument | None) -> li
         return [ObservationSchedule(spec.window, *observed, spec.observe_us) for _ in range(spec.shards)]
     stored = cast(SchedulesState, state)["controls"]
     return [ObservationSchedule.from_dict(schedule, spec.window, *observed, spec.observe_us) for schedule in stored]
+
+
+def learns_safely(spec: WindowedSpec, state: StateDocument | None) -> bool:
+    """Return whether the slack of a query says when it is learning."""
+    first = None if state is None else cast(ControlsState, state)["controls"][0]["policy"]
+    return isinstance(slack_policy(spec, first), BoundedSlack)
 
 
 def recall_budget(spec: WindowedSpec, state: StateDocument | None) -> RecallBudget | None:
@@ -140,7 +167,17 @@ def _topk_policy(spec: TopKSpec, state: StateDocument | None) -> SlackPolicy:
 
 
 def _calibrated(spec: WindowedSpec, state: StateDocument | None) -> SlackPolicy:
-    settings = min(spec.target, HIGHEST_TARGET), spec.window, spec.period_us, spec.confidence
+    settings = _settings(spec)
+    if spec.max_wait_us is None and spec.expect_us is None:
+        if state is None:
+            return CalibratedSlack(*settings)
+        return CalibratedSlack.from_dict(cast(CalibratedSlackState, state), *settings)
+    bounds = spec.max_wait_us, spec.expect_us or 0
     if state is None:
-        return CalibratedSlack(*settings)
-    return CalibratedSlack.from_dict(cast(CalibratedSlackState, state), *settings)
+        return BoundedSlack(*settings, *bounds)
+    return BoundedSlack.from_dict(cast(BoundedSlackState, state), *settings, *bounds)
+
+
+def _settings(spec: WindowedSpec) -> tuple[float, Grid, int, float]:
+    """Return the target, the windows, the period and the share of periods that a calibrated slack is for."""
+    return min(spec.target, HIGHEST_TARGET), spec.window, spec.period_us, spec.confidence

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from latecomer.core.topk.adaptive_wait import AdaptiveWait
-from latecomer.core.windows.interfaces import Observed
+from latecomer.core.windows.interfaces import Observed, SlackPolicy
 
 
-class AdaptiveWaitSlack:
+class AdaptiveWaitSlack(SlackPolicy):
     """A slack policy that follows an adaptive wait; its contributions are the members of final top-k answers."""
 
     needs_observation = True

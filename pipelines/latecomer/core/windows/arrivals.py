@@ -182,14 +182,15 @@ def _by_interval(runs: Int64) -> list[IntervalRows]:
     starts = run_bounds(number)[:-1]
     last, delay = np.maximum.reduceat(time, starts), np.maximum.reduceat(delay, starts)
     order = sort_order(number, runs[:, 2])
-    interval, panes, rows = runs[order, 1], runs[order, 2], runs[order, 5]
+    interval, panes, rows, pane_delay = (runs[order, column] for column in (1, 2, 5, 4))
     first = run_bounds(interval, panes)[:-1]
+    pane_delay = np.maximum.reduceat(pane_delay, first)
     interval, panes, rows = interval[first], panes[first], np.add.reduceat(rows, first)
     bounds = run_bounds(interval)
     edges, ends = bounds[:-1], bounds[1:].tolist()
     total = np.add.reduceat(rows, edges).tolist()
     columns = (number[starts].tolist(), last.tolist(), delay.tolist(), total, edges.tolist(), ends)
     return [
-        IntervalRows(at, t, largest_delay, count, panes[low:high], rows[low:high])
+        IntervalRows(at, t, largest_delay, count, panes[low:high], rows[low:high], pane_delay[low:high])
         for at, t, largest_delay, count, low, high in zip(*columns, strict=True)
     ]

@@ -11,7 +11,7 @@ import numpy as np
 from latecomer.core.arrays.knob_cells import CELLS, cell_edges
 from latecomer.core.state import check_version
 from latecomer.core.windows.grid import Grid
-from latecomer.core.windows.interfaces import Float64, Int64, Observed
+from latecomer.core.windows.interfaces import Float64, Int64, Observed, SlackPolicy
 
 MEMORY = 80
 """Window sizes after which a finally observed window counts 1/e: four times the sizes in which a loss of 0.05 is seen
@@ -46,7 +46,7 @@ class CalibratedSlackState(TypedDict):
     recent: NotRequired[list[tuple[int, list[int], list[float]]]]
 
 
-class CalibratedSlack:
+class CalibratedSlack(SlackPolicy):
     """The slack that loses at most the promised share of answers, learnt from what they required.
 
     There is no model of delays.
@@ -165,6 +165,16 @@ class CalibratedSlack:
         self._open[seen.window] = (np.asarray(known, np.int64), counts[known], lost)
         self._now[known] += counts[known]
         self._now_lost += lost
+
+    @property
+    def answers(self) -> float:
+        """The number of remembered answers."""
+        return float(self._past.sum() + self._now.sum())
+
+    @property
+    def known_periods(self) -> int:
+        """The number of remembered periods but for the newest, which is not over."""
+        return len(self._worst.keys() | self._recent.keys()) - 1
 
     def choose(self, interval: int) -> int:
         """Return the slack; the largest delay so far while too little is known."""

@@ -196,6 +196,8 @@ class WindowControl:
         start, leaving = interval * self.interval_us, int(np.searchsorted(self.panes, self._stays_from()))
         if leaving:
             self._account_leaving(self.panes[:leaving], self.pane_rows[:leaving], start)
+        if self.policy.learning:
+            self._account_of(self._period(start)).learning = 1
 
     def _end_interval(self, following: int) -> None:
         """End the current interval as a later one is entered: learn its delays, and account for the time between."""
@@ -235,6 +237,7 @@ class WindowControl:
         """Take in rows of the current interval, and let go of panes whose windows are all closed."""
         self.t_last_us = max(self.t_last_us, rows.t_last_us)
         self.schedule.add(rows)
+        self.policy.arrived(rows)
         account = self._account_of(self._period(rows.interval * self.interval_us))
         account.rows += rows.rows
         first, stays = np.searchsorted(rows.panes, (self._first_open(self.base), self._stays_from())).tolist()

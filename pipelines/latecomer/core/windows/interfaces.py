@@ -60,6 +60,15 @@ class SlackPolicy(Protocol):
     needs_observation: bool
     provisional: bool
 
+    @property
+    def learning(self) -> bool:
+        """True while too little is known for the promise; by default never."""
+        return False
+
+    def arrived(self, rows: IntervalRows) -> None:
+        """Learn from rows of the current interval; by default nothing."""
+        return
+
     def delays(self, largest_us: int) -> None:
         """Learn the largest delay of a complete interval."""
 
@@ -89,6 +98,8 @@ class IntervalRows:
         Its rows.
     panes, pane_rows : int64[k]
         Panes of the rows, ascending, and the rows in each.
+    pane_delay_us : int64[k]
+        Largest delay of the rows of each pane.
     """
 
     interval: int
@@ -97,11 +108,15 @@ class IntervalRows:
     rows: int
     panes: Int64
     pane_rows: Int64
+    pane_delay_us: Int64
 
 
 @dataclass
 class SlackAccount:
-    """Rows held and slack over one period of stream time: integrals in row-microseconds and microseconds squared."""
+    """Rows held and slack over one period of stream time: integrals in row-microseconds and microseconds squared.
+
+    `learning`: 1 if the slack of some interval was chosen while the policy was learning.
+    """
 
     held_area: int = 0
     weight_us: int = 0
@@ -109,6 +124,7 @@ class SlackAccount:
     slack_area: int = 0
     slack_weight_us: int = 0
     rows: int = 0
+    learning: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ AdaptiveWaitSlack  the adaptive wait of top-k (``adaptive_wait``)              W
                                                                                :mod:`latecomer.core.topk.adaptive_wait`
 CalibratedSlack    quantile of what answers required, at an aim steered by     here
                    the losses so far; and what the worst period required
+BoundedSlack       the same from waits that more than one stretch of            here
+                   arrivals speaks for, with a safe start (``max_wait``)
 =================  ==========================================================  ======================================
 
 All are functions of complete intervals and observed windows, so they do not see micro-batch cuts. Ordering: intervals
@@ -25,10 +27,10 @@ from __future__ import annotations
 from typing import TypedDict
 
 from latecomer.core.state import StateDocument
-from latecomer.core.windows.interfaces import Observed
+from latecomer.core.windows.interfaces import Observed, SlackPolicy
 
 
-class Fixed:
+class Fixed(SlackPolicy):
     """A constant slack, microseconds."""
 
     needs_observation = False
@@ -58,7 +60,7 @@ class LargestDelayState(TypedDict):
     slack_us: int
 
 
-class LargestDelay:
+class LargestDelay(SlackPolicy):
     """MP-K-slack: the largest delay of all complete intervals."""
 
     needs_observation = False
@@ -98,7 +100,7 @@ class ProportionalState(TypedDict):
     error: float | None
 
 
-class Proportional:
+class Proportional(SlackPolicy):
     """HPM's controller: ``K = alpha * k``, `k` the largest delay so far, and per observed window
 
     ``alpha += Kp * err(i) + Kd * (err(i) - err(i - 1))``, ``err(i) = lambda_thr - lambda_i``, clipped to [0, 1].
