@@ -193,17 +193,20 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
         ["ingest", "--lake", LAKE, *landing, f"s3a{place[2:]}/"],
         ["run", str(query), "--lake", LAKE, "--until-seq", "99", "--json"],  # and on from the state in the bucket
         ["run", str(query), "--lake", LAKE, "--flush", "--json"],
+        ["publish", str(query), "--lake", LAKE, "--unchecked", "--json"],
         ["repair", str(query), "--lake", LAKE, "--flush", "--json"],
         ["ingest", "--lake", local, *landing, str(tmp_path / "landing")],
         ["run", str(query), "--lake", local, "--flush", "--json"],
         ["repair", str(query), "--lake", local, "--flush", "--json"],
         ["check", str(query), "--lake", LAKE, "--json"],
+        ["publish", str(query), "--lake", LAKE, "--json"],
+        ["changes", str(query), "--lake", LAKE, "--since", "1", "--json"],
         ["export", str(query), "--lake", LAKE, "--table", "results", "--to", str(tmp_path / "out.parquet"), "--json"],
         ["status", "--lake", LAKE, "--json"],
     ]
     outputs = run_commands(calls)
     assert [output["seq_to"] for output in outputs if "seq_to" in output] == [300, 100, 300, 300, 300]
-    assert outputs[0]["streams"] == outputs[4]["streams"] and outputs[0]["quarantined"] == 0
+    assert outputs[0]["streams"] == outputs[5]["streams"] and outputs[0]["quarantined"] == 0
     assert outputs[0]["left_out_files"] == [f"{place}/notes.txt", f"{place}/old"]
 
     spec = load_query(query)
@@ -217,8 +220,10 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
     left = [item.object_name for item in store.list_objects(BUCKET, "some/lake/_staging/", recursive=True)]
     assert [name for name in left if not name.endswith("/")] == [], "staged files are still there"
 
-    checked, exported, status = outputs[-3:]
+    checked, published, changes, exported, status = outputs[-5:]
     assert checked["success"]
+    assert outputs[3]["inserted"] + published["inserted"] == published["rows"] == exported["rows"]
+    assert sum(change["rows"] for change in changes["changes"]) == published["inserted"] + published["updated"] > 0
     assert (
         pq.read_table(tmp_path / "out.parquet").num_rows
         == exported["rows"]

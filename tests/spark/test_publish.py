@@ -24,12 +24,12 @@ from tests.support import events, in_gateway
 from tests.support.lakes import bits, load
 
 QUERIES = {
-    "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nquality: {recall: 0.8, period: 10 s}\nstrategy: mp_k_slack",
+    "join": "streams: {l: a, r: b}\nkeys: [k]\nwindow: 2 s\nquality: {recall: 0.8, period: 10 s}",
     "aggregate": "streams: {s: a}\ngroup_by: [k, note, v]\nwindow: {size: 4 s, slide: 2 s}\n"
     "select: {n: count(), t: sum(k)}\nquality: {error: 0.05, probability: 0.9, period: 10 s}\n"
     "strategy: {name: hpm, alpha: 0.2}",
     "topk": "streams: {s: a}\nscore: v\nk: 2\nwindow: {size: 4 s, slide: 2 s}\nselect: [k]\n"
-    "quality: {hit_rate: 0.9, period: 10 s}\nstrategy: {name: adaptive_wait, initial_wait: 500 ms, windows: 3}",
+    "quality: {hit_rate: 0.9, period: 10 s}\nstrategy: {name: calibrated, revise: true}",
     "rows": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: 5 s\nconditions: [r.v > s.v]\n"
     "quality: {recall: 0.9, period: 10 s}",
     "ranges": "kind: theta_join\nstreams: {r: a, s: b}\nwindow: 5 s\nconditions: [r.v > s.v]\nemit: ranges\n"
