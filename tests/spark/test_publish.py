@@ -13,7 +13,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.results_table import PUBLISHED_AT, publish
 from latecomer.quality import conservation, publishing
-from latecomer.quality.checks import check
+from latecomer.quality.checks import CheckFailed, check
 from latecomer.spark.backfill import backfill
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
@@ -182,7 +182,7 @@ def test_a_check_comes_before_and_changes_are_named(lake, tmp_path, spark):
     failed = lake.table("checks", "q").read()
     place = failed.column_names.index("success")
     lake.table("checks", "q").append(failed.set_column(place, "success", pa.array([False])), "check", 1_000)
-    with pytest.raises(publishing.CheckFailed) as refused:
+    with pytest.raises(CheckFailed) as refused:
         publishing.publish(lake, spec)
     assert refused.value.exit_code == 1
     done = publishing.publish(lake, spec, unchecked=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from latecomer.ingest.options import IngestOptions
+from latecomer.ingest.stream_contract import with_stream_file
 from latecomer.jobs import formatting
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.specs import streams as stream_specs
@@ -153,7 +154,7 @@ def ingest(
         for name in context.params
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     }
-    complete = _with_stream_file(streams, given)
+    complete = with_stream_file(streams, given)
     if dry_run:
         from latecomer.ingest.dry_run import dry_run as report
 
@@ -164,19 +165,6 @@ def ingest(
 
     done = stage.ingest(lake, sources, options, progress=show_progress, with_stream_file=complete)
     show_result(as_json, _result_values(done), _result_text(done))
-
-
-def _with_stream_file(folder: Path | None, given: set[str]) -> Callable[[IngestOptions], IngestOptions]:
-    """Return a function that completes options by the stream file; those `given` on the command line stay."""
-
-    def complete(options: IngestOptions) -> IngestOptions:
-        name = f"_by_{options.by}" if options.stream is None else options.stream
-        file = None if folder is None else stream_specs.stream_file(folder, name)
-        values = {} if file is None else stream_specs.load_stream(file)
-        stated = {key: value for key, value in values.items() if key not in given}
-        return replace(options, **stated, timezone_stated="timezone" in {*values, *given})
-
-    return complete
 
 
 def _by_stream(arguments: tuple[str, ...]) -> dict[str, list[str]]:

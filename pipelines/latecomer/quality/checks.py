@@ -29,7 +29,7 @@ from deltalake.exceptions import DeltaError
 
 from latecomer.core.time import FOREVER
 from latecomer.lake import ingest_log, journal, result_views
-from latecomer.lake.errors import InputError
+from latecomer.lake.errors import InputError, LatecomerError
 from latecomer.lake.lake import Lake
 from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.lake.result_differences import Bounds
@@ -67,6 +67,12 @@ SILENT_PERIODS = 10
 """Periods by which a stream is behind the others when `check` names it, whether the query bounds silence or not."""
 PROMISES = {"periods": "promises", "large periods": "large", "small periods": "small"}
 """Groups of periods by which a promise is judged -> their subjects. All of them together have subject ``whole``."""
+
+
+class CheckFailed(LatecomerError):
+    """A check has failed."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,11 @@ class CheckOutcome:
     def failures(self) -> list[str]:
         """One line per broken expectation: expectation, observed value, periods or rows, expected value, name."""
         return [result["message"] for result in self.results if not result["success"]]
+
+    def raise_for_failure(self) -> None:
+        """Raise a CheckFailed with the failures, if there is one."""
+        if not self.success:
+            raise CheckFailed("\n".join(self.failures))
 
     @property
     def broken(self) -> list[str]:

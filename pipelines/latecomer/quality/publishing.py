@@ -9,17 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from latecomer.lake import journal, results_table
-from latecomer.lake.errors import InputError, LatecomerError
+from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.result_differences import Bounds
-from latecomer.quality.checks import last_outcome
+from latecomer.quality.checks import CheckFailed, last_outcome
 from latecomer.specs.spec import Spec
-
-
-class CheckFailed(LatecomerError):
-    """The last check of the results has failed, so nothing was published."""
-
-    exit_code = 1
 
 
 def publish(lake: Lake, spec: Spec, *, unchecked: bool = False) -> results_table.Publication:

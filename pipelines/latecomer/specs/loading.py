@@ -7,7 +7,7 @@ tags (they construct objects), keys that are not text, other YAML versions and m
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -82,6 +82,11 @@ def parse_query(text: str, source: str = "<string>") -> Spec:
         return replace(_parse_spec(data, source), lines=lines)
     except SpecError as error:
         raise error.with_line(lines) from None
+
+
+def parse_mapping(data: Mapping[str, object], source: str) -> Spec:
+    """Read the spec in the keys and values of a query file; the errors of `parse_query`, which name `source`."""
+    return _parse_spec(dict(data), source)
 
 
 def load_mapping(path: Path, make: Callable[[Reader], Made]) -> Made:
