@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from latecomer.spark.repair import RepairReport
     from latecomer.spark.run import RunReport
 
-Names = Sequence[str] | Mapping[str, str]
-"""Columns, or `{alias: column}` where they have other names in each stream."""
 Duration = str
 """A number and a unit, such as ``10 s`` or ``1 h``."""
 Mapped = Mapping[str, Any]
@@ -188,7 +187,7 @@ class Results:
 
     @property
     def path(self) -> str:
-        """Where the table lies: a folder, or an address of an object store."""
+        """The place of the table: a folder, or an address in an object store."""
         return self.lake.tables.table("results", self.query.name).uri
 
     def arrow(self) -> pa.Table:
@@ -207,9 +206,7 @@ class Results:
 
     def polars(self) -> Any:
         """Return the answers as a DataFrame of Polars, which has to be installed."""
-        import polars
-
-        return polars.from_arrow(self.arrow())
+        return import_module("polars").from_arrow(self.arrow())
 
     def spark(self) -> DataFrame:
         """Return the answers as a DataFrame of this process's Spark session."""
@@ -241,7 +238,7 @@ class Lake:
 
     @property
     def uri(self) -> str:
-        """Where the lake lies."""
+        """The place of the lake."""
         return self.tables.uri
 
     def ingest(
