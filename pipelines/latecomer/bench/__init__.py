@@ -1,4 +1,5 @@
-"""Benchmarks: one module per query kind, which redraws the figures of its paper; one of promises; and one of `ingest`.
+"""Benchmarks: one module per query kind, which redraws the figures of its paper; one of promises; one of
+`ingest`; and one of `publish`.
 
 Every such module has a function ``run(data, out, progress, *, quick)``. It writes a PNG and a CSV per figure into `out`
 and returns a JSON-able summary. All methods of a benchmark are measured in one run, on one seeded workload.
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from latecomer.bench.goals import Goal, Progress, Summary
 
-NAMES = ("join", "aggregate", "topk", "theta_join", "membership", "promise", "ingest")
+NAMES = ("join", "aggregate", "topk", "theta_join", "membership", "promise", "ingest", "publish")
 
 SPARK_ROWS = {"join": 2_000_000, "aggregate": 10_000_000, "topk": 10_000_000}
 """Generated events for the comparison with Spark's own operators."""
