@@ -1,4 +1,4 @@
-"""The quick benchmark of publications: the changes are those that were made, and its goal is judged."""
+"""The quick benchmark of publications: they publish exactly the rows that were written, and its goal is judged."""
 
 import csv
 
