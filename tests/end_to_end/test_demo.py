@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 
 def test_one_month_through_airflow(tmp_path):
@@ -31,6 +32,8 @@ def test_one_month_through_airflow(tmp_path):
         assert row["achieved_on_time"] >= row["target"] or row["target"] == 1.0
         assert row["rows_on_time"] + row["rows_late"] == row["rows_in"] and row["rows_repaired"] == row["rows_late"]
         assert row["rows_held_mean"] > 0
+        answers = DeltaTable(str(tmp_path / "demo" / "lake" / "results" / row["query"])).to_pyarrow_table()
+        assert answers.num_rows > 0 and (row["corrections"] > 0) == ("repaired" in answers["provenance"].to_pylist())
     assert {row["query"] for row in summary} == {"flights_with_weather", "seen_everywhere"}
     assert summary[0]["rows_quarantined"] > 0
     page = Path(summary[0]["report"])
