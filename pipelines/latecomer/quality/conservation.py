@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake import journal, result_views, row_keys
+from latecomer.lake import journal, result_views
 from latecomer.lake.ingest_log import by_stream, committed_seq, count_quarantine, last_committed
 from latecomer.lake.lake import Lake
 from latecomer.lake.results_table import published_bounds
 from latecomer.ledger.open_periods import open_ledger
+from latecomer.quality import duplicates
 from latecomer.quality.duplicates import Invariant
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Answers, Spec
@@ -120,13 +120,7 @@ def of_publications(lake: Lake, spec: Spec) -> list[Invariant]:
     elif spec.answers is Answers.ADDED and bounds.backfill < 0:
         answers = sum(lake.table(area, spec.name).count(rows) for area, rows in within.items())
     else:
-        keys = list(spec.result_keys)
-        hashes = [
-            row_keys.hashes(batch, keys)
-            for area, rows in within.items()
-            for batch in lake.table(area, spec.name).batches(keys, rows)
-        ]
-        answers = len(np.unique(np.concatenate(hashes))) if hashes else 0
+        answers = duplicates.count_keys(lake, spec, within)
     stored = lake.table("results", spec.name).count()
     return [{"law": "answers that were published = rows of results", "left": answers, "right": stored}]
 

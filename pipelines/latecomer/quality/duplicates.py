@@ -67,8 +67,7 @@ def count_results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -
     """Count the rows of each table that pass its filter in `within`, and find the identities that are stored twice."""
     versions = {Answers.ADDED: (), Answers.REPLACED: ("published_seq", "revision")}.get(spec.answers, ("revision",))
     keys = (*spec.result_keys, *versions)
-    total = sum(lake.table(area, spec.name).count(rows) for area, rows in within.items())
-    passes = max(1, -(-total // ROWS_AT_ONCE))
+    passes = _passes(lake, spec, within)
     repeated, left, right = [], 0, 0
     for number in range(passes):
         identities, answers, ordinals, rows = _hashed(lake, spec, within, keys, number, passes)
@@ -89,6 +88,24 @@ def count_results(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -
     }
     invariants = [by_kind[spec.answers]] if spec.answers in by_kind else []
     return StoredResults(rows, keys, twice, surplus, invariants)
+
+
+def count_keys(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> int:
+    """Count the distinct keys of the rows of each table that pass its filter in `within`; not of replaced answers."""
+    ordinal = _ORDINALS.get(spec.answers)
+    keys = tuple(dict.fromkeys((*spec.result_keys, *([] if ordinal is None else [ordinal]))))
+    passes, count = _passes(lake, spec, within), 0
+    for number in range(passes):
+        identities, answers, *_ = _hashed(lake, spec, within, keys, number, passes)
+        hashes = answers if spec.answers is Answers.REVISED else identities
+        count += len(np.unique(hashes))
+    return count
+
+
+def _passes(lake: Lake, spec: Spec, within: Mapping[str, pc.Expression]) -> int:
+    """Return the number of passes over the rows, of `ROWS_AT_ONCE` each at most."""
+    total = sum(lake.table(area, spec.name).count(rows) for area, rows in within.items())
+    return max(1, -(-total // ROWS_AT_ONCE))
 
 
 def _hashed(
