@@ -202,7 +202,7 @@ def _aggregate(lake: Lake, spec: AggregateSpec) -> pd.DataFrame:
 
 
 def _together(by_run: pd.DataFrame, fixed: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of both; a frame without rows has no say in the types of columns."""
+    """Return the rows of both; a frame without rows does not decide the types of columns."""
     return pd.concat([rows for rows in (by_run, fixed) if len(rows)] or [by_run])
 
 

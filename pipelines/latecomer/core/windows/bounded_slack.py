@@ -1,4 +1,4 @@
-"""The bounded slack policy: the calibrated rule on waits that arrivals speak for, and a safe start."""
+"""The bounded slack policy: the calibrated rule over credible waits, and a safe start."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class BoundedSlackState(TypedDict):
 
 
 class BoundedSlack(SlackPolicy):
-    """The slack of `CalibratedSlack`, learnt from waits that arrivals speak for.
+    """The slack of `CalibratedSlack`, learnt from credible waits.
 
-    The *longest wait* is what arrivals speak for (:mod:`latecomer.core.windows.longest_wait`), at most `max_wait_us`:
-    one row, one clock and one stretch of arrivals have no say in it.
+    The *longest wait* is the longest credible one (:mod:`latecomer.core.windows.longest_wait`), at most `max_wait_us`.
+    One row, one clock or one stretch of arrivals does not change it.
 
     1. *Bounded influence.* A contribution that requires more than the longest wait is set aside: nobody waits for it,
        and nothing is learnt from it. It is late, and counts as lost where the promise is judged. A window is observed
@@ -52,7 +52,7 @@ class BoundedSlack(SlackPolicy):
     target, grid, period_us, share
         As of `CalibratedSlack`.
     max_wait_us : int or None
-        The longest wait that anybody would accept, microseconds; None: what arrivals speak for.
+        The longest wait that anybody would accept, microseconds; None: the longest credible wait.
     expect_us : int
         Lateness that is expected of a stream that nobody has seen, microseconds.
     """

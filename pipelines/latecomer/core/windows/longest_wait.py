@@ -1,4 +1,4 @@
-"""The longest wait that arrivals speak for: bounded influence of single rows, groups and stretches of arrivals.
+"""The longest credible wait: single rows, groups and stretches of arrivals have bounded influence on it.
 
 Late rows are counted by the wait that would have saved them, in octaves ``[2^b, 2^(b+1))`` microseconds. An octave is
 *credible* if its waits and longer ones
@@ -46,7 +46,7 @@ class LongestWaitState(TypedDict):
 
 
 class LongestWait:
-    """The longest wait that arrivals speak for, as a state machine over intervals of stream time.
+    """The longest credible wait, as a state machine over intervals of stream time.
 
     Parameters
     ----------
