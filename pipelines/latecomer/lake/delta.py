@@ -59,6 +59,11 @@ def properties(area: str) -> dict[str, str]:
     return REPLACED if area in REPLACED_AREAS else APPENDED
 
 
+def timestamp(time_us: int) -> pa.Scalar:
+    """Return microseconds since 1970 as a value to which times in tables are compared."""
+    return pa.scalar(time_us, pa.int64()).cast(TIMESTAMP)
+
+
 @dataclass(frozen=True)
 class Table:
     """The table ``<area>/<name>`` of a lake. It need not exist; each call opens it anew."""
@@ -112,14 +117,11 @@ class Table:
     def open(self) -> DeltaTable | None:
         """Open the newest version; None where the table is absent."""
         with self.naming_errors():
-            return self._open() if self.exists() else None
+            return self.open_version() if self.exists() else None
 
-    def _open(self, version: int | None = None) -> DeltaTable:
-        return DeltaTable(self.uri, version=version, storage_options=self.storage.delta_options)
-
-    def open_version(self, version: int | None) -> DeltaTable:
+    def open_version(self, version: int | None = None) -> DeltaTable:
         """Open an earlier version, None: the newest; a DeltaError where there is no table, or no such version."""
-        return self._open(version)
+        return DeltaTable(self.uri, version=version, storage_options=self.storage.delta_options)
 
     def schema(self) -> pa.Schema:
         """Return the table's columns; none where the table is absent."""
@@ -261,7 +263,7 @@ class Table:
             if table.version() == 0:
                 return None
             with self.naming_errors():
-                table = self._open(table.version() - 1)
+                table = self.open_version(table.version() - 1)
         return table
 
     def take_back(self, app_id: str, undone: Callable[[int], bool]) -> DeltaTable | None:

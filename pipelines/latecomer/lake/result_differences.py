@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from numpy.typing import NDArray
 
 from latecomer.lake import journal, result_views, row_keys
-from latecomer.lake.delta import TIMESTAMP, Table
+from latecomer.lake.delta import TIMESTAMP, Table, timestamp
 from latecomer.lake.lake import Lake
 from latecomer.specs.spec import Answers, Spec
 from latecomer.specs.windows import WindowedSpec
@@ -265,12 +265,8 @@ def _inside(windows: NDArray[np.int64]) -> pc.Expression:
     start = pc.field("window_start")
     ranges = pc.scalar(False)
     for low, high in _ranges(windows):
-        ranges |= (start >= _time(low)) & (start <= _time(high))
+        ranges |= (start >= timestamp(low)) & (start <= timestamp(high))
     return ranges & start.isin(pa.array(windows).cast(TIMESTAMP))
-
-
-def _time(time_us: int) -> pa.Scalar:
-    return pa.scalar(time_us, pa.int64()).cast(TIMESTAMP)
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

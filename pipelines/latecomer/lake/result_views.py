@@ -92,12 +92,16 @@ def _sorted_rows(
         rows = rows.filter(row_keys.last_of_each(rows, keys))
     if spec.kind == "aggregate":
         rows = _with_coverage(lake, spec, rows, keys, read)
-    return rows.drop_columns([name for name in STORED if name in rows.column_names])
+    return _without_stored(rows)
 
 
 def as_results(lake: Lake, spec: Spec, rows: pa.Table) -> pa.Table:
     """Return stored rows, each an answer that no other row revises, with the columns of `results`."""
-    rows = _with_all_columns(lake, spec, rows)
+    return _without_stored(_with_all_columns(lake, spec, rows))
+
+
+def _without_stored(rows: pa.Table) -> pa.Table:
+    """Leave out the columns that stored tables have beside the result's."""
     return rows.drop_columns([name for name in STORED if name in rows.column_names])
 
 
@@ -198,7 +202,7 @@ def late(lake: Lake, spec: Spec) -> pa.Table:
     rows = rows.take(pc.sort_indices(rows, sort_keys=order))
     batch = assign(rows["seq"].to_numpy(), closing_arrivals(lake, spec.name))
     rows = rows.append_column("repaired_in", pa.array(batch, pa.int64(), mask=batch < 0))
-    return rows.drop_columns([name for name in STORED if name in rows.column_names])
+    return _without_stored(rows)
 
 
 def closing_arrivals(lake: Lake, query: str) -> np.ndarray:

@@ -229,7 +229,7 @@ class _Step:
         elif fields:
             lease.confirm()
             opened.alter.add_columns(fields)
-            opened = table.open_version(None)
+            opened = table.open_version()
         order = [name for name in known.names if name in schema.names] + [column.name for column in new]
         return opened, pa.schema([schema.field(name) for name in order])
 

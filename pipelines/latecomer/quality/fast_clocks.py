@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.lake.delta import TIMESTAMP, Table
+from latecomer.lake.delta import Table, timestamp
 from latecomer.lake.lake import Lake
 from latecomer.quality import messages, promise
 from latecomer.quality.verdicts import FAST_US
@@ -43,8 +43,8 @@ def describe(lake: Lake, spec: Spec, missed: pd.DataFrame, slack_us: float, seq_
     str
         A sentence with the remedy; empty where there are no such rows.
     """
-    first = pa.scalar(int(promise.microseconds(missed["period_start"]).min()), pa.int64()).cast(TIMESTAMP)
-    last = pa.scalar(int(promise.microseconds(missed["period_end"]).max()), pa.int64()).cast(TIMESTAMP)
+    first = timestamp(int(promise.microseconds(missed["period_start"]).min()))
+    last = timestamp(int(promise.microseconds(missed["period_end"]).max()))
     least = pa.scalar(max(FAST_US, int(slack_us)), pa.duration("us"))
     sentences = []
     for stream in spec.stream_names:

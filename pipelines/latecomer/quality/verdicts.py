@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from numpy.typing import NDArray
 
 from latecomer.lake import crash_points, journal
-from latecomer.lake.delta import TIMESTAMP
+from latecomer.lake.delta import TIMESTAMP, timestamp
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
@@ -188,7 +188,7 @@ def _count_fast_rows(lake: Lake, spec: Spec, periods: pd.DataFrame, seq_to: int)
     starts = promise.microseconds(periods["period_start"])
     last_end = int(starts[-1]) + spec.period_us
     event = pc.field("event_ts")
-    inside = (pc.field("seq") < seq_to) & (event >= _time(int(starts[0]))) & (event < _time(last_end))
+    inside = (pc.field("seq") < seq_to) & (event >= timestamp(int(starts[0]))) & (event < timestamp(last_end))
     for stream in spec.stream_names:
         table = lake.table("events", stream)
         if "arrival_ts" not in table.schema().names:
@@ -200,7 +200,3 @@ def _count_fast_rows(lake: Lake, spec: Spec, periods: pd.DataFrame, seq_to: int)
             rows += np.bincount(place[here], minlength=len(starts))
             fast += np.bincount(place[here & (event_us - arrival_us > FAST_US)], minlength=len(starts))
     return rows, fast
-
-
-def _time(time_us: int) -> pa.Scalar:
-    return pa.scalar(time_us, pa.int64()).cast(TIMESTAMP)

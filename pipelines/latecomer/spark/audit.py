@@ -158,8 +158,7 @@ class _Auditor:
 
     def _read(self, column: str, low_us: int, high_us: int) -> pa.Table:
         """Read the results, as users read them, whose time in a column is in ``[low_us, high_us)``."""
-        low, high = (pa.scalar(time_us, pa.int64()).cast(delta.TIMESTAMP) for time_us in (low_us, high_us))
-        inside = (pc.field(column) >= low) & (pc.field(column) < high)
+        inside = (pc.field(column) >= delta.timestamp(low_us)) & (pc.field(column) < delta.timestamp(high_us))
         filters = {area: inside & committed for area, committed in self.committed.items()}
         rows = result_views.results(self.lake, self.spec, filters)
         return rows.drop_columns([name for name in _PROVENANCE if name in rows.column_names])

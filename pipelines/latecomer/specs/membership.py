@@ -21,7 +21,7 @@ from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import open_quality, open_strategy, parse_column, parse_filters, to_json, wrong_stream
 from latecomer.specs.reader import Reader, parse_streams
 from latecomer.specs.spec import RequiredType, Signature, Strategy, parse_bounds, parse_details, parse_period
-from latecomer.specs.windows import WINDOW, WaitingSpec, parse_slack, parse_waits, parse_window
+from latecomer.specs.windows import WINDOW, WITHOUT_SLACK, WaitingSpec, parse_slack, parse_waits, parse_window
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
 _CUCKOO = ("mcf", "one_filter")
@@ -112,8 +112,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
     rate = quality.number("false_positive_rate", 0.001, low=0.0, high=0.5, above_low=True)
     period_us = parse_period(quality, max(window.size_us for window in windows))
     slack = parse_slack(quality, inner)
-    remedy = "write quality: {recall: 0.95} without a slack, or remove it"
-    waits = parse_waits(quality, learns=slack["slack_us"] is None, remedy=remedy)
+    waits = parse_waits(quality, learns=slack["slack_us"] is None, remedy=WITHOUT_SLACK)
     bounds = parse_bounds(quality, streams)
     strategy = MembershipStrategy(
         name=strategy_name,

@@ -36,7 +36,7 @@ from latecomer.specs.spec import (
     parse_details,
     parse_period,
 )
-from latecomer.specs.windows import WINDOW, WaitingSpec, parse_slack, parse_waits, parse_window
+from latecomer.specs.windows import WINDOW, WITHOUT_SLACK, WaitingSpec, parse_slack, parse_waits, parse_window
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
 EMITS = ("rows", "count", "ranges")
@@ -152,8 +152,7 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     if emit == "ranges" and slack["promises"]:
         remedy = "choose emit: rows or count, or write strategy: {slack: ...} in its place"
         raise quality.fail("recall", slack["target"], "is not counted of results with emit: ranges", remedy)
-    remedy = "write quality: {recall: 0.95} without a slack, or remove it"
-    waits = parse_waits(quality, learns=slack["slack_us"] is None, remedy=remedy)
+    waits = parse_waits(quality, learns=slack["slack_us"] is None, remedy=WITHOUT_SLACK)
     bounds = parse_bounds(quality, streams)
     partitions = inner.whole_number("partitions", None, low=1, high=256)
     gamma_us = inner.duration("gamma", period_us)

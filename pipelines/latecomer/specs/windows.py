@@ -18,6 +18,8 @@ MOST_SLIDES = 1_000_000
 """Most windows that may contain one row. A query with more has a mistaken unit."""
 WAITS = ("max_wait_us", "expect_us")
 """Attributes that bound the waits that a strategy learns; without one the signature is that of earlier versions."""
+WITHOUT_SLACK = "write quality: {recall: 0.95} without a slack, or remove it"
+"""The remedy for `parse_waits` where a :class:`WaitingSpec` has a constant slack."""
 WINDOW = ("window_start", "window_end")
 """Columns of a result row that identify its window."""
 
@@ -35,9 +37,9 @@ class WindowedSpec(Spec):
     group_fields : tuple of (str, Column)
         The names in `group_by` that are no columns of the stream but fields inside one, and these fields.
     max_wait_us : int or None
-        The longest wait that anybody would accept, microseconds; None: what the arrivals speak for.
+        The longest wait that anybody would accept, microseconds; None: the longest credible wait.
     expect_us : int or None
-        Lateness that is expected of streams that nobody has seen, microseconds; None: no word about it.
+        Lateness that is expected of streams that nobody has seen, microseconds; None: the file does not say.
     """
 
     window: Grid
