@@ -205,8 +205,14 @@ class Results:
         return self.arrow().to_pandas()
 
     def polars(self) -> Any:
-        """Return the answers as a DataFrame of Polars, which has to be installed."""
-        return import_module("polars").from_arrow(self.arrow())
+        """Return the answers as a DataFrame of Polars; an InputError where it is not installed."""
+        from latecomer.lake.errors import InputError
+
+        try:
+            polars = import_module("polars")
+        except ImportError:
+            raise InputError("polars()", None, "needs Polars", "install latecomer[polars] (polars)") from None
+        return polars.from_arrow(self.arrow())
 
     def spark(self) -> DataFrame:
         """Return the answers as a DataFrame of this process's Spark session."""
@@ -335,6 +341,12 @@ class Lake:
         from latecomer.lake.result_changes import changes
 
         return changes(self.tables, query.spec, since)
+
+    def sql(self, statement: str) -> pa.Table:
+        """Return the rows of one statement of SQL that reads; see :func:`latecomer.lake.sql.query`."""
+        from latecomer.lake.sql import query
+
+        return query(self.tables, statement)
 
     def ledger(self, query: Query) -> pa.Table:
         """Return one row per period: expected, on time, missed, repaired, waits, rows held."""

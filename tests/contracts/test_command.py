@@ -18,7 +18,9 @@ GOOD = "name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recal
 def test_the_help_names_every_command():
     done = call("--help")
     assert done.returncode == 0
-    names = "ingest run repair backfill adapt check export explain validate status forget init bench"
+    names = (
+        "ingest run repair backfill adapt check publish changes sql export explain validate status forget init bench"
+    )
     for command in names.split():
         assert command in done.stdout
 
@@ -60,6 +62,7 @@ def test_the_help_names_every_command():
         (["--ruin"], "--ruin"),
         (["bench", "join", "--out", "q.yaml"], "--out: 'q.yaml': "),
         (["run"], "QUERY"),
+        (["sql", "select 1 from q", "--lake", "lake"], "sql: 'q': is no table of the lake"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, message):

@@ -201,6 +201,7 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
         ["check", str(query), "--lake", LAKE, "--json"],
         ["publish", str(query), "--lake", LAKE, "--json"],
         ["changes", str(query), "--lake", LAKE, "--since", "1", "--json"],
+        ["sql", "select count(*), max(published_at) from pairs", "--lake", LAKE, "--json"],
         ["export", str(query), "--lake", LAKE, "--table", "results", "--to", str(tmp_path / "out.parquet"), "--json"],
         ["status", "--lake", LAKE, "--json"],
     ]
@@ -220,9 +221,10 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
     left = [item.object_name for item in store.list_objects(BUCKET, "some/lake/_staging/", recursive=True)]
     assert [name for name in left if not name.endswith("/")] == [], "staged files are still there"
 
-    checked, published, changes, exported, status = outputs[-5:]
+    checked, published, changes, selected, exported, status = outputs[-6:]
     assert checked["success"]
     assert outputs[3]["inserted"] + published["inserted"] == published["rows"] == exported["rows"]
+    assert selected["rows"][0][0] == exported["rows"]
     assert sum(change["rows"] for change in changes["changes"]) == published["inserted"] + published["updated"] > 0
     assert (
         pq.read_table(tmp_path / "out.parquet").num_rows

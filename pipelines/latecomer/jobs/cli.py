@@ -388,6 +388,60 @@ def changes(query: Path, lake_uri: str, since: int, target: Path | None, as_json
 
 
 @main.command()
+@click.argument("statement", metavar="[SQL]", required=False)
+@LAKE
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Print this many rows at most. A file has all of them.",
+)
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the rows to this file, which ends in .parquet or .csv.",
+)
+@JSON
+def sql(statement: str | None, lake_uri: str, rows: int, target: Path | None, as_json: bool) -> None:
+    """Answer a statement of SQL over the tables of a lake, by DuckDB (install latecomer[sql]). It only reads.
+
+    The answers that a query has published are the table `results.QUERY`, the events of a stream `events.STREAM`; most
+    often QUERY and STREAM alone name them too. Names with a dash or a dot stand in double quotes. Without a statement
+    the tables are listed, also those of quarantine and verdicts. It starts no Spark.
+
+    \b
+      latecomer sql "select page, sum(views) from views_per_page group by page" --lake lake
+    """
+    from latecomer.lake import result_views
+    from latecomer.lake import sql as job
+    from latecomer.lake.lake import Lake
+
+    lake = Lake(lake_uri)
+    if statement is None:
+        names = [f"{area}.{name}" for area, name in job.tables(lake)]
+        show_result(as_json, {"tables": names}, "\n".join(names) or "the lake has no table yet")
+        return
+    if target is not None:
+        answer = job.query(lake, statement)
+        result_views.write_file(answer, target)
+        line = f"{quantity(answer.num_rows, 'row')} to {target}"
+        show_result(as_json, {"rows": answer.num_rows, "file": str(target)}, line)
+        return
+    answer = job.query(lake, statement, rows + 1)
+    shown = answer.slice(0, rows)
+    values = [list(map(formatting.plain, row)) for row in zip(*(c.to_pylist() for c in shown.columns), strict=True)]
+    texts = [["null" if value is None else formatting.one_line(value, 60) for value in row] for row in values]
+    lines = [formatting.table(answer.column_names, texts)]
+    if answer.num_rows > rows:
+        lines.append(f"there are more rows than {rows:,}: say --rows N, or --to FILE for all of them")
+    show_result(as_json, {"columns": answer.column_names, "rows": values}, "\n".join(lines))
+
+
+@main.command()
 @QUERY
 @LAKE
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Also draw the curve.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 from latecomer.core.time import LATENESS_LABELS
 from latecomer.lake.errors import error_text
@@ -34,6 +35,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         )
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def plain(value: object) -> object:
+    """Return a value of a table as JSON has it: times in ISO 8601, bytes in hexadecimal digits, whole decimals whole.
+
+    >>> plain(Decimal(3)), plain(b"\\x01"), plain(datetime(2024, 1, 1, tzinfo=UTC))
+    (3, '01', '2024-01-01T00:00:00+00:00')
+    """
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else str(value)
+    return value.isoformat() if isinstance(value, date | datetime) else value
 
 
 def event_times(span: tuple[int, int] | None) -> str:
