@@ -516,6 +516,18 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, streams: Path | No
 
 
 @main.command()
+@click.argument("kind", type=click.Choice(["query", "stream"]))
+def schema(kind: str) -> None:
+    """Print the JSON Schema of query files or of stream files, for editors that complete and check them.
+
+    `init` writes both into the project, and names them in the first line of the files.
+    """
+    from latecomer.specs import schema as schemas
+
+    click.echo(schemas.text(kind), nl=False)
+
+
+@main.command()
 @LAKE
 @click.option("--query", "only", multiple=True, metavar="NAME", help="Show this query only. You may repeat the option.")
 @JSON

@@ -1,4 +1,7 @@
-"""The command `init`: make a project with landing folders, a stream file and a commented query file for each kind."""
+"""The command `init`: make a project with landing folders, a stream file and a commented query file for each kind.
+
+Beside them lie the JSON Schemas of both kinds of files.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from latecomer.lake.errors import InputError
+from latecomer.specs import schema
+
+_MODELINE = "# yaml-language-server: $schema=../schemas/{}.json\n"
+"""The line by which editors with a YAML language server know the schema of a file."""
 
 JOIN = """\
 # Pairs of rows of two streams whose event times differ by at most a window.
@@ -89,6 +96,7 @@ landing/<stream>/       files of one stream (.csv, .parquet or .json lines); eve
 landing/_by_<column>/   files of several streams, whose <column> names each row's stream: ingest --by <column>
 streams/                how the files of a stream are read, if not by the defaults
 queries/                one file per query
+schemas/                how both kinds of files are written, for editors that complete and check them
 
 latecomer ingest --lake lake --streams streams views=landing/views clicks=landing/clicks
 latecomer run    queries/join.yaml --lake lake
@@ -192,9 +200,10 @@ def make(folder: Path, with_example: bool = False) -> list[str]:
         readme = README
         if with_example:
             readme = readme.replace("views=landing/views clicks=landing/clicks", "--by stream landing/_by_stream")
-        files = {f"queries/{kind}.yaml": content for kind, content in queries.items()}
-        files |= {"streams/views.yaml": STREAM, "README.txt": readme}
-        for name in ("landing/views", "landing/clicks", "queries", "streams"):
+        files = {f"queries/{kind}.yaml": _MODELINE.format("query") + content for kind, content in queries.items()}
+        files |= {"streams/views.yaml": _MODELINE.format("stream") + STREAM, "README.txt": readme}
+        files |= {f"schemas/{kind}.json": schema.text(kind) for kind in schema.FILES}
+        for name in ("landing/views", "landing/clicks", "queries", "streams", "schemas"):
             (folder / name).mkdir(parents=True)
         for name, content in files.items():
             (folder / name).write_text(content, encoding="utf-8")

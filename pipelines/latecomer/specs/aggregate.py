@@ -29,6 +29,8 @@ from latecomer.specs.clauses import (
     parse_where,
     to_json,
 )
+from latecomer.specs.fragments import MAPPING, TEXT
+from latecomer.specs.names import ALIAS
 from latecomer.specs.reader import Reader, parse_streams
 from latecomer.specs.spec import (
     Answers,
@@ -42,6 +44,7 @@ from latecomer.specs.spec import (
 from latecomer.specs.windows import WINDOW, RevisedSpec, RevisedStrategy, parse_revise, parse_waits, parse_window
 
 STRATEGIES = ("hpm", "calibrated", "mp_k_slack", "aq_k_slack", "k_slack", "exact")
+DEFAULT_STRATEGY = "calibrated"
 FUNCTIONS = {
     "count": (0, 1),
     "sum": (1, 1),
@@ -63,6 +66,14 @@ _USES = {
     "confidence": ("calibrated",),
     "slack": ("k_slack",),
 }
+
+
+_SELECT = MAPPING | {
+    "minProperties": 1,
+    "patternProperties": {f"^{ALIAS.pattern}$": TEXT},
+    "additionalProperties": {"type": "null"},
+}
+"""JSON Schema of ``select``. Editors split ``{p90: quantile(x, 0.9)}`` at its comma, and see a key without a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +183,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
     group_by, group_fields = parse_group_by(reader, alias, FIXED)
     aggregates = _parse_aggregates(reader, alias, group_by)
     where = parse_where(reader, (alias,))
-    inner, strategy = open_strategy(reader, STRATEGIES, "calibrated", _USES)
+    inner, strategy = open_strategy(reader, STRATEGIES, DEFAULT_STRATEGY, _USES)
     quality = open_quality(reader, strategy, _ADAPTIVE, "error: 0.05, probability: 0.95, period: 1 d")
     return AggregateSpec(
         name=name,
@@ -195,7 +206,7 @@ def parse(reader: Reader, name: str) -> AggregateSpec:
 
 
 def _parse_aggregates(reader: Reader, alias: str, group_by: tuple[str, ...]) -> tuple[Aggregate, ...]:
-    inner = reader.mapping("select")
+    inner = reader.mapping("select", _SELECT)
     aggregates: list[Aggregate] = []
     for name, text in inner.items():
         check_result_name(inner, name, (*group_by, *FIXED, *(other.name for other in aggregates)))

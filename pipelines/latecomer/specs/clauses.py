@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 
 from latecomer.specs import expressions as ex
 from latecomer.specs.errors import SpecError, shorten
+from latecomer.specs.fragments import MAPPING, any_of, choice, note
 from latecomer.specs.names import ALIAS, RESERVED, fold_case, stored_name
 from latecomer.specs.reader import Reader
 
@@ -184,19 +185,20 @@ def open_strategy(
     Reader, str
         A reader of the other keys, and the name.
     """
-    value = reader.take("strategy", default)
+    value = reader.take("strategy", default, schema=any_of(choice(strategies), MAPPING))
     inner = Reader({"name": value} if isinstance(value, str) else value, reader.source, reader.key("strategy"))
     name = inner.choice("name", strategies, default)
     for key, users in uses.items():
-        if name not in users and inner.has(key):
-            remedy = f"remove it, or choose {' or '.join(users)}"
-            raise inner.fail(key, inner.take(key, None), f"is not used by {name}", remedy)
+        if name not in users:
+            inner.refuse(key, f"is not used by {name}", f"remove it, or choose {' or '.join(users)}")
     return inner, name
 
 
 def open_quality(reader: Reader, strategy: str, adaptive: tuple[str, ...], example: str) -> Reader:
     """Return a reader of ``quality: {...}``; a file may lack it only where the strategy is not in `adaptive`."""
     inner = reader.optional_mapping("quality")
+    if strategy in adaptive:
+        note(reader.key("quality"), MAPPING, True)
     if inner is not None:
         return inner
     if strategy in adaptive:

@@ -6,6 +6,7 @@ import re
 from decimal import Decimal, InvalidOperation
 
 from latecomer.specs.errors import SpecError
+from latecomer.specs.fragments import fullmatch
 
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 """Units and their lengths in microseconds."""
@@ -23,6 +24,10 @@ _UNIT_PREFIXES = {
 }
 """First letters of other words for units, for the remedy of an unknown one."""
 _DURATION = re.compile(r"[ \t]*([0-9]{1,15}(?:\.[0-9]{1,9})?)[ \t]*([A-Za-z]{1,12})[ \t]*")
+_KNOWN = _DURATION.pattern.replace("[A-Za-z]{1,12}", "|".join(UNITS_US)).replace("(", "(?:").replace("(?:?:", "(?:")
+DURATION_OR_ZERO = fullmatch(_KNOWN)
+DURATION = fullmatch(f"(?=[^1-9]*[1-9]){_KNOWN}")
+"""JSON Schemas of durations. They admit durations that are too long or finer than a microsecond."""
 
 
 def parse_duration(value: object, *, source: str, key: str, zero: bool = False) -> int:

@@ -25,6 +25,7 @@ from latecomer.specs.clauses import (
     wrong_stream,
 )
 from latecomer.specs.durations import format_duration
+from latecomer.specs.fragments import MAPPING, Fragment, any_of
 from latecomer.specs.names import stored_name
 from latecomer.specs.reader import Reader, parse_streams
 from latecomer.specs.spec import (
@@ -40,6 +41,7 @@ from latecomer.specs.spec import (
 )
 
 STRATEGIES = ("qjoin", "mp_k_slack", "k_slack", "aq_k_slack", "exact")
+DEFAULT_STRATEGY = "qjoin"
 REORDERING = ("mp_k_slack", "k_slack", "aq_k_slack")
 """Strategies that join rows in the order of their event times, each row once the watermark has reached it."""
 ESTIMATORS = ("paper", "delay_aware", "empirical", "calibrated")
@@ -178,7 +180,7 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     where = parse_where(reader, aliases)
     carried = {f"{alias}_{column}": ex.Column(alias, column) for alias in aliases for column in ("seq", "event_ts")}
     select = parse_select(reader, aliases, (), STORED, carried)
-    inner, strategy = open_strategy(reader, STRATEGIES, "qjoin", _USES)
+    inner, strategy = open_strategy(reader, STRATEGIES, DEFAULT_STRATEGY, _USES)
     quality = open_quality(reader, strategy, _STEERED, "recall: 0.95, period: 60 s")
     target = _parse_target(quality, strategy in _STEERED)
     return JoinSpec(
@@ -196,9 +198,15 @@ def parse(reader: Reader, name: str) -> JoinSpec:
     )
 
 
+_COLUMN: Fragment = {"type": "string", "minLength": 1}
+_COLUMNS: Fragment = {"type": "array", "items": _COLUMN, "minItems": 1}
+_SIDE = any_of(_COLUMN, _COLUMNS)
+_KEYS = any_of(_COLUMNS, MAPPING | {"minProperties": 2, "maxProperties": 2, "additionalProperties": _SIDE})
+
+
 def _parse_keys(reader: Reader, aliases: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Read ``keys: [column]``, of both streams, or ``{left: column, right: column}``, aliases in front allowed."""
-    value = reader.take("keys", ())
+    value = reader.take("keys", (), schema=_KEYS)
     if isinstance(value, dict):
         left, right = _parse_sides(Reader(value, reader.source, "keys"), aliases)
         if len(left) != len(right):
@@ -223,7 +231,7 @@ def _parse_sides(inner: Reader, aliases: tuple[str, ...]) -> list[list[str]]:
     """Read the columns of each alias in ``keys: {...}``."""
     sides = []
     for alias in aliases:
-        value = inner.take(alias)
+        value = inner.take(alias, schema=_SIDE)
         entries = value if isinstance(value, list) else [value]
         columns = [entry for entry in entries if isinstance(entry, str) and entry]
         if not entries or len(columns) < len(entries):

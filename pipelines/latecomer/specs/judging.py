@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from latecomer.specs.errors import SpecError
+from latecomer.specs.fragments import MAPPING, fullmatch
 from latecomer.specs.reader import Reader
 
 OVER = 100
 """Judged periods that a promise is judged by, where the query states neither `over` nor `since`."""
 _PERIODS = re.compile(r"\s*([0-9]{1,6})\s*periods?\s*")
+_TIME = fullmatch(r"\d{4}-?(W\d|\d\d).*")
+"""JSON Schema of a time, which tells times from other texts."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -54,7 +57,8 @@ def parse_judging(quality: Reader) -> Judging:
     SpecError
         A value cannot be read, or the file states both `over` and `since`.
     """
-    over, since = quality.take("over", None), quality.take("since", None)
+    over = quality.take("over", None, schema=fullmatch(rf"(?=[^1-9]*[1-9]){_PERIODS.pattern}"))
+    since = quality.take("since", None, schema=_TIME)
     if over is not None and since is not None:
         raise quality.fail("since", str(since), "stands beside over", "state one: both say which periods count")
     return Judging(
@@ -73,7 +77,7 @@ def _parse_over(quality: Reader, value: object) -> int:
 
 
 def _parse_exclude(quality: Reader) -> tuple[Exclusion, ...]:
-    value = quality.take("exclude", None)
+    value = quality.take("exclude", None, schema={"type": "array", "items": MAPPING, "minItems": 1})
     if value is None:
         return ()
     if not isinstance(value, list | tuple) or not value:
@@ -83,7 +87,8 @@ def _parse_exclude(quality: Reader) -> tuple[Exclusion, ...]:
     for place, entry in enumerate(value):
         inner = Reader(entry, quality.source, f"{quality.key('exclude')}[{place}]")
         start, end = (
-            parse_time(inner.take(name), source=quality.source, key=inner.key(name)) for name in ("from", "to")
+            parse_time(inner.take(name, schema=_TIME), source=quality.source, key=inner.key(name))
+            for name in ("from", "to")
         )
         why = " ".join(inner.text("why").split())
         inner.done()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from latecomer.specs.errors import SpecError, did_you_mean
 from latecomer.specs.expressions.yaml_calls import quote_calls
+from latecomer.specs.fragments import choice, fullmatch
 from latecomer.specs.names import NAME
 from latecomer.specs.reader import Reader
 from latecomer.specs.spec import Spec
@@ -129,11 +130,11 @@ def _parse_spec(data: object, source: str) -> Spec:
     if data is None:
         raise SpecError(source, "", None, "is empty", "start from a file that `latecomer init` writes")
     reader = Reader(data, source)
-    kind = reader.take("kind")
+    kind = reader.take("kind", schema=choice(KINDS))
     if kind not in KINDS:
         raise reader.fail("kind", kind, "is not a query kind", did_you_mean(str(kind), KINDS))
-    name = reader.text("name")
-    if not NAME.fullmatch(name):
+    name = reader.take("name", schema=fullmatch(NAME.pattern))
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         remedy = "use a-z, 0-9 and _, a letter first, at most 63 characters"
         raise reader.fail("name", name, "is not a query name", remedy)
     parse: Callable[[Reader, str], Spec] = import_module(f"latecomer.specs.{kind}").parse

@@ -19,11 +19,22 @@ from typing import ClassVar
 from latecomer.core.windows.grid import Grid
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import open_quality, open_strategy, parse_column, parse_filters, to_json, wrong_stream
+from latecomer.specs.durations import DURATION
+from latecomer.specs.fragments import MAPPING, TEXT, any_of, choice
 from latecomer.specs.reader import Reader, parse_streams
 from latecomer.specs.spec import RequiredType, Signature, Strategy, parse_bounds, parse_details, parse_period
-from latecomer.specs.windows import WINDOW, WITHOUT_SLACK, WaitingSpec, parse_slack, parse_waits, parse_window
+from latecomer.specs.windows import (
+    WINDOW,
+    WINDOW_SCHEMA,
+    WITHOUT_SLACK,
+    WaitingSpec,
+    parse_slack,
+    parse_waits,
+    parse_window,
+)
 
 STRATEGIES = ("mcf", "bloom", "one_filter", "exact")
+DEFAULT_STRATEGY = "mcf"
 _CUCKOO = ("mcf", "one_filter")
 _USES = {"fingerprint_bits": _CUCKOO, "bucket": _CUCKOO}
 LONGEST_FINGERPRINT = 32
@@ -107,7 +118,7 @@ def parse(reader: Reader, name: str) -> MembershipSpec:
     aliases = tuple(alias for alias, _ in streams)
     elements, windows = _parse_elements(reader, aliases), _parse_windows(reader, aliases)
     where = parse_filters(reader, aliases, "let each part between `and` read one stream")
-    inner, strategy_name = open_strategy(reader, STRATEGIES, "mcf", _USES)
+    inner, strategy_name = open_strategy(reader, STRATEGIES, DEFAULT_STRATEGY, _USES)
     quality = open_quality(reader, strategy_name, (), "recall: 0.95, period: 1 d")
     rate = quality.number("false_positive_rate", 0.001, low=0.0, high=0.5, above_low=True)
     period_us = parse_period(quality, max(window.size_us for window in windows))
@@ -156,7 +167,7 @@ def _check_rate(quality: Reader, rate: float, strategy: MembershipStrategy, stre
 
 def _parse_elements(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.Column, ...]:
     """Read ``element: column``, of every stream, or ``element: {alias: column}``."""
-    value = reader.take("element")
+    value = reader.take("element", schema=any_of(TEXT, MAPPING | {"minProperties": 2, "additionalProperties": TEXT}))
     if isinstance(value, str) and value.strip():
         columns = [parse_column(reader, "element", value, aliases, alias) for alias in aliases]
         if columns[0] == columns[1]:
@@ -182,7 +193,9 @@ def _parse_elements(reader: Reader, aliases: tuple[str, ...]) -> tuple[ex.Column
 
 def _parse_windows(reader: Reader, aliases: tuple[str, ...]) -> tuple[Grid, ...]:
     """Read ``window: {size: ..., slide: ...}`` or ``window: 1 h``, of every stream, or ``window: {alias: window}``."""
-    value = reader.take("window")
+    by_alias = MAPPING | {"additionalProperties": WINDOW_SCHEMA, "propertyNames": {"not": choice(("size", "slide"))}}
+    by_alias = any_of(by_alias, MAPPING | {"minProperties": 2, "additionalProperties": MAPPING})
+    value = reader.take("window", schema=any_of(DURATION, MAPPING, by_alias))
     per_alias = (
         isinstance(value, Mapping)
         and value

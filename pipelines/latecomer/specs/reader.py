@@ -10,8 +10,10 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar, overload
 
-from latecomer.specs.durations import parse_duration
+from latecomer.specs import fragments
+from latecomer.specs.durations import DURATION, DURATION_OR_ZERO, parse_duration
 from latecomer.specs.errors import MISSING, SpecError, did_you_mean
+from latecomer.specs.fragments import MAPPING, TEXT, TEXTS, Fragment, choice, fullmatch, quantity
 from latecomer.specs.names import ALIAS, RESERVED, STREAM, STREAM_REMEDY
 
 Default = TypeVar("Default")
@@ -32,6 +34,8 @@ _EXAMPLES = {
     "schedule": '{repair: "@hourly"}',
 }
 """Examples of mappings, by their dotted key."""
+LONGEST_TEXT = 10_000
+"""Most characters of a text."""
 
 
 class Reader:
@@ -82,12 +86,14 @@ class Reader:
         """Return whether the key has a value in the file, consumed or not."""
         return name in self._given
 
-    def take(self, name: str, default: object = MISSING) -> object:
+    def take(self, name: str, default: object = MISSING, *, schema: Fragment) -> object:
         """Consume a key and return its value, unchecked.
 
         A key without a value, or one that the file does not have, gives the default; without a default it is an error.
+        `schema` is the JSON Schema of the values that the caller accepts, as far as one can say that.
         """
         self._known.append(name)
+        fragments.note(self.key(name), schema, default is MISSING)
         if name in self._left:
             value = self._left.pop(name)
             if value is not None:
@@ -97,6 +103,12 @@ class Reader:
         elif default is MISSING:
             raise self._missing(name)
         return default
+
+    def refuse(self, name: str, problem: str, remedy: str) -> None:
+        """Raise the error of a key that the file has, although it may not here."""
+        fragments.note(self.key(name), None, False)
+        if self.has(name):
+            raise self.fail(name, self._left[name], problem, remedy)
 
     def _missing(self, name: str) -> SpecError:
         """Return the error of a missing key. It names a key of the file that may be meant for it."""
@@ -114,33 +126,34 @@ class Reader:
     def text(self, name: str, default: Default) -> str | Default: ...
     def text(self, name: str, default: object = MISSING) -> object:
         """Consume a key whose value is a text that is not blank."""
-        value = self.take(name, default)
+        value = self.take(name, default, schema=TEXT | {"maxLength": LONGEST_TEXT})
         if value is default and default is not MISSING:
             return value
         if not isinstance(value, str) or not value.strip():
             raise self.fail(name, value, "must be text", "write text, in quotes where YAML needs them")
-        if len(value) > 10_000:
-            raise self.fail(name, value, "is longer than 10000 characters", "shorten it")
+        if len(value) > LONGEST_TEXT:
+            raise self.fail(name, value, f"is longer than {LONGEST_TEXT} characters", "shorten it")
         return value
 
     def choice(self, name: str, options: Iterable[str], default: str | None = None) -> str:
         """Consume a key whose value is one of `options`."""
         options = list(options)
-        value = self.take(name, MISSING if default is None else default)
+        value = self.take(name, MISSING if default is None else default, schema=choice(options))
+        return self._chosen(name, value, options)
+
+    def _chosen(self, name: str, value: object, options: Iterable[str]) -> str:
         if not isinstance(value, str) or value not in options:
             raise self.fail(name, value, "is unknown here", did_you_mean(str(value), options))
         return value
 
     def optional_choice(self, name: str, options: Iterable[str]) -> str | None:
         """Consume a key whose value, if it has one, is one of `options`."""
-        if self.given(name):
-            return self.choice(name, options)
-        self.take(name, None)
-        return None
+        value = self.take(name, None, schema=choice(options))
+        return None if value is None else self._chosen(name, value, options)
 
     def flag(self, name: str) -> bool | None:
         """Consume a key that is true or false; None where the file lacks it."""
-        value = self.take(name, None)
+        value = self.take(name, None, schema={"type": "boolean"})
         if value is None or isinstance(value, bool):
             return value
         raise self.fail(name, value, "must be true or false", "write true or false")
@@ -151,7 +164,7 @@ class Reader:
     def duration(self, name: str, default: Default, *, zero: bool = ...) -> int | Default: ...
     def duration(self, name: str, default: object = MISSING, *, zero: bool = False) -> object:
         """Consume a key whose value is a duration; return microseconds. A duration of 0 needs `zero`."""
-        value = self.take(name, default)
+        value = self.take(name, default, schema=DURATION_OR_ZERO if zero else DURATION)
         if value is default and default is not MISSING:
             return value
         return parse_duration(value, source=self.source, key=self.key(name), zero=zero)
@@ -166,7 +179,7 @@ class Reader:
         self, name: str, default: object = MISSING, *, low: float, high: float, above_low: bool = False
     ) -> object:
         """Consume a key whose value is a number from `low` to `high`, or above `low` where `above_low` is true."""
-        value = self.take(name, default)
+        value = self.take(name, default, schema=quantity("number", low, high, above_low))
         if value is default and default is not MISSING:
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
@@ -181,7 +194,7 @@ class Reader:
     def whole_number(self, name: str, default: Default, *, low: int, high: int) -> int | Default: ...
     def whole_number(self, name: str, default: object = MISSING, *, low: int, high: int) -> object:
         """Consume a key whose value is a whole number from `low` to `high`, both included."""
-        value = self.take(name, default)
+        value = self.take(name, default, schema=quantity("integer", low, high))
         if value is default and default is not MISSING:
             return value
         if isinstance(value, bool) or not isinstance(value, int):
@@ -200,20 +213,18 @@ class Reader:
         bounds = f"above {least}, at most {most}" if above_low else f"from {least} to {most}"
         return self.fail(name, value, f"must be {bounds}", "choose a number in that range")
 
-    def mapping(self, name: str) -> Reader:
+    def mapping(self, name: str, schema: Fragment = MAPPING) -> Reader:
         """Consume a key whose value is a mapping; return its reader."""
-        return Reader(self.take(name), self.source, self.key(name))
+        return Reader(self.take(name, schema=schema), self.source, self.key(name))
 
-    def optional_mapping(self, name: str) -> Reader | None:
+    def optional_mapping(self, name: str, schema: Fragment = MAPPING) -> Reader | None:
         """Consume a key whose value, if it has one, is a mapping; return its reader, or None."""
-        if self.given(name):
-            return self.mapping(name)
-        self.take(name, None)
-        return None
+        value = self.take(name, None, schema=schema)
+        return None if value is None else Reader(value, self.source, self.key(name))
 
     def optional_texts(self, name: str) -> tuple[str, ...]:
         """Consume a key whose value, if it has one, is a list of texts; without a value the tuple is empty."""
-        value = self.take(name, None)
+        value = self.take(name, None, schema=TEXTS)
         if value is None:
             return ()
         if not isinstance(value, (list, tuple)) or not value:
@@ -246,7 +257,9 @@ def _format_bound(bound: float) -> str:
 
 def parse_streams(reader: Reader, least: int, most: int) -> tuple[tuple[str, str], ...]:
     """Read ``streams: {alias: stream}`` with `least` to `most` streams; return the pairs in the file's order."""
-    inner = reader.mapping("streams")
+    names: Fragment = {"propertyNames": fullmatch(ALIAS.pattern) | {"not": choice(sorted(RESERVED))}}
+    names |= {"minProperties": least, "maxProperties": most, "additionalProperties": fullmatch(STREAM.pattern)}
+    inner = reader.mapping("streams", MAPPING | names)
     streams: list[tuple[str, str]] = []
     for alias, stream in inner.items():
         if not ALIAS.fullmatch(alias):

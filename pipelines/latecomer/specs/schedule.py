@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
+from latecomer.specs.fragments import any_of, choice, fullmatch
 from latecomer.specs.reader import Reader
 
 _PRESETS = ("@once", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
@@ -51,7 +52,7 @@ def parse_schedule(reader: Reader) -> Schedule:
     inner = reader.optional_mapping("schedule")
     if inner is None:
         return DEFAULT
-    start = inner.take("start", None)
+    start = inner.take("start", None, schema=fullmatch(r"\d{4}-?(W\d|\d\d).*"))
     if start is not None:
         start = str(start)
         try:
@@ -71,10 +72,11 @@ def parse_schedule(reader: Reader) -> Schedule:
 
 
 def _parse_cron(inner: Reader, name: str) -> str | None:
-    value = inner.take(name, None)
+    presets = [preset for preset in _PRESETS if name != "interval" or preset != "@once"]
+    cron = fullmatch(rf"\s*{_FIELD.pattern}(\s+{_FIELD.pattern}){{4}}\s*")
+    value = inner.take(name, None, schema=any_of(choice(presets), cron))
     if value is None:
         return None
-    presets = [preset for preset in _PRESETS if name != "interval" or preset != "@once"]
     if isinstance(value, str) and (value in presets or _is_cron(value.strip())):
         return value.strip()
     raise inner.fail(name, value, "is not a cron expression", f"write five fields, or one of {', '.join(presets)}")

@@ -310,10 +310,11 @@ def parse_confidence(strategy: Reader) -> float:
 def parse_bounds(quality: Reader, streams: Streams) -> Bounds:
     """Read the keys of `check`, the last ones in ``quality: {...}``, and refuse all keys that are left."""
     rows_held = quality.whole_number("rows_held", None, low=1, high=10**12)
-    if quality.has("silence") and len({stream for _, stream in streams}) == 1:
-        problem = "is of one stream beside others, but the query reads one alone"
-        raise quality.fail("silence", quality.take("silence"), problem, "remove it")
-    silence_us = quality.duration("silence", None)
+    silence_us = None
+    if len({stream for _, stream in streams}) == 1:
+        quality.refuse("silence", "is of one stream beside others, but the query reads one alone", "remove it")
+    else:
+        silence_us = quality.duration("silence", None)
     judging = parse_judging(quality)
     quality.done()
     return {"rows_held": rows_held, "silence_us": silence_us, "judging": judging}

@@ -17,6 +17,7 @@ from typing import Any
 
 from latecomer.specs.column_types import ColumnTypeError, normal_type
 from latecomer.specs.errors import SpecError
+from latecomer.specs.fragments import MAPPING, TEXT, TEXTS, any_of
 from latecomer.specs.loading import load_mapping
 from latecomer.specs.names import BY_COLUMN, STREAM, STREAM_REMEDY, duplicates
 from latecomer.specs.reader import Reader
@@ -175,19 +176,20 @@ def load_stream(path: Path) -> dict[str, Any]:
         raise SpecError(str(path), "", path.stem, "is no name of a stream", f"{STREAM_REMEDY}; or _by_ and a column")
     if (other := stream_file(path.parent, path.stem)) != path:
         raise SpecError(str(path), "", None, f"is of the same stream as {other}", "remove one of them")
-    return load_mapping(path, _parse_column_options if is_column else _parse_options)
+    return load_mapping(path, _parse_column_options if is_column else parse_options)
 
 
 def _parse_column_options(reader: Reader) -> dict[str, Any]:
     """Read the file of a column that names streams, which only files have."""
-    options = _parse_options(reader)
+    options = parse_options(reader)
     if "source" in options:
         problem = "is of one stream, and this file is of a column that names streams"
         raise reader.fail("source", None, problem, "name the file after its stream")
     return options
 
 
-def _parse_options(reader: Reader) -> dict[str, Any]:
+def parse_options(reader: Reader) -> dict[str, Any]:
+    """Read the keys of a stream file; see `load_stream`."""
     options: dict[str, Any] = {
         "source": _parse_source(reader),
         "format": reader.optional_choice("format", FORMATS),
@@ -219,9 +221,8 @@ def _parse_source(reader: Reader) -> StreamSource | None:
     kind = reader.choice("source", SOURCES, "files")
     for other, keys in _KINDS_OF_SOURCE.items():
         for key in keys:
-            if other != kind and reader.has(key):
-                problem, remedy = f"belongs to source: {other}", f"write source: {other}, or remove it"
-                raise reader.fail(key, reader.take(key, None), problem, remedy)
+            if other != kind:
+                reader.refuse(key, f"belongs to source: {other}", f"write source: {other}, or remove it")
     if kind == "delta":
         return DeltaTableSource(reader.text("table"), reader.choice("on_change", ON_CHANGE, "refuse"))
     if kind == "kafka":
@@ -248,7 +249,7 @@ def _parse_source(reader: Reader) -> StreamSource | None:
 
 def _parse_event_column(reader: Reader) -> dict[str, Any]:
     """Read one column of times, or a column of dates and one of times of day."""
-    value = reader.take("event_column", None)
+    value = reader.take("event_column", None, schema=any_of(TEXT, TEXTS | {"minItems": 2, "maxItems": 2}))
     if isinstance(value, (list, tuple)):
         if len(value) != 2 or not all(isinstance(name, str) and name.strip() for name in value):
             raise reader.fail("event_column", value, "must name one column, or two", "write [DATE_COLUMN, TIME_COLUMN]")
@@ -297,7 +298,8 @@ def _percents(pattern: str) -> list[int]:
 
 def _parse_columns(reader: Reader) -> tuple[tuple[str, str], ...] | None:
     """Read ``columns: {name: type}``; the types become Spark's names for them."""
-    inner = reader.optional_mapping("columns")
+    kinds = MAPPING | {"minProperties": 1, "additionalProperties": TEXT}
+    inner = reader.optional_mapping("columns", kinds)
     if inner is None:
         return None
     columns: list[tuple[str, str]] = []
@@ -331,7 +333,7 @@ def _parse_layout(reader: Reader) -> TextLayout | None:
 
 
 def _parse_sign(reader: Reader, name: str, default: str, empty: bool = False) -> str:
-    value = reader.take(name, default)
+    value = reader.take(name, default, schema={"type": "string", "minLength": 0 if empty else 1, "maxLength": 3})
     if value == "" and empty:
         return ""
     value = {"tab": "\t", "\\t": "\t"}.get(value, value) if isinstance(value, str) else value
@@ -351,7 +353,7 @@ def _parse_encoding(reader: Reader) -> str:
 
 
 def _parse_null_values(reader: Reader) -> tuple[str, ...]:
-    value = reader.take("null_values", None)
+    value = reader.take("null_values", None, schema={"type": "array", "items": {"type": "string"}})
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
@@ -360,7 +362,7 @@ def _parse_null_values(reader: Reader) -> tuple[str, ...]:
 
 
 def _parse_records(reader: Reader) -> str | None:
-    value = reader.take("records", None)
+    value = reader.take("records", None, schema={"type": "string"})
     if value is not None and not isinstance(value, str):
         raise reader.fail("records", value, "must be text", "write the path of the array, such as data.records")
     return value

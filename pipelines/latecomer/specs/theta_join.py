@@ -26,6 +26,7 @@ from latecomer.specs.clauses import (
     sequence_columns,
     to_json,
 )
+from latecomer.specs.fragments import TEXTS, note
 from latecomer.specs.reader import Reader, parse_streams
 from latecomer.specs.spec import (
     Answers,
@@ -39,6 +40,7 @@ from latecomer.specs.spec import (
 from latecomer.specs.windows import WINDOW, WITHOUT_SLACK, WaitingSpec, parse_slack, parse_waits, parse_window
 
 STRATEGIES = ("fast_theta_join", "cfs", "one_bucket", "spark_sql", "cross_product")
+DEFAULT_STRATEGY = "fast_theta_join"
 EMITS = ("rows", "count", "ranges")
 OPERATORS = ("<", "<=", ">", ">=", "=")
 _USES = {"partitions": ("fast_theta_join", "cfs", "one_bucket")}
@@ -139,11 +141,10 @@ def parse(reader: Reader, name: str) -> ThetaJoinSpec:
     where = parse_filters(reader, aliases, remedy)
     emit = reader.choice("emit", EMITS, "rows")
     fixed = (*WINDOW, *sequence_columns(reader, aliases))
-    if emit != "rows" and reader.has("select"):
-        problem = f"has no rows to apply to with emit: {emit}"
-        raise reader.fail("select", reader.take("select", None), problem, "remove it")
+    if emit != "rows":
+        reader.refuse("select", f"has no rows to apply to with emit: {emit}", "remove it")
     select = parse_select(reader, aliases, fixed)
-    inner, strategy = open_strategy(reader, STRATEGIES, "fast_theta_join", _USES)
+    inner, strategy = open_strategy(reader, STRATEGIES, DEFAULT_STRATEGY, _USES)
     if emit == "ranges" and strategy != "fast_theta_join":
         raise reader.fail("emit", emit, f"is not possible with {strategy}", "choose fast_theta_join, or emit rows")
     quality = open_quality(reader, strategy, (), "recall: 0.95, period: 1 d")
@@ -180,6 +181,7 @@ def _alias_of(side: ex.Expr) -> str:
 
 def _parse_conditions(reader: Reader, aliases: tuple[str, ...]) -> tuple[Condition, ...]:
     conditions: list[Condition] = []
+    note(reader.key("conditions"), TEXTS, True)
     for place, text in enumerate(reader.optional_texts("conditions")):
         key = f"conditions[{place}]"
         parsed = ex.parse(text, source=reader.source, key=key, aliases=aliases)

@@ -33,6 +33,7 @@ from latecomer.specs.spec import (
 from latecomer.specs.windows import WINDOW, RevisedSpec, RevisedStrategy, parse_revise, parse_waits, parse_window
 
 STRATEGIES = ("adaptive_wait", "calibrated", "sma", "min_topk", "gs_topk", "none")
+DEFAULT_STRATEGY = "calibrated"
 FIXED = (*WINDOW, "rank", "score", "seq", "event_ts")
 """Result columns that every query has."""
 _ORDERED = re.compile(r"(.*\S)\s+(?:asc|desc)\s*", re.IGNORECASE | re.DOTALL)
@@ -131,7 +132,7 @@ def parse(reader: Reader, name: str) -> TopKSpec:
     k = reader.whole_number("k", low=1, high=10_000)
     select = parse_select(reader, aliases, (*group_by, *FIXED))
     where = parse_where(reader, aliases)
-    inner, strategy = open_strategy(reader, STRATEGIES, "calibrated", _USES)
+    inner, strategy = open_strategy(reader, STRATEGIES, DEFAULT_STRATEGY, _USES)
     quality = open_quality(reader, strategy, _ADAPTIVE, "hit_rate: 0.95, period: 1 d")
     target = quality.number("hit_rate", 0.95, low=0.0, high=1.0, above_low=True)
     period_us = parse_period(quality, window.size_us)

@@ -10,7 +10,8 @@ from typing import TypedDict
 from latecomer.core.windows.grid import Grid
 from latecomer.specs import expressions as ex
 from latecomer.specs.clauses import to_json
-from latecomer.specs.durations import parse_duration
+from latecomer.specs.durations import DURATION, parse_duration
+from latecomer.specs.fragments import MAPPING, any_of
 from latecomer.specs.reader import Reader
 from latecomer.specs.spec import CONFIDENCE, Signature, Spec, Strategy, parse_confidence
 
@@ -182,8 +183,8 @@ def parse_waits(quality: Reader, *, learns: bool, remedy: str) -> Waits:
         A value is no duration, the expected lateness is longer than the longest wait, or nothing is learnt.
     """
     for key in ("max_wait", "expect"):
-        if quality.has(key) and not learns:
-            raise quality.fail(key, quality.take(key), "is of a wait that the query does not learn", remedy)
+        if not learns:
+            quality.refuse(key, "is of a wait that the query does not learn", remedy)
     max_wait_us, expect_us = quality.duration("max_wait", None), quality.duration("expect", None)
     if max_wait_us is not None and expect_us is not None and expect_us > max_wait_us:
         raise quality.fail("expect", f"{expect_us} us", "is longer than max_wait", "write a longer max_wait")
@@ -222,12 +223,13 @@ def parse_slack(quality: Reader, strategy: Reader) -> Slack:
             "stated_guarantee": strategy.flag("guarantee"),
         }
     for key in ("confidence", "guarantee"):
-        if strategy.has(key):
-            problem = "is of a recall that the query does not state"
-            remedy = "write quality: {recall: 0.95}, or remove it"
-            raise strategy.fail(key, strategy.take(key), problem, remedy)
-        strategy.take(key, None)
+        remedy = "write quality: {recall: 0.95}, or remove it"
+        strategy.refuse(key, "is of a recall that the query does not state", remedy)
     return {"target": 1.0, "promises": False, "slack_us": slack_us, "confidence": CONFIDENCE, "stated_guarantee": None}
+
+
+WINDOW_SCHEMA = any_of(DURATION, MAPPING)
+"""JSON Schema of ``window``, with the keys of its mapping to be noted."""
 
 
 def parse_window(reader: Reader, name: str = "window") -> Grid:
@@ -238,7 +240,7 @@ def parse_window(reader: Reader, name: str = "window") -> Grid:
     SpecError
         The value is not a window, the slide is longer than the size, or a row is in more than `MOST_SLIDES` windows.
     """
-    value = reader.take(name)
+    value = reader.take(name, schema=WINDOW_SCHEMA)
     if isinstance(value, str):
         size_us = parse_duration(value, source=reader.source, key=reader.key(name))
         return Grid(size_us, size_us)
