@@ -137,7 +137,8 @@ def accepted(kind: str) -> set[str]:
 @pytest.mark.parametrize("kind", loading.KINDS)
 def test_every_key_of_a_query_file_is_explained(kind):
     text = (DOCS / "query-files.md").read_text(encoding="utf-8")
-    assert documented(text, kind) == accepted(kind)
+    refused = {"quality.silence"} if kind in ("aggregate", "topk") else set()  # of one stream there is no other
+    assert documented(text, kind) == accepted(kind) | refused and not accepted(kind) & refused
 
 
 @pytest.mark.parametrize("kind", loading.KINDS)
