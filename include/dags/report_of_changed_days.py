@@ -1,0 +1,48 @@
+"""An example: one file of answers per period, written again for the periods alone whose answers have changed.
+
+Copy it into the folder of Latecomer's DAG files. The partitions of the asset ``latecomer.<query>.periods`` are the
+starts of the periods whose answers a publication has brought or corrected, so Airflow makes one run per such period,
+also for a day of last month that a repair has corrected today. ``LATECOMER_REPORT_OF`` names the query, of a kind with
+windows. The files lie in the folder of reports.
+"""
+
+from __future__ import annotations
+
+import os
+
+from airflow.sdk import DAG, PartitionedAssetTimetable, get_current_context, task
+from latecomer_common import LAKE, QUERIES, REPORTS, periods_asset
+
+QUERY = os.environ.get("LATECOMER_REPORT_OF") or "departures_by_airport"
+
+with DAG(
+    dag_id=f"report_of_{QUERY}",
+    schedule=PartitionedAssetTimetable(assets=periods_asset(QUERY)),
+    catchup=False,
+    max_active_runs=4,
+    tags=["latecomer"],
+    doc_md=__doc__,
+):
+
+    @task
+    def write_report() -> str:
+        """Write the answers of the run's period to a file, and return its path."""
+        from datetime import datetime, timedelta
+        from pathlib import Path
+
+        import latecomer as lc
+        import pyarrow.csv
+
+        start = datetime.fromisoformat(str(get_current_context()["dag_run"].partition_key))
+        end = start + timedelta(microseconds=lc.Query.load(QUERIES / f"{QUERY}.yaml").spec.period_us)
+        # a window belongs to the period in which its last moment lies
+        rows = lc.Lake(LAKE).sql(
+            f"from results.{QUERY} where window_end > timestamptz '{start}Z' and window_end <= timestamptz '{end}Z' "
+            "order by all"
+        )
+        file = Path(REPORTS, QUERY, f"{start:%Y-%m-%dT%H%M%S}.csv")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.csv.write_csv(rows, file)
+        return f"{rows.num_rows} answers in {file}"
+
+    write_report()
