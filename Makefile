@@ -1,9 +1,10 @@
 # Everything installs from this project's own files: Python packages from requirements.lock (hashes pinned), jars by
-# coordinates pinned in infra/jars.txt. `make demo` and `make test` are all a new machine needs.
+# hashes pinned in jars.lock. `make demo` and `make test` are all a new machine needs.
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
-SETUP := requirements.lock $(addprefix infra/,jars.txt setup.sh collect_jars.py warm_up.py spark_properties.py) pipelines/latecomer/spark/engine/session.py
+ENGINE := pipelines/latecomer/spark/engine
+SETUP := requirements.lock infra/setup.sh infra/spark_properties.py $(addprefix $(ENGINE)/,jars.lock jars.py class_archive.py session.py)
 STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/kafka_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 

@@ -48,18 +48,9 @@ fetch() {
     >>"$log" 2>&1 || { grep -vE '^\s+(at |\.\.\. )' "$log" | tail -n 5 >&2; return 1; } # an image build leaves no log to look at
 }
 
-want=$(cksum <infra/jars.txt)
-if [ "$(cat .jvm/fetched 2>/dev/null)" != "$want" ]; then
-  say "jars"
-  rm -rf .jvm
-  skip=software.amazon.awssdk:bundle,org.scala-lang:scala-library,org.apache.hadoop:hadoop-client-runtime
-  skip=$skip,org.apache.hadoop:hadoop-client-api,org.apache.logging.log4j:log4j-slf4j2-impl
-  fetch infra/jars.txt "$skip" .jvm/ivy ||
-    { rm -rf .jvm; stop "the jars could not be fetched (see $log); is the package registry reachable?"; }
-  .venv/bin/python infra/collect_jars.py .jvm/ivy/jars .jvm/jars >>"$log" 2>&1 || { rm -rf .jvm; stop "no jars (see $log)"; }
-  rm -rf .jvm/ivy
-  echo "$want" >.jvm/fetched
-fi
+say "jars, and a class archive (Spark starts about three times faster with it)"
+rm -f .jvm/latecomer.jsa # of earlier versions
+.venv/bin/latecomer jars fetch --to .jvm/jars >>"$log" 2>&1 || { grep -v '^Traceback' "$log" | tail -n 3 >&2; stop "no jars (see $log)"; }
 want=$(cksum <infra/test_jars.txt)
 if [ "${1:-}" = tests ] && [ "$(cat .jvm/s3/fetched 2>/dev/null)" != "$want" ]; then
   say "object store of the tests"
@@ -89,16 +80,5 @@ if [ "${1:-}" = tests ] && [ "$(cat .jvm/kafka/fetched 2>/dev/null)" != "$want" 
   echo "$want" >.jvm/kafka/fetched
 fi
 wait "$compiling" || true # files that are no Python of this version stay as they are
-want=$({ cat requirements.lock infra/jars.txt infra/warm_up.py && "$java" -version 2>&1 && pwd; } | cksum) # other classes: another archive
-if [ "$(cat .jvm/archived 2>/dev/null)" != "$want" ]; then
-  say "class archive (Spark starts about three times faster with it)"
-  rm -f .jvm/latecomer.jsa .jvm/latecomer.tmp .jvm/archived
-  if LATECOMER_ARCHIVE=$PWD/.jvm/latecomer.tmp .venv/bin/python infra/warm_up.py >>"$log" 2>&1 && [ -f .jvm/latecomer.tmp ]; then
-    mv .jvm/latecomer.tmp .jvm/latecomer.jsa
-    echo "$want" >.jvm/archived
-  else
-    say "no class archive could be made (see $log); everything works without it, Spark starts slower" >&2
-  fi
-fi
 .venv/bin/python infra/spark_properties.py .jvm/spark.properties >>"$log" 2>&1 || stop "failed: properties of Spark (see $log)"
 say "ready"

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from latecomer import __version__
-from latecomer.jobs import formatting, ingest_command
+from latecomer.jobs import formatting, ingest_command, jars_command
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.jobs.exit_codes import Group, end_on_term
 from latecomer.specs.errors import SpecError, quantity
@@ -52,6 +52,7 @@ def main() -> None:
 
 main.add_command(ingest_command.ingest)
 main.add_command(ingest_command.streams)
+main.add_command(jars_command.jars)
 
 
 @main.command()

@@ -36,10 +36,12 @@ def picture(
     Raises
     ------
     InputError
-        The folder cannot be written.
+        The folder cannot be written, or Matplotlib is not installed.
     """
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("--plot", str(path), "needs Matplotlib", "install latecomer[plot] (matplotlib)") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 

@@ -1,8 +1,8 @@
 """The Spark session of a job: local by default, a cluster by configuration.
 
-Settings that a deployment gives to ``spark-submit`` or in ``spark-defaults.conf`` win over those of this module. ``make
-setup`` fetches the jars that Spark needs (Delta Lake; for object stores Hadoop's S3 file system), and they are used by
-path. On a cluster whose images hold them, set ``LATECOMER_JARS`` to the empty string.
+Settings that a deployment gives to ``spark-submit`` or in ``spark-defaults.conf`` win over those of this module. The
+jars that Spark needs (Delta Lake; for object stores Hadoop's S3 file system) are used by path: see `jars`. On a cluster
+whose images hold them, set ``LATECOMER_JARS`` to the empty string.
 """
 
 from __future__ import annotations
@@ -20,34 +20,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from latecomer.lake.delta import APPENDED
-from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.storage import region
+from latecomer.spark.engine.jars import archive, jars
 from latecomer.spark.engine.tuning import tune
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_ROOT = Path(__file__).resolve().parents[4]
-
-
-def jars() -> list[Path]:
-    """Return the jars for Spark's class path: of the folder ``LATECOMER_JARS`` (empty: none), else of the checkout.
-
-    Raises
-    ------
-    InputError
-        The folder holds no jar.
-    """
-    folder = os.environ.get("LATECOMER_JARS")
-    if folder == "":
-        return []
-    place = Path(folder) if folder else _ROOT / ".jvm" / "jars"
-    files = sorted(place.glob("*.jar"))
-    if not files:
-        raise InputError("LATECOMER_JARS", str(place), "holds no jar files", "run `make setup` once")
-    return files
-
 
 FIRST_COMPILER_ROWS = 1_000_000
 """Most rows of a job for which the JVM's second compiler costs more time than it saves."""
@@ -72,7 +51,7 @@ A broken record may state any length, and a JVM that makes room for it dies. No 
 def java_options(rows: int | None = None) -> str:
     """Return the options of the driver's JVM.
 
-    The class archive of ``make setup`` starts Spark about three times faster.
+    The class archive of ``latecomer jars fetch`` starts Spark about three times faster.
 
     Parameters
     ----------
@@ -83,12 +62,12 @@ def java_options(rows: int | None = None) -> str:
     -----
     ``LATECOMER_JAVA_OPTIONS`` adds to the options, and wins.
     """
-    archive = _ROOT / ".jvm" / "latecomer.jsa"
+    classes = archive()
     quiet = (
         f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')} -Xlog:disable -Xlog:all=off"
     )
     more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
-    archived = f"-XX:SharedArchiveFile={archive} -Xshare:auto" if archive.is_file() else ""
+    archived = f"-XX:SharedArchiveFile={classes} -Xshare:auto" if classes else ""
     compiler = FIRST_COMPILER if rows is not None and rows <= FIRST_COMPILER_ROWS else ""
     return " ".join(option for option in (archived, quiet, HEAP_REGIONS, AVRO_LIMITS, compiler, more) if option)
 

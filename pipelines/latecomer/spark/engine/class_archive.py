@@ -1,12 +1,14 @@
 """Run Spark once through what jobs do, so that the JVM can archive the classes it loaded.
 
-``LATECOMER_ARCHIVE`` names the archive to write when the JVM exits.
+``python -m latecomer.spark.engine.class_archive``, with ``-XX:ArchiveClassesAtExit=FILE`` in ``LATECOMER_JAVA_OPTIONS``.
 """
 
-import os
+from __future__ import annotations
+
 import tempfile
 
 import pyarrow as pa
+
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import session as sessions
 from latecomer.spark.engine import tables
@@ -14,7 +16,6 @@ from latecomer.spark.engine import tables
 
 def main() -> None:
     """Append, read, join, window, group and collect."""
-    os.environ["LATECOMER_JAVA_OPTIONS"] = f"-XX:ArchiveClassesAtExit={os.environ['LATECOMER_ARCHIVE']}"
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(folder)
         spark = sessions.session(lake)

@@ -1,0 +1,36 @@
+"""Write ``jars.lock``: every jar that the artifacts of ``jars.txt`` bring and Spark lacks, with its SHA-256 hash.
+
+`make lock` runs it. With two versions of one class on its class path, Spark may load either.
+"""
+
+import hashlib
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+from latecomer.spark.engine import jars
+
+
+def artifact(name: str) -> str:
+    """Return a jar's artifact, the part before its version: ``jackson-core`` for ``jackson-core-2.15.jar``."""
+    return re.sub(r"-\d[\w.]*(-[\w.]+)?\.jar$", "", name)
+
+
+def main(target: Path) -> None:
+    """Fetch the jars anew, and write one line per jar that Spark does not ship."""
+    shipped = {artifact(file.name) for file in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [
+            f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}\n"
+            for name, file in sorted(jars.download(Path(folder)).items())
+            if artifact(name) not in shipped and not name.startswith("jackson-")  # Spark's own Jackson, in its version
+        ]
+    if not any("delta-spark_" in line for line in lines):
+        sys.exit("delta-spark was not among the fetched jars")
+    target.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(jars.__file__).with_name("jars.lock"))

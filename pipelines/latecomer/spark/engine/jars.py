@@ -1,0 +1,236 @@
+"""The jars that Spark needs beside its own: which they are, where they lie, and how they come there.
+
+``jars.txt`` names the artifacts by their coordinates, ``jars.lock`` every file that they bring, with its SHA-256 hash.
+``latecomer jars fetch`` puts these files into a folder, and a class archive of the JVM beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from latecomer.lake.errors import InputError
+
+_HERE = Path(__file__).parent
+_CHECKOUT = Path(__file__).resolve().parents[4]
+ARCHIVE = "latecomer.jsa"
+"""Name of the class archive in the folder of the jars."""
+_MADE_FOR = "latecomer.jsa.txt"
+"""Name of the file that says for which Java and which Spark the class archive was made."""
+_FETCHED_SECONDS = 1800
+_ARCHIVED_SECONDS = 300
+
+
+def lock() -> dict[str, str]:
+    """Return the SHA-256 hash of every jar by the name of its file."""
+    lines = (_HERE / "jars.lock").read_text(encoding="utf-8").splitlines()
+    return {name: digest for digest, name in map(str.split, lines)}
+
+
+def coordinates() -> tuple[list[str], list[str]]:
+    """Return the artifacts to fetch, ``group:artifact:version``, and the ones to leave out, ``group:artifact``."""
+    lines = (_HERE / "jars.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [line for line in lines if line and line[0] not in "#!"]
+    return wanted, [line[1:] for line in lines if line.startswith("!")]
+
+
+def folder() -> Path | None:
+    """Return the folder of the jars, which need not exist; None if the deployment has them on Spark's class path.
+
+    It is the one that ``LATECOMER_JARS`` names (empty: None), else ``.jvm/jars`` of the checkout that this package is
+    in, else a folder of the user's cache whose name has the hash of ``jars.lock``, so that each version finds its own.
+    """
+    given = os.environ.get("LATECOMER_JARS")
+    if given is not None:
+        return Path(given).absolute() if given else None
+    if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "pipelines").is_dir():
+        return _CHECKOUT / ".jvm" / "jars"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    digest = hashlib.sha256((_HERE / "jars.lock").read_bytes()).hexdigest()
+    return Path(cache) / "latecomer" / f"jars-{digest[:12]}"
+
+
+def jars() -> list[Path]:
+    """Return the jars for Spark's class path: all of a folder that ``LATECOMER_JARS`` names, else those of the lock.
+
+    An empty ``LATECOMER_JARS`` says that the deployment has them on its class path, and the list is empty.
+
+    Raises
+    ------
+    InputError
+        A folder that `LATECOMER_JARS` names holds no jar, or another folder lacks one of ``jars.lock``.
+    """
+    place = folder()
+    if place is None:
+        return []
+    if "LATECOMER_JARS" in os.environ:
+        given = sorted(place.glob("*.jar"))
+        if not given:
+            raise InputError("LATECOMER_JARS", str(place), "holds no jar files", "run `latecomer jars fetch` once")
+        return given
+    files = [place / name for name in sorted(lock())]  # and none that an earlier version has left
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        problem = f"lacks {len(missing)} of the {len(files)} jars that Spark needs, as {missing[0]}"
+        raise InputError("jars", str(place), problem, "run `latecomer jars fetch` once")
+    return files
+
+
+def archive() -> Path | None:
+    """Return the JVM's class archive beside the jars, if there is one."""
+    place = folder()
+    return place / ARCHIVE if place is not None and (place / ARCHIVE).is_file() else None
+
+
+def fetch(place: Path) -> list[Path]:
+    """Put every jar of ``jars.lock`` into a folder, and return the files that were not there before.
+
+    Spark's own Ivy fetches them, by the settings that it has: ``spark.jars.ivySettings`` of ``spark-defaults.conf``,
+    and ``DEFAULT_ARTIFACT_REPOSITORY`` in place of Maven Central. Each file comes into the folder whole, after its hash
+    was compared, and a file whose hash is right is not fetched again.
+
+    Raises
+    ------
+    InputError
+        A file could not be fetched, or its hash is another one.
+    """
+    missing = {name: digest for name, digest in lock().items() if not _is(place / name, digest)}
+    if not missing:
+        return []
+    with tempfile.TemporaryDirectory(prefix="latecomer-jars-") as temporary:
+        fetched = download(Path(temporary))
+        for name, digest in missing.items():
+            if name not in fetched:
+                remedy = "look at spark-defaults.conf and at the repository that it names"
+                raise InputError("jars", name, "was not among the files that Spark's Ivy fetched", remedy)
+            if not _is(fetched[name], digest):
+                problem = f"has another hash than {digest} in jars.lock"
+                raise InputError("jars", name, problem, "remove it from the repository that it comes from")
+        place.mkdir(parents=True, exist_ok=True)
+        for name in missing:
+            partial = place / f".{name}.{os.getpid()}"
+            shutil.copyfile(fetched[name], partial)
+            partial.replace(place / name)
+    return [place / name for name in sorted(missing)]
+
+
+def _is(file: Path, digest: str) -> bool:
+    """Return whether a file is there and has this SHA-256 hash."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest() == digest
+
+
+def download(temporary: Path) -> dict[str, Path]:
+    """Fetch the artifacts of ``jars.txt`` and all they need with Spark's Ivy into an empty folder.
+
+    Returns
+    -------
+    dict of str to Path
+        The files by their plain names: Ivy calls them ``GROUP_ARTIFACT-VERSION.jar``.
+
+    Raises
+    ------
+    InputError
+        An artifact could not be fetched; the error has Ivy's last line about it.
+    """
+    wanted, left_out = coordinates()
+    script = temporary / "nothing.py"
+    script.write_text("", encoding="utf-8")
+    command = [_spark() / "bin" / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    command += ["--conf", f"spark.jars.ivy={temporary}", "--packages", ",".join(wanted)]
+    command += ["--exclude-packages", ",".join(left_out), script]
+    ran = _run(command, {}, _FETCHED_SECONDS)
+    files = list((temporary / "jars").glob("*.jar"))
+    if ran.returncode or not files:
+        lines = [line.strip() for line in (ran.stderr + ran.stdout).splitlines()]
+        reasons = [line for line in lines if "unresolved dependency" in line or "UnknownHost" in line or "Error" in line]
+        problem = f"could not be fetched ({(reasons or lines or ['no output'])[0]})"
+        remedy = (
+            "see whether the machine reaches Maven Central, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY; without "
+            "either, put the files of `latecomer jars list` into a folder and name it in LATECOMER_JARS"
+        )
+        raise InputError("jars", wanted[0], problem, remedy)
+    return {_plain(file.name): file for file in files}
+
+
+def _plain(name: str) -> str:
+    """Return the plain name of a file that Ivy called ``GROUP_ARTIFACT-VERSION.jar``."""
+    return name.split("_", 1)[1] if "_" in name else name
+
+
+def _spark() -> Path:
+    """Return the folder of the Spark that pyspark has brought."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
+def _run(
+    command: list[str | Path], environment: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with this interpreter's Spark, whatever ``SPARK_HOME`` says, and keep what it writes."""
+    own = {"SPARK_HOME": str(_spark()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, **own, **environment}
+    return subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        check=False,
+    )
+
+
+def make_archive(place: Path) -> bool:
+    """Make the class archive beside the jars of a folder, with which Spark starts about three times faster.
+
+    Returns
+    -------
+    bool
+        Whether the folder has one that was made for this Java and this Spark. Everything works without it.
+    """
+    if any(letter.isspace() for letter in str(place)):
+        return False  # Java's options are divided at spaces
+    made_for = "\n".join(_made_for(place))
+    note = place / _MADE_FOR
+    if (place / ARCHIVE).is_file() and note.is_file() and note.read_text(encoding="utf-8") == made_for:
+        return True
+    partial = place / f".{ARCHIVE}.{os.getpid()}"
+    environment = {"LATECOMER_JARS": str(place), "LATECOMER_JAVA_OPTIONS": f"-XX:ArchiveClassesAtExit={partial}"}
+    for old in (place / ARCHIVE, note):
+        old.unlink(missing_ok=True)
+    try:
+        command: list[str | Path] = [sys.executable, "-m", "latecomer.spark.engine.class_archive"]
+        ran = _run(command, environment, _ARCHIVED_SECONDS)
+        if ran.returncode or not partial.is_file():
+            return False
+        partial.replace(place / ARCHIVE)
+        note.write_text(made_for, encoding="utf-8")
+        return True
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _made_for(place: Path) -> Iterator[str]:
+    """Yield what a class archive depends on: the JVM refuses it, without a word, where one of these is another."""
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else Path("java")
+    try:
+        yield subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        yield "no Java"
+    yield str(place)
+    for jar in sorted((_spark() / "jars").glob("*.jar")):
+        yield f"{jar} {jar.stat().st_size}"
+    yield hashlib.sha256((_HERE / "class_archive.py").read_bytes()).hexdigest()
