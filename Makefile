@@ -9,7 +9,7 @@ STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/kafka_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long lint docs hooks up down airflow lock clean
+.PHONY: help setup demo test test-fast test-long lint docs hooks up down airflow lock lock-jars clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -53,6 +53,9 @@ airflow: setup ## Airflow's own command on it: make airflow ARGS="dags list"
 
 down: ## stop what `make up` started
 	@bash infra/airflow.sh down
+
+lock-jars: ## renew jars.lock from jars.txt
+	@$(BIN)/python infra/lock_jars.py
 
 lock: ## renew requirements.lock from pyproject.toml
 	@.tools/bin/uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --no-emit-index-url \

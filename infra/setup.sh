@@ -13,8 +13,8 @@ step() { "$@" >>"$log" 2>&1 || { tail -n 5 "$log" >&2; stop "failed: $* (see $lo
 
 case $PWD in *[[:space:]]*) stop "$PWD: Spark's scripts cannot start from a path with a space; move the project" ;; esac
 python=${PYTHON:-python3}
-"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null ||
-  stop "needs Python 3.11 or 3.12 ($python is $("$python" -V 2>&1 || true)); install it and say make PYTHON=python3.11 ..."
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null ||
+  stop "needs Python 3.11 to 3.13 ($python is $("$python" -V 2>&1 || true)); install it and say make PYTHON=python3.11 ..."
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java
 version=$("$java" -version 2>&1 | sed -nE '1s/.*"([0-9]+).*/\1/p' || true)
 [ "$version" = 17 ] || stop "needs Java 17 (found: ${version:-none}); install it, or point JAVA_HOME at it"

@@ -24,9 +24,9 @@ def jars() -> None:
     "--to",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Put them here, as into an image, and name the folder in LATECOMER_JARS.  [default: where they are looked for]",
+    help="Put them here, and name the folder in LATECOMER_JARS.  [default: where they are looked for]",
 )
-@click.option("--archive/--no-archive", default=True, help="Also make the class archive, with which Spark starts faster.")
+@click.option("--archive/--no-archive", default=True, help="Also make an archive of classes.")
 @JSON
 def fetch(to: Path | None, archive: bool, as_json: bool) -> None:
     """Fetch the jars from Maven Central, or from the mirror that DEFAULT_ARTIFACT_REPOSITORY names.

@@ -177,11 +177,11 @@ def _value(code: float, known: Sequence[tuple[NDArray[np.int64], pa.ChunkedArray
 
 def _draw_plan(plan: ThetaPlan, names: list[str], conditions: list[str], title: str, path: Path) -> None:
     """Draw, per edge of the plan, which pairs of partitions are joined, compared or ruled out."""
-    from matplotlib.colors import ListedColormap
-
     colours = {"ruled out": "#e6e9ee", "compared row by row": "#f0a35e", "joined whole": "#5b8def"}
     names_of_axes = [str(place) for place in range(max(len(plan.edges), 1))]
     with picture(path, [names_of_axes]) as (figure, axes):
+        from matplotlib.colors import ListedColormap
+
         for axis, edge in zip(axes.values(), plan.edges, strict=False):
             shades = ListedColormap(list(colours.values()))
             axis.imshow(edge.kinds.T, origin="lower", aspect="auto", cmap=shades, vmin=-0.5, vmax=2.5)

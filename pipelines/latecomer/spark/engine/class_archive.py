@@ -1,6 +1,6 @@
 """Run Spark once through what jobs do, so that the JVM can archive the classes it loaded.
 
-``python -m latecomer.spark.engine.class_archive``, with ``-XX:ArchiveClassesAtExit=FILE`` in ``LATECOMER_JAVA_OPTIONS``.
+``latecomer jars fetch`` runs it with ``-XX:ArchiveClassesAtExit=FILE`` in ``LATECOMER_JAVA_OPTIONS``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
         rows = tables.read(spark, lake.table("on_time", "warm")).where("ts > timestamp'1970-01-01'")
         running = rows.withColumn("m", F.max("id").over(Window.partitionBy("k").orderBy("id"))).persist()
         running.groupingSets([["k", "s"], ["k"]], "k", "s").agg(F.count("*"), F.max("m")).toArrow()
-        small = spark.createDataFrame(pa.table({"k": [1, 2]}))
+        small = tables.to_spark(spark, pa.table({"k": [1, 2]}))
         joined = running.join(F.broadcast(small), "k").join(rows.select("id", F.col("s").alias("t")), "id")
         tables.append(joined.select("id", "t"), lake.table("corrections", "warm"), "warm", 0)
         source = f"{folder}/in.parquet"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,8 +37,8 @@ def lock() -> dict[str, str]:
 def coordinates() -> tuple[list[str], list[str]]:
     """Return the artifacts to fetch, ``group:artifact:version``, and the ones to leave out, ``group:artifact``."""
     lines = (_HERE / "jars.txt").read_text(encoding="utf-8").splitlines()
-    wanted = [line for line in lines if line and line[0] not in "#!"]
-    return wanted, [line[1:] for line in lines if line.startswith("!")]
+    artifacts = [line for line in lines if line and line[0] not in "#!"]
+    return artifacts, [line[1:] for line in lines if line.startswith("!")]
 
 
 def folder() -> Path | None:
@@ -139,25 +140,32 @@ def download(temporary: Path) -> dict[str, Path]:
     Raises
     ------
     InputError
-        An artifact could not be fetched; the error has Ivy's last line about it.
+        An artifact could not be fetched; the error says what Ivy could not resolve.
     """
-    wanted, left_out = coordinates()
+    artifacts, left_out = coordinates()
     script = temporary / "nothing.py"
     script.write_text("", encoding="utf-8")
-    command = [_spark() / "bin" / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
-    command += ["--conf", f"spark.jars.ivy={temporary}", "--packages", ",".join(wanted)]
+    command: list[str | Path] = [
+        _spark() / "bin" / "spark-submit",
+        "--master",
+        "local[1]",
+        "--conf",
+        "spark.ui.enabled=false",
+    ]
+    command += ["--conf", f"spark.jars.ivy={temporary}", "--packages", ",".join(artifacts)]
     command += ["--exclude-packages", ",".join(left_out), script]
     ran = _run(command, {}, _FETCHED_SECONDS)
     files = list((temporary / "jars").glob("*.jar"))
     if ran.returncode or not files:
-        lines = [line.strip() for line in (ran.stderr + ran.stdout).splitlines()]
-        reasons = [line for line in lines if "unresolved dependency" in line or "UnknownHost" in line or "Error" in line]
-        problem = f"could not be fetched ({(reasons or lines or ['no output'])[0]})"
+        output = ran.stderr + ran.stdout
+        unresolved = re.search(r"unresolved dependency: [^,\]]+", output)
+        reason = unresolved[0] if unresolved else (output.strip().splitlines() or ["no output"])[-1]
+        problem = f"could not be fetched ({reason})"
         remedy = (
             "see whether the machine reaches Maven Central, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY; without "
             "either, put the files of `latecomer jars list` into a folder and name it in LATECOMER_JARS"
         )
-        raise InputError("jars", wanted[0], problem, remedy)
+        raise InputError("jars", artifacts[0], problem, remedy)
     return {_plain(file.name): file for file in files}
 
 
@@ -173,12 +181,10 @@ def _spark() -> Path:
     return Path(pyspark.__file__).parent
 
 
-def _run(
-    command: list[str | Path], environment: Mapping[str, str], seconds: float
-) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str | Path], environment: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Run a command with this interpreter's Spark, whatever ``SPARK_HOME`` says, and keep what it writes."""
-    own = {"SPARK_HOME": str(_spark()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment = {**os.environ, **own, **environment}
+    spark = {"SPARK_HOME": str(_spark()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, **spark, **environment}
     return subprocess.run(
         command,
         env=environment,
