@@ -85,7 +85,9 @@ def commands(page: Path) -> list[str]:
 
 
 def options(command: click.Command) -> set[str]:
-    return {
+    """Return the options of a command, and those of the commands of a group."""
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    return set().union(*map(options, inner)) | {
         name
         for parameter in command.params
         if isinstance(parameter, click.Option)
