@@ -5,7 +5,6 @@ Each command imports what it needs when it runs, so that `--help` is instant.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ import click
 from latecomer import __version__
 from latecomer.jobs import formatting, ingest_command, jars_command
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
-from latecomer.jobs.exit_codes import Group, end_on_term
+from latecomer.jobs.exit_codes import Group, end_in_time, end_process
 from latecomer.specs.errors import SpecError, quantity
 from latecomer.specs.judging import parse_time
 from latecomer.specs.membership import MembershipSpec
@@ -655,15 +654,12 @@ def _counts(
 
 
 def command() -> None:
-    """Run the command as a process: stop Spark after it, and exit without waiting for threads of native libraries.
-
-    Threads of Arrow and delta-rs sometimes outlive the interpreter, and the process then aborts after its work is done.
-    """
+    """Run the command as a process, which ends with the command and takes its Java process along."""
     if not os.environ.get("LATECOMER_DEBUG"):
         logging.getLogger().addHandler(
             logging.NullHandler()
         )  # libraries also log the errors that they raise, with tracebacks
-    end_on_term()
+    end_in_time()
     try:
         main()
         code: str | int | None = 0
@@ -672,18 +668,7 @@ def command() -> None:
     if code is not None and not isinstance(code, int):
         click.echo(code, err=True)
         code = 1
-    if "pyspark" in sys.modules:
-        from py4j.protocol import Py4JError
-        from pyspark.sql import SparkSession
-
-        with contextlib.suppress(OSError, Py4JError):  # the Java process may be gone
-            active = SparkSession.getActiveSession()
-            if active is not None:
-                active.stop()
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code or 0)
+    end_process(code or 0)
 
 
 if __name__ == "__main__":

@@ -7,29 +7,44 @@ its code as ``exit_code``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from latecomer.jobs import formatting
 from latecomer.lake.errors import is_full
+from latecomer.spark.engine import java_process
 
 
 class Terminated(KeyboardInterrupt):
     """The process received SIGTERM, as from a scheduler or at a shutdown."""
 
 
-def end_on_term() -> None:
-    """Make SIGTERM end the command as Ctrl-C does: stop its work, release its leases, and report it in a line.
+STOP_S, JAVA_STOP_S, LEASE_S = 3.0, 2.0, 1.0
+"""Seconds that a stopped command has to end by itself, that Java has to end then, and that leases take to be freed."""
+_STOPPED = "latecomer: {}; finished work is kept; run the command again to continue"
+_DEBUG = "set LATECOMER_DEBUG=1 to see the traceback"
+_ends = threading.Event()
+"""Set when the command has begun to end, for whatever reason."""
 
-    A second SIGTERM ends the command at once.
+
+def end_in_time() -> None:
+    """Make the command end within seconds of a signal or of the end of its Java process.
+
+    SIGTERM ends it as Ctrl-C does: it stops its work, releases its leases, and reports it in a line. A Java process
+    that does not answer is killed after `STOP_S` seconds, and calls that wait for it fail. If the command is still
+    there `STOP_S` seconds later, in a library that no signal interrupts, the process ends without it. A second SIGTERM
+    ends it at once.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -37,6 +52,88 @@ def end_on_term() -> None:
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=_end_on_signal, args=(reading,), daemon=True, name="end on a signal").start()
+    java_process.when_ended(_end_without_java)
+
+
+def _end_on_signal(signals: int) -> None:
+    """Wait for SIGTERM or SIGINT; give the command time to end by itself, then end Java, then the process."""
+    while (number := os.read(signals, 1)[0]) not in (signal.SIGTERM, signal.SIGINT):
+        pass
+    _ends.set()
+    time.sleep(STOP_S)
+    java_process.end(JAVA_STOP_S)
+    time.sleep(STOP_S)
+    ended, code = ("terminated", 143) if number == signal.SIGTERM else ("interrupted", 130)
+    _end_now(_STOPPED.format(ended), code)
+
+
+def _end_without_java() -> None:
+    """Give the command time to fail by itself, whose Java process has ended; then end the process."""
+    if not _ends.wait(STOP_S):
+        _end_now(f"latecomer: {_java_ended()}; {_DEBUG}", 4)
+
+
+def _end_now(line: str, code: int) -> None:
+    """End the process without its main thread."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{line}\n".encode())
+    if "latecomer.lake.lease" in sys.modules:
+        from latecomer.lake.lease import abandon_all
+
+        abandon_all(LEASE_S)
+    os._exit(code)
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process of a command that is done: Spark first. Threads of native libraries are not waited for.
+
+    Threads of Arrow and delta-rs sometimes outlive the interpreter, and the process then aborts after its work is done.
+    """
+    _ends.set()
+    if "pyspark" in sys.modules:
+        stopping = threading.Thread(target=_stop_spark, daemon=True)
+        if code in (4, 130, 143):
+            java_process.end(JAVA_STOP_S)
+        else:
+            stopping.start()
+            stopping.join(2 * STOP_S)
+            if stopping.is_alive():
+                java_process.end(JAVA_STOP_S)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _stop_spark() -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession
+
+    with contextlib.suppress(OSError, Py4JError):  # the Java process may be gone
+        active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        if active is not None:
+            active.stop()
+
+
+def _java_ended() -> str:
+    """Describe the end of the Java process in one line."""
+    code = java_process.exit_code(wait_s=JAVA_STOP_S)
+    reason = "it does not answer" if code is None else f"exit code {code}"
+    if code == java_process.OUT_OF_MEMORY_CODE:
+        memory = os.environ.get("LATECOMER_DRIVER_MEMORY")
+        reason = f"its memory{f' of {memory}' if memory else ''} was not enough"
+    elif code is not None and code < 0:
+        reason = f"killed by signal {-code}, as by a system that is short of memory"
+    elif java_process.is_orphan():
+        reason = "spark-submit has ended"
+    return (
+        f"Spark's Java process ended ({reason}); finished micro-batches are kept; run the command again, and if it "
+        "ends again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -65,11 +162,20 @@ def _fault(error: BaseException) -> str:
         from latecomer.spark.engine.session import is_gone
 
         if is_gone():
-            return (
-                "Spark's Java process ended, killed or out of memory; finished micro-batches are kept; run the command "
-                "again, and if it ends again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
-            )
-    lines = map(formatting.one_line, _chain(error))
+            return _java_ended()
+    lines = [formatting.one_line(cause) for cause in _chain(error)]
+    if any("[JAVA_GATEWAY_EXITED]" in line for line in lines):
+        return (
+            "Spark's Java process ended while it was starting; see whether `java -version` answers with 17 or later, "
+            "and whether the machine has the memory of LATECOMER_DRIVER_MEMORY and Java knows LATECOMER_JAVA_OPTIONS; "
+            "then run the command again"
+        )
+    if small := next((line for line in lines if "[INVALID_DRIVER_MEMORY]" in line), None):
+        least = re.search(r"at least (\d+)", small)
+        return (
+            f"LATECOMER_DRIVER_MEMORY: {os.environ.get('LATECOMER_DRIVER_MEMORY')!r}: is less than Spark needs to start"
+            f"{f' ({-(-int(least[1]) // (1 << 20))}m)' if least else ''}; give it 1g or more"
+        )
     wide = next((line for line in lines if "NUMERIC_VALUE_OUT_OF_RANGE" in line), None)
     if wide is not None:
         value = re.search(r"\S+ cannot be represented as Decimal\(\d+, \d+\)", wide)
@@ -130,12 +236,12 @@ class Group(click.Group):
                 context.exit(141)  # the code of a process that SIGPIPE has killed
             if (stopped := _interrupt(error)) is not None:
                 ended, code = ("terminated", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
-                click.echo(f"latecomer: {ended}; finished work is kept; run the command again to continue", err=True)
+                click.echo(_STOPPED.format(ended), err=True)
                 context.exit(code)
             if code is None:
                 if os.environ.get("LATECOMER_DEBUG"):
                     raise
-                click.echo(f"latecomer: {_fault(error)}; set LATECOMER_DEBUG=1 to see the traceback", err=True)
+                click.echo(f"latecomer: {_fault(error)}; {_DEBUG}", err=True)
                 context.exit(4)
             click.echo(str(error), err=True)
             context.exit(code)

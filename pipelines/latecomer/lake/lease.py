@@ -103,12 +103,15 @@ class Lease:
         self._confirmed_at = _clocks()
         self._renewer = threading.Thread(target=self._renew, name=f"lease-{self._name}", daemon=True)
         self._renewer.start()
+        _held.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        if self in _held:
+            _held.remove(self)
         if self._renewer is not None:
             self._renewer.join()
         # The work is done, or has failed for a reason of its own; a lease that cannot be freed ends with its holder.
@@ -118,6 +121,14 @@ class Lease:
                 table = self._open_own()
             if table is not None:
                 self._commit(table, _FREE)
+
+    def abandon(self) -> None:
+        """Free the lease from another thread, right before the process ends; :meth:`confirm` fails from here on."""
+        self._stop.set()
+        table = self._open_own()
+        self._taken_by = self._taken_by or "nobody: this process is ending"
+        if table is not None:
+            self._commit(table, _FREE)
 
     def confirm(self) -> None:
         """Confirm before a commit that this process is still the holder.
@@ -199,6 +210,23 @@ class Lease:
                 continue  # the store does not answer: again at the next turn
             if table is None:
                 return
+
+
+_held: list[Lease] = []
+"""The leases that this process holds."""
+
+
+def abandon_all(within_s: float) -> None:
+    """Free the leases of this process, which ends next, as far as the store answers `within_s` seconds."""
+
+    def abandon() -> None:
+        for lease in list(_held):
+            with contextlib.suppress(LatecomerError, DeltaError, OSError):
+                lease.abandon()
+
+    abandoning = threading.Thread(target=abandon, daemon=True)
+    abandoning.start()
+    abandoning.join(within_s)
 
 
 def _me() -> str:

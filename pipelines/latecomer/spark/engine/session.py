@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from latecomer.lake.delta import APPENDED
 from latecomer.lake.lake import Lake
 from latecomer.lake.storage import region
+from latecomer.spark.engine import java_process
 from latecomer.spark.engine.jars import archive, jars
 from latecomer.spark.engine.tuning import tune
 
@@ -36,6 +37,12 @@ HEAP_REGIONS = "-XX:G1HeapRegionSize=4m"
 """JVM option for heap regions of which half holds the 1 MB into which Spark writes a task's result.
 
 G1 would take it for a humongous object in smaller regions, and mark the heap every few seconds.
+"""
+
+END_WITHOUT_MEMORY = "-XX:+ExitOnOutOfMemoryError -XX:+DisplayVMOutputToStderr"
+"""JVM options to end where memory runs out.
+
+Without them the thread that wanted memory ends alone, whatever waits for it. What Java says of it goes to stderr.
 """
 
 AVRO_LIMITS = " ".join(
@@ -69,7 +76,9 @@ def java_options(rows: int | None = None) -> str:
     more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
     archived = f"-XX:SharedArchiveFile={classes} -Xshare:auto" if classes else ""
     compiler = FIRST_COMPILER if rows is not None and rows <= FIRST_COMPILER_ROWS else ""
-    return " ".join(option for option in (archived, quiet, HEAP_REGIONS, AVRO_LIMITS, compiler, more) if option)
+    return " ".join(
+        option for option in (archived, quiet, HEAP_REGIONS, END_WITHOUT_MEMORY, AVRO_LIMITS, compiler, more) if option
+    )
 
 
 RESULT_SETTINGS = {
@@ -129,12 +138,25 @@ def session(
             builder = builder.config(key, value)
         with _quiet_start():
             spark = builder.getOrCreate()
+        _end_with_a_thread(spark)
         spark.sparkContext.setLogLevel(os.environ.get("LATECOMER_SPARK_LOG", "ERROR"))
+    java_process.guard()
     _cache_jvm_classes(spark)
     for key, value in RESULT_SETTINGS.items():
         if spark.conf.get(key, None) != value:
             spark.conf.set(key, value)
     return spark
+
+
+def _end_with_a_thread(spark: SparkSession) -> None:
+    """Make an error that no thread of the JVM handles end it, as Spark's executors do.
+
+    Without it the thread ends alone: the scheduler's, and every job waits for ever.
+    """
+    jvm = spark._jvm
+    assert jvm is not None  # it is there from the start of the session
+    handler = jvm.org.apache.spark.util.SparkUncaughtExceptionHandler(True)
+    jvm.java.lang.Thread.setDefaultUncaughtExceptionHandler(handler)
 
 
 _JVM_CLASSES = {
@@ -167,14 +189,15 @@ def _cache_jvm_classes(spark: SparkSession) -> None:
             setattr(jvm, name, jvm_class)
 
 
-_START_NOTE = b"WARNING: Using incubator modules"
+_JAVA_NOTES = (b"WARNING: Using incubator modules", b"Terminating due to java.lang.OutOfMemoryError")
 
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Drop the note that Java writes to stderr when it starts, whatever its settings.
+    """Drop the notes that Java writes to stderr when it starts and when its memory runs out, whatever its settings.
 
-    All other lines that the JVM and its children ever write to stderr pass through.
+    The command reports the second one itself. All other lines that the JVM and its children ever write to stderr pass
+    through.
     """
     try:
         stderr = os.dup(2)
@@ -186,7 +209,7 @@ def _quiet_start() -> Iterator[None]:
     def pump() -> None:
         with open(out, "rb") as lines, contextlib.suppress(OSError):
             for line in lines:
-                if not line.startswith(_START_NOTE):
+                if not line.startswith(_JAVA_NOTES):
                     os.write(stderr, line)
 
     threading.Thread(target=pump, daemon=True, name="stderr of Spark").start()
@@ -198,16 +221,29 @@ def _quiet_start() -> Iterator[None]:
         os.dup2(stderr, 2)
 
 
+ANSWER_S = 3.0
+"""Seconds within which a JVM answers that has memory and processor time."""
+
+
 def is_gone() -> bool:
-    """Return whether this process had a JVM that does not answer any more."""
-    from py4j.protocol import Py4JError
+    """Return whether this process had a JVM that has ended, or does not answer within `ANSWER_S` seconds."""
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway
-    try:
-        return gateway is not None and not gateway.jvm.java.lang.System.currentTimeMillis()
-    except (Py4JError, OSError):
+    gateway, answers = SparkContext._gateway, threading.Event()
+    if gateway is None:
+        return False
+    if java_process.exit_code() is not None or java_process.is_orphan():
         return True
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # in any shape: the connection is lost
+            if gateway.jvm.java.lang.System.currentTimeMillis():
+                answers.set()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER_S)
+    return not answers.is_set()
 
 
 def tuned(lake: Lake, rows: int) -> SparkSession:
@@ -231,7 +267,7 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.driver.extraClassPath": path,
         "spark.executor.extraClassPath": path,
         "spark.driver.extraJavaOptions": java_options(rows),
-        "spark.executor.extraJavaOptions": AVRO_LIMITS,
+        "spark.executor.extraJavaOptions": f"{END_WITHOUT_MEMORY} {AVRO_LIMITS}",
         "spark.driver.memory": os.environ.get("LATECOMER_DRIVER_MEMORY", "4g"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
