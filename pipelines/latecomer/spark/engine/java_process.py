@@ -52,7 +52,7 @@ def started() -> subprocess.Popen[bytes] | None:
 
 
 def _starting() -> list[psutil.Process]:
-    """Return the Java processes, below this one, of which PySpark holds no handle yet."""
+    """Return the Java processes below this one that PySpark holds no handle for yet."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
