@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,11 +19,15 @@ from latecomer import __version__
 from latecomer.jobs import formatting, ingest_command, jars_command
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.jobs.exit_codes import Group, end_in_time, end_process
+from latecomer.lake.errors import LatecomerError
 from latecomer.specs.errors import SpecError, quantity
 from latecomer.specs.judging import parse_time
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.names import NAME
 from latecomer.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from latecomer.lake.lake import Lake
 
 QUERY = click.argument("query", type=click.Path(path_type=Path))
 
@@ -343,7 +348,7 @@ def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     checked = {"achieved_on_time": last.get("achieved"), "late_pending": last.get("pending")}
     values = {"query": spec.name, "table": done.uri, "version": done.version, "rows": done.rows, **counts, **periods}
     values |= checked | {"waiting": done.waiting, "seconds": round(done.seconds, 3)}
-    show_result(as_json, values, line)
+    show_result(as_json, values | {"registered": _register(lake, spec.name)}, line)
 
 
 @main.command()
@@ -556,16 +561,20 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
     from latecomer.lake import forget as job
     from latecomer.lake.errors import InputError
     from latecomer.lake.lake import Lake
+    from latecomer.spark import catalog
 
     lake = Lake(lake_uri)
     name = query if NAME.fullmatch(query) else _load(Path(query)).name
+    removed = catalog.unregister(lake, name) if yes and os.environ.get(catalog.VARIABLE) else []
     stored = job.forget(lake, name) if yes else job.stored_rows(lake, name)
     rows = {area: "damaged" if count is None else f"{count:,} rows" for area, count in stored.items()}
     listed = ", ".join(f"{area} ({count})" for area, count in rows.items()) or "no table"
     if not yes and (stored or name in job.half_forgotten(lake)):
         raise InputError(f"query {name}", None, f"would lose {listed}", "add --yes to delete that; events stay")
     show_result(
-        as_json, {"query": name, "deleted": stored}, f"{name}: deleted {listed}; its next run starts from the first row"
+        as_json,
+        {"query": name, "deleted": stored, "unregistered": removed},
+        f"{name}: deleted {listed}; its next run starts from the first row",
     )
 
 
@@ -631,6 +640,23 @@ def init(folder: Path, example: bool, as_json: bool) -> None:
 
     lines = init_project.make(folder, example)
     show_result(as_json, {"folder": str(folder), "made": lines}, "\n".join(lines))
+
+
+def _register(lake: Lake, query: str) -> list[str]:
+    """Register the query's tables in the catalog that ``LATECOMER_CATALOG`` names, and return the new names.
+
+    What was published stays published where that fails; the error is a line on standard error.
+    """
+    from latecomer.spark import catalog
+
+    if not os.environ.get(catalog.VARIABLE):
+        return []
+    try:
+        return catalog.register(lake, query)
+    except Exception as error:
+        reason = str(error) if isinstance(error, LatecomerError) else formatting.one_line(error)
+        show_progress(f"{query}: published, but not registered in the catalog ({reason}); the next publish tries again")
+        return []
 
 
 def _load(query: Path) -> Spec:

@@ -16,6 +16,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.lake.result_differences import CHANGE, DELETE, INSERT, UPDATE, Bounds, Differences
+from latecomer.specs.durations import format_duration
 from latecomer.specs.spec import Spec
 
 PUBLISHED_AT = "published_at"
@@ -123,6 +125,13 @@ def publish(lake: Lake, spec: Spec, to: Bounds | None = None) -> Publication:
     return publication
 
 
+def properties(spec: Spec) -> dict[str, str]:
+    """Return the properties by which the table tells its readers which query it answers, and what that promises."""
+    promise = f"{spec.target_key} {spec.target:g} per {format_duration(spec.period_us)}" if spec.promises else "none"
+    about = {"query": spec.name, "kind": spec.kind, "promise": promise, "query_file": Path(spec.source).name}
+    return {f"latecomer.{key}": value for key, value in about.items()}
+
+
 def named(starts_us: NDArray[np.int64]) -> list[str]:
     """Return the names of periods: their starts in UTC, as 2013-01-31T00:00:00, with microseconds only where needed."""
     exact = (starts_us % 1_000_000).any()
@@ -208,14 +217,14 @@ class _Step:
         publication.periods_corrected = np.union1d(publication.periods_corrected, corrected)
 
     def _prepared(self, table: Table, lease: Lease) -> tuple[DeltaTable, pa.Schema]:
-        """Create the table, or add the columns that it lacks; return it as it is then, and its columns."""
+        """Create the table, or add the columns and properties that it lacks; return it then, and its columns."""
         spec = self.differences.spec
         schema = self.differences.schema().append(pa.field(PUBLISHED_AT, TIMESTAMP))
         known = table.schema()
         texts = comments(spec, schema.names)
         new = [column for column in schema if column.name not in known.names]
         fields = [_field(column, texts[column.name]) for column in new]
-        opened = table.open()
+        opened, about = table.open(), properties(spec)
         if opened is None:
             lease.confirm()
             opened = DeltaTable.create(
@@ -223,13 +232,21 @@ class _Step:
                 Schema(fields),
                 mode="error",
                 description=f"The answers of the query {spec.name}. {spec.description}".strip(),
-                configuration=_PROPERTIES,
+                configuration=_PROPERTIES | about,
                 storage_options=table.storage.delta_options or None,
+                raise_if_key_not_exists=False,
             )
-        elif fields:
-            lease.confirm()
-            opened.alter.add_columns(fields)
-            opened = table.open_version()
+        else:
+            is_other = not about.items() <= opened.metadata().configuration.items()
+            if fields or is_other:
+                lease.confirm()
+            if fields:
+                opened.alter.add_columns(fields)
+            if is_other:
+                opened = table.open_version()
+                opened.alter.set_table_properties(about, raise_if_not_exists=False)
+            if fields or is_other:
+                opened = table.open_version()
         order = [name for name in known.names if name in schema.names] + [column.name for column in new]
         return opened, pa.schema([schema.field(name) for name in order])
 
