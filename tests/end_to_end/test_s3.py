@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -233,6 +234,41 @@ def test_a_bucket_gives_what_a_folder_gives(store, tmp_path):
     )
     (row,) = status["queries"]
     assert (row["query"], row["backlog"], row["late_pending"], row["micro_batches"]) == ("pairs", 0, 0, 2)
+
+
+def test_publish_killed_at_each_crash_point_is_finished_by_the_next(store, tmp_path):
+    rows, query, lake = tmp_path / "rows.parquet", tmp_path / "pairs.yaml", f"s3://{BUCKET}/killed/lake"
+    events.write(events.disordered(7), rows)
+    query.write_text(QUERY)
+    some = ["publish", query, "--lake", lake, "--unchecked"]
+
+    def killed_and_finished():
+        """Kill two publications, before and after the commit of the results, and finish with a third."""
+        before = Lake(lake).table("results", "pairs").count()
+        assert commands.call(*some, crash_at="publish:planned").returncode == -signal.SIGKILL
+        assert Lake(lake).table("results", "pairs").count() == before
+        assert commands.call(*some, crash_at="publish:results").returncode == -signal.SIGKILL
+        written = Lake(lake).table("results", "pairs")
+        assert written.count() > before
+        version = written.open().version()
+        done = commands.call(*some, "--json")
+        published = json.loads(done.stdout)
+        assert (published["inserted"], published["updated"], published["version"]) == (0, 0, version), done.stderr
+        return written.read()
+
+    run_commands(
+        [
+            ["ingest", "--lake", lake, "--by", "stream", "--json", str(rows)],
+            ["run", str(query), "--lake", lake, "--until-seq", "149", "--json"],
+        ]
+    )
+    first = killed_and_finished()
+    run_commands([[command, str(query), "--lake", lake, "--flush", "--json"] for command in ("run", "repair")])
+    last = killed_and_finished()
+    view = result_views.results(Lake(lake), load_query(query))
+    keys = [("left_seq", "ascending"), ("right_seq", "ascending")]
+    assert first.num_rows < last.num_rows == view.num_rows
+    assert last.take(pc.sort_indices(last, sort_keys=keys)).select(view.column_names).equals(view.cast(view.schema))
 
 
 def test_an_object_is_read_again_only_if_it_was_written_to(store, monkeypatch):

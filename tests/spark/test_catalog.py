@@ -37,11 +37,10 @@ def call(tmp_path, monkeypatch):
     store = f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true"
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(
-        f"spark.hadoop.javax.jdo.option.ConnectionURL {store}\n"
-        f"spark.sql.warehouse.dir {tmp_path}/warehouse\n"
-        f"spark.driver.extraJavaOptions -Dderby.stream.error.file={tmp_path}/derby.log\n"
+        f"spark.hadoop.javax.jdo.option.ConnectionURL {store}\nspark.sql.warehouse.dir {tmp_path}/warehouse\n"
     )
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    monkeypatch.setenv("LATECOMER_JAVA_OPTIONS", f"-Dderby.stream.error.file={tmp_path}/derby.log")
     monkeypatch.setenv("LATECOMER_CATALOG", "answers")
     monkeypatch.chdir(tmp_path)
 

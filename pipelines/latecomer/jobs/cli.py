@@ -327,7 +327,6 @@ def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     from latecomer.lake import results_table
     from latecomer.lake.lake import Lake
     from latecomer.quality import publishing
-    from latecomer.quality.checks import last_outcome
 
     spec, lake = _load(query), Lake(lake_uri)
     done = publishing.publish(lake, spec, unchecked=unchecked)
@@ -344,8 +343,7 @@ def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     where = f"{done.uri} has {quantity(done.rows, 'row')} (version {done.version})"
     line = f"{spec.name}: {changed or 'nothing new'}; {where if done.version >= 0 else 'there is no answer yet'}"
     line += f" ({done.seconds:.1f} s)" + ("; newer results wait for a check" if done.waiting else "")
-    last = last_outcome(lake, spec.name)
-    checked = {"achieved_on_time": last.get("achieved"), "late_pending": last.get("pending")}
+    checked = {"achieved_on_time": done.achieved_on_time, "late_pending": done.late_pending}
     values = {"query": spec.name, "table": done.uri, "version": done.version, "rows": done.rows, **counts, **periods}
     values |= checked | {"waiting": done.waiting, "seconds": round(done.seconds, 3)}
     show_result(as_json, values | {"registered": _register(lake, spec.name)}, line)
@@ -537,7 +535,7 @@ def schema(kind: str) -> None:
 @click.option("--query", "only", multiple=True, metavar="NAME", help="Show this query only. You may repeat the option.")
 @JSON
 def status(lake_uri: str, only: tuple[str, ...], as_json: bool) -> None:
-    """Show streams, queries, rows, backlog, the last run and the last check."""
+    """Show streams, queries, rows, backlog, and the last run, check and publication."""
     from latecomer.jobs import status as job
     from latecomer.lake.lake import Lake
 

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 
 from latecomer.core.state import OtherVersion
 from latecomer.jobs import formatting
-from latecomer.lake import journal, result_views
+from latecomer.lake import journal, result_views, results_table
 from latecomer.lake.errors import InputError
 from latecomer.lake.forget import half_forgotten
 from latecomer.lake.ingest_log import by_stream, committed_seq
@@ -100,6 +100,7 @@ def _query(lake: Lake, name: str, available: int) -> QueryStatus | None:
         "late_repaired": state.counts["late"] - pending,
         "last_run": _written(lake, name),
         "last_check": _checked(lake, name),
+        "last_publication": _published(lake, name),
     }
 
 
@@ -131,6 +132,17 @@ def _checked(lake: Lake, query: str) -> str | None:
     return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}{missed}{unjudged}"
 
 
+def _published(lake: Lake, query: str) -> str | None:
+    """Return the time (UTC) of the last publication, and the version of the table that it wrote."""
+    table = lake.table("results", query)
+    opened = table.open()
+    number = None if opened is None else opened.transaction_version("publish")
+    if opened is None or number is None:
+        return None
+    _, published_at = results_table.plan(lake.table("publications", query), number)
+    return f"{_iso(published_at.timestamp())} version {opened.version()}"
+
+
 def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
@@ -156,6 +168,7 @@ def render(report: LakeStatus) -> str:
         "micro_batches",
         "last_run",
         "last_check",
+        "last_publication",
     )
     shown = [query for query in report["queries"] if "problem" not in query]
     rows = [(q["query"], *(_cell(q.get(key)) for key in header[1:])) for q in shown]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -111,7 +112,7 @@ class Differences:
 
     def periods(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the starts of the periods with new rows of `run`, and of the periods with other new rows, in us."""
-        published, repaired, backfilled = (self._count_new(area, "period_start").keys() for area in AREAS)
+        published, repaired, backfilled = (self._new_starts[area]["period_start"] for area in AREAS)
         return np.array(sorted(published), np.int64), np.array(sorted(repaired | backfilled), np.int64)
 
     def rows(self, table: Table, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -147,18 +148,24 @@ class Differences:
             return (published >= self.since.on_time_to) & (published <= self.to.on_time_to)
         return (published > self.since.repaired_to) & (published <= self.to.repaired_to)
 
-    def _count_new(self, area: str, column: str) -> dict[int, int]:
-        """Count the new rows of a table per value of a timestamp column, in us."""
+    @cached_property
+    def _new_starts(self) -> dict[str, dict[str, set[int]]]:
+        """Starts of the periods and windows of the new rows of each table, in us; of windows where they are needed."""
+        columns = ["period_start"] if self.only_grows else ["period_start", "window_start"]
+        starts: dict[str, dict[str, set[int]]] = {area: {column: set() for column in columns} for area in AREAS}
+        for area in AREAS:
+            for batch in self._new_batches(area, columns):
+                for column in columns:
+                    starts[area][column].update(pc.unique(batch[column]).cast(pa.int64()).to_pylist())
+        return starts
+
+    def _new_batches(self, area: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the new rows of a table."""
         if area != "backfill":
-            return self.lake.table(area, self.spec.name).count_by(column, self._since(area))
-        totals: dict[int, int] = {}
+            yield from self.lake.table(area, self.spec.name).batches(columns, self._since(area))
+            return
         for fragment in self._new_backfill():
-            rows = fragment.to_table(columns=[column]).group_by(column).aggregate([([], "count_all")])
-            for value, count in zip(
-                rows[column].cast(pa.int64()).to_pylist(), rows["count_all"].to_pylist(), strict=True
-            ):
-                totals[value] = totals.get(value, 0) + count
-        return totals
+            yield from fragment.to_table(columns=columns).to_batches()
 
     def _new_backfill(self) -> list[ds.Fragment]:
         """Return the files of backfilled rows that came since the last publication."""
@@ -199,9 +206,7 @@ class Differences:
     # ------------------------------------------------------------------------------------------------- windows
 
     def _windows(self) -> NDArray[np.int64]:
-        starts: set[int] = set()
-        for area in AREAS:
-            starts |= self._count_new(area, "window_start").keys()
+        starts = set[int]().union(*(self._new_starts[area]["window_start"] for area in AREAS))
         return np.array(sorted(starts), np.int64)
 
     def _compared(self, table: Table) -> Iterator[pa.Table]:

@@ -73,6 +73,9 @@ class Publication:
         Whether results have been committed that were not published, since they are beyond the bounds of the call.
     seconds
         The time that the call took.
+    achieved_on_time, late_pending
+        What the last check has found: the completeness of the last answers, and the late rows that waited for repair;
+        None where no check has said it.
     """
 
     uri: str
@@ -85,6 +88,8 @@ class Publication:
     periods_corrected: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     waiting: bool = False
     seconds: float = 0.0
+    achieved_on_time: float | None = None
+    late_pending: int | None = None
 
     @property
     def changed(self) -> int:
@@ -142,10 +147,10 @@ def named(starts_us: NDArray[np.int64]) -> list[str]:
 def published_bounds(lake: Lake, query: str) -> Bounds | None:
     """Return the bounds of the last publication; None before the first."""
     last = lake.table("results", query).last_version("publish")
-    return None if last is None else _plan(lake.table("publications", query), last)[0]
+    return None if last is None else plan(lake.table("publications", query), last)[0]
 
 
-def _plan(plans: Table, number: int) -> tuple[Bounds, datetime]:
+def plan(plans: Table, number: int) -> tuple[Bounds, datetime]:
     """Return the bounds and the time of a publication.
 
     Raises
@@ -167,7 +172,7 @@ def _next_step(lake: Lake, spec: Spec, limit: Bounds | None, lease: Lease) -> _S
     """
     table, plans = lake.table("results", spec.name), lake.table("publications", spec.name)
     last = table.last_version("publish")
-    number, since = (0, Bounds()) if last is None else (last + 1, _plan(plans, last)[0])
+    number, since = (0, Bounds()) if last is None else (last + 1, plan(plans, last)[0])
     if not plans.has_committed("publish", number):
         current = Bounds.of(lake, spec.name, journal.state_for(lake, spec))
         to = since.union(current if limit is None else limit)
@@ -177,7 +182,7 @@ def _next_step(lake: Lake, spec: Spec, limit: Bounds | None, lease: Lease) -> _S
         row = {"number": number, "published_at": datetime.now(UTC), **asdict(to)}
         lease.confirm()
         plans.append(pa.Table.from_pylist([row], schema=PUBLICATIONS), "publish", number)
-    to, published_at = _plan(plans, number)
+    to, published_at = plan(plans, number)
     return _Step(number, published_at, Differences(lake, spec, since, to))
 
 

@@ -6,7 +6,9 @@ Results that were committed since the last check wait for the next one. A query 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from latecomer.lake import journal, results_table
 from latecomer.lake.errors import InputError
@@ -33,9 +35,15 @@ def publish(lake: Lake, spec: Spec, *, unchecked: bool = False) -> results_table
         :func:`latecomer.lake.results_table.publish`.
     """
     journal.state_for(lake, spec)
-    if unchecked or spec.publish_when == "always":
-        return results_table.publish(lake, spec)
     last = last_outcome(lake, spec.name)
+    checked = not unchecked and spec.publish_when != "always"
+    publication = results_table.publish(lake, spec, _seen(spec, last) if checked else None)
+    publication.achieved_on_time, publication.late_pending = last.get("achieved"), last.get("pending")
+    return publication
+
+
+def _seen(spec: Spec, last: Mapping[str, Any]) -> Bounds:
+    """Return the bounds of the results that the last check has seen, which has to have passed."""
     try:
         seen = Bounds(*(int(last[name]) for name in asdict(Bounds())))
     except KeyError:  # no check, or one by an earlier version
@@ -46,4 +54,4 @@ def publish(lake: Lake, spec: Spec, *, unchecked: bool = False) -> results_table
             f"query {spec.name}: its last check failed, so nothing was published; `latecomer check` says why, and "
             "`publish: {when: always}` in the query file publishes all the same"
         )
-    return results_table.publish(lake, spec, seen)
+    return seen
