@@ -25,6 +25,7 @@ latecomer.specs.errors.SpecError: lc.topk: k: 0: must be from 1 to 10000; choose
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -327,10 +328,16 @@ class Lake:
         return check(self.tables, query.spec, report_dir=folder, audit=audit, progress=self.progress)
 
     def publish(self, query: Query, *, unchecked: bool = False) -> Publication:
-        """Bring the published answers to what the last check has seen and passed; `unchecked`: to everything."""
+        """Bring the published answers to what the last check has seen and passed; `unchecked`: to everything.
+
+        A warning tells that a table could not be registered in the catalog that ``LATECOMER_CATALOG`` names.
+        """
         from latecomer.quality.publishing import publish
 
-        return publish(self.tables, query.spec, unchecked=unchecked)
+        publication = publish(self.tables, query.spec, unchecked=unchecked)
+        if publication.catalog_problem is not None:
+            warnings.warn(publication.catalog_problem, stacklevel=2)
+        return publication
 
     def results(self, query: Query) -> Results:
         """Return a handle of the published answers."""

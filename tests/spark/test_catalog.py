@@ -3,6 +3,7 @@
 import json
 import os
 
+import latecomer as lc
 import pytest
 from latecomer.jobs import init_project
 from latecomer.lake.lake import Lake
@@ -124,6 +125,21 @@ def test_a_variable_that_names_no_schema_is_refused(monkeypatch, name):
     monkeypatch.setenv("LATECOMER_CATALOG", name)
     with pytest.raises(Exception, match="is no name of a schema"):
         catalog.schema()
+
+
+def test_the_api_warns(monkeypatch, tmp_path, spark):
+    """The name of the schema is wrong; the answers are published."""
+    monkeypatch.setenv("LATECOMER_CATALOG", "a b")
+    init_project.make(tmp_path / "shop", True)
+    lake = lc.Lake(tmp_path / "lake")
+    lake.ingest(by="stream", paths=tmp_path / "shop" / "landing" / "_by_stream")
+    query = lc.Query.load(tmp_path / "shop" / "queries" / "aggregate.yaml")
+    lake.run(query)
+    with pytest.warns(
+        UserWarning, match="published, but not registered in the catalog .*'a b': is no name of a schema"
+    ):
+        published = lake.publish(query, unchecked=True)
+    assert published.inserted > 0 and published.registered == []
 
 
 def test_without_the_variable_nothing_is_registered(monkeypatch, tmp_path):

@@ -10,24 +10,20 @@ import logging
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from latecomer import __version__
+from latecomer import __version__, api
 from latecomer.jobs import formatting, ingest_command, jars_command
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.jobs.exit_codes import Group, end_in_time, end_process
-from latecomer.lake.errors import LatecomerError
 from latecomer.specs.errors import SpecError, quantity
 from latecomer.specs.judging import parse_time
 from latecomer.specs.membership import MembershipSpec
 from latecomer.specs.names import NAME
 from latecomer.specs.spec import Spec
-
-if TYPE_CHECKING:
-    from latecomer.lake.lake import Lake
 
 QUERY = click.argument("query", type=click.Path(path_type=Path))
 
@@ -87,18 +83,14 @@ def run(
     """
     from latecomer.jobs import membership_lookup
     from latecomer.lake.ingest_log import quarantined
-    from latecomer.lake.lake import Lake
-    from latecomer.spark import run as runner
 
-    spec = _load(query)
-    lake, typed_element = Lake(lake_uri), None
+    spec, client = _load(query), _client(lake_uri)
+    lake, typed_element = client.tables, None
     if element is not None:
         if not isinstance(spec, MembershipSpec):
             raise spec.fail("kind", spec.kind, "has no elements: only a membership has", "leave --element out")
         typed_element = membership_lookup.typed(lake, spec, element)
-    done = runner.run(
-        lake, spec, rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush, progress=show_progress
-    )
+    done = client.run(api.Query(spec), rows_per_batch=rows_per_batch, until_seq=until_seq, flush=flush)
     in_quarantine = quarantined(lake, spec.stream_names)
     counts = _counts(done.rows_read, done.on_time, done.late, 0, in_quarantine, done.micro_batches, done.seconds)
     more: dict[str, object] = {"query": spec.name, "seq_to": done.seq_to}
@@ -127,13 +119,10 @@ def run(
 def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     """Correct the results for late rows. After `run --flush` and `repair --flush` they are exact."""
     from latecomer.lake.ingest_log import quarantined
-    from latecomer.lake.lake import Lake
-    from latecomer.spark import repair as runner
 
-    spec = _load(query)
-    lake = Lake(lake_uri)
-    done = runner.repair(lake, spec, flush=flush, progress=show_progress)
-    late, in_quarantine = done.late_repaired + done.pending, quarantined(lake, spec.stream_names)
+    spec, client = _load(query), _client(lake_uri)
+    done = client.repair(api.Query(spec), flush=flush)
+    late, in_quarantine = done.late_repaired + done.pending, quarantined(client.tables, spec.stream_names)
     counts = _counts(done.late_repaired, 0, late, done.corrections, in_quarantine, done.batches, done.seconds)
     show_result(
         as_json,
@@ -232,11 +221,8 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
     be reached in 95% of the last 100 judged periods, less the number that chance explains: 9 of 100 may miss. The
     query file can state other periods (`quality.over`, `since`, `exclude`).
     """
-    from latecomer.lake.lake import Lake
-    from latecomer.quality import checks
-
     spec = _load(query)
-    outcome = checks.check(Lake(lake_uri), spec, report_dir=report, audit=audit or 0, progress=show_progress)
+    outcome = _client(lake_uri).check(api.Query(spec), report=report, audit=audit or 0)
     count = len(outcome.results)
     failed = f"{len(outcome.failures)} of {count} checks failed"
     lines = [f"{spec.name}: {f'all {count} checks passed' if outcome.success else failed}"]
@@ -301,11 +287,10 @@ def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: b
     Rows are sorted. Timestamps are in UTC, to the microsecond.
     """
     from latecomer.lake import result_views
-    from latecomer.lake.lake import Lake
-    from latecomer.ledger.ledger import ledger
 
-    spec, lake = _load(query), Lake(lake_uri)
-    rows = ledger(lake, spec) if table_name == "ledger" else result_views.view(lake, spec, table_name)
+    spec, client = _load(query), _client(lake_uri)
+    is_ledger = table_name == "ledger"
+    rows = client.ledger(api.Query(spec)) if is_ledger else result_views.view(client.tables, spec, table_name)
     result_views.write_file(rows, target)
     show_result(as_json, {"rows": rows.num_rows, "file": str(target)}, f"{rows.num_rows:,} rows to {target}")
 
@@ -325,11 +310,13 @@ def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     1). The query file can say `publish: {when: always}`.
     """
     from latecomer.lake import results_table
-    from latecomer.lake.lake import Lake
-    from latecomer.quality import publishing
 
-    spec, lake = _load(query), Lake(lake_uri)
-    done = publishing.publish(lake, spec, unchecked=unchecked)
+    spec, client = _load(query), _client(lake_uri)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the problem of a catalog is a line of this command
+        done = client.publish(api.Query(spec), unchecked=unchecked)
+    if done.catalog_problem is not None:
+        show_progress(done.catalog_problem)
     counts = {"inserted": done.inserted, "updated": done.updated, "deleted": done.deleted}
     periods = {
         "periods_published": results_table.named(done.periods_published),
@@ -346,7 +333,7 @@ def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     checked = {"achieved_on_time": done.achieved_on_time, "late_pending": done.late_pending}
     values = {"query": spec.name, "table": done.uri, "version": done.version, "rows": done.rows, **counts, **periods}
     values |= checked | {"waiting": done.waiting, "seconds": round(done.seconds, 3)}
-    show_result(as_json, values | {"registered": _register(lake, spec.name)}, line)
+    show_result(as_json, values | {"registered": done.registered}, line)
 
 
 @main.command()
@@ -374,12 +361,11 @@ def changes(query: Path, lake_uri: str, since: int, target: Path | None, as_json
     per change: its version and time, the row as it is since then, and the columns as they were before an update.
     """
     from latecomer.lake import result_changes, result_views
-    from latecomer.lake.lake import Lake
 
-    spec, lake = _load(query), Lake(lake_uri)
-    rows = result_changes.changes(lake, spec, since)
+    spec, client = _load(query), _client(lake_uri)
+    rows = client.changes(api.Query(spec), since)
     counts = result_changes.count(rows)
-    version = result_changes.newest_version(lake, spec.name)
+    version = result_changes.newest_version(client.tables, spec.name)
     listed = [f"  {count:,} {change}{f' ({why})' if why else ''}" for (change, why), count in counts.items()]
     lines = [f"{spec.name}: {quantity(rows.num_rows, 'change')} from version {since} to {version}", *listed]
     if target is not None:
@@ -457,11 +443,7 @@ def explain(query: Path, lake_uri: str, plot: Path | None, by: str | None, as_js
     was used. A theta join also shows its plan, and a membership the savings of its filters. If such a query promises
     nothing, it shows that alone.
     """
-    from latecomer.jobs.explain import explain as job
-    from latecomer.lake.lake import Lake
-
-    spec = _load(query)
-    curve = job.explain(Lake(lake_uri), spec, plot=plot, by=by)
+    curve = _client(lake_uri).explain(api.Query.load(query), plot=plot, by=by)
     show_result(as_json, curve.to_dict(), curve.to_text())
 
 
@@ -640,21 +622,9 @@ def init(folder: Path, example: bool, as_json: bool) -> None:
     show_result(as_json, {"folder": str(folder), "made": lines}, "\n".join(lines))
 
 
-def _register(lake: Lake, query: str) -> list[str]:
-    """Register the query's tables in the catalog that ``LATECOMER_CATALOG`` names, and return the new names.
-
-    What was published stays published where that fails; the error is a line on standard error.
-    """
-    from latecomer.spark import catalog
-
-    if not os.environ.get(catalog.VARIABLE):
-        return []
-    try:
-        return catalog.register(lake, query)
-    except Exception as error:
-        reason = str(error) if isinstance(error, LatecomerError) else formatting.one_line(error)
-        show_progress(f"{query}: published, but not registered in the catalog ({reason}); the next publish tries again")
-        return []
+def _client(lake_uri: str) -> api.Lake:
+    """Return the lake by the Python API, which shows its progress."""
+    return api.Lake(lake_uri, show_progress)
 
 
 def _load(query: Path) -> Spec:

@@ -76,6 +76,9 @@ class Publication:
     achieved_on_time, late_pending
         What the last check has found: the completeness of the last answers, and the late rows that waited for repair;
         None where no check has said it.
+    registered, catalog_problem
+        Names under which tables of the query are new in the catalog (``LATECOMER_CATALOG``), and the reason why they
+        could not be registered; the answers are published all the same.
     """
 
     uri: str
@@ -90,6 +93,8 @@ class Publication:
     seconds: float = 0.0
     achieved_on_time: float | None = None
     late_pending: int | None = None
+    registered: list[str] = field(default_factory=list)
+    catalog_problem: str | None = None
 
     @property
     def changed(self) -> int:
