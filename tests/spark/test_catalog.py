@@ -11,7 +11,7 @@ from latecomer.spark import catalog
 
 from tests.support import commands
 
-LOOK = """
+TABLES = """
 import json, sys
 from latecomer.lake.lake import Lake
 from latecomer.spark import catalog
@@ -53,12 +53,12 @@ def call(tmp_path, monkeypatch):
     return run
 
 
-def look(lake):
+def registered_tables(lake):
     """The tables of the catalog, by a process of its own, since an embedded metastore has one user at a time."""
     import subprocess
     import sys
 
-    done = subprocess.run([sys.executable, "-c", LOOK, lake], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", TABLES, lake], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -72,7 +72,7 @@ def test_tables_are_registered_once_and_forgotten(call, tmp_path, monkeypatch):
     first, _ = call("publish", query)
     place = "`answers`.`clicks_after_views"
     assert first["registered"] == [f"{place}`", f"{place}__verdicts`"] and first["rows"] > 0
-    tables = look("lake")
+    tables = registered_tables("lake")
     assert set(tables) == {"clicks_after_views", "clicks_after_views__verdicts"}
     table = tables["clicks_after_views"]
     assert table["rows"] == first["rows"] and table["location"] == f"file:{tmp_path}/lake/results/clicks_after_views"
@@ -88,17 +88,17 @@ def test_tables_are_registered_once_and_forgotten(call, tmp_path, monkeypatch):
         without.setenv("JAVA_HOME", "/nowhere")
         second, _ = call("publish", query)
     assert second["registered"] == [] and second["inserted"] > 0
-    assert look("lake")["clicks_after_views"]["rows"] == second["rows"] > first["rows"]
+    assert registered_tables("lake")["clicks_after_views"]["rows"] == second["rows"] > first["rows"]
 
     # what the query file says of itself is brought up to date
     query = str((tmp_path / query).rename(tmp_path / "moved.yaml"))
     call("repair", query, "--flush")
     call("check", query)
     assert call("publish", query)[0]["registered"] == []
-    assert look("lake")["clicks_after_views"]["properties"]["latecomer.query_file"] == "moved.yaml"
+    assert registered_tables("lake")["clicks_after_views"]["properties"]["latecomer.query_file"] == "moved.yaml"
 
     forgotten, _ = call("forget", query, "--yes")
-    assert forgotten["unregistered"] == [f"{place}`", f"{place}__verdicts`"] and look("lake") == {}
+    assert forgotten["unregistered"] == [f"{place}`", f"{place}__verdicts`"] and registered_tables("lake") == {}
 
 
 def test_a_name_that_is_taken_is_left_alone(call, tmp_path):
@@ -117,7 +117,7 @@ def test_a_name_that_is_taken_is_left_alone(call, tmp_path):
     )
     assert f"of a table at {tmp_path}/other/results/views_per_page" in said and len(said.splitlines()) == 1
     done, _ = call("forget", query, "--yes")
-    assert done["unregistered"] == [] and list(look("other")) == ["views_per_page"]
+    assert done["unregistered"] == [] and list(registered_tables("other")) == ["views_per_page"]
 
 
 @pytest.mark.parametrize("name", ["a.b.c", "a;b", "a b", ".a"])

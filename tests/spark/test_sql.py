@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from latecomer.jobs import init_project
+from latecomer.jobs.status import status
 from latecomer.lake import sql
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
@@ -71,6 +72,16 @@ def test_a_file_has_all_rows_and_the_terminal_some(shop):
         "events.clicks",
         "events.views",
     ]
+
+
+def test_status_shows_the_last_publication(shop):
+    lake = lc.Lake(shop / "lake")
+    [shown] = status(lake.tables)["queries"]
+    opened = lake.tables.table("results", "clicks_after_views").open()
+    [written] = set(lake.sql("select max(published_at) from clicks_after_views").column(0).to_pylist())
+    assert shown["last_publication"] == f"{written:%Y-%m-%d %H:%M:%SZ} version {opened.version()}"
+    text = commands.call("status", "--lake", shop / "lake").stdout
+    assert "last_publication" in text and shown["last_publication"] in text
 
 
 def small(folder, **tables):

@@ -56,10 +56,8 @@ def _register(lake: Lake, query: str, publication: results_table.Publication) ->
     try:
         publication.registered = catalog.register(lake, query)
     except Exception as error:  # whatever a metastore raises
-        reason = (
-            error_text(error) if isinstance(error, LatecomerError) else f"{type(error).__name__}: {error_text(error)}"
-        )
-        short = " ".join(reason.split())[:400]
+        kind = "" if isinstance(error, LatecomerError) else f"{type(error).__name__}: "
+        short = " ".join(f"{kind}{error_text(error)}".split())[:400]
         publication.catalog_problem = (
             f"query {query}: published, but not registered in the catalog ({short}); the next publish tries again"
         )
