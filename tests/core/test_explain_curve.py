@@ -1,5 +1,7 @@
 """The curve of `explain` from requirements made by hand: text, values and picture say the same. No Spark."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -75,6 +77,15 @@ def test_rows_of_1970_stretch_nothing_and_are_counted():
     assert len(absurd.history) == 40 and absurd.points[-1].share == pytest.approx(1.0, abs=1e-3)
     assert "6 of 40,006 results (0.01%) would have needed a slack of more than " in absurd.to_text()
     assert "left to repair" not in plain.to_text()
+
+
+@pytest.mark.parametrize("hours", [2, 1_000])
+def test_the_longest_wait_that_a_query_accepts_bounds_the_curve(hours):
+    needs, accepted = history(absurd=3), replace(SPEC, max_wait_us=hours * HOUR)
+    curve = explained(accepted, needs, costs, ledger(), HOUR)
+    assert curve.longest_us == hours * HOUR >= max(point.constant_us for point in curve.points)
+    assert curve.beyond == needs.weight[needs.required_us > hours * HOUR].sum() > 0
+    assert (curve.clairvoyant is None) == (hours == 2) == ("0.9 no slack up to 2 h reaches" in curve.to_text())
 
 
 def test_the_run_is_what_the_ledger_says_without_days_on_which_nothing_came():

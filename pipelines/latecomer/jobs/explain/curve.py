@@ -17,6 +17,7 @@ from latecomer.ledger.means import rows_held_mean, wait_mean_us
 from latecomer.quality import promise
 from latecomer.quality.messages import duration
 from latecomer.specs.spec import Spec
+from latecomer.specs.windows import WindowedSpec
 
 TARGETS = (0.9, 0.95, 0.99)
 """Targets whose cost is told."""
@@ -101,7 +102,7 @@ class Explained:
     history : list of PeriodChoice
         The run's choices and the needs, by period.
     longest_us : int
-        The longest constant that is acceptable.
+        The longest constant that is acceptable: the query's ``max_wait``, where it states one.
     beyond, due : float
         Contributions that would have needed more than that, and all contributions.
     by : Breakdown, optional
@@ -217,10 +218,11 @@ def explained(
     ledger
         The query's ledger.
     at_least_us
-        A constant that is acceptable in any case.
+        A constant that is acceptable in any case, where the query states no ``max_wait``.
     """
     target, confidence = spec.target, spec.confidence
-    longest = needs.longest(target, confidence, at_least_us)
+    accepted = spec.max_wait_us if isinstance(spec, WindowedSpec) else None
+    longest = needs.longest(target, confidence, at_least_us) if accepted is None else accepted
     least = {goal: needs.least(goal, confidence) for goal in {target, *TARGETS}}
     possible = {goal: constant for goal, constant in least.items() if constant <= longest}
     constants = sorted({*needs.candidates(longest), *possible.values()})
