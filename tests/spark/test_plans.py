@@ -1,11 +1,11 @@
-"""Micro-batches planned for many rows, for few, and for few in a lake of many give the same tables.
+"""Micro-batches planned for many rows, for few, and for few with many results give the same tables.
 
-Only the place of the work differs: tasks or the driver.
+Only the place of the work differs: tasks or the driver, with generated code or without.
 """
 
 import pytest
 from latecomer.lake.lake import Lake
-from latecomer.spark.engine import tuning
+from latecomer.spark.engine import tables, tuning
 from latecomer.spark.repair import repair
 from latecomer.spark.run import run
 from latecomer.spark.topk import windows
@@ -36,12 +36,21 @@ def test_plans_for_few_and_many_rows_agree(tmp_path, spark, monkeypatch, name):
     table, spec = events.disordered(11, rows=220), parse_query(f"name: q\n{QUERIES[name]}\n")
     monkeypatch.setattr(windows, "SAMPLED_PER_K", 2)
     found = []
-    for rows in (120, -1):  # the first 120 few, the next few in a lake of many; many both times
-        monkeypatch.setattr(tuning, "SMALL_ROWS", rows)
-        lake = Lake(tmp_path / f"lake{rows}")
+    cases = (
+        (120, 200_000, 200_000),  # the first 120 few, the next few in a lake of many
+        (-1, 200_000, 200_000),  # many both times
+        (1_000, 0, 200_000),  # few, with many results by their bound
+        (1_000, 200_000, 3),  # few, whose results turn out to be many
+    )
+    for small_rows, many_results, driver_local_rows in cases:
+        monkeypatch.setattr(tuning, "SMALL_ROWS", small_rows)
+        monkeypatch.setattr(tuning, "MANY_RESULTS", many_results)
+        monkeypatch.setattr(tables, "DRIVER_LOCAL_ROWS", driver_local_rows)
+        lake = Lake(tmp_path / f"lake{len(found)}")
         load(lake, table, tmp_path)
         run(lake, spec, rows_per_batch=120, flush=True)
         repair(lake, spec, flush=True)
         found.append(exported(lake, spec))
     assert found[0]["results"].num_rows and found[0]["late"].num_rows
-    same(*found)
+    for other in found[1:]:
+        same(found[0], other)

@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyspark
+import pytest
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine.query_columns import sql
 from latecomer.spark.engine.session import FIRST_COMPILER_ROWS, java_options, session, settings
-from latecomer.spark.engine.tuning import ONE_TASK_ROWS, SMALL_ROWS, tune
+from latecomer.spark.engine.tuning import (
+    MANY_RESULTS,
+    ONE_TASK_ROWS,
+    SMALL_ROWS,
+    tune,
+    tuned_for_many_results,
+    tuning,
+)
 from latecomer.specs.expressions import Literal
 from py4j.java_gateway import JavaClass, JVMView
 from pyspark.sql import functions as F
@@ -126,6 +134,28 @@ def test_one_partition_for_few_rows_and_as_many_as_were_given_for_more(spark):
     finally:
         for key, value in before.items():
             spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+
+
+def test_a_small_job_with_many_results_is_planned_as_a_large_one(spark):
+    uncompiled = tuning(1_000)
+    assert uncompiled["spark.sql.codegen.wholeStage"] == "false" and tuning(1_000, results=MANY_RESULTS) == uncompiled
+    assert tuning(1_000, results=MANY_RESULTS + 1) == tuning(SMALL_ROWS + 1)
+    assert tuning(10, ONE_TASK_ROWS, MANY_RESULTS + 1) == tuning(SMALL_ROWS + 1)
+    tune(spark, SMALL_ROWS + 1)
+    given = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        spark.conf.set("spark.sql.shuffle.partitions", "7")
+        tune(spark, 10)
+        before = {key: spark.conf.get(key) for key in uncompiled}
+        with pytest.raises(ZeroDivisionError), tuned_for_many_results(spark):
+            assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"
+            assert spark.conf.get("spark.sql.shuffle.partitions") == "7"
+            raise ZeroDivisionError
+        assert {key: spark.conf.get(key) for key in uncompiled} == before
+        tune(spark, SMALL_ROWS + 1)
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "7"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", given)
 
 
 def test_classes_of_the_jvm_are_looked_up_once(spark, monkeypatch):

@@ -160,8 +160,16 @@ class _Plans:
         if batch.flush or batch.seq_to >= self.end:  # nothing follows, or only the flush
             return None
         following = Batch(batch.number + 1, **self._next(batch.seq_to))
-        settings = [tuning(b.seq_to - b.seq_from, b.seq_to) for b in (batch, following)]
+        settings = [tuning(*self.size_of(b)) for b in (batch, following)]
         return following if settings[0] == settings[1] else None
+
+    def size_of(self, batch: Batch) -> tuple[int, int, int]:
+        """Return the micro-batch's new rows, the arrivals so far, and a bound of its results: 0 where none is known."""
+        rows, spec = batch.seq_to - batch.seq_from, self.spec
+        most_results = 0
+        if isinstance(spec, RevisedSpec) and spec.group_by:  # an answer per window of each row, at most
+            most_results = rows * spec.window.per_row
+        return rows, batch.seq_to, most_results
 
     def _next(self, seq: int) -> dict[str, Any]:
         """Return the plan of the arrivals from `seq` on."""
@@ -230,7 +238,7 @@ def _process(
     """Produce and commit one micro-batch. `confirm` is called before every commit."""
     lake, spec = plans.lake, plans.spec
     spark = session(lake, rows=plans.end - batch.seq_from)
-    tune(spark, batch.seq_to - batch.seq_from, batch.seq_to)
+    tune(spark, *plans.size_of(batch))
     before = state.stage if state else None
     scan = partial(_scan, plans, spark)
     prefetched = prefetcher.take() or scan(batch, before)

@@ -22,7 +22,7 @@ from latecomer.lake import ingest_log
 from latecomer.lake.delta import TIMESTAMP, Table
 from latecomer.lake.event_scan import Spans, clip_to_timestamps, in_spans, within_bounds
 from latecomer.lake.lake import Lake
-from latecomer.spark.engine.tuning import compiles, in_one_task, is_driver_local
+from latecomer.spark.engine.tuning import compiles, in_one_task, is_driver_local, tuned_for_many_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -324,11 +324,12 @@ def append(
         return
     if undone is not None:  # Delta itself notices a commit that is made meanwhile in the writer's name
         table.take_back(app_id, undone)
-    (
-        rows.write.format("delta")
-        .mode("append")
-        .option("mergeSchema", "true")
-        .option("txnAppId", app_id)
-        .option("txnVersion", version)
-        .save(table.spark_path)
-    )
+    with tuned_for_many_results(rows.sparkSession):
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .option("mergeSchema", "true")
+            .option("txnAppId", app_id)
+            .option("txnVersion", version)
+            .save(table.spark_path)
+        )
