@@ -197,10 +197,17 @@ def test_what_no_accepted_wait_saves_is_set_aside():
     assert not policy.learning and HOUR // 2 <= policy.choose(0) <= HOUR
 
 
-def test_a_query_has_the_rule_that_its_file_states():
+def test_a_query_goes_on_with_the_rule_that_it_began_with():
     plain, bounded = parse_query(AGGREGATE % ("", "")), parse_query(AGGREGATE % (", max_wait: 2 d", ""))
-    for spec, rule in ((plain, CalibratedSlack), (bounded, BoundedSlack)):
+    earlier = CalibratedSlack(0.95, plain.window, plain.period_us, 0.95).to_dict()
+    for spec, began, rule in (
+        (plain, earlier, CalibratedSlack),
+        (plain, None, BoundedSlack),
+        (bounded, None, BoundedSlack),
+    ):
         [control] = window_controls(spec, None)
+        if began is not None:
+            control.policy = slack_policy(spec, began)
         assert isinstance(control.policy, rule)
         control.policy.arrived(rows(1_000, HOUR))
         state = {"controls": [control.to_dict()]}

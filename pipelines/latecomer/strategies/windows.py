@@ -10,7 +10,7 @@ from latecomer.core.time import FOREVER
 from latecomer.core.topk.adaptive_wait import AdaptiveWait
 from latecomer.core.topk.slack_policy import AdaptiveWaitSlack
 from latecomer.core.windows.bounded_slack import BoundedSlack, BoundedSlackState
-from latecomer.core.windows.calibrated_slack import CalibratedSlack, CalibratedSlackState
+from latecomer.core.windows.calibrated_slack import CalibratedSlack, CalibratedSlackState, is_calibrated
 from latecomer.core.windows.control import ControlState, WindowControl
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import SlackPolicy
@@ -168,9 +168,7 @@ def _topk_policy(spec: TopKSpec, state: StateDocument | None) -> SlackPolicy:
 
 def _calibrated(spec: WindowedSpec, state: StateDocument | None) -> SlackPolicy:
     settings = _settings(spec)
-    if spec.max_wait_us is None and spec.expect_us is None:
-        if state is None:
-            return CalibratedSlack(*settings)
+    if state is not None and is_calibrated(state):  # the query began with an earlier version, and goes on as it did
         return CalibratedSlack.from_dict(cast(CalibratedSlackState, state), *settings)
     bounds = spec.max_wait_us, spec.expect_us or 0
     if state is None:

@@ -9,7 +9,7 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from latecomer.core.arrays.knob_cells import CELLS, cell_edges
-from latecomer.core.state import check_version
+from latecomer.core.state import StateDocument, check_version
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import Float64, Int64, Observed, SlackPolicy
 
@@ -33,6 +33,8 @@ MARGIN = 1.2
 """Factor on the requirement that was learnt (rule 6)."""
 
 STATE_VERSION = 3
+FIRST_VERSION = 2
+"""The oldest version of a state that is read; versions from 4 on are of the bounded slack."""
 
 
 class CalibratedSlackState(TypedDict):
@@ -44,6 +46,11 @@ class CalibratedSlackState(TypedDict):
     open: list[tuple[int, list[int], list[float], float]]
     worst: NotRequired[list[tuple[int, int, float]]]
     recent: NotRequired[list[tuple[int, list[int], list[float]]]]
+
+
+def is_calibrated(state: StateDocument) -> bool:
+    """Return whether a policy's state is that of a `CalibratedSlack`."""
+    return FIRST_VERSION <= int(state.get("version", 0)) <= STATE_VERSION
 
 
 class CalibratedSlack(SlackPolicy):
@@ -263,7 +270,7 @@ class CalibratedSlack(SlackPolicy):
         OtherVersion
             Another version of the program wrote the state.
         """
-        check_version("state of the calibrated slack", state, 2, STATE_VERSION)
+        check_version("state of the calibrated slack", state, FIRST_VERSION, STATE_VERSION)
         policy = cls(target, grid, period_us, share)
         policy.largest_us = int(state["largest_us"])
         cells, counts, lost = state["past"]
