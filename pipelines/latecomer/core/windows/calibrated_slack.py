@@ -50,7 +50,8 @@ class CalibratedSlackState(TypedDict):
 
 def is_calibrated(state: StateDocument) -> bool:
     """Return whether a policy's state is that of a `CalibratedSlack`."""
-    return FIRST_VERSION <= int(state.get("version", 0)) <= STATE_VERSION
+    version = state.get("version")
+    return isinstance(version, int) and FIRST_VERSION <= version <= STATE_VERSION
 
 
 class CalibratedSlack(SlackPolicy):
