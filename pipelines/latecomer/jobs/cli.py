@@ -263,6 +263,62 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
 
 
 @main.command()
+@click.argument("queries", nargs=-1, required=True, metavar="QUERY.yaml|DIR...", type=click.Path(path_type=Path))
+@LAKE
+@click.option("--flush", is_flag=True, help="The input is complete: close every window, and repair all late rows.")
+@click.option(
+    "--report", type=click.Path(path_type=Path), metavar="DIR", help="Write the HTML quality reports to this folder."
+)
+@JSON
+@click.pass_context
+def advance(
+    context: click.Context, queries: tuple[Path, ...], lake_uri: str, flush: bool, report: Path | None, as_json: bool
+) -> None:
+    """Run, repair, check and publish queries as far as each is due, in one process and one Spark session.
+
+    A folder stands for all query files in it. Each step prints the line of its own command, and a query without a due
+    step says so; then Spark is not started. A query that fails keeps no other from its steps. The exit code is that of
+    the gravest failure: 4, 2, 3, or 1 where a check failed.
+    """
+    from latecomer.jobs import advance as job
+    from latecomer.jobs import exit_codes
+
+    commands: dict[str, tuple[click.Command, dict[str, object]]] = {
+        "run": (run, {"flush": flush}),
+        "repair": (repair, {"flush": flush}),
+        "check": (check, {"report": report}),
+        "publish": (publish, {}),
+    }
+
+    def take(path: Path, step: str) -> int:
+        """Take a step as its own command does, and return that command's exit code."""
+        command, options = commands[step]
+        try:
+            context.invoke(command, query=path, lake_uri=lake_uri, as_json=as_json, **options)
+        except SystemExit as ended:  # a check that failed
+            return ended.code if isinstance(ended.code, int) else 1
+        return 0
+
+    files, lake = job.query_files(queries), _client(lake_uri).tables
+    codes = {2} if files.problems else set()
+    for problem in files.problems.values():
+        click.echo(problem, err=True)
+    for path, spec in files.queries:
+        try:
+            waits = job.obstacle(lake, spec)
+            taken = {} if waits else {step: take(path, step) for step in job.steps(lake, spec, flush=flush)}
+            codes |= set(taken.values())
+            if not taken:
+                line = f"{spec.name}: {f'waits, {waits}' if waits else 'nothing to do'}"
+                show_result(as_json, {"query": spec.name, "waits": waits}, line)
+        except (Exception, KeyboardInterrupt) as error:
+            codes.add(code := exit_codes.report(error))
+            if code in exit_codes.ENDS:
+                break
+    sys.exit(next((code for code in (143, 130, 141, 4, 2, 3, 1) if code in codes), 0))
+
+
+@main.command()
 @QUERY
 @LAKE
 @click.option(

@@ -190,6 +190,34 @@ def _fault(error: BaseException) -> str:
     return f"internal error: {formatting.one_line(error)}"
 
 
+def report(error: BaseException) -> int:
+    """Report an error in one line on standard error, and return the exit code for it.
+
+    Raises
+    ------
+    Exception
+        The error itself, where it was not foreseen and ``LATECOMER_DEBUG`` asks for the traceback.
+    """
+    if isinstance(error, BrokenPipeError) and _stdout_is_closed():
+        return 141  # the code of a process that SIGPIPE has killed
+    if (stopped := _interrupt(error)) is not None:
+        ended, code = ("terminated", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
+        click.echo(_STOPPED.format(ended), err=True)
+        return code
+    code = getattr(error, "exit_code", None)
+    if code is None:
+        if os.environ.get("LATECOMER_DEBUG"):
+            raise error
+        click.echo(f"latecomer: {_fault(error)}; {_DEBUG}", err=True)
+        return 4
+    click.echo(str(error), err=True)
+    return int(code)
+
+
+ENDS = (4, 130, 141, 143)
+"""Exit codes after which a process cannot go on with other work."""
+
+
 def _stdout_is_closed() -> bool:
     """Tell whether stdout is a pipe whose reader has closed it, as ``head`` does."""
     poll = select.poll()
@@ -231,17 +259,4 @@ class Group(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            code = getattr(error, "exit_code", None)
-            if isinstance(error, BrokenPipeError) and _stdout_is_closed():
-                context.exit(141)  # the code of a process that SIGPIPE has killed
-            if (stopped := _interrupt(error)) is not None:
-                ended, code = ("terminated", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
-                click.echo(_STOPPED.format(ended), err=True)
-                context.exit(code)
-            if code is None:
-                if os.environ.get("LATECOMER_DEBUG"):
-                    raise
-                click.echo(f"latecomer: {_fault(error)}; {_DEBUG}", err=True)
-                context.exit(4)
-            click.echo(str(error), err=True)
-            context.exit(code)
+            context.exit(report(error))
