@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from latecomer.jobs.status import QueryStatus, status
+from latecomer.lake import journal, results_table
 from latecomer.lake.lake import Lake
+from latecomer.lake.result_differences import Bounds
 from latecomer.specs import deployment
 from latecomer.specs.deployment import QueryFiles
 from latecomer.specs.errors import SpecError
 from latecomer.specs.spec import Spec
-
-_SECONDS = len("2024-01-01 00:00:00Z")
-"""Length of the times of a status, which sort as text."""
 
 
 def query_files(places: Iterable[Path]) -> QueryFiles:
@@ -43,33 +43,33 @@ def obstacle(lake: Lake, spec: Spec) -> str:
 def steps(lake: Lake, spec: Spec, *, flush: bool = False) -> Iterator[str]:
     """Yield the names of the steps that are due, in order; each is decided after the one before was taken.
 
-    `run` is due where rows were not read, `repair` where late rows wait, `check` where either changed something since
-    the last check, and `publish` where the last check is newer than what is published and passed, or where the query
-    publishes always. With `flush`, `run` is due until the input was declared complete.
+    `run` is due where rows were not read, `repair` where late rows wait, `check` where the last one has not seen all
+    results, and `publish` where answers are new or corrected, if the check passed or the query publishes always.
+    With `flush`, `run` is due until the input was declared complete.
     """
     query = _status(lake, spec)
     if query is None or "problem" in query or query["backlog"] or (flush and not query["flushed"]):
         yield "run"
         query = _status(lake, spec)
-    repairable = 0 if query is None else query["late_pending"]
-    if repairable:
-        yield "repair"
-        query = _status(lake, spec)
     if query is None:
         return
-    checked = query["last_check"]
-    if checked is None or checked[:_SECONDS] < query["last_run"][:_SECONDS] or query["late_pending"] != repairable:
+    if query["late_pending"]:
+        yield "repair"
+    passed = _passed(lake, spec)
+    if passed is None:
         yield "check"
-        query = _status(lake, spec) or query
-    publishes = spec.publish_when == "always" or "FAILED" not in (query["last_check"] or "FAILED")
-    published = query["last_publication"]
-    if publishes and (published is None or published[:_SECONDS] <= _last_change(query)):
+        passed = _passed(lake, spec)
+    if (passed or spec.publish_when == "always") and results_table.is_behind(lake, spec):
         yield "publish"
 
 
-def _last_change(query: QueryStatus) -> str:
-    """Return the time of the last run or check, whichever is later."""
-    return max(query["last_run"][:_SECONDS], (query["last_check"] or "")[:_SECONDS])
+def _passed(lake: Lake, spec: Spec) -> bool | None:
+    """Return whether the last check passed; None where it has not seen all results that there are."""
+    checks, results = lake.table("checks", spec.name).read(), Bounds.of(lake, spec.name, journal.state_for(lake, spec))
+    check = checks.to_pylist()[0] if checks is not None and checks.num_rows else {}
+    if any(check.get(name) != bound for name, bound in asdict(results).items()):
+        return None
+    return bool(check["success"])
 
 
 def _status(lake: Lake, spec: Spec) -> QueryStatus | None:

@@ -45,6 +45,8 @@ def main() -> None:
       latecomer publish queries/NAME.yaml --lake lake
       latecomer export queries/NAME.yaml --lake lake --table results --to results.parquet
 
+    `latecomer advance queries --lake lake` takes all steps of all queries that are due.
+
     Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 another process is at work on the same
     tables; 4 an internal error or a Java process that died; 130 interrupted; 143 terminated.
     """

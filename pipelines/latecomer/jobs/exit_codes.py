@@ -204,14 +204,14 @@ def report(error: BaseException) -> int:
         ended, code = ("terminated", 143) if isinstance(stopped, Terminated) else ("interrupted", 130)
         click.echo(_STOPPED.format(ended), err=True)
         return code
-    code = getattr(error, "exit_code", None)
-    if code is None:
+    foreseen = getattr(error, "exit_code", None)
+    if foreseen is None:
         if os.environ.get("LATECOMER_DEBUG"):
             raise error
         click.echo(f"latecomer: {_fault(error)}; {_DEBUG}", err=True)
         return 4
     click.echo(str(error), err=True)
-    return int(code)
+    return int(foreseen)
 
 
 ENDS = (4, 130, 141, 143)

@@ -170,6 +170,15 @@ def plan(plans: Table, number: int) -> tuple[Bounds, datetime]:
     return Bounds(row["on_time_to"], row["repaired_to"], row["backfill"]), row["published_at"]
 
 
+def is_behind(lake: Lake, spec: Spec) -> bool:
+    """Return whether the query's published answers lack anything that its tables hold, or a call was killed."""
+    table, plans = lake.table("results", spec.name), lake.table("publications", spec.name)
+    last = table.last_version("publish")
+    if last is None or plans.has_committed("publish", last + 1):
+        return True
+    return plan(plans, last)[0] != Bounds.of(lake, spec.name, journal.state_for(lake, spec))
+
+
 def _next_step(lake: Lake, spec: Spec, limit: Bounds | None, lease: Lease) -> _Step | None:
     """Return the publication that a killed call has planned, else plan the next one; None where nothing is new.
 
