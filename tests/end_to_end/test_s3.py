@@ -410,3 +410,29 @@ def test_an_unusable_store_is_one_line(store, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(InputError, match="AWS_SECRET_ACCESS_KEY"):
         Lake(LAKE).table("events", "a").exists()
+
+
+def test_the_doctor_examines_a_store(store, monkeypatch):
+    def examined(lake):
+        done = commands.call("doctor", "--no-spark", "--json", "--lake", lake, timeout=100)
+        return done.returncode, {row["subject"]: row for row in json.loads(done.stdout)["findings"]}
+
+    def objects():  # without the empty folders of this server, which no bucket has
+        names = (item.object_name for item in store.list_objects(BUCKET, recursive=True))
+        return {name for name in names if not name.endswith("/")}
+
+    before = objects()
+    code, subjects = examined(LAKE + "-of-the-doctor")
+    assert code == 0, subjects
+    assert "put, listed, read and removed" in subjects["object store"]["says"]
+    assert "1 of 8 writers won" in subjects["one writer"]["says"]
+    assert objects() == before
+    code, subjects = examined("s3://no-such-bucket/lake")
+    assert code == 2 and "has no bucket no-such-bucket" in subjects["object store"]["says"]
+    with monkeypatch.context() as environment:
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        code, subjects = examined(LAKE)
+        assert code == 2 and "AWS_SECRET_ACCESS_KEY" in subjects["object store"]["remedy"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    code, subjects = examined(LAKE)
+    assert code == 2 and "does not answer" in subjects["object store"]["says"] and "contents" not in subjects

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from latecomer import __version__, api
-from latecomer.jobs import formatting, ingest_command, jars_command
+from latecomer.jobs import formatting, ingest_command, install_commands
 from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
 from latecomer.jobs.exit_codes import Group, end_in_time, end_process
 from latecomer.specs.errors import SpecError, quantity
@@ -54,7 +54,8 @@ def main() -> None:
 
 main.add_command(ingest_command.ingest)
 main.add_command(ingest_command.streams)
-main.add_command(jars_command.jars)
+main.add_command(install_commands.jars)
+main.add_command(install_commands.doctor)
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""`latecomer jars`: the jars that Spark needs beside its own, fetched once per machine, user or image."""
+"""`latecomer jars` and `latecomer doctor`: install what Spark needs, and examine an installation."""
 
 from __future__ import annotations
 
@@ -49,6 +49,34 @@ def fetch(to: Path | None, archive: bool, as_json: bool) -> None:
         line += f"; {'with a class archive' if archived else slower}"
     counts = {"folder": str(place), "fetched": len(new), "jars": len(engine_jars.lock()), "class_archive": archived}
     show_result(as_json, counts, line)
+
+
+@click.command()
+@click.option(
+    "--lake", "lake_uri", envvar="LATECOMER_LAKE", show_envvar=True, metavar="URI", help="Also examine a lake."
+)
+@click.option("--spark/--no-spark", default=True, help="Start Spark, and write and read a table.")
+@JSON
+def doctor(lake_uri: str | None, spark: bool, as_json: bool) -> None:
+    """Examine Python, Java, jars, memory, disks, Spark and a lake's place, and say what to do.
+
+    In the lake, writers race for one commit, as leases do, in a table that is removed again. An object store is
+    examined by the MinIO client (install latecomer[s3]). The exit code is 2 if something is wrong.
+    """
+    from dataclasses import asdict
+
+    from latecomer.jobs import doctor as job
+
+    findings = []
+    for finding in job.examine(lake_uri, spark=spark):
+        findings.append(finding)
+        if not as_json:
+            remedy = f"; {finding.remedy}" if finding.remedy else ""
+            click.echo(f"{finding.state:<8} {finding.subject}: {finding.says}{remedy}")
+    if as_json:
+        show_result(as_json, {"findings": [asdict(finding) for finding in findings]}, "")
+    if any(finding.state == job.WRONG for finding in findings):
+        raise SystemExit(2)
 
 
 @jars.command("list")
