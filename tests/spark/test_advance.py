@@ -82,12 +82,12 @@ def test_the_tables_are_those_of_the_single_commands(project, spark, tmp_path):
 
 def test_a_query_that_fails_keeps_no_other_from_its_steps(project, spark):
     queries, lake = project
-    (queries / "a_broken.yaml").write_text("name: broken\nkind: agregate\n")
+    (queries / "a_broken.yaml").write_text("name: broken\nkind: agg\n")
     hard = SUMS.replace("sums", "hard").replace("error: 0.3, probability: 0.5", "error: 0.001, probability: 0.999")
     (queries / "hard.yaml").write_text(hard.replace("slack: 1 s", "slack: 0 s"))
     code, lines, errors = advanced(spark, lake, queries, "--flush")
     assert code == 2  # graver than the check that failed
-    assert "a_broken.yaml" in errors[0] and "agregate" in errors[0]
+    assert "a_broken.yaml" in errors[0] and "'agg'" in errors[0]
     assert len(lines["hard"]) == 3 and "checks failed" in lines["hard"][2], "no answer of it is published"
     assert any(line.startswith("hard: FAILED") for line in errors)
     assert len(lines["sums"]) == 4 and not lake.table("results", "hard").exists()
