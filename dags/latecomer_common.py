@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
 from airflow.sdk import Asset, AssetAlias, BaseOperator, Context, RetryDecision, RetryPolicy
 from latecomer.specs import deployment
 from latecomer.specs.deployment import INGEST_DAG, QueryFiles
-from latecomer.specs.spec import Spec
 from latecomer.specs.streams import stream_file
 
 if TYPE_CHECKING:
@@ -268,14 +267,6 @@ def skip(reason: str) -> NoReturn:
     log.info("::endgroup::")  # ends Airflow's "Pre Execute", which the UI folds away
     log.info("Skipped: %s", reason)
     raise AirflowSkipException(reason)
-
-
-def streams_without_rows(spec: Spec, streams: Mapping[str, StreamStatus]) -> str | None:
-    """Return a sentence that names the query's streams without a row in this lake, or None if each has one."""
-    empty = [name for name in spec.stream_names if name not in streams or not streams[name]["rows"]]
-    if len(empty) < 2:
-        return f"stream {empty[0]} has no row yet" if empty else None
-    return f"streams {', '.join(empty)} have no row yet"
 
 
 def read_query_files() -> QueryFiles:

@@ -41,6 +41,7 @@ from airflow.sdk import (
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
 from latecomer.specs.aggregate import AggregateSpec
+from latecomer.specs.deployment import streams_without_rows
 from latecomer.specs.durations import format_duration
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
@@ -60,7 +61,6 @@ from latecomer_common import (
     skip,
     spark_task,
     stream_asset,
-    streams_without_rows,
 )
 
 FLUSH = Param(

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 from latecomer.jobs.status import QueryStatus, status
 from latecomer.lake import journal, results_table
 from latecomer.lake.lake import Lake
+from latecomer.lake.last_check import last_outcome
 from latecomer.lake.result_differences import Bounds
-from latecomer.specs import deployment
-from latecomer.specs.deployment import QueryFiles
-from latecomer.specs.errors import SpecError
 from latecomer.specs.spec import Spec
-
-
-def query_files(places: Iterable[Path]) -> QueryFiles:
-    """Read query files, and all query files of folders, each file once.
-
-    Raises
-    ------
-    SpecError
-        A folder holds no query file.
-    """
-    paths: dict[Path, Path] = {}
-    for place in places:
-        files = deployment.query_files(place) if place.is_dir() else [place]
-        if not files:
-            raise SpecError(str(place), "", None, "holds no query file", "name a folder of .yaml files")
-        paths |= {path.absolute(): path for path in files}
-    return deployment.read_query_files(paths.values())
-
-
-def obstacle(lake: Lake, spec: Spec) -> str:
-    """Return why the query cannot run yet, a stream without a row; empty where it can, or where the lake has no row."""
-    streams = status(lake, [spec.name])["streams"]
-    empty = [name for name in spec.stream_names if name not in streams or not streams[name]["rows"]]
-    return f"stream {empty[0]} has no row yet" if empty and streams else ""
 
 
 def steps(lake: Lake, spec: Spec, *, flush: bool = False) -> Iterator[str]:
@@ -65,8 +38,7 @@ def steps(lake: Lake, spec: Spec, *, flush: bool = False) -> Iterator[str]:
 
 def _passed(lake: Lake, spec: Spec) -> bool | None:
     """Return whether the last check passed; None where it has not seen all results that there are."""
-    checks, results = lake.table("checks", spec.name).read(), Bounds.of(lake, spec.name, journal.state_for(lake, spec))
-    check = checks.to_pylist()[0] if checks is not None and checks.num_rows else {}
+    check, results = last_outcome(lake, spec.name), Bounds.of(lake, spec.name, journal.state_for(lake, spec))
     if any(check.get(name) != bound for name, bound in asdict(results).items()):
         return None
     return bool(check["success"])

@@ -285,6 +285,8 @@ def advance(
     """
     from latecomer.jobs import advance as job
     from latecomer.jobs import exit_codes
+    from latecomer.lake.ingest_log import by_stream
+    from latecomer.specs import deployment
 
     commands: dict[str, tuple[click.Command, dict[str, object]]] = {
         "run": (run, {"flush": flush}),
@@ -302,18 +304,20 @@ def advance(
             return ended.code if isinstance(ended.code, int) else 1
         return 0
 
-    files, lake = job.query_files(queries), _client(lake_uri).tables
+    files = deployment.read_query_files(deployment.named_query_files(queries))
+    lake = _client(lake_uri).tables
+    streams = by_stream(lake)
     codes = {2} if files.problems else set()
     for problem in files.problems.values():
         click.echo(problem, err=True)
     for path, spec in files.queries:
         try:
-            waits = job.obstacle(lake, spec)
+            waits = deployment.streams_without_rows(spec, streams) if streams else None  # an empty lake: `run` says so
             taken = {} if waits else {step: take(path, step) for step in job.steps(lake, spec, flush=flush)}
             codes |= set(taken.values())
             if not taken:
                 line = f"{spec.name}: {f'waits, {waits}' if waits else 'nothing to do'}"
-                show_result(as_json, {"query": spec.name, "waits": waits}, line)
+                show_result(as_json, {"query": spec.name, "waits": waits or ""}, line)
         except (Exception, KeyboardInterrupt) as error:
             codes.add(code := exit_codes.report(error))
             if code in exit_codes.ENDS:
@@ -530,19 +534,15 @@ def validate(queries: tuple[Path, ...], lake_uri: str | None, streams: Path | No
 
     if not queries and streams is None:
         raise SpecError("validate", "", None, "names no file", "name query files or their folder, or say --streams DIR")
-    folders = {query: deployment.query_files(query) for query in queries if query.is_dir()}
-    empty = next((folder for folder, inner in folders.items() if not inner), None)
-    if empty is not None:
-        raise SpecError(str(empty), "", None, "holds no query file", "name a folder of .yaml files")
-    by_place = {path.absolute(): path for query in queries for path in folders.get(query, [query])}
-    files = deployment.read_query_files(by_place.values())
+    paths = deployment.named_query_files(queries)
+    files = deployment.read_query_files(paths)
     problems = {str(path): problem for path, problem in files.problems.items()}
     for path, spec in files.queries if lake_uri is not None else ():
         try:
             stream_schemas.check(Lake(str(lake_uri)), spec)
         except SpecError as error:
             problems[str(path)] = str(error)
-    counts = [(len(by_place), len(by_place) - len(problems), "query file")] if queries else []
+    counts = [(len(paths), len(paths) - len(problems), "query file")] if queries else []
     if streams is not None:
         wrong = deployment.stream_file_problems(streams)
         problems |= {str(path): problem for path, problem in wrong.items()}

@@ -17,6 +17,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.forget import half_forgotten
 from latecomer.lake.ingest_log import by_stream, committed_seq
 from latecomer.lake.lake import Lake
+from latecomer.lake.last_check import last_outcome
 from latecomer.specs.errors import quantity
 from latecomer.specs.names import NAME
 
@@ -123,10 +124,9 @@ def _written(lake: Lake, query: str) -> str | None:
 
 
 def _checked(lake: Lake, query: str) -> str | None:
-    rows = lake.table("checks", query).read()
-    if rows is None or not rows.num_rows:
+    row = last_outcome(lake, query)
+    if not row:
         return None
-    row = rows.to_pylist()[0]
     unjudged = f", {quantity(row['unjudged'], 'period')} not judged" if row.get("unjudged") else ""
     missed = f", {row['missed']} of {quantity(row['judged'], 'period')} missed" if row.get("missed") else ""
     return f"{_iso(row['checked'])} {'passed' if row['success'] else 'FAILED'}{missed}{unjudged}"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ from latecomer.core.time import FOREVER
 from latecomer.lake import ingest_log, journal, result_views
 from latecomer.lake.errors import InputError, LatecomerError
 from latecomer.lake.lake import Lake
+from latecomer.lake.last_check import last_outcome
 from latecomer.lake.maintenance import compact_and_vacuum
 from latecomer.lake.result_differences import Bounds
 from latecomer.ledger.join_ledger import repaired
@@ -255,12 +256,6 @@ def _remedy(lake: Lake, spec: Spec, judgement: promise.Judgement, ledger: pd.Dat
     return clocks or waits
 
 
-def last_outcome(lake: Lake, query: str) -> dict[str, Any]:
-    """Return the row that the last check stored; empty before the first."""
-    rows = lake.table("checks", query).read()
-    return {} if rows is None or not rows.num_rows else {k: v for k, v in rows.to_pylist()[0].items() if v is not None}
-
-
 def _store(
     lake: Lake,
     spec: Spec,
@@ -356,10 +351,7 @@ def _audited(
 
 def _wrong_before(lake: Lake, query: str) -> dict[int, AuditRow]:
     """Return the rows of the audited periods that were wrong at the last check, by start (us)."""
-    last = lake.table("checks", query).read()
-    if last is None or "wrong" not in last.column_names:
-        return {}
-    rows: list[AuditRow] = json.loads(last["wrong"][0].as_py() or "[]")
+    rows: list[AuditRow] = json.loads(last_outcome(lake, query).get("wrong") or "[]")
     return {row["period_us"]: row for row in rows}
 
 

@@ -15,8 +15,9 @@ from typing import Any
 from latecomer.lake import journal, results_table
 from latecomer.lake.errors import InputError, LatecomerError, error_text
 from latecomer.lake.lake import Lake
+from latecomer.lake.last_check import last_outcome
 from latecomer.lake.result_differences import Bounds
-from latecomer.quality.checks import CheckFailed, last_outcome
+from latecomer.quality.checks import CheckFailed
 from latecomer.spark import catalog
 from latecomer.specs.spec import Spec
 

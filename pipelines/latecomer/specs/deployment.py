@@ -48,6 +48,34 @@ def query_files(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
 
 
+def named_query_files(places: Iterable[Path]) -> list[Path]:
+    """Return the query files that are named, and all query files of the folders that are named, each file once.
+
+    Raises
+    ------
+    SpecError
+        A folder holds no query file.
+    """
+    files: dict[Path, Path] = {}
+    for place in places:
+        inner = query_files(place) if place.is_dir() else [place]
+        if not inner:
+            raise SpecError(str(place), "", None, "holds no query file", "name a folder of .yaml files")
+        files |= {path.absolute(): path for path in inner}
+    return list(files.values())
+
+
+def streams_without_rows(spec: Spec, streams: Mapping[str, Mapping[str, object]]) -> str | None:
+    """Return a sentence that names the query's streams without a row in a lake, or None if each has one.
+
+    `streams` has the ``rows`` of each stream, as ``latecomer status --json`` says them.
+    """
+    empty = [name for name in spec.stream_names if name not in streams or not streams[name]["rows"]]
+    if len(empty) < 2:
+        return f"stream {empty[0]} has no row yet" if empty else None
+    return f"streams {', '.join(empty)} have no row yet"
+
+
 def read_query_files(paths: Iterable[Path]) -> QueryFiles:
     """Read query files that are deployed together.
 
