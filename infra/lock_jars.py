@@ -1,6 +1,6 @@
 """Write ``jars.lock``: every jar that the artifacts of ``jars.txt`` bring and Spark lacks, with its SHA-256 hash.
 
-`make lock` runs it. With two versions of one class on its class path, Spark may load either.
+`make lock-jars` runs it. With two versions of one class on its class path, Spark may load either.
 """
 
 import hashlib

@@ -17,7 +17,7 @@ import click
 
 from latecomer import __version__, api
 from latecomer.jobs import formatting, ingest_command, install_commands
-from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
+from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result, to_file
 from latecomer.jobs.exit_codes import Group, end_in_time, end_process
 from latecomer.specs.errors import SpecError, quantity
 from latecomer.specs.judging import parse_time
@@ -409,13 +409,7 @@ def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     metavar="VERSION",
     help="Show what changed after this version of the table; -1 shows everything.",
 )
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the changes to this file, which ends in .parquet or .csv.",
-)
+@to_file("Write the changes to this file, which ends in .parquet or .csv.")
 @JSON
 def changes(query: Path, lake_uri: str, since: int, target: Path | None, as_json: bool) -> None:
     """Show which rows of the table `results/<query>` are new or different since a version of it, and why.
@@ -450,13 +444,7 @@ def changes(query: Path, lake_uri: str, since: int, target: Path | None, as_json
     metavar="N",
     help="Print this many rows at most. A file has all of them.",
 )
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the rows to this file, which ends in .parquet or .csv.",
-)
+@to_file("Write the rows to this file, which ends in .parquet or .csv.")
 @JSON
 def sql(statement: str | None, lake_uri: str, rows: int, target: Path | None, as_json: bool) -> None:
     """Answer a statement of SQL over the tables of a lake, by DuckDB (install latecomer[sql]). It only reads.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
+F = TypeVar("F", bound=Callable[..., Any])
 LAKE = click.option(
     "--lake",
     "lake_uri",
@@ -17,6 +20,11 @@ LAKE = click.option(
     help="The lake: a local folder or s3://BUCKET/PREFIX.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+
+
+def to_file(help_: str) -> Callable[[F], F]:
+    """Return the option `--to FILE`, which names the file that a command writes in place of printing rows."""
+    return click.option("--to", "target", type=click.Path(path_type=Path), metavar="FILE", help=help_)
 
 
 def show_progress(line: str) -> None:

@@ -26,9 +26,11 @@ from importlib import metadata, util
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from latecomer.jobs import formatting
 from latecomer.lake.errors import LatecomerError
 from latecomer.lake.lake import Lake
 from latecomer.lake.storage import STORE_REMEDY, region
+from latecomer.spark.engine import java_process
 
 OK, WARNING, WRONG = "ok", "warning", "WRONG"
 JAVA_VERSIONS = (17, 21)
@@ -102,8 +104,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _java() -> Finding:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java") or "java"
+    java = java_process.executable()
     remedy = f"install Java {JAVA_VERSIONS[0]}, or point JAVA_HOME at it"
     try:
         printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
@@ -164,8 +165,7 @@ def _spark() -> Finding:
             spark.range(10).write.format("delta").save(f"{folder}/table")
             rows = spark.read.format("delta").load(f"{folder}/table").count()
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return Finding("Spark", WRONG, reason, "set LATECOMER_SPARK_LOG=WARN to see its log")
+            return Finding("Spark", WRONG, formatting.one_line(error), "set LATECOMER_SPARK_LOG=WARN to see its log")
     seconds = time.monotonic() - started
     return Finding("Spark", OK if rows == 10 else WRONG, f"wrote and read a Delta table in {seconds:.1f} s")
 
@@ -197,8 +197,7 @@ def _guarded(subject: str, observe: Callable[[], Finding], remedy: str) -> Findi
     try:
         return observe()
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Finding(subject, WRONG, reason, remedy)
+        return Finding(subject, WRONG, formatting.one_line(error), remedy)
 
 
 def _race(lake: Lake) -> Finding:

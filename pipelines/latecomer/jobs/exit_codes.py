@@ -72,7 +72,7 @@ def _end_on_signal(signals: int) -> None:
 
 
 def _end_without_java() -> None:
-    """Give the command time to fail by itself, whose Java process has ended; then end the process."""
+    """Wait until the command, whose Java process has ended, fails by itself; end it after `STOP_S` seconds."""
     if not _ends.wait(STOP_S):
         _end_now(f"latecomer: {_java_ended()}; {_DEBUG}", 4)
 
@@ -95,10 +95,10 @@ def end_process(code: int) -> NoReturn:
     """
     _ends.set()
     if "pyspark" in sys.modules:
-        stopping = threading.Thread(target=_stop_spark, daemon=True)
         if code in (4, 130, 143):
             java_process.end(JAVA_STOP_S)
         else:
+            stopping = threading.Thread(target=_stop_spark, daemon=True)
             stopping.start()
             stopping.join(2 * STOP_S)
             if stopping.is_alive():

@@ -51,6 +51,17 @@ def fetch(to: Path | None, archive: bool, as_json: bool) -> None:
     show_result(as_json, counts, line)
 
 
+@jars.command("list")
+@JSON
+def list_(as_json: bool) -> None:
+    """List the jars with their SHA-256 hashes, in the format of `sha256sum --check`."""
+    from latecomer.spark.engine import jars as engine_jars
+
+    lines = [f"{digest}  {name}" for name, digest in sorted(engine_jars.lock().items())]
+    artifacts, _ = engine_jars.coordinates()
+    show_result(as_json, {"artifacts": artifacts, "jars": engine_jars.lock()}, "\n".join(lines))
+
+
 @click.command()
 @click.option(
     "--lake", "lake_uri", envvar="LATECOMER_LAKE", show_envvar=True, metavar="URI", help="Also examine a lake."
@@ -77,14 +88,3 @@ def doctor(lake_uri: str | None, spark: bool, as_json: bool) -> None:
         show_result(as_json, {"findings": [asdict(finding) for finding in findings]}, "")
     if any(finding.state == job.WRONG for finding in findings):
         raise SystemExit(2)
-
-
-@jars.command("list")
-@JSON
-def list_(as_json: bool) -> None:
-    """List the jars with their SHA-256 hashes, in the format of `sha256sum --check`."""
-    from latecomer.spark.engine import jars as engine_jars
-
-    lines = [f"{digest}  {name}" for name, digest in sorted(engine_jars.lock().items())]
-    artifacts, _ = engine_jars.coordinates()
-    show_result(as_json, {"artifacts": artifacts, "jars": engine_jars.lock()}, "\n".join(lines))

@@ -217,7 +217,7 @@ _held: list[Lease] = []
 
 
 def abandon_all(within_s: float) -> None:
-    """Free the leases of this process, which ends next, as far as the store answers `within_s` seconds."""
+    """Free the leases of this process, which ends next. It takes `within_s` seconds at most."""
 
     def abandon() -> None:
         for lease in list(_held):

@@ -236,7 +236,7 @@ class _Step:
         publication.periods_corrected = np.union1d(publication.periods_corrected, corrected)
 
     def _prepared(self, table: Table, lease: Lease) -> tuple[DeltaTable, pa.Schema]:
-        """Create the table, or add the columns and properties that it lacks; return it then, and its columns."""
+        """Create the table, or add the columns and properties that it lacks; return the table and its columns."""
         spec = self.differences.spec
         schema = self.differences.schema().append(pa.field(PUBLISHED_AT, TIMESTAMP))
         known = table.schema()

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from latecomer.lake.errors import InputError
+from latecomer.spark.engine import java_process
 
 _HERE = Path(__file__).parent
 _CHECKOUT = Path(__file__).resolve().parents[4]
@@ -231,9 +232,10 @@ def make_archive(place: Path) -> bool:
 
 def _made_for(place: Path) -> Iterator[str]:
     """Yield what a class archive depends on: the JVM refuses it, without a word, where one of these is another."""
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else Path("java")
     try:
-        yield subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        yield subprocess.run(
+            [java_process.executable(), "-version"], capture_output=True, text=True, check=False
+        ).stderr
     except OSError:
         yield "no Java"
     yield str(place)

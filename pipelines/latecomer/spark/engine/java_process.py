@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ i=0
 while [ $i -lt "$2" ]; do kill -0 "$1" 2>/dev/null || exit; sleep 0.2; i=$((i + 1)); done
 kill -9 "$1"
 """
-"""A shell script that kills process `$1` some `$2` fifths of a second after its input was closed without a line."""
+"""A shell script that kills process `$1`, `$2` fifths of a second after its input was closed without a line."""
 
 _PARENT = os.getppid()
 
@@ -39,6 +41,12 @@ _guards: list[subprocess.Popen[bytes]] = []
 """Shells that run `_GUARD`. The pipes to them close when this process ends, however it does."""
 _watched: set[int] = set()
 """Process numbers of Java processes that have a guard; 0 is the one that started this process."""
+
+
+def executable() -> str:
+    """Return the ``java`` that is started: of ``JAVA_HOME`` where that is set, else the one on the path."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else shutil.which("java") or "java"
 
 
 def started() -> subprocess.Popen[bytes] | None:
