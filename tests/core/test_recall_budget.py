@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.bench.join_simulator import Input, band_pairs, qjoin, recalled
 from latecomer.core.arrays.knob_cells import cell_edges
+from latecomer.core.join import least_rows
 from latecomer.core.join.control import JoinControl
 from latecomer.core.join.least_rows import LeastRows
 from latecomer.core.join.recall_budget import IntervalEntry, LateSpans, RecallBudget
@@ -183,7 +184,23 @@ def test_the_cost_of_a_retention_is_what_late_rows_read(left: list[int], right: 
     for buffer, lateness in ((0, right), (1, left)):
         retention = again.choose(1_000)[buffer]
         late = sum((int(bucket) + 1) * 10 > retention for bucket in delay_bucket(np.array(lateness, np.int64), 10))
-        assert late <= 0.1 * len(lateness) + 1e-9, "most rows meet all their partners on arrival"
+        cost = 100 + edges + again.read_us2[buffer] / again.time_us
+        longer_costs = cost[np.searchsorted(edges, retention) + 1]
+        too_dear = longer_costs > least_rows.ACCEPTABLE * cost[1:].min()
+        assert late <= 0.1 * len(lateness) + 1e-9 or too_dear, "most rows meet all their partners on arrival"
+
+
+@pytest.mark.parametrize("most_late_us", [10**6, 10**9, 10**12])
+def test_no_buffer_spans_what_one_row_in_fifty_needs_if_that_is_much_dearer(most_late_us: int) -> None:
+    """Clocks that are a year behind are left to recall, however high the target is."""
+    rng = np.random.default_rng(52)
+    policies = [LeastRows(0.99, window_us=100, period_us=1_000, interval_us=10, granularity_us=10) for _ in range(2)]
+    for interval in range(400):
+        lateness = rng.exponential(40, 5).astype(np.int64).tolist()
+        for policy, more in zip(policies, ([], [most_late_us] if interval % 10 == 0 else []), strict=True):
+            policy.observe(IntervalStats(interval, side(lateness, 10), side([*lateness, *more], 10)))
+    (calm, _), (hit, _) = (policy.choose(400) for policy in policies)
+    assert calm <= hit <= 4 * (100 + calm)
 
 
 def test_one_absurdly_late_row_does_not_move_the_retention() -> None:

@@ -22,7 +22,8 @@ takes the longest one, which leaves fewer pairs to be recalled.
 every row again. Then nearly all pairs would wait for the end of their interval. So `d` is at least the lateness that
 the share `target` of the other stream's rows does not exceed, by the same fading sum: of these rows no pair is missed.
 An interval counts there with at most `BULK` times the rows of a usual one, so that a backfill or a replay, which comes
-in bulk within a moment of stream time, is left to recall.
+in bulk within a moment of stream time, is left to recall. Nor is `d` longer than what costs `ACCEPTABLE` times the
+least: where a target of 0.99 meets one row in a hundred whose clock is a year behind, no buffer spans a year.
 
 *Outliers.* One row adds at most ``2 w`` to `U`, over all `d` below its lateness: it moves the mean by as much at every
 retention that could be chosen, and so hardly moves the choice, however late it is. Nor does it move a quantile.
@@ -47,6 +48,8 @@ MEMORY = 20
 """Periods over which the mean cost fades."""
 TOLERANCE = 0.02
 """The share by which a longer retention may cost more than the least."""
+ACCEPTABLE = 3
+"""The most, times the least cost, that is spent on answers on arrival."""
 BULK = 2
 """The most usual intervals as which a full one may count."""
 KIND = "least_rows"
@@ -128,13 +131,16 @@ class LeastRows:
         """Return ``(d_left, d_right)`` in us for `interval`; `FOREVER` retains everything."""
         if self.first is None or (interval - self.first) * self.interval_us < self.period_us:
             return FOREVER, FOREVER
-        return max(self._cheapest(0), self._on_arrival(0)), max(self._cheapest(1), self._on_arrival(1))
+        return self._retention(0), self._retention(1)
 
-    def _cheapest(self, buffer: int) -> int:
-        reach = int(np.flatnonzero(self.read_us2[buffer])[-1]) + 2 if self.read_us2[buffer].any() else 2
-        edges = self.edges[1 : min(reach, CELLS)]
-        cost = self.window_us + edges + self.read_us2[buffer][1 : len(edges) + 1] / self.time_us
-        return int(edges[np.flatnonzero(cost <= cost.min() * (1 + TOLERANCE))[-1]])
+    def _retention(self, buffer: int) -> int:
+        """Return the retention of one buffer: of the least cost, or longer for answers on arrival."""
+        cost = self.window_us + self.edges[1:] + self.read_us2[buffer][1:] / self.time_us
+        least = cost.min()
+        cheapest, acceptable = (
+            int(self.edges[1:][np.flatnonzero(cost <= least * most)[-1]]) for most in (1 + TOLERANCE, ACCEPTABLE)
+        )
+        return max(cheapest, min(self._on_arrival(buffer), acceptable))
 
     def _on_arrival(self, buffer: int) -> int:
         """Return the least retention that the share `target` of the other stream's rows does not exceed."""
