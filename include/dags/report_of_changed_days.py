@@ -9,10 +9,13 @@ windows. The files lie in the folder of reports.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from airflow.sdk import DAG, PartitionedAssetTimetable, get_current_context, task
-from latecomer_common import LAKE, QUERIES, REPORTS, periods_asset
+from latecomer.airflow import periods_asset
+from latecomer.airflow.settings import place, setting
 
+QUERIES = setting("queries") or Path(__file__).parents[1] / "queries"
 QUERY = os.environ.get("LATECOMER_REPORT_OF") or "departures_by_airport"
 
 with DAG(
@@ -28,19 +31,18 @@ with DAG(
     def write_report() -> str:
         """Write the answers of the run's period to a file, and return its path."""
         from datetime import datetime, timedelta
-        from pathlib import Path
 
         import latecomer as lc
         import pyarrow.csv
 
         start = datetime.fromisoformat(str(get_current_context()["dag_run"].partition_key))
-        end = start + timedelta(microseconds=lc.Query.load(QUERIES / f"{QUERY}.yaml").spec.period_us)
+        end = start + timedelta(microseconds=lc.Query.load(Path(QUERIES, f"{QUERY}.yaml")).spec.period_us)
         # a window belongs to the period in which its last moment lies
-        rows = lc.Lake(LAKE).sql(
+        rows = lc.Lake(place("lake")).sql(
             f"from results.{QUERY} where window_end > timestamptz '{start}Z' and window_end <= timestamptz '{end}Z' "
             "order by all"
         )
-        file = Path(REPORTS, QUERY, f"{start:%Y-%m-%dT%H%M%S}.csv")
+        file = Path(place("reports"), QUERY, f"{start:%Y-%m-%dT%H%M%S}.csv")
         file.parent.mkdir(parents=True, exist_ok=True)
         pyarrow.csv.write_csv(rows, file)
         return f"{rows.num_rows} answers in {file}"

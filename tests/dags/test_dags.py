@@ -1,5 +1,6 @@
 """The DAG folder as Airflow parses it: the DAGs of each query file, the cost of a bad file, the time of parsing."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,6 @@ from tests.dags.support import ROOT, Project
 
 PARSE = """
 import json, os, sys, time
-import jinja2
 sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 from airflow.dag_processing.dagbag import DagBag
 from airflow.serialization.serialized_objects import DagSerialization
@@ -21,11 +21,15 @@ seconds = time.process_time() - started
 heavy = [m for m in ("pyspark", "pandas", "numpy", "pyarrow", "deltalake") if m in sys.modules]
 for dag in bag.dags.values():
     DagSerialization.serialize_dag(dag)
-def outcome(run_type):
-    task = bag.dags["pairs__backfill"].task_dict["backfill"]
+from airflow.sdk.exceptions import AirflowSkipException
+from latecomer.specs.loading import load_query
+def prepared(dag, task, run_type="manual", **params):
+    task = bag.dags[dag].task_dict[task]
+    task.lake = os.environ["LATECOMER_LAKE"]
+    context = {"dag_run": type("Run", (), {"run_type": run_type}), "params": params}
     try:
-        task._pre_execute_hook({"dag_run": type("Run", (), {"run_type": run_type})})
-    except Exception as error:
+        return task.prepare(context, load_query(task.query))
+    except AirflowSkipException as error:
         return str(error)
 tasks = [t for dag in bag.dags.values() for t in dag.tasks]
 print(json.dumps({
@@ -37,19 +41,17 @@ print(json.dumps({
     "active": sorted({dag.max_active_runs for dag in bag.dags.values()}),
     "each": sorted({t.max_active_tis_per_dag for t in tasks}),
     "catchup": sorted({dag.catchup for dag in bag.dags.values()}),
-    "connections": sorted({t._conn_id for t in tasks if hasattr(t, "_conn_id")}),
-    "arguments": {f"{t.dag_id}.{t.task_id}": t.application_args for t in tasks if hasattr(t, "application_args")},
+    "connections": sorted({t.conn_id for t in tasks if hasattr(t, "conn_id")}),
+    "arguments": {f"{t.dag_id}.{t.task_id}": t.arguments for t in tasks if hasattr(t, "arguments")},
+    "links": {name: [type(link).__name__ for link in t.operator_extra_links] for t in tasks for name in [t.task_id]},
+    "inlets": {f"{t.dag_id}.{t.task_id}": [a.uri for a in t.inlets] for t in tasks if t.inlets},
     "outlets": {f"{t.dag_id}.{t.task_id}": [a.uri for a in t.outlets] for t in tasks if t.outlets},
     "docs": {name: dag.doc_md for name, dag in bag.dags.items()},
     "heavy": heavy,
-    "by_hand": {name: outcome(name) for name in ("scheduled", "backfill") if "pairs__backfill" in bag.dags},
-    "flush": {
-        f"{kind}/{flush}": jinja2.Template(bag.dags["near__repair"].task_dict["repair"].application_args[-1]).render(
-            dag_run={"run_type": kind}, params={"flush": flush}
-        )
-        for kind in ("asset_triggered", "scheduled", "manual")
-        for flush in (None, True, False)
-        if "near__repair" in bag.dags
+    "by_hand": {
+        name: prepared("pairs__backfill", "backfill", name)
+        for name in ("scheduled", "backfill")
+        if "pairs__backfill" in bag.dags
     },
     "seconds": seconds,
 }))
@@ -107,7 +109,9 @@ def test_every_kind_has_its_dags(project):
             f"latecomer://results/{dag.partition('__')[0]}{of}" for of in ("", "/periods")
         ]
     assert parsed["outlets"]["latecomer_ingest.ingest__by_kind"] == ["latecomer://events/a", "latecomer://events/b"]
-    assert parsed["arguments"]["pairs__backfill.backfill"][-4::2] == ["--from", "--to"]
+    assert parsed["arguments"]["pairs__backfill.backfill"][::2] == ["--from", "--to"]
+    assert parsed["inlets"]["near.run"] == ["latecomer://events/a", "latecomer://events/b"]
+    assert parsed["links"]["run"] == ["ReportLink", "SparkUiLink"] and parsed["links"]["every_folder"] == []
 
 
 def test_a_query_that_publishes_always_does_not_wait_for_its_check(tmp_path):
@@ -136,34 +140,58 @@ def test_a_dags_page_opens_with_its_purpose(project):
     assert "Promised" not in docs["pairs"] and "Exact after repair" in docs["pairs"]
 
 
+REPAIRS = """
+import json
+from latecomer.airflow import LatecomerOperator
+def flushes(how, chosen, stated):
+    task = LatecomerOperator(task_id="repair", action="repair", query="q.yaml", flush=stated)
+    return task._flushes({"params": {"flush": chosen}}, how)
+kinds = ("asset_triggered", "scheduled", "manual")
+print(json.dumps({
+    f"{how}/{chosen}/{stated}": flushes(how, chosen, stated)
+    for how in kinds for chosen in (None, True, False) for stated in (None, True, False)
+}))
+"""
+
+
 def test_repair_flushes_unless_a_run_started_it(project):
-    arguments = project.python(PARSE)["flush"]
-    flushed = {how for how, argument in arguments.items() if argument == "--flush"}
-    assert flushed == {"scheduled/None", "manual/None", "scheduled/True", "manual/True", "asset_triggered/True"}
-    assert {arguments[how] for how in arguments.keys() - flushed} == {f"--lake={project.lake}"}
+    flushes = project.python(REPAIRS)
+    by_params = {how.removesuffix("/None") for how, flush in flushes.items() if flush and how.endswith("/None")}
+    assert by_params == {"scheduled/None", "manual/None", "scheduled/True", "manual/True", "asset_triggered/True"}
+    assert all(flush == how.endswith("/True") for how, flush in flushes.items() if not how.endswith("/None"))
 
 
 TRIES = """
-import json, os, sys
-sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
-from latecomer_common import RetryTransientErrors
-policy = RetryTransientErrors("/q/near.yaml:", "query near:", "stream ")
-print(json.dumps([policy.evaluate(RuntimeError(each), 1, 2).action.value for each in sys.argv[1:]]))
+import json, sys
+from airflow.sdk.exceptions import AirflowFailException
+from latecomer.airflow.submit import ending, outcome_of_hook
+permanent = ("/q/near.yaml:", "query near:", "stream ")
+def kind(message):
+    outcome = outcome_of_hook(RuntimeError(message))
+    if outcome is None:
+        return "other"
+    error = ending(*outcome, query="near", permanent=permanent)
+    return "done" if error is None else "fail" if isinstance(error, AirflowFailException) else "retry"
+print(json.dumps([kind(message) for message in sys.argv[1:]]))
 """
 
 
 def test_transient_errors_are_tried_again(project):
     command = "spark-submit submit.py run /q/near.yaml --lake s3://b/l"
     message = f"Cannot execute: {command}. Error code is: {{}}.\nLast spark-submit output:\n{{}}".format
+    of_kubernetes = message(1, "/q/near.yaml:4: no column").replace("is: 1.", "is: 1. Kubernetes spark exit code is: 2")
     ends = {
         message(2, "WARN of Java\n/q/near.yaml:4: keys: 'v': its stream has no such column"): "fail",
         message(2, "query near: has changed since it ran"): "fail",
         message(2, "stream views: 60 of 100 rows cannot be used, and max_quarantined allows 5"): "fail",
-        message(2, "/landing/views/a.csv: column v: holds text, and was a number before"): "default",
-        message(2, "lake s3://b/l: the object store cannot be used"): "default",
-        message(3, "lease 'run near': held by 12@host for 7 s"): "default",
-        message(1, "/q/near.yaml: Java said this, and ended"): "default",
-        "the worker has lost its process": "default",
+        of_kubernetes: "fail",
+        message(1, "near: FAILED a pair is missing"): "fail",
+        message(2, "/landing/views/a.csv: column v: holds text, and was a number before"): "retry",
+        message(2, "lake s3://b/l: the object store cannot be used"): "retry",
+        message(3, "lease 'run near': held by 12@host for 7 s"): "retry",
+        message(4, "latecomer: Spark's Java process ended"): "retry",
+        message(1, "/q/near.yaml: Java said this, and ended"): "retry",
+        "the worker has lost its process": "other",
     }
     assert project.python(TRIES, *ends) == list(ends.values())
 
@@ -248,8 +276,6 @@ def test_a_broken_stream_file_is_an_import_error_and_costs_no_dag(project):
     assert [line for line in lines if "_by_topic.yaml:1: source: is of one stream" in line]
     assert "ingest__by_topic" not in parsed["dags"]["latecomer_ingest"]
     assert not parsed["errors"] and {*QUERIES} < {*parsed["dags"]}
-    call = parsed["arguments"]["latecomer_ingest.ingest_a"]
-    assert call[call.index("--streams") + 1] == str(streams)
 
 
 LOG_IN = """
@@ -259,15 +285,17 @@ os.environ |= {"LATECOMER_KAFKA_SASL_USERNAME": "of the environment", "LATECOMER
 extra = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "bootstrap.servers": "b:1"}
 connection = {"conn_type": "kafka", "login": "reader", "password": "s3cret", "extra": extra}
 os.environ["AIRFLOW_CONN_KAFKA_PROD"] = json.dumps(connection)
-import latecomer_ingest
+from airflow.dag_processing.dagbag import DagBag
+dag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]).dags["latecomer_ingest"]
 from airflow.sdk.exceptions import AirflowSkipException
 from latecomer.ingest import stream_sources
 stream_sources.new_content = lambda *_: None
+task = dag.task_dict["ingest_clicks"]
+task.lake = os.environ["LATECOMER_LAKE"]
 try:
-    latecomer_ingest.source_hooks("clicks")["pre_execute"]({})
+    task.prepare({}, None)
 except AirflowSkipException:
     pass
-task = latecomer_ingest.dag.task_dict["ingest_clicks"]
 print(json.dumps({
     "variables": {name: value for name, value in os.environ.items() if name.startswith("LATECOMER_KAFKA_")},
     "task": str({name: getattr(task, name) for name in task.template_fields}),
@@ -289,13 +317,32 @@ def test_a_topic_s_login_comes_from_a_connection_when_its_task_runs(project):
     assert "s3cret" not in done["task"]
 
 
-def test_importing_the_plugin_starts_nothing_heavy(project):
-    code = "import sys; import latecomer_plugin as p; print([m for m in ('pyspark', 'pandas') if m in sys.modules])"
+PLUGINS = """
+import json, sys
+from airflow import plugins_manager
+plugins, errors = plugins_manager._get_plugins()
+print(json.dumps({
+    "plugins": [plugin.name for plugin in plugins if plugin.name == "latecomer"],
+    "errors": errors,
+    "heavy": [name for name in ("pyspark", "pandas", "numpy", "pyarrow") if name in sys.modules],
+}))
+"""
+ENTRY = "[airflow.plugins]\nlatecomer = latecomer.airflow.plugin:LatecomerPlugin\n"
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_the_plugin_is_registered_once_and_starts_nothing_heavy(project, tmp_path, installed):
+    """Registered by the file of the checkout, or by the entry point of the package, and never by both."""
+    packages = tmp_path / "packages" / "latecomer_entry-1.dist-info"
+    packages.mkdir(parents=True)
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: latecomer-entry\nVersion: 1\n")
+    (packages / "entry_points.txt").write_text(ENTRY if installed else "")
+    paths = [str(packages.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=project.environment | {"PYTHONPATH": str(ROOT / "plugins")},
+        [sys.executable, "-c", PLUGINS],
+        env=project.environment | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        cwd=os.path.dirname(project.folder),
     )
-    assert done.returncode == 0 and done.stdout.strip().splitlines()[-1] == "[]", done.stderr[-1500:]
+    assert done.returncode == 0, done.stderr[-1500:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"plugins": ["latecomer"], "errors": {}, "heavy": []}

@@ -76,11 +76,14 @@ STARTS = """
 import json, os, sys
 sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import AirflowSkipException
+from latecomer.specs.loading import load_query
 task = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]).dags["near"].task_dict["run"]
+task.lake = os.environ["LATECOMER_LAKE"]
 def start(run_type):
     try:
-        task._pre_execute_hook({"dag_run": type("Run", (), {"run_type": run_type})})
-    except Exception as error:
+        task.prepare({"dag_run": type("Run", (), {"run_type": run_type})}, load_query(task.query))
+    except AirflowSkipException as error:
         return str(error)
 print(json.dumps({run_type: start(run_type) for run_type in ("manual", "scheduled", "asset_triggered")}))
 """

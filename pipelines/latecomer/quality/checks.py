@@ -37,7 +37,7 @@ from latecomer.lake.result_differences import Bounds
 from latecomer.ledger.join_ledger import repaired
 from latecomer.ledger.ledger import ledger
 from latecomer.ledger.open_periods import complete_to
-from latecomer.quality import conservation, duplicates, fast_clocks, messages, promise
+from latecomer.quality import conservation, duplicates, fast_clocks, messages, promise, report_index
 from latecomer.quality import report as pages
 from latecomer.quality import verdicts as store
 from latecomer.specs.aggregate import AggregateSpec
@@ -418,7 +418,7 @@ def _validate(
         context.variables.progress_bars = ProgressBarsConfig(globally=False)
         if report_dir is not None:
             # one site per query: building a site removes the pages of all suites that its context does not know
-            _docs_site(context, report_dir / pages.DATA_DOCS / spec.name)
+            _docs_site(context, report_dir / report_index.DATA_DOCS / spec.name)
         source = context.data_sources.add_pandas("latecomer")
         results: list[messages.Description] = []
         for subject, expectations in _suites(spec, frames, rows_in).items():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,35 +11,17 @@ import numpy as np
 import pandas as pd
 
 from latecomer.core.time import FOREVER
-from latecomer.lake.atomic_file import atomic_file
 from latecomer.ledger.means import rows_held_mean, wait_mean_us
-from latecomer.quality import messages, promise
+from latecomer.quality import messages, promise, report_index
+from latecomer.quality.report_index import DATA_DOCS
+from latecomer.quality.report_index import escape as _e
 from latecomer.specs.judging import format_time
 from latecomer.specs.spec import Spec
 
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:82rem;padding:0 1rem;color:#1c2430}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
-th,td{padding:.3rem .6rem;border-bottom:1px solid #d9dee5;text-align:right;font-variant-numeric:tabular-nums}
-th:first-child,td:first-child,.words th,.words td{text-align:left}.ok,td.bad{white-space:nowrap}
-.ok{color:#0a7a3d}.bad{color:#b3261e;font-weight:600}
-.ledger td,.ledger th{white-space:nowrap}
-.legend span{margin-right:1.2rem;white-space:nowrap}
-.legend i{display:inline-block;width:.8em;height:.8em;margin-right:.35em;border:1px solid #7a8699}
-.tiles{display:flex;gap:1rem;flex-wrap:wrap}.tile{border:1px solid #d9dee5;border-radius:.5rem;padding:.7rem 1rem}
-.tile b{display:block;font-size:1.4rem}a{color:#1a56b0}svg{width:100%;height:auto}
-"""
-
-
-_SUMMARY = "latecomer-summary"
-"""Name of the meta element in a page's head that holds the query's row of the index, as JSON."""
 _DATES = 5
 """The most dates below the chart."""
 LAST = 60
 """The most periods that a page lists."""
-
-DATA_DOCS = "data_docs"
-"""Folder of Great Expectations' pages, one site per query."""
 
 SHARES = {
     "join": "recall",
@@ -86,7 +65,7 @@ def write(
         Every verdict, also if a later one has replaced it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    page = folder / ("index.query.html" if spec.name == "index" else f"{spec.name}.html")
+    page = folder / report_index.page_name(spec.name)
     body = [
         f"<p><a href='index.html'>All queries</a> · <a href='{DATA_DOCS}/{_e(spec.name)}/index.html'>Data Docs</a></p>"
         f"<h1>{_e(spec.name)}</h1>"
@@ -119,8 +98,8 @@ def write(
         "late": f"{counts['late']:,}",
         "checked": checked,
     }
-    _write(page, _page(spec.name, "".join(body), row))
-    _index(folder)
+    report_index.write(page, report_index.page(spec.name, "".join(body), row))
+    report_index.refresh(folder)
     return page
 
 
@@ -163,50 +142,6 @@ def _with_standing(ledger: pd.DataFrame, judgement: promise.Judgement, standing:
         shown[place[in_ledger]] = names[in_ledger]
         why[place[in_ledger]] = periods["why"].to_numpy(object)[in_ledger]
     return ledger.assign(standing=shown, why=why)
-
-
-_INDEX = {
-    "kind": "kind",
-    "promised": "promise",
-    "share": "of",
-    "before": "before repair",
-    "after": "after repair",
-    "late": "late rows",
-    "checked": "checked",
-}
-"""Columns of the index that show a value of the summary unchanged, and their headings."""
-
-
-def _index(folder: Path) -> None:
-    pages = sorted(p for p in folder.glob("*.html") if p.name != "index.html")
-    rows = "".join(_row(folder, page) for page in pages)
-    head = "".join(f"<th>{_e(name)}</th>" for name in ("query", "state", *_INDEX.values(), "Data Docs"))
-    text = f"<h1>Latecomer: quality</h1><table class=words><tr>{head}</tr>{rows}</table>"
-    _write(folder / "index.html", _page("Latecomer: quality", text))
-
-
-def _write(page: Path, text: str) -> None:
-    """Write a page atomically: it may be read meanwhile, and another check may list it."""
-    with atomic_file(page) as part:
-        part.write_text(text, encoding="utf-8")
-
-
-def _row(folder: Path, page: Path) -> str:
-    """Return a query's row of the index, from the head of its page; only its name if another version wrote the page."""
-    text = page.read_text(encoding="utf-8")
-    summary = re.search(rf"<meta name='{_SUMMARY}' content='([^']*)'>", text)
-    row = json.loads(html.unescape(summary[1])) if summary else {}
-    name = row.get("query", page.stem)
-    state = "<td></td>"
-    if row.get("broken"):
-        state = f"<td class=bad>{int(row['broken'])} broken</td>"
-    elif row:
-        unjudged = "<br>" + _e(row["unjudged"]) if row["unjudged"] else ""
-        state = f"<td><span class=ok>all kept</span>{unjudged}</td>"
-    docs = f"{DATA_DOCS}/{name}/index.html"
-    link = f"<a href='{_e(docs)}'>open</a>" if (folder / docs).exists() else ""
-    cells = "".join(f"<td>{_e(row.get(key, ''))}</td>" for key in _INDEX)
-    return f"<tr><td><a href='{_e(page.name)}'>{_e(name)}</a></td>{state}{cells}<td>{link}</td></tr>"
 
 
 def _completeness(ledger: pd.DataFrame) -> tuple[str, str]:
@@ -410,14 +345,3 @@ def _cell(name: str, value: Any) -> str:
     if name.startswith("achieved"):
         return messages.number(float(value), 1.0)
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 10_000 else f"{value:,.4g}"
-
-
-def _page(title: str, body: str, row: dict[str, object] | None = None) -> str:
-    summary = f"<meta name='{_SUMMARY}' content='{_e(json.dumps(row))}'>" if row else ""
-    marks = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'>{summary}"
-    head = f"{marks}<title>{_e(title)}</title><style>{_STYLE}</style>"
-    return f"<!doctype html><html lang='en'>{head}<body>{body}</body></html>"
-
-
-def _e(value: object) -> str:
-    return html.escape(str(value), quote=True)

@@ -17,51 +17,34 @@
     Tasks `backfill`, `check` and `publish`, for every kind with windows; a join has none, and repair makes it exact.
     Its data interval is the range of windows to answer again, so Airflow's own ``airflow backfill create --dag-id
     <query>__backfill --from-date ... --to-date ...`` and the UI re-run the past.
-
-A broken query file costs its own DAGs only; ``latecomer_query_errors.py`` shows it as an import error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from airflow.sdk import (
     DAG,
+    Asset,
     AssetAny,
     AssetOrTimeSchedule,
     BaseOperator,
-    Context,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     Param,
 )
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
+
+from latecomer.airflow.assets import answers_asset, periods_asset, run_asset, stream_asset
+from latecomer.airflow.operator import Action, LatecomerOperator
 from latecomer.specs.aggregate import AggregateSpec
-from latecomer.specs.deployment import streams_without_rows
 from latecomer.specs.durations import format_duration
 from latecomer.specs.join import JoinSpec
 from latecomer.specs.spec import Spec
 from latecomer.specs.topk import TopKSpec
-from latecomer_common import (
-    LAKE,
-    CheckOperator,
-    PublishOperator,
-    QueryStatus,
-    RetryTransientErrors,
-    answers_asset,
-    dag_settings,
-    lake_status,
-    periods_asset,
-    read_query_files,
-    run_asset,
-    skip,
-    spark_task,
-    stream_asset,
-)
 
 FLUSH = Param(
     None,
@@ -70,64 +53,6 @@ FLUSH = Param(
     description="Repair everything that is pending. Not set: yes, unless a run of the query started this repair",
 )
 PERIODS = Param(3, type="integer", minimum=1, title="Periods", description="How many to answer anew; others every time")
-# a template cannot remove an argument, and to name the lake again changes nothing
-FLUSH_OR_NOT = (
-    "{{ '--flush' if (dag_run.run_type != 'asset_triggered' if params.flush is none else params.flush) "
-    f"else {f'--lake={LAKE}'!r} }}}}"
-)
-Hook = Callable[[Context], None]
-
-
-def skip_without_new_rows(spec: Spec) -> Hook:
-    """Return the hook of `run`: skip if a stream has no row at all, or if no row is new to the query.
-
-    Any of the query's streams starts a run, also the first of two, and the schedule starts one whether rows are new or
-    not. A run by hand, and one whose query was not checked since its last run, is not skipped for want of new rows: the
-    process of that last run may have died between its commit and the check.
-    """
-
-    def before(context: Context) -> None:
-        status = lake_status(spec.name)
-        if (reason := streams_without_rows(spec, status["streams"])) is not None:
-            skip(reason)
-        if context["dag_run"].run_type != "manual" and any(map(_is_up_to_date, status["queries"])):
-            skip(f"{spec.name} has read every row of its streams")
-
-    return before
-
-
-def _is_up_to_date(query: QueryStatus) -> bool:
-    """Return whether a query has read every row and was checked since; its times sort as text."""
-    ran, checked = query.get("last_run"), query.get("last_check")
-    return query.get("backlog") == 0 and ran is not None and checked is not None and checked[: len(ran)] >= ran
-
-
-def skip_until_run(spec: Spec, *, only_by_hand: bool = False, only_late_rows: bool = False) -> Hook:
-    """Return the hook of all other tasks: skip if the query has not been run yet.
-
-    Parameters
-    ----------
-    spec
-        The query.
-    only_by_hand
-        Skip runs that a schedule starts.
-    only_late_rows
-        Skip if no late row waits for repair. To find that out takes a second, to start Spark and to check takes eight,
-        for every query at each full hour.
-    """
-
-    def before(context: Context) -> None:
-        if only_by_hand and context["dag_run"].run_type == "scheduled":
-            skip(f"{spec.name} states no schedule.interval: its backfills are those that are asked for")
-        status = lake_status(spec.name)
-        query = next(iter(status["queries"]), None)
-        if query is None:
-            reason = streams_without_rows(spec, status["streams"])
-            skip(f"{spec.name} has not been run in {LAKE} yet" + (f": {reason}" if reason else ""))
-        if only_late_rows and query.get("late_pending") == 0:
-            skip(f"no late row of {spec.name} waits for repair")
-
-    return before
 
 
 def promise(spec: Spec) -> str:
@@ -153,64 +78,70 @@ class Page(TypedDict):
     doc_md: str
 
 
-def build(path: Path, spec: Spec) -> list[DAG]:
-    """Return the DAGs of one query."""
-    settings = dag_settings(RetryTransientErrors(f"{path}:", f"query {spec.name}:"))
+def query_dags(path: Path, spec: Spec, *, options: dict[str, Any], common: dict[str, Any]) -> list[DAG]:
+    """Return the DAGs of one query.
+
+    Parameters
+    ----------
+    options
+        Arguments of all operators.
+    common
+        Arguments of all DAGs.
+    """
     about = [spec.description, promise(spec), f"```yaml\n{path.read_text(encoding='utf-8')}\n```"]
+    rows = [stream_asset(stream) for stream in spec.stream_names]
 
     def page(purpose: str) -> Page:
         """Return a page that opens with what its DAG does and when."""
         return {"tags": ["latecomer", spec.kind], "doc_md": "\n\n".join(filter(None, [purpose, *about]))}
 
+    def step(action: Action, *, task_id: str | None = None, inlets: list[Asset] | None = None, **more: Any) -> Any:
+        """Return a task of this query."""
+        task = options | more
+        return LatecomerOperator(
+            task_id=task_id or action, action=action, query=path, inlets=rows if inlets is None else inlets, **task
+        )
+
     def check_and_publish() -> list[BaseOperator]:
         """Return `check`, with `publish` behind it; both where the query publishes always."""
-        check = CheckOperator(task_id="check", query=spec.name, path=path, retries=0)
-        outlets = [answers_asset(spec.name), periods_asset(spec.name)]
-        publish = PublishOperator(task_id="publish", query=spec.name, path=path, outlets=outlets)
+        check = step("check", inlets=[], retries=0)
+        publish = step("publish", inlets=[], outlets=[answers_asset(spec.name), periods_asset(spec.name)])
         if spec.publish_when == "always":
             return [check, publish]
         check >> publish
         return [check]
 
     schedule = spec.schedule
-    query = (str(path), "--lake", LAKE)
-    new_rows = AssetAny(*(stream_asset(stream) for stream in spec.stream_names))
     with DAG(
         dag_id=spec.name,
-        schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.run, at_once=True), assets=new_rows),
-        **settings,
+        schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.run, at_once=True), assets=AssetAny(*rows)),
+        **common,
         **page(
             "Answers what is new and checks what was promised: whenever one of its streams has new rows, once when "
             f"its query file is new, and on its schedule (`{schedule.run}`) what a run that failed has left. Skipped "
             "while a stream has no row, and where none waits."
         ),
     ) as main:
-        (
-            spark_task("run", "run", *query, pre_execute=skip_without_new_rows(spec), outlets=[run_asset(spec.name)])
-            >> check_and_publish()
-        )
+        step("run", outlets=[run_asset(spec.name)]) >> check_and_publish()
     with DAG(
         dag_id=f"{spec.name}__repair",
         schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.repair), assets=[run_asset(spec.name)]),
         params={"flush": FLUSH},
-        **settings,
+        **common,
         **page(
             f"Corrects answers for rows that came too late, until they are exact, and checks: after each run of "
             f"`{spec.name}` late rows whose event times span more than {format_duration(spec.gamma_us)} (`gamma`), "
             f"on its schedule (`{schedule.repair}`) or by hand all that are pending. Skipped where none is."
         ),
     ) as repair:
-        (
-            spark_task("repair", "repair", *query, FLUSH_OR_NOT, pre_execute=skip_until_run(spec, only_late_rows=True))
-            >> check_and_publish()
-        )
+        step("repair", flush=None) >> check_and_publish()
     dags = [main, repair]
     if spec.adapts:
         learns = "Learns from all stored history how long to wait, which the next runs do; on its schedule"
         with DAG(
-            dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **settings, **page(f"{learns} (`{schedule.adapt}`).")
+            dag_id=f"{spec.name}__adapt", schedule=schedule.adapt, **common, **page(f"{learns} (`{schedule.adapt}`).")
         ) as adapt:
-            spark_task("adapt", "adapt", *query, pre_execute=skip_until_run(spec))
+            step("adapt")
         dags.append(adapt)
     if schedule.audit is not None:
         compares = "Answers some past periods anew by plain Spark SQL and compares every result; on its schedule"
@@ -218,18 +149,10 @@ def build(path: Path, spec: Spec) -> list[DAG]:
             dag_id=f"{spec.name}__audit",
             schedule=schedule.audit,
             params={"periods": PERIODS},
-            **settings,
+            **common,
             **page(f"{compares} (`{schedule.audit}`)."),
         ) as audit:
-            spark_task(
-                "audit",
-                "check",
-                *query,
-                "--audit",
-                "{{ params.periods }}",
-                pre_execute=skip_until_run(spec),
-                retries=0,
-            )
+            step("check", task_id="audit", arguments=["--audit", "{{ params.periods }}"], retries=0)
         dags.append(audit)
     if not isinstance(spec, JoinSpec):
         interval = schedule.interval or "@daily"
@@ -238,7 +161,7 @@ def build(path: Path, spec: Spec) -> list[DAG]:
             dag_id=f"{spec.name}__backfill",
             schedule=CronDataIntervalTimetable(interval, timezone="UTC"),
             start_date=_start_date(schedule.start),
-            **settings,
+            **common,
             **page(
                 f"Answers the windows of past intervals again, where it is asked for{regular}. One run per interval of "
                 f"`{interval}`, for the windows that start in it; Airflow's From and To (`--from-date`, `--to-date`) "
@@ -246,9 +169,10 @@ def build(path: Path, spec: Spec) -> list[DAG]:
                 "its end."
             ),
         ) as backfill:
-            range_ = ("--from", "{{ data_interval_start.isoformat() }}", "--to", "{{ data_interval_end.isoformat() }}")
-            before = skip_until_run(spec, only_by_hand=schedule.interval is None)
-            spark_task("backfill", "backfill", *query, *range_, pre_execute=before) >> check_and_publish()
+            range_ = ["--from", "{{ data_interval_start.isoformat() }}", "--to", "{{ data_interval_end.isoformat() }}"]
+            by_hand = f"{spec.name} states no schedule.interval: its backfills are those that are asked for"
+            only_by_hand = by_hand if schedule.interval is None else None
+            step("backfill", arguments=range_, only_by_hand=only_by_hand) >> check_and_publish()
         dags.append(backfill)
     return dags
 
@@ -264,8 +188,3 @@ def _start_date(start: str | None) -> datetime | None:
         return None
     day = datetime.fromisoformat(start)
     return day if day.tzinfo else day.replace(tzinfo=UTC)
-
-
-for _path, _spec in read_query_files().queries:
-    for _dag in build(_path, _spec):
-        globals()[_dag.dag_id] = _dag

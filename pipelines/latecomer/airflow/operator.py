@@ -1,0 +1,270 @@
+"""The operator that takes one step of Latecomer: `LatecomerOperator`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+
+from airflow.sdk import Asset, BaseOperator, Context
+
+from latecomer.airflow import decisions, settings, submit
+from latecomer.airflow.assets import answers_asset, periods_asset, run_asset
+from latecomer.airflow.links import ReportLink, SparkUiLink
+
+if TYPE_CHECKING:
+    from latecomer.specs.spec import Spec
+
+Action = Literal["ingest", "run", "repair", "adapt", "backfill", "check", "publish", "advance"]
+ACTIONS: tuple[str, ...] = get_args(Action)
+MOST_PARTITIONS = 1_000
+"""The most periods that one publication names as partitions, the newest ones; each is an event of its own."""
+
+
+def skip(reason: str) -> NoReturn:
+    """End the task as skipped, and write the reason to its log.
+
+    Of an exception alone, the UI would show nothing but "Skipping task.".
+    """
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    logging.getLogger(__name__).info("Skipped: %s", reason)
+    raise AirflowSkipException(reason)
+
+
+class LatecomerOperator(BaseOperator):
+    """Take one step of a query, or ingest: run ``latecomer ACTION`` where the Spark connection says.
+
+    A step without anything to do is skipped before a process starts. A failed check and a wrong query fail for good;
+    a lake that somebody else holds, a store that does not answer and a Java process that died are tried again.
+
+    Parameters
+    ----------
+    action
+        The command. ``advance`` takes every step of the query that is due: run, repair, check, publish.
+    query : path, optional
+        The query file. All actions but ``ingest`` need it. (templated)
+    arguments
+        More arguments of the command, as ``["--audit", "3"]``. (templated)
+    lake : str, optional
+        The lake; None: that of the settings, when the task runs. (templated)
+    reports : str, optional
+        The folder of quality reports, likewise. (templated)
+    flush
+        Of ``repair``: repair everything that is pending. None: the run's parameter ``flush`` decides, and where that is
+        None too, everything is repaired unless an asset has started the run.
+    conn_id : str, optional
+        A connection of type ``spark`` (spark-submit) or ``spark_connect``. If there is none, or it is None, Spark runs
+        within the command's process. (templated)
+    only_by_hand
+        Skip runs that a schedule has started; the value is the reason.
+
+    Notes
+    -----
+    ``run``, ``publish`` and ``advance`` name their assets themselves, see `outlets`. The process of a command is the
+    leader of a group, which ends with the task.
+    """
+
+    template_fields: Sequence[str] = ("query", "arguments", "lake", "reports", "conn_id")
+    operator_extra_links = (ReportLink(), SparkUiLink())
+    ui_color = "#dbe7f3"
+
+    def __init__(
+        self,
+        *,
+        action: Action,
+        query: str | Path | None = None,
+        arguments: Sequence[str] = (),
+        lake: str | None = None,
+        reports: str | None = None,
+        flush: bool | None = False,
+        conn_id: str | None = settings.CONNECTION,
+        only_by_hand: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if action not in ACTIONS:
+            raise ValueError(f"action: {action!r}: is no action; write one of {', '.join(ACTIONS)}")
+        if query is None and action != "ingest":
+            raise ValueError(f"query: {action!r} needs a query file")
+        self.action = action
+        self.query = None if query is None else str(query)
+        self.arguments = list(arguments)
+        self.lake = lake
+        self.reports = reports
+        self.flush = flush
+        self.conn_id = conn_id
+        self.only_by_hand = only_by_hand
+        self.query_name: str | None = None
+        self.spark_ui: str | None = None
+        self._declared: list[Any] = list(self.outlets)
+        self._running: Any = None
+
+    def execute(self, context: Context) -> None:
+        """Decide whether the step is due, run its command, and tell the assets."""
+        from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+        from latecomer.lake.errors import InputError
+        from latecomer.specs.errors import SpecError
+        from latecomer.specs.loading import load_query
+
+        os.environ.update(submit.store_variables())
+        self.lake = settings.place("lake", self.lake)
+        self.outlets = self._declared
+        try:
+            spec = None if self.query is None else load_query(self.query)
+            self.query_name = None if spec is None else spec.name
+            arguments = self.prepare(context, spec)
+        except SpecError as error:
+            raise AirflowFailException(f"no other try, it would end alike: {error}") from None
+        except InputError as error:
+            raise AirflowException(str(error)) from None
+        lines = self.take(context, spec, arguments)
+        self.conclude(context, spec, lines)
+
+    def prepare(self, context: Context, spec: Spec | None) -> list[str]:
+        """Return the arguments of the command; skip the task if there is nothing to do."""
+        assert self.lake is not None
+        if spec is None:
+            return ["ingest", "--lake", self.lake, *self.arguments]
+        run_type = getattr(context["dag_run"], "run_type", None)
+        run_type = str(getattr(run_type, "value", run_type))
+        if self.only_by_hand is not None and run_type == "scheduled":
+            skip(self.only_by_hand)
+        reason = None
+        match self.action:
+            case "run":
+                reason = decisions.no_new_rows(self.lake, spec, by_hand=run_type == "manual")
+            case "advance":
+                reason = decisions.no_step_due(self.lake, spec)
+            case "repair":
+                reason = decisions.never_run(self.lake, spec, only_late_rows=True)
+            case "adapt" | "backfill":
+                reason = decisions.never_run(self.lake, spec)
+            case "check" if "--audit" in self.arguments:
+                reason = decisions.never_run(self.lake, spec)
+        if reason is not None:
+            skip(reason)
+        arguments = [self.action, str(self.query), "--lake", self.lake, *self.arguments]
+        if self.action in ("check", "advance") and "--audit" not in self.arguments:
+            arguments += ["--report", settings.place("reports", self.reports)]
+        if self.action in ("publish", "advance"):
+            arguments.append("--json")
+        if self.action == "repair" and self._flushes(context, run_type):
+            arguments.append("--flush")
+        return arguments
+
+    def _flushes(self, context: Context, run_type: str) -> bool:
+        """Return whether a repair takes everything that is pending."""
+        if self.flush is not None:
+            return self.flush
+        chosen = context["params"].get("flush")
+        return run_type != "asset_triggered" if chosen is None else bool(chosen)
+
+    def take(self, context: Context, spec: Spec | None, arguments: list[str]) -> list[str]:
+        """Run the command and return its last lines.
+
+        Raises
+        ------
+        AirflowException
+            The command failed, and another try may end otherwise.
+        AirflowFailException
+            The command failed for good.
+        """
+        permanent = ("stream ",) if spec is None else (f"{self.query}:", f"query {spec.name}:")
+        if self.action == "publish" or (self.action == "check" and "--audit" not in self.arguments):
+            connection = None
+        else:
+            connection = submit.spark_connection(self.conn_id)
+        self.spark_ui = None if connection is None else connection.extra_dejson.get("ui")
+        memory = settings.setting("driver_memory")
+        variables = {"LATECOMER_DRIVER_MEMORY": memory} if memory else {}
+        if connection is not None and connection.conn_type == "spark":
+            if self.action != "advance":
+                self._submit(arguments, memory, permanent)
+                return []
+            from latecomer.jobs.advance import steps
+            from latecomer.lake.lake import Lake
+
+            assert spec is not None and self.lake is not None
+            lake, said = Lake(self.lake), []
+            for step in steps(lake, spec):  # check and publish need no Spark: one process takes both
+                if step not in ("run", "repair"):
+                    break
+                self._submit([step, str(self.query), "--lake", self.lake], memory, permanent)
+                said += [json.dumps({"query": spec.name, "seq_to": None})] if step == "run" else []
+            return said + self._call(arguments, variables, permanent)
+        if connection is not None:
+            variables |= submit.connect_variables(str(self.conn_id))
+        return self._call(arguments, variables, permanent)
+
+    def _submit(self, arguments: list[str], memory: str, permanent: tuple[str, ...]) -> None:
+        """Run a command by spark-submit."""
+        name = f"latecomer-{self.dag_id}-{self.task_id}"
+        properties = settings.setting("spark_properties")
+        hook = submit.submit_hook(str(self.conn_id), arguments, name=name, memory=memory, properties=properties)
+        self._running = hook.on_kill
+        try:
+            hook.submit(submit.application())
+        except Exception as error:
+            outcome = submit.outcome_of_hook(error)
+            if outcome is None:
+                raise
+            raise submit.ending(*outcome, query=self.query_name, permanent=permanent) or error from error
+        finally:
+            self._running = None
+
+    def _call(self, arguments: list[str], variables: dict[str, str], permanent: tuple[str, ...]) -> list[str]:
+        """Run a command as a process of this machine, log its lines, and return the last ones."""
+        process = submit.Process(arguments, variables)
+        self._running = process.end
+        failed = f"{self.query_name}: FAILED "
+        try:
+            code, lines = process.follow(
+                lambda line: (self.log.error if line.startswith(failed) else self.log.info)("%s", line)
+            )
+        finally:
+            self._running = None
+        if (end := submit.ending(code, lines, query=self.query_name, permanent=permanent)) is not None:
+            raise end
+        return lines
+
+    def conclude(self, context: Context, spec: Spec | None, lines: list[str]) -> None:
+        """Describe to the assets what was published; a publication of nothing new is skipped."""
+        if spec is None or self.action not in ("publish", "advance"):
+            return
+        steps = [json.loads(line) for line in lines if line.startswith('{"') and line.endswith("}")]
+        updated = [run_asset(spec.name)] if any("seq_to" in step for step in steps) else []
+        published = next((step for step in steps if "periods_published" in step), None)
+        if published is not None and published["inserted"] + published["updated"] + published["deleted"]:
+            updated += self._describe(context, spec, published)
+        elif self.action == "publish":
+            skip(f"no answer of {spec.name} is new")
+        # an asset that stays here is updated when the task succeeds
+        self.outlets = [asset for asset in self._declared if not isinstance(asset, Asset) or asset in updated]
+
+    def _describe(self, context: Context, spec: Spec, done: dict[str, Any]) -> list[Asset]:
+        """Describe a publication to the query's assets, and return the ones that it updates.
+
+        The event of the answers says what has changed. The events of the periods have a period each as partition, so a
+        DAG with a ``PartitionedAssetTimetable`` runs once for each period that has changed. Airflow 3.2 knows no
+        events of several partitions, and gets the first event alone.
+        """
+        published, corrected = done.pop("periods_published"), done.pop("periods_corrected")
+        changed = sorted({*published, *corrected})
+        counts = {"periods_published": len(published), "periods_corrected": len(corrected)}
+        events = context["outlet_events"]
+        events[answers_asset(spec.name)].extra = {**done, **counts}
+        periods = events[periods_asset(spec.name)]
+        if not changed or not hasattr(periods, "add_partitions"):
+            return [answers_asset(spec.name)]
+        periods.add_partitions(changed[-MOST_PARTITIONS:])
+        return [answers_asset(spec.name), periods_asset(spec.name)]
+
+    def on_kill(self) -> None:
+        """End the command with the task: its process group, or the driver that was submitted."""
+        if self._running is not None:
+            self._running()

@@ -1,0 +1,189 @@
+"""Run ``latecomer`` commands for a task: as a process of its own, by spark-submit, or against a Spark Connect server.
+
+The type of a connection says which. Where there is no such connection, Spark runs within the command's process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from latecomer.airflow import settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+LINES = 2_000
+"""The most lines of a command that are kept; all are logged."""
+GRACE_S = 9.0
+"""Seconds within which a command that is stopped ends by itself, with its leases released."""
+_CODE = re.compile(r"(?:Kubernetes spark exit code is|Error code is): (\d+)\.?")
+
+
+def spark_connection(conn_id: str | None) -> Connection | None:
+    """Return the connection that says where Spark runs, or None where there is none.
+
+    Raises
+    ------
+    AirflowFailException
+        Its type is neither ``spark`` nor ``spark_connect``.
+    """
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
+
+    if not conn_id:
+        return None
+    try:
+        connection: Connection = Connection.get(conn_id)
+    except AirflowNotFoundException:
+        return None
+    if connection.conn_type not in ("spark", "spark_connect"):
+        kind = f"connection {conn_id}: type {connection.conn_type!r}: is none by which Latecomer submits"
+        raise AirflowFailException(f"{kind}; make it spark or spark_connect, or remove the connection")
+    return connection
+
+
+def store_variables() -> dict[str, str]:
+    """Return the variables of the environment with the credentials of the connection ``store_conn_id``, if any."""
+    name = settings.setting("store_conn_id")
+    if not name:
+        return {}
+    from airflow.sdk import Connection
+
+    connection = Connection.get(name)
+    extra = connection.extra_dejson
+    variables = {
+        "AWS_ACCESS_KEY_ID": connection.login,
+        "AWS_SECRET_ACCESS_KEY": connection.password,
+        "AWS_SESSION_TOKEN": extra.get("aws_session_token"),
+        "AWS_REGION": extra.get("region_name"),
+        "AWS_ENDPOINT_URL": extra.get("endpoint_url"),
+    }
+    return {variable: value for variable, value in variables.items() if value}
+
+
+class Process:
+    """A command as a process group of its own, whose lines go to a log."""
+
+    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "latecomer.jobs.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env=os.environ | variables,
+        )
+
+    def follow(self, log: Callable[[str], None]) -> tuple[int, list[str]]:
+        """Log each line; return the exit code and the last lines."""
+        lines: deque[str] = deque(maxlen=LINES)
+        with self._process as process:
+            for line in map(str.rstrip, process.stdout or ()):
+                log(line)
+                lines.append(line)
+        return process.returncode, list(lines)
+
+    def end(self) -> None:
+        """End the command and whatever it has started.
+
+        The command is asked first, because it ends its Java process and releases its leases by itself.
+        """
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_S)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def connect_variables(conn_id: str) -> dict[str, str]:
+    """Return the variable that names the server of a ``spark_connect`` connection, with its token.
+
+    No command line has it, since every user of a machine can read those.
+    """
+    from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+    return {"LATECOMER_SPARK": SparkConnectHook(conn_id).get_connection_url()}
+
+
+def submit_hook(conn_id: str, arguments: Sequence[str], *, name: str, memory: str, properties: str) -> Any:
+    """Return the provider's hook that submits the package's application to the master of a ``spark`` connection.
+
+    ``spark-submit`` is looked for beside this Python too, where pyspark puts it.
+    """
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    beside = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", os.defpath)
+    if beside not in path.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([path, beside])
+    return SparkSubmitHook(
+        conn_id=conn_id,
+        conf={} if properties else _java_settings(),
+        properties_file=properties or None,
+        driver_memory=memory or None,
+        application_args=list(arguments),
+        name=name,
+        verbose=False,
+    )
+
+
+def application() -> str:
+    """Return the path of the application that spark-submit starts."""
+    from latecomer import jobs
+
+    return str(Path(jobs.__path__[0]) / "submit.py")
+
+
+def _java_settings() -> dict[str, str]:
+    """Return the settings that a JVM needs before Python runs: its class path and its options."""
+    from latecomer.lake.lake import Lake
+    from latecomer.spark.engine.session import settings as of_session
+
+    values = of_session(Lake("."))
+    names = [f"spark.{part}.extra{kind}" for part in ("driver", "executor") for kind in ("ClassPath", "JavaOptions")]
+    return {name: values[name] for name in names if values.get(name)}
+
+
+def outcome_of_hook(error: BaseException) -> tuple[int, list[str]] | None:
+    """Return exit code and last lines of a command from the error of the hook that submitted it.
+
+    Returns
+    -------
+    tuple or None
+        None if the error is another one.
+    """
+    codes = [*_CODE.finditer(str(error))]
+    if not codes:
+        return None
+    return int(codes[-1][1]), str(error)[codes[-1].end() :].splitlines()
+
+
+def ending(code: int, lines: Iterable[str], *, query: str | None, permanent: tuple[str, ...]) -> Exception | None:
+    """Return the exception with which a task ends whose command ended with this exit code; None where it is 0.
+
+    A check that failed, and a command that refused its input by a line that begins as one of `permanent`, fail for
+    good: the next try would end alike. An unreachable store is exit code 2 as well, but its line is about the lake, and
+    it may answer later. A broken landing file is tried again too, because its writer may not have finished.
+    """
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    if code == 0:
+        return None
+    said = [line for line in lines if line.strip()]
+    if code == 1 and (failures := [line for line in said if query and line.startswith(f"{query}: FAILED ")]):
+        return AirflowFailException("\n".join(failures))
+    if code == 2 and (line := next((line for line in said if line.startswith(permanent)), None)):
+        return AirflowFailException(f"no other try, it would end alike: {line}")
+    return AirflowException(f"exit code {code}" + (f": {said[-1]}" if said else ""))
