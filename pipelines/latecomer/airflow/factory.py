@@ -11,9 +11,9 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from latecomer.airflow import settings
 from latecomer.airflow.ingest import ingest_dag
 from latecomer.airflow.queries import query_dags
+from latecomer.airflow.settings import CONNECTION, place, setting
 from latecomer.specs import deployment
 from latecomer.specs.deployment import QueryFiles
 
@@ -30,7 +30,7 @@ def latecomer_dags(
     lake: str | None = None,
     landing: str | Path | None = None,
     reports: str | None = None,
-    conn_id: str | None = settings.CONNECTION,
+    conn_id: str | None = CONNECTION,
     ingest: bool = True,
     ingest_schedule: str | None = None,
     show_problems: bool = True,
@@ -73,7 +73,7 @@ def latecomer_dags(
     base = _folder_of_caller()
     query_files = _read_queries(base, queries, files)
     stream_folder = _place(base, "streams", streams, files)
-    landing_folder = settings.place("landing", None if landing is None else _landing(base, str(landing)))
+    landing_folder = place("landing", None if landing is None else _landing(base, str(landing)))
     options: dict[str, Any] = {"lake": lake, "reports": reports, "conn_id": conn_id}
     common: dict[str, Any] = {
         "catchup": False,
@@ -83,7 +83,7 @@ def latecomer_dags(
     dags = []
     if ingest:
         named = list(dict.fromkeys(stream for _, spec in query_files.queries for stream in spec.stream_names))
-        schedule = ingest_schedule or settings.setting("ingest_schedule", "*/5 * * * *")
+        schedule = ingest_schedule or setting("ingest_schedule", "*/5 * * * *")
         dags.append(
             ingest_dag(
                 landing=landing_folder,
@@ -125,7 +125,7 @@ def _folder_of_caller() -> Path:
 
 def _place(base: Path, name: str, given: str | Path | None, files: str | Path | None) -> Path:
     """Return the folder of query files or of stream files."""
-    return Path(os.path.normpath(base / (given or settings.setting(name) or Path(files or ".") / name)))
+    return Path(os.path.normpath(base / (given or setting(name) or Path(files or ".") / name)))
 
 
 def _landing(base: Path, landing: str) -> str:
@@ -138,12 +138,12 @@ def _read_queries(base: Path, queries: Places | None, files: str | Path | None) 
     if queries is None or isinstance(queries, str | Path):
         places = [_place(base, "queries", queries, files)]
     else:
-        places = [Path(os.path.normpath(base / place)) for place in queries]
-    paths = [path for place in places for path in ([place] if place.is_file() else deployment.query_files(place))]
+        places = [Path(os.path.normpath(base / source)) for source in queries]
+    paths = [path for source in places for path in ([source] if source.is_file() else deployment.query_files(source))]
     read = deployment.read_query_files(dict.fromkeys(paths))
-    for place in places:
-        if not place.exists():
-            read.problems[place] = f"{place}: is neither a query file nor a folder of them; create it"
+    for source in places:
+        if not source.exists():
+            read.problems[source] = f"{source}: is neither a query file nor a folder of them; create it"
     return read
 
 
@@ -172,11 +172,11 @@ def _problems_dag(problems: list[str]) -> DAG:
 def _default_args() -> dict[str, object]:
     return {
         "owner": "latecomer",
-        "retries": int(settings.setting("retries", "2")),
+        "retries": int(setting("retries", "2")),
         "retry_delay": timedelta(seconds=30),
         # a DAG has one run at a time, so a task that hangs would block it for good; the next run resumes a killed one
-        "execution_timeout": timedelta(hours=float(settings.setting("task_hours", "24"))),
-        "pool": settings.setting("pool", "default_pool"),
+        "execution_timeout": timedelta(hours=float(setting("task_hours", "24"))),
+        "pool": setting("pool", "default_pool"),
         # a backfill has a limit of runs of its own: this limit keeps one writer per table
         "max_active_tis_per_dag": 1,
     }

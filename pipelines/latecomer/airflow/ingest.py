@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, AssetAlias, Context
 
-from latecomer.airflow import settings
 from latecomer.airflow.assets import stream_asset
 from latecomer.airflow.operator import LatecomerOperator, skip
+from latecomer.airflow.settings import setting
 from latecomer.specs import deployment
 from latecomer.specs.deployment import INGEST_DAG
 from latecomer.specs.names import BY_COLUMN, STREAM
@@ -104,7 +104,7 @@ def landing_folders(landing: str, streams: Path, named: Sequence[str]) -> list[F
         ``landing_by`` holds a word that cannot be the name of a column.
     """
     if "://" in landing:
-        columns = re.findall(r"[^,\s]+", settings.setting("landing_by"))
+        columns = re.findall(r"[^,\s]+", setting("landing_by"))
         if wrong := sorted(column for column in columns if not BY_COLUMN.fullmatch(f"_by_{column}")):
             raise ValueError(f"LATECOMER_LANDING_BY: {wrong[0]!r} is no name of a column; write COLUMN,COLUMN")
         names = {*named, *(f"_by_{column}" for column in columns)}

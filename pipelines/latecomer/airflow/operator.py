@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from airflow.sdk import Asset, BaseOperator, Context
 
-from latecomer.airflow import decisions, settings, submit
 from latecomer.airflow.assets import answers_asset, periods_asset, run_asset
+from latecomer.airflow.decisions import never_run, no_new_rows, no_step_due
 from latecomer.airflow.links import ReportLink, SparkUiLink
+from latecomer.airflow.settings import CONNECTION, place, setting
+from latecomer.airflow.submit import (
+    Process,
+    application,
+    connect_variables,
+    ending,
+    outcome_of_hook,
+    spark_connection,
+    store_variables,
+    submit_hook,
+)
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -81,7 +92,7 @@ class LatecomerOperator(BaseOperator):
         lake: str | None = None,
         reports: str | None = None,
         flush: bool | None = False,
-        conn_id: str | None = settings.CONNECTION,
+        conn_id: str | None = CONNECTION,
         only_by_hand: str | None = None,
         **options: Any,
     ) -> None:
@@ -111,8 +122,8 @@ class LatecomerOperator(BaseOperator):
         from latecomer.specs.errors import SpecError
         from latecomer.specs.loading import load_query
 
-        os.environ.update(submit.store_variables())
-        self.lake = settings.place("lake", self.lake)
+        os.environ.update(store_variables())
+        self.lake = place("lake", self.lake)
         self.outlets = self._declared
         try:
             spec = None if self.query is None else load_query(self.query)
@@ -137,20 +148,20 @@ class LatecomerOperator(BaseOperator):
         reason = None
         match self.action:
             case "run":
-                reason = decisions.no_new_rows(self.lake, spec, by_hand=run_type == "manual")
+                reason = no_new_rows(self.lake, spec, by_hand=run_type == "manual")
             case "advance":
-                reason = decisions.no_step_due(self.lake, spec)
+                reason = no_step_due(self.lake, spec)
             case "repair":
-                reason = decisions.never_run(self.lake, spec, only_late_rows=True)
+                reason = never_run(self.lake, spec, only_late_rows=True)
             case "adapt" | "backfill":
-                reason = decisions.never_run(self.lake, spec)
+                reason = never_run(self.lake, spec)
             case "check" if "--audit" in self.arguments:
-                reason = decisions.never_run(self.lake, spec)
+                reason = never_run(self.lake, spec)
         if reason is not None:
             skip(reason)
         arguments = [self.action, str(self.query), "--lake", self.lake, *self.arguments]
         if self.action in ("check", "advance") and "--audit" not in self.arguments:
-            arguments += ["--report", settings.place("reports", self.reports)]
+            arguments += ["--report", place("reports", self.reports)]
         if self.action in ("publish", "advance"):
             arguments.append("--json")
         if self.action == "repair" and self._flushes(context, run_type):
@@ -178,9 +189,9 @@ class LatecomerOperator(BaseOperator):
         if self.action == "publish" or (self.action == "check" and "--audit" not in self.arguments):
             connection = None
         else:
-            connection = submit.spark_connection(self.conn_id)
+            connection = spark_connection(self.conn_id)
         self.spark_ui = None if connection is None else connection.extra_dejson.get("ui")
-        memory = settings.setting("driver_memory")
+        memory = setting("driver_memory")
         variables = {"LATECOMER_DRIVER_MEMORY": memory} if memory else {}
         if connection is not None and connection.conn_type == "spark":
             if self.action != "advance":
@@ -198,28 +209,28 @@ class LatecomerOperator(BaseOperator):
                 said += [json.dumps({"query": spec.name, "seq_to": None})] if step == "run" else []
             return said + self._call(arguments, variables, permanent)
         if connection is not None:
-            variables |= submit.connect_variables(str(self.conn_id))
+            variables |= connect_variables(str(self.conn_id))
         return self._call(arguments, variables, permanent)
 
     def _submit(self, arguments: list[str], memory: str, permanent: tuple[str, ...]) -> None:
         """Run a command by spark-submit."""
         name = f"latecomer-{self.dag_id}-{self.task_id}"
-        properties = settings.setting("spark_properties")
-        hook = submit.submit_hook(str(self.conn_id), arguments, name=name, memory=memory, properties=properties)
+        properties = setting("spark_properties")
+        hook = submit_hook(str(self.conn_id), arguments, name=name, memory=memory, properties=properties)
         self._running = hook.on_kill
         try:
-            hook.submit(submit.application())
+            hook.submit(application())
         except Exception as error:
-            outcome = submit.outcome_of_hook(error)
+            outcome = outcome_of_hook(error)
             if outcome is None:
                 raise
-            raise submit.ending(*outcome, query=self.query_name, permanent=permanent) or error from error
+            raise ending(*outcome, query=self.query_name, permanent=permanent) or error from error
         finally:
             self._running = None
 
     def _call(self, arguments: list[str], variables: dict[str, str], permanent: tuple[str, ...]) -> list[str]:
         """Run a command as a process of this machine, log its lines, and return the last ones."""
-        process = submit.Process(arguments, variables)
+        process = Process(arguments, variables)
         self._running = process.end
         failed = f"{self.query_name}: FAILED "
         try:
@@ -228,7 +239,7 @@ class LatecomerOperator(BaseOperator):
             )
         finally:
             self._running = None
-        if (end := submit.ending(code, lines, query=self.query_name, permanent=permanent)) is not None:
+        if (end := ending(code, lines, query=self.query_name, permanent=permanent)) is not None:
             raise end
         return lines
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from latecomer.airflow import settings
+from latecomer.airflow.settings import setting
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -53,7 +53,7 @@ def spark_connection(conn_id: str | None) -> Connection | None:
 
 def store_variables() -> dict[str, str]:
     """Return the variables of the environment with the credentials of the connection ``store_conn_id``, if any."""
-    name = settings.setting("store_conn_id")
+    name = setting("store_conn_id")
     if not name:
         return {}
     from airflow.sdk import Connection
@@ -124,10 +124,10 @@ def submit_hook(conn_id: str, arguments: Sequence[str], *, name: str, memory: st
     """
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    beside = str(Path(sys.executable).parent)
+    scripts = str(Path(sys.executable).parent)
     path = os.environ.get("PATH", os.defpath)
-    if beside not in path.split(os.pathsep):
-        os.environ["PATH"] = os.pathsep.join([path, beside])
+    if scripts not in path.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([path, scripts])
     return SparkSubmitHook(
         conn_id=conn_id,
         conf={} if properties else _java_settings(),
@@ -141,9 +141,7 @@ def submit_hook(conn_id: str, arguments: Sequence[str], *, name: str, memory: st
 
 def application() -> str:
     """Return the path of the application that spark-submit starts."""
-    from latecomer import jobs
-
-    return str(Path(jobs.__path__[0]) / "submit.py")
+    return str(Path(__file__).resolve().parents[1] / "jobs" / "submit.py")
 
 
 def _java_settings() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from latecomer.airflow import settings
+from latecomer.airflow.settings import place
 from latecomer.quality import report_index
 
 EMPTY = """<!doctype html><html lang='en'><meta charset='utf-8'><title>Latecomer: quality</title>
@@ -36,7 +36,7 @@ def application() -> Any:
     seen = Depends(permitted_dag_filter_factory("GET"))
 
     def folder() -> Path:
-        return Path(settings.place("reports")).resolve()
+        return Path(place("reports")).resolve()
 
     def send(path: str) -> Any:
         """Return one file of the report; no file outside the folder, and no hidden file."""
