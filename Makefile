@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 ENGINE := pipelines/latecomer/spark/engine
-SETUP := requirements.lock infra/setup.sh infra/spark_properties.py $(addprefix $(ENGINE)/,jars.lock jars.py class_archive.py session.py)
+SETUP := pyproject.toml requirements.lock infra/setup.sh infra/spark_properties.py $(addprefix $(ENGINE)/,jars.lock jars.py class_archive.py session.py)
 STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/kafka_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
