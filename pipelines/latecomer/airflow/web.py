@@ -28,12 +28,13 @@ def application() -> Any:
     index lists the queries whose DAGs the user may see. Links within the pages are relative, so they work behind a
     proxy that serves Airflow below a path.
     """
-    from airflow.api_fastapi.core_api.security import permitted_dag_filter_factory, requires_access_dag
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
     from fastapi import Depends, FastAPI, HTTPException
     from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 
     app = FastAPI(title="Latecomer quality", docs_url=None, redoc_url=None, openapi_url=None)
-    seen = Depends(permitted_dag_filter_factory("GET"))
+    logged_in = Depends(get_user)
 
     def folder() -> Path:
         return Path(place("reports")).resolve()
@@ -51,11 +52,12 @@ def application() -> Any:
         """Redirect to the index page, so that its relative links work."""
         return RedirectResponse("index.html")
 
-    def index(permitted: Any = seen) -> Any:
+    def index(user: Any = logged_in) -> Any:
         """Return the index of the queries whose DAGs the user may see."""
         if not any(path.name != "index.html" for path in folder().glob("*.html")):
             return HTMLResponse(EMPTY, headers=HEADERS)
-        return HTMLResponse(report_index.text(folder(), (permitted.value or set()).__contains__), headers=HEADERS)
+        visible = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+        return HTMLResponse(report_index.text(folder(), visible.__contains__), headers=HEADERS)
 
     def page(dag_id: str) -> Any:
         """Return the page of a query; its DAG has its name."""
