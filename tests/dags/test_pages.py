@@ -1,6 +1,5 @@
 """The pages of the quality report in Airflow's own API server: who sees which, and links behind a proxy."""
 
-import html
 import json
 
 import pytest
