@@ -51,7 +51,7 @@ conditions: [r.v > s.v, r.k = s.k]
 select: [r.note, s.v]
 quality: {period: 20 s}
 strategy: {name: fast_theta_join, partitions: 2, gamma: 5 s}
-schedule: {start: 2023-01-01, interval: "* 22 14 11 *", audit: "@weekly", run: "@once"}
+schedule: {start: 2023-01-01, interval: "* 22 14 11 *", audit: "@weekly", run: "@once", tasks: each}
 """,
     "both": """
 kind: membership

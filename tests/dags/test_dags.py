@@ -82,7 +82,9 @@ def test_every_kind_has_its_dags(project):
         (project.landing / name).mkdir()
     parsed = project.python(PARSE)
     assert parsed["errors"] == {}
-    expected = dict.fromkeys(QUERIES, RUN) | {f"{name}__repair": REPAIR for name in QUERIES}
+    expected = (
+        dict.fromkeys(QUERIES, {"advance": []}) | {"pairs": RUN} | {f"{name}__repair": REPAIR for name in QUERIES}
+    )
     expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best", "both")}
     expected |= {f"{name}__backfill": BACKFILL for name in ("sums", "best", "pairs", "both")}
     expected |= {"pairs__audit": {"audit": []}}
@@ -95,22 +97,26 @@ def test_every_kind_has_its_dags(project):
     }
     assert parsed["dags"] == expected
     assert parsed["connections"] == ["latecomer_spark"]
-    assert {parsed["schedules"][f"{name}{of}"] for name in QUERIES for of in ("", "__repair")} == {
-        "AssetOrTimeSchedule"
-    }
+    assert {parsed["schedules"][name] for name in [*QUERIES, "pairs__repair"]} == {"AssetOrTimeSchedule"}
+    assert parsed["schedules"]["near__repair"] == "CronTriggerTimetable", "advance has repaired what is due"
     assert parsed["by"]["near"] == "AssetAny"
-    assert parsed["times"]["near"] == parsed["times"]["near__repair"] == "CronTriggerTimetable"
+    assert parsed["times"]["near"] == parsed["times"]["pairs__repair"] == "CronTriggerTimetable"
     assert parsed["times"]["pairs"] == "OnceTimetable"
     assert parsed["schedules"]["pairs__backfill"] == "CronDataIntervalTimetable"
     assert parsed["active"] == [1] and parsed["each"] == [1] and parsed["catchup"] == [False]
-    assert parsed["outlets"]["near.run"] == ["latecomer://on_time/near"]
-    for dag in ("near", "near__repair", "sums__backfill"):
+    assert parsed["outlets"]["pairs.run"] == ["latecomer://on_time/pairs"]
+    assert parsed["outlets"]["near.advance"] == [
+        "latecomer://on_time/near",
+        "latecomer://results/near",
+        "latecomer://results/near/periods",
+    ]
+    for dag in ("pairs", "near__repair", "sums__backfill"):
         assert parsed["outlets"][f"{dag}.publish"] == [
             f"latecomer://results/{dag.partition('__')[0]}{of}" for of in ("", "/periods")
         ]
     assert parsed["outlets"]["latecomer_ingest.ingest__by_kind"] == ["latecomer://events/a", "latecomer://events/b"]
     assert parsed["arguments"]["pairs__backfill.backfill"][::2] == ["--from", "--to"]
-    assert parsed["inlets"]["near.run"] == ["latecomer://events/a", "latecomer://events/b"]
+    assert parsed["inlets"]["near.advance"] == ["latecomer://events/a", "latecomer://events/b"]
     assert parsed["links"]["run"] == ["ReportLink", "SparkUiLink"] and parsed["links"]["every_folder"] == []
 
 
@@ -126,8 +132,9 @@ def test_a_dags_page_opens_with_its_purpose(project):
     opens = {name: text.split("\n\n")[0] for name, text in docs.items()}
     assert len(set(opens.values())) >= 5 and all(len(first) < 400 for first in opens.values())
     for name, message in {
-        "near": "on its schedule (`@hourly`) what a run that failed has left",
-        "near__repair": "more than 5 s (`gamma`), on its schedule (`@hourly`)",
+        "near": "more than 5 s (`gamma`), and checks what was promised",
+        "near__repair": "on its schedule (`@hourly`) or by hand all that are pending",
+        "pairs__repair": "(`gamma`), on its schedule (`@hourly`)",
         "near__adapt": "how long to wait",
         "pairs__audit": "(`@weekly`)",
         "pairs__backfill": "both included, unlike `latecomer backfill --to`",

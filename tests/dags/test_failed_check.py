@@ -14,7 +14,7 @@ def test_a_broken_promise_is_an_error_that_names_it_and_a_wrong_query_is_tried_o
     events.write(events.disordered(11, rows=300).drop_columns(["seq"]), project.landing / "_by_stream" / "rows.parquet")
     project.migrate()
     (_, (_, state, tasks), (_, *failed)), said = project.run_dags("latecomer_ingest", "near", "pairs")
-    assert (state, tasks) == ("failed", {"run": "success", "check": "failed", "publish": "upstream_failed"})
+    assert (state, tasks) == ("failed", {"advance": "failed"})
     lines = said.splitlines()
     broken = "near: FAILED "
     assert [line for line in lines if broken in line and "[error" in line]

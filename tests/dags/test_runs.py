@@ -78,7 +78,7 @@ sys.path.insert(0, os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowSkipException
 from latecomer.specs.loading import load_query
-task = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]).dags["near"].task_dict["run"]
+task = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]).dags["pairs"].task_dict["run"]
 task.lake = os.environ["LATECOMER_LAKE"]
 def start(run_type):
     try:
@@ -91,10 +91,10 @@ print(json.dumps({run_type: start(run_type) for run_type in ("manual", "schedule
 
 def test_a_run_that_has_read_every_row_and_was_checked_is_for_runs_by_hand(filled, tmp_path):
     project, _ = filled
-    done = "near has read every row of its streams"
+    done = "pairs has read every row of its streams"
     assert project.python(STARTS) == {"manual": None, "scheduled": done, "asset_triggered": done}
     rows = events.write(events.disordered(12, rows=9).drop_columns(["seq"]), tmp_path / "rows.parquet")
     project.call("latecomer", "ingest", "--lake", str(project.lake), "--by", "stream", rows)
     assert set(project.python(STARTS).values()) == {None}
-    project.call("latecomer", "run", str(project.queries / "near.yaml"), "--lake", str(project.lake))
+    project.call("latecomer", "run", str(project.queries / "pairs.yaml"), "--lake", str(project.lake))
     assert set(project.python(STARTS).values()) == {None}, "as after a process that died when all was committed"

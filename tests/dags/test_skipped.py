@@ -36,7 +36,8 @@ def test_a_query_waits_for_its_second_stream(half):
         assert first[2][task] == "success" and again[2][task] == "skipped", task
     tasks = {f"{name}.{task}": state for name, _, states in queries for task, state in states.items()}
     waiting = ["near__adapt.adapt", "pairs__audit.audit"]
-    for dag, task in (("near", "run"), ("near__repair", "repair"), ("pairs__backfill", "backfill")):
+    waiting += ["near.advance"]
+    for dag, task in (("near__repair", "repair"), ("pairs__backfill", "backfill")):
         waiting += [f"{dag}.{name}" for name in (task, "check", "publish")]
     assert tasks == dict.fromkeys(waiting, "skipped")
 

@@ -67,7 +67,7 @@ def test_a_new_query_runs_once_and_nothing_listens_outside(tmp_path):
     port = free_port()
     changed = project.settings | {"AIRFLOW__API__PORT": str(port)}
     settings.write_text("".join(f"{key}={value}\n" for key, value in changed.items()))
-    once = ["scheduled", "success", [["check", "success"], ["publish", "success"], ["run", "success"]]]
+    once = ["scheduled", "success", [["advance", "success"]]]
     try:
         project.call("bash", "infra/airflow.sh", "up", str(settings), timeout=400)
         until(project, lambda answer: answer["runs"] == [once])

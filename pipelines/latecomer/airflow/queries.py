@@ -1,14 +1,15 @@
 """The DAGs of each query file.
 
 ``<query>``
-    Tasks `run`, `check` and `publish`. It starts whenever one of the query's streams has new rows, once when the query
-    file is new (its streams may have had rows before), and on ``schedule.run`` for rows that a failed run has left. It
-    is skipped if no row waits.
+    The task `advance`, which runs, repairs, checks and publishes as far as each is due, in one process; with
+    ``schedule: {tasks: each}`` the tasks `run`, `check` and `publish`. It starts whenever one of the query's streams
+    has new rows, once when the query file is new (its streams may have had rows before), and on ``schedule.run`` for
+    rows that a failed run has left. It is skipped if nothing is due.
 ``<query>__repair``
-    Tasks `repair`, `check` and `publish`, in a DAG with one run at a time, so that repairs never overlap. Each run of
-    ``<query>`` starts it; then only batches that span `gamma` are repaired, which is cheap if none is due. On
+    Tasks `repair`, `check` and `publish`, in a DAG with one run at a time, so that repairs never overlap. On
     ``schedule.repair`` or by hand it repairs all late rows (``{"flush": false}`` as the run's configuration prevents
-    that). It is skipped if no late row waits.
+    that). With ``tasks: each``, each run of ``<query>`` starts it too; then only batches that span `gamma` are
+    repaired. It is skipped if no late row waits.
 ``<query>__adapt``
     Recompute what the strategy learns; for queries whose strategy learns at all.
 ``<query>__audit``
@@ -112,25 +113,33 @@ def query_dags(path: Path, spec: Spec, *, options: dict[str, Any], common: dict[
         return [check]
 
     schedule = spec.schedule
+    in_one_task = (schedule.tasks or ("each" if spec.publish_when == "always" else "one")) == "one"
+    late_rows = f"late rows whose event times span more than {format_duration(spec.gamma_us)} (`gamma`)"
+    repairs = f"corrects answers for {late_rows}, " if in_one_task else ""
     with DAG(
         dag_id=spec.name,
         schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.run, at_once=True), assets=AssetAny(*rows)),
         **common,
         **page(
-            "Answers what is new and checks what was promised: whenever one of its streams has new rows, once when "
-            f"its query file is new, and on its schedule (`{schedule.run}`) what a run that failed has left. Skipped "
-            "while a stream has no row, and where none waits."
+            f"Answers what is new, {repairs}and checks what was promised: whenever one of its streams has new rows, "
+            f"once when its query file is new, and on its schedule (`{schedule.run}`) what a run that failed has left. "
+            "Skipped while a stream has no row, and where none waits."
         ),
     ) as main:
-        step("run", outlets=[run_asset(spec.name)]) >> check_and_publish()
+        if in_one_task:
+            step("advance", outlets=[run_asset(spec.name), answers_asset(spec.name), periods_asset(spec.name)])
+        else:
+            step("run", outlets=[run_asset(spec.name)]) >> check_and_publish()
+    of_runs = [] if in_one_task else [run_asset(spec.name)]
+    timetable = _timetable(schedule.repair)
+    after_runs = "" if in_one_task else f"after each run of `{spec.name}` {late_rows}, "
     with DAG(
         dag_id=f"{spec.name}__repair",
-        schedule=AssetOrTimeSchedule(timetable=_timetable(schedule.repair), assets=[run_asset(spec.name)]),
+        schedule=AssetOrTimeSchedule(timetable=timetable, assets=of_runs) if of_runs else timetable,
         params={"flush": FLUSH},
         **common,
         **page(
-            f"Corrects answers for rows that came too late, until they are exact, and checks: after each run of "
-            f"`{spec.name}` late rows whose event times span more than {format_duration(spec.gamma_us)} (`gamma`), "
+            f"Corrects answers for rows that came too late, until they are exact, and checks: {after_runs}"
             f"on its schedule (`{schedule.repair}`) or by hand all that are pending. Skipped where none is."
         ),
     ) as repair:

@@ -11,6 +11,8 @@ from latecomer.specs.reader import Reader
 
 _PRESETS = ("@once", "@hourly", "@daily", "@weekly", "@monthly", "@yearly")
 _CRON = re.compile(r"\S+(\s+\S+){4}")
+TASKS = ("one", "each")
+"""The ways in which Airflow takes the steps of a query: in one task, or each in a task of its own."""
 _FIELD = re.compile(r"[0-9A-Za-z*/,\-?#L]+")
 
 
@@ -28,6 +30,8 @@ class Schedule:
         Cron expression or preset of each command.
     audit : str or None
         The same of `audit`; None: it is not scheduled.
+    tasks : str or None
+        One of `TASKS`; None: ``one`` unless the query publishes unchecked answers.
     """
 
     start: str | None
@@ -36,6 +40,7 @@ class Schedule:
     repair: str
     adapt: str
     audit: str | None
+    tasks: str | None = None
 
 
 DEFAULT = Schedule(None, None, "@hourly", "@hourly", "@daily", None)
@@ -66,6 +71,7 @@ def parse_schedule(reader: Reader) -> Schedule:
         _parse_cron(inner, "repair") or DEFAULT.repair,
         _parse_cron(inner, "adapt") or DEFAULT.adapt,
         _parse_cron(inner, "audit"),
+        inner.optional_choice("tasks", TASKS),
     )
     inner.done()
     return schedule

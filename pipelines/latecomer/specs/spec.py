@@ -329,6 +329,9 @@ def parse_details(reader: Reader) -> FileDetails:
         "publish_when": _parse_publish_when(reader),
     }
     reader.done()
+    if details["schedule"].tasks == "one" and details["publish_when"] == "always":
+        problem = "fails as a whole where the check fails, and publish.when: always does not wait for it"
+        raise reader.fail("schedule.tasks", "one", problem, "write each, or leave it out")
     return details
 
 
