@@ -854,3 +854,13 @@ def test_importing_specs_imports_no_heavy_package():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_one_task_is_refused_where_answers_do_not_wait_for_the_check():
+    text = EXAMPLES["join"] + "publish: {when: always}\n"
+    assert parse_query(text + "schedule: {tasks: each}\n", "q.yaml").schedule.tasks == "each"
+    assert parse_query(text, "q.yaml").schedule.tasks is None
+    with pytest.raises(SpecError, match=r"schedule\.tasks: 'one': fails as a whole .*; write each, or leave it out"):
+        parse_query(text + "schedule: {tasks: one}\n", "q.yaml")
+    with pytest.raises(SpecError, match=r"schedule\.tasks: 'two'"):
+        parse_query(EXAMPLES["join"] + "schedule: {tasks: two}\n", "q.yaml")

@@ -56,6 +56,7 @@ print(json.dumps({
     "seconds": seconds,
 }))
 """
+ADVANCE: dict[str, list[str]] = {"advance": []}
 RUN, REPAIR, BACKFILL = (
     {command: ["check"], "check": ["publish"], "publish": []} for command in ("run", "repair", "backfill")
 )
@@ -82,9 +83,7 @@ def test_every_kind_has_its_dags(project):
         (project.landing / name).mkdir()
     parsed = project.python(PARSE)
     assert parsed["errors"] == {}
-    expected = (
-        dict.fromkeys(QUERIES, {"advance": []}) | {"pairs": RUN} | {f"{name}__repair": REPAIR for name in QUERIES}
-    )
+    expected = dict.fromkeys(QUERIES, ADVANCE) | {"pairs": RUN} | {f"{name}__repair": REPAIR for name in QUERIES}
     expected |= {f"{name}__adapt": {"adapt": []} for name in ("near", "sums", "best", "both")}
     expected |= {f"{name}__backfill": BACKFILL for name in ("sums", "best", "pairs", "both")}
     expected |= {"pairs__audit": {"audit": []}}

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Action = Literal["ingest", "run", "repair", "adapt", "backfill", "check", "publish", "advance"]
 ACTIONS: tuple[str, ...] = get_args(Action)
+RAN = '{"seq_to": null}'
+"""A line by which a run that was submitted tells that it was one, as `--json` does for other commands."""
 MOST_PARTITIONS = 1_000
 """The most periods that one publication names as partitions, the newest ones; each is an event of its own."""
 
@@ -201,13 +203,18 @@ class LatecomerOperator(BaseOperator):
             from latecomer.lake.lake import Lake
 
             assert spec is not None and self.lake is not None
-            lake, said = Lake(self.lake), []
-            for step in steps(lake, spec):  # check and publish need no Spark: one process takes both
-                if step not in ("run", "repair"):
-                    break
-                self._submit([step, str(self.query), "--lake", self.lake], memory, permanent)
-                said += [json.dumps({"query": spec.name, "seq_to": None})] if step == "run" else []
-            return said + self._call(arguments, variables, permanent)
+            lines: list[str] = []
+            for step in steps(Lake(self.lake), spec):
+                command = [step, str(self.query), "--lake", self.lake]
+                if step in ("run", "repair"):
+                    self._submit(command, memory, permanent)
+                    lines += [RAN] if step == "run" else []
+                elif step == "check":
+                    report = ["--report", place("reports", self.reports)]
+                    self._call([*command, *report], variables, permanent)
+                else:
+                    lines += self._call([*command, "--json"], variables, permanent)
+            return lines
         if connection is not None:
             variables |= connect_variables(str(self.conn_id))
         return self._call(arguments, variables, permanent)
