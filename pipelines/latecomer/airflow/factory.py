@@ -59,7 +59,7 @@ def latecomer_dags(
     landing : path, optional
         The landing folder or a prefix of a bucket, likewise, but read when the file is parsed.
     conn_id : str, optional
-        The connection that says where Spark runs, see :class:`latecomer.airflow.LatecomerOperator`.
+        The connection that says where Spark runs, see ``LatecomerOperator``.
     ingest
         Also return the DAG that ingests. A second call in the same Airflow says False, since the DAG has one id.
     ingest_schedule : str, optional

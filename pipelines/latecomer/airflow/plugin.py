@@ -1,4 +1,4 @@
-"""The plugin that adds the pages of :mod:`latecomer.airflow.web` to Airflow's UI."""
+"""The plugin that adds the pages of ``latecomer.airflow.web`` to Airflow's UI."""
 
 from __future__ import annotations
 
