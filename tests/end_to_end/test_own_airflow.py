@@ -113,8 +113,12 @@ def published(folder):
 
 
 def test_the_oldest_airflow_answers_a_dropped_file(wheel, tmp_path):
-    """Airflow 3.2 has no retry policies and no events of several partitions; the DAGs need neither."""
-    oldest = ("apache-airflow==3.2.0", "apache-airflow-core==3.2.0", "apache-airflow-task-sdk<1.3")
+    """Airflow 3.2 has no retry policies and no events of several partitions; the DAGs need neither.
+
+    It needs packages of its time, as its constraint files state them.
+    """
+    of_its_time = ("fastapi<0.137", "cadwyn<6.2", "starlette>=1.0.1,<1.1", "svcs<26")
+    oldest = ("apache-airflow>=3.2,<3.3", "apache-airflow-core>=3.2,<3.3", *of_its_time)
     commands, environment = own_airflow(wheel, tmp_path, sys.executable, *oldest)
     drop_file(tmp_path)
     ran = checked(commands / "python", "-c", TESTED, env=environment, cwd=tmp_path)
