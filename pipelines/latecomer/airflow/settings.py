@@ -1,9 +1,9 @@
 """The settings of a deployment in Airflow: places, schedules and limits, and where each is read from.
 
-An argument of ``latecomer_dags`` or of an operator wins over the variable ``LATECOMER_<NAME>`` of the environment, which
-wins over the option of the section ``[latecomer]`` of ``airflow.cfg`` (as ever in Airflow,
-``AIRFLOW__LATECOMER__<NAME>`` sets that too), which wins over the default. Settings of tasks, such as the lake, are
-read when the task runs.
+An argument of ``latecomer_dags`` or of an operator wins over the variable ``LATECOMER_<NAME>`` of the environment.
+That wins over the option of the section ``[latecomer]`` of ``airflow.cfg`` (as ever in Airflow,
+``AIRFLOW__LATECOMER__<NAME>`` sets that too), and the option wins over the default. Settings of tasks, such as the
+lake, are read when the task runs.
 """
 
 from __future__ import annotations
