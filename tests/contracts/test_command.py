@@ -19,7 +19,7 @@ def test_the_help_names_every_command():
     done = call("--help")
     assert done.returncode == 0
     names = "ingest run repair backfill adapt check publish changes sql export explain validate status forget init"
-    for command in [*names.split(), "jars", "bench", "advance", "doctor"]:
+    for command in [*names.split(), "jars", "bench", "advance", "doctor", "spark"]:
         assert command in done.stdout
 
 

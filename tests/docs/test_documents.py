@@ -106,7 +106,8 @@ def test_every_command_and_option_is_explained():
     explained = explained_options()
     assert set(explained) == set(main.commands)
     for name, command in main.commands.items():
-        assert explained[name] | {"--lake", "--json"} == options(command) | {"--lake", "--json"}, name
+        common = {"--lake", "--json", "--spark"}
+        assert explained[name] | common == options(command) | common, name
 
 
 def test_pages_name_no_command_or_option_that_is_not_there():

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -34,10 +35,10 @@ from latecomer.ingest.union import UnifiedInput
 from latecomer.lake.errors import InputError
 from latecomer.lake.ingest_log import last_position
 from latecomer.lake.lake import Lake
+from latecomer.lake.storage import escape_pattern
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import floor_div, quoted
 from latecomer.spark.engine.session import session, store_settings
-from latecomer.spark.engine.tables import escape_pattern
 from latecomer.spark.engine.types import WHOLE, types_of
 from latecomer.specs.names import duplicates, fold_case, stored_name
 from latecomer.specs.streams import TIME_UNITS, DeltaTableSource
@@ -63,7 +64,7 @@ _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 _ID = "delta.columnMapping.id"
 _NESTED = ("elementType", "keyType", "valueType")
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
-_SAFE = re.compile(r"[A-Za-z0-9_./=-]*")
+_ENCODED = re.compile(r"[^A-Za-z0-9_!.~'()*,;:$&+=@/\x80-\U0010ffff-]|[\x7f-\x9f\s]")
 """Paths that are the same as a URI."""
 
 Field = dict[str, Any]
@@ -234,7 +235,7 @@ class DeltaSource(Source):
                 ("values", pa.list_(pa.string())),
             ]
         )
-        uris = pa.array([_uri(spark, file.path) for file in files], pa.string())
+        uris = pa.array([uri(file.path) for file in files], pa.string())
         planned = tables.to_spark(spark, pa.table({"_place": uris, "_order": pa.array(plans, kind)}))
         uri = F.regexp_replace(F.col("_metadata.file_path"), "^file:/+", "/")
         data = map(F.col, map(quoted, rows.columns))
@@ -254,7 +255,7 @@ class DeltaSource(Source):
         paths = encoded.dictionary.to_pylist()
         if unplanned := set(paths) - {file.path for file in self.plan.files}:
             raise RuntimeError(f"deleted rows of a file that was not planned: {min(unplanned)}")
-        uris = pa.array([_uri(spark, path) for path in paths], pa.string())
+        uris = pa.array([uri(path) for path in paths], pa.string())
         return tables.to_spark(spark, pa.table({"_place": uris.take(encoded.indices), "_row": deleted["row"]}))
 
     def _empty(self, spark: SparkSession) -> DataFrame:
@@ -326,12 +327,12 @@ class DeltaSource(Source):
                     raise InputError(f"table {self.log.name}: column {name}", None, problem, remedy)
 
 
-def _uri(spark: SparkSession, path: str) -> str:
-    """Return the place of a file as Spark's metadata column has it, less the scheme of local files."""
-    if _SAFE.fullmatch(path.removeprefix("s3a://")):
-        return path
-    jvm = cast("Any", spark._jvm)
-    return re.sub("^file:/+", "/", str(jvm.org.apache.hadoop.fs.Path(path).toUri().toString()))
+def uri(path: str) -> str:
+    """Return the place of a file as Spark's metadata column has it, less the scheme of local files.
+
+    Illegal characters of ASCII, control characters and spaces are encoded, as Java's ``URI`` does that Hadoop uses.
+    """
+    return _ENCODED.sub(lambda match: quote(match[0], safe=""), path)
 
 
 # -------------------------------------------------------------------------------- schemas

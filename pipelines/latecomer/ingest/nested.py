@@ -23,7 +23,7 @@ from latecomer.ingest.column_types import column_in_table
 from latecomer.ingest.options import IngestOptions
 from latecomer.ingest.read_text import case_sensitive
 from latecomer.ingest.union import UnifiedInput
-from latecomer.spark.engine.columns import instant, quoted
+from latecomer.spark.engine.columns import instant, quoted, with_columns
 from latecomer.spark.engine.decimals import digits_of
 from latecomer.spark.engine.types import FLOATING, WHOLE, sql_of
 from latecomer.specs.names import duplicates, fold_case, stored_name
@@ -102,7 +102,7 @@ def type_columns(
     of_type = {name: kind for name in candidates if (kind := required[name]) is not None}
     closed = declared.keys() if options.strict else ()
     done = type_nested(unified.rows, candidates, of_type, closed=closed, zone=options.timezone)
-    rows = done.rows.withColumns({name: F.lit(None).cast("string") for name in done.untyped})
+    rows = with_columns(done.rows, {name: F.lit(None).cast("string") for name in done.untyped})
     texts, nested = unified.text - done.types.keys(), set(done.types)
     return replace(unified, rows=rows, text=texts, nested=nested, untyped=done.fields)
 

@@ -8,6 +8,7 @@ from functools import reduce
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from latecomer.spark.engine import connect
 from latecomer.spark.engine.columns import quoted
 from latecomer.spark.engine.types import types_of
 
@@ -91,7 +92,7 @@ def join_ranges(spark: SparkSession, bounds: Bounds, sizes: Mapping[int, int]) -
 
 def _number_of_ranges(spark: SparkSession, rows: int) -> int:
     """Return how many ranges rows are divided into: one a core, as long as they have `LEAST_ROWS`."""
-    of_cores = min(spark.sparkContext.defaultParallelism, rows // LEAST_ROWS)
+    of_cores = min(connect.parallelism(spark), rows // LEAST_ROWS)
     return max(1, of_cores, -(-rows // MOST_ROWS))
 
 

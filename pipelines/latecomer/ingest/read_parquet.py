@@ -13,9 +13,8 @@ from pyarrow import fs
 from latecomer.ingest.decode_text import FileProblem
 from latecomer.ingest.source_file import LandingFile
 from latecomer.ingest.staging import Staging, refuse_columns
-from latecomer.lake.storage import spark_uri
+from latecomer.lake.storage import escape_pattern, spark_uri
 from latecomer.spark.engine.columns import floor_div, quoted
-from latecomer.spark.engine.tables import escape_pattern
 from latecomer.specs.names import stored_name
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from pyarrow import fs
 from latecomer.ingest.decode_text import FileProblem
 from latecomer.ingest.text_parser import check_names
 from latecomer.lake.lake import Lake
-from latecomer.lake.storage import spark_uri
-from latecomer.spark.engine.tables import escape_pattern
+from latecomer.lake.storage import escape_pattern, spark_uri
 from latecomer.specs.names import duplicates, fold_case
 
 RESERVED = (

@@ -16,8 +16,8 @@ from pathlib import Path
 import click
 
 from latecomer import __version__, api
-from latecomer.jobs import formatting, ingest_command, install_commands
-from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result, to_file
+from latecomer.jobs import formatting, ingest_command, install_commands, spark_command
+from latecomer.jobs.command_options import JSON, LAKE, SPARK, show_progress, show_result, to_file
 from latecomer.jobs.exit_codes import Group, end_in_time, end_process
 from latecomer.specs.errors import SpecError, quantity
 from latecomer.specs.judging import parse_time
@@ -48,7 +48,7 @@ def main() -> None:
     `latecomer advance queries --lake lake` takes all steps of all queries that are due.
 
     Exit codes: 0 done; 1 a check failed; 2 the input or the query is wrong; 3 another process is at work on the same
-    tables; 4 an internal error or a Java process that died; 130 interrupted; 143 terminated.
+    tables; 4 an internal error, or a Java process or a Spark server that was lost; 130 interrupted; 143 terminated.
     """
 
 
@@ -56,6 +56,7 @@ main.add_command(ingest_command.ingest)
 main.add_command(ingest_command.streams)
 main.add_command(install_commands.jars)
 main.add_command(install_commands.doctor)
+main.add_command(spark_command.spark)
 
 
 @main.command()
@@ -70,6 +71,7 @@ main.add_command(install_commands.doctor)
 @click.option("--until-seq", type=click.IntRange(min=0), metavar="N", help="Stop after the row with this `seq`.")
 @click.option("--flush", is_flag=True, help="The input is complete: close every window.")
 @click.option("--element", metavar="X", help="Of a membership: also list the windows in which X is in every stream.")
+@SPARK
 @JSON
 def run(
     query: Path,
@@ -118,6 +120,7 @@ def run(
     is_flag=True,
     help="Repair all late rows. Without it, late rows wait until their event times span more than the query's `gamma`.",
 )
+@SPARK
 @JSON
 def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     """Correct the results for late rows. After `run --flush` and `repair --flush` they are exact."""
@@ -147,6 +150,7 @@ def repair(query: Path, lake_uri: str, flush: bool, as_json: bool) -> None:
     help="Windows that start at this time or later. ISO 8601, in UTC if it names no zone.",
 )
 @click.option("--to", "end", required=True, metavar="TIME", help="Windows that start before this time.")
+@SPARK
 @JSON
 def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) -> None:
     """Recompute the results of past windows.
@@ -175,6 +179,7 @@ def backfill(query: Path, lake_uri: str, start: str, end: str, as_json: bool) ->
 @main.command()
 @QUERY
 @LAKE
+@SPARK
 @JSON
 def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
     """Learn from all stored history how long to wait or to retain.
@@ -212,6 +217,7 @@ def adapt(query: Path, lake_uri: str, as_json: bool) -> None:
     metavar="N",
     help="Also answer N past periods again by plain SQL, different ones each time, and compare every result.",
 )
+@SPARK
 @JSON
 def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as_json: bool) -> None:
     """Check that a query keeps its promises; exit with 1 if not.
@@ -272,6 +278,7 @@ def check(query: Path, lake_uri: str, report: Path | None, audit: int | None, as
 @click.option(
     "--report", type=click.Path(path_type=Path), metavar="DIR", help="Write the HTML quality reports to this folder."
 )
+@SPARK
 @JSON
 @click.pass_context
 def advance(
@@ -362,6 +369,7 @@ def export(query: Path, lake_uri: str, table_name: str, target: Path, as_json: b
 @QUERY
 @LAKE
 @click.option("--unchecked", is_flag=True, help="Publish also what no check has seen or passed.")
+@SPARK
 @JSON
 def publish(query: Path, lake_uri: str, unchecked: bool, as_json: bool) -> None:
     """Bring the table `results/<query>` of the lake to the current answers.
@@ -486,6 +494,7 @@ def sql(statement: str | None, lake_uri: str, rows: int, target: Path | None, as
 @LAKE
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Also draw the curve.")
 @click.option("--by", metavar="COLUMN", help="Also show which values of this column come late.")
+@SPARK
 @JSON
 def explain(query: Path, lake_uri: str, plot: Path | None, by: str | None, as_json: bool) -> None:
     """Show how complete the answers would have been for every possible wait or retention.
@@ -578,6 +587,7 @@ def status(lake_uri: str, only: tuple[str, ...], as_json: bool) -> None:
 @click.option(
     "--yes", is_flag=True, help="Delete. Without it, the command only says what it would delete, and exits with 2."
 )
+@SPARK
 @JSON
 def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
     """Delete a query's tables, so that it can start again.
@@ -635,6 +645,7 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, held_out: bool, 
     """
     from latecomer import bench as benches
     from latecomer.lake.errors import InputError
+    from latecomer.spark.engine import connect
     from latecomer.specs.errors import did_you_mean
 
     if name not in benches.NAMES:
@@ -649,6 +660,7 @@ def bench(name: str, data: Path | None, out: Path, quick: bool, held_out: bool, 
         raise InputError(
             "--out", str(out), error.strerror or str(error), "choose a folder that can be written"
         ) from None
+    os.environ[connect.VARIABLE] = connect.EMBEDDED  # its figures are of one machine, and it asks the JVM itself
     started = time.monotonic()
     summary = benches.run(name, data, out / name, show_progress, quick=quick, held_out=held_out)
     text = json.dumps(summary, indent=2, default=str)

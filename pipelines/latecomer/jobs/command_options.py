@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from latecomer.spark.engine import connect
 
 F = TypeVar("F", bound=Callable[..., Any])
 LAKE = click.option(
@@ -18,6 +21,32 @@ LAKE = click.option(
     show_envvar=True,
     metavar="URI",
     help="The lake: a local folder or s3://BUCKET/PREFIX.",
+)
+
+
+def _set_spark(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Name the Spark Connect server of this command, where the option is given, as the variable would."""
+    if value is None:
+        return
+    before = os.environ.get(connect.VARIABLE)
+    os.environ[connect.VARIABLE] = value
+
+    def restore() -> None:
+        os.environ.pop(connect.VARIABLE, None)
+        if before is not None:
+            os.environ[connect.VARIABLE] = before
+
+    context.call_on_close(restore)
+    connect.named()
+
+
+SPARK = click.option(
+    "--spark",
+    metavar="sc://HOST:PORT|warm|embedded",
+    expose_value=False,
+    callback=_set_spark,
+    help="The Spark Connect server to run on; `warm` is the one of `latecomer spark start`.  [env var: "
+    "LATECOMER_SPARK; default: SPARK_REMOTE, else embedded, a Spark of this command]",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 

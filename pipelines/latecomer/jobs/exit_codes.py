@@ -23,7 +23,7 @@ import click
 
 from latecomer.jobs import formatting
 from latecomer.lake.errors import is_full
-from latecomer.spark.engine import java_process
+from latecomer.spark.engine import connect, java_process
 
 
 class Terminated(KeyboardInterrupt):
@@ -65,6 +65,7 @@ def _end_on_signal(signals: int) -> None:
         pass
     _ends.set()
     time.sleep(STOP_S)
+    connect.close(JAVA_STOP_S)
     java_process.end(JAVA_STOP_S)
     time.sleep(STOP_S)
     ended, code = ("terminated", 143) if number == signal.SIGTERM else ("interrupted", 130)
@@ -95,6 +96,7 @@ def end_process(code: int) -> NoReturn:
     """
     _ends.set()
     if "pyspark" in sys.modules:
+        connect.close(STOP_S)
         if code in (4, 130, 143):
             java_process.end(JAVA_STOP_S)
         else:
@@ -158,6 +160,8 @@ def _fault(error: BaseException) -> str:
             "no space is left on the disk of the lake or of temporary files (TMPDIR, SPARK_LOCAL_DIRS); "
             "finished work is kept; make room and run the command again"
         )
+    if (server := connect.lost(error)) is not None:
+        return str(server)
     if "pyspark" in sys.modules:
         from latecomer.spark.engine.session import is_gone
 

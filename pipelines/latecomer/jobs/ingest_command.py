@@ -12,7 +12,7 @@ import click
 from latecomer.ingest.options import IngestOptions
 from latecomer.ingest.stream_contract import with_stream_file
 from latecomer.jobs import formatting
-from latecomer.jobs.command_options import JSON, LAKE, show_progress, show_result
+from latecomer.jobs.command_options import JSON, LAKE, SPARK, show_progress, show_result
 from latecomer.specs import streams as stream_specs
 from latecomer.specs.errors import quantity
 
@@ -91,6 +91,7 @@ MOST_SHOWN = 5
     help="Instead of reading files, change the types of stored columns of this stream, given as COLUMN=TYPE. Rows with "
     "a value that does not fit move to quarantine.",
 )
+@SPARK
 @JSON
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.pass_context

@@ -17,6 +17,11 @@ _UNUSABLE = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 """Parts of a path over which delta-rs panics, or which it takes for something else."""
 
 
+def escape_pattern(path: str) -> str:
+    """Escape the characters of a path that Spark would take for a pattern (``data[1].json``)."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
+
+
 def region() -> str:
     """Return the region of the object store, by either name that its tools know; a private store has any region."""
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"

@@ -16,6 +16,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.lake.maintenance import compact_and_vacuum
+from latecomer.spark.engine import connect
 from latecomer.spark.engine.session import tuned
 from latecomer.spark.registry import windowed_stage
 from latecomer.specs.windows import WindowedSpec
@@ -54,7 +55,9 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
         rows = stage.recompute(from_us, to_us, state.seq_to, state.stage).persist()
         try:
             count = rows.count()
-            write = rows.write.format("delta").option("mergeSchema", "true")  # a stream may have a column more by now
+            write = (
+                connect.storable(rows).write.format("delta").option("mergeSchema", "true")
+            )  # a stream may have a column more by now
             if existed := table.exists():
                 inside = f"window_start >= timestamp_micros({from_us}L) and window_start < timestamp_micros({to_us}L)"
                 write = write.mode("overwrite").option("replaceWhere", inside)

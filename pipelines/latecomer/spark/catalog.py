@@ -99,10 +99,29 @@ def unregister(lake: Lake, query: str) -> list[str]:
     return removed
 
 
+def settings() -> dict[str, str]:
+    """Return the settings that only the start of Spark can make, and without which no table can be registered."""
+    return dict(_HIVE) if os.environ.get(VARIABLE) else {}
+
+
 def _session(lake: Lake) -> SparkSession:
+    """Return the session, whose tables outlive it.
+
+    Raises
+    ------
+    ServerError
+        A Spark Connect server would forget them: it has a catalog in memory.
+    """
+    from latecomer.spark.engine import connect
     from latecomer.spark.engine.session import session
 
-    return session(lake, more=_HIVE)
+    spark = session(lake, more=_HIVE)
+    server = connect.named()
+    name = "spark.sql.catalogImplementation"
+    if server is not None and "." not in (schema() or ".") and spark.conf.get(name, "in-memory") != "hive":
+        problem = f"was started without a metastore ({name} is not hive), and would forget what {VARIABLE} registers"
+        raise connect.ServerError(server.address, problem, f"start it with {VARIABLE} set, or with that setting")
+    return spark
 
 
 def _create(spark: SparkSession, name: str, table: Table) -> None:

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Event
 
+from latecomer.spark.engine import connect
 from latecomer.spark.stage import Batch, BatchScan, Observation, Stage, StageState
 
 DEPTH = 2
@@ -111,13 +112,11 @@ class _Pending:
     """
 
     def __init__(self, batch: Batch, before: Future[StageState | None], scan: Scan, stopped: Event) -> None:
-        from pyspark import InheritableThread
-
         self.batch = batch
         self.following: Future[StageState | None] = Future()
         self._before, self._scan, self._stopped = before, scan, stopped
         self._prefetched: PrefetchedBatch | None = None
-        self._thread = InheritableThread(self._work, name=f"micro-batch {batch.number}", daemon=True)
+        self._thread = connect.thread(self._work, f"micro-batch {batch.number}")
         self._thread.start()
 
     def _work(self) -> None:

@@ -22,7 +22,7 @@ from latecomer.lake.ingest_log import committed_seq
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.lake.maintenance import compact_and_vacuum
-from latecomer.spark.engine import tables
+from latecomer.spark.engine import connect, tables
 from latecomer.spark.engine.session import session
 from latecomer.spark.engine.tuning import tune, tuning
 from latecomer.spark.prefetch import PrefetchedBatch, Prefetcher
@@ -105,7 +105,8 @@ def run(
                     if isinstance(error, DeltaError):  # a refused commit: another process may have taken over
                         with contextlib.suppress(DeltaError, OSError):
                             lease.confirm()
-                    _take_back(lake, spec, batch, lease.confirm)
+                    if not connect.is_lost(error):  # a server that was not reached may be writing still
+                        _take_back(lake, spec, batch, lease.confirm)
                     raise
                 micro_batches += 1
                 arrivals = f"arrivals {batch.seq_from} to {batch.seq_to - 1} of {end - 1}"

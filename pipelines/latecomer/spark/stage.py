@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.lake.lake import Lake
-from latecomer.spark.engine import tables
+from latecomer.spark.engine import connect, tables
 from latecomer.spark.engine.tuning import is_driver_local
 from latecomer.specs.spec import Spec
 
@@ -151,7 +151,7 @@ class StageCache:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._cached: list[DataFrame | Broadcast[Any]] = []
+        self._cached: list[DataFrame | Broadcast[Any] | connect.Shared] = []
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Cache rows that are read more than once."""
@@ -159,9 +159,9 @@ class StageCache:
         self._cached.append(cached)
         return cached
 
-    def share(self, value: T) -> Broadcast[T]:
-        """Copy a value to every task."""
-        shared = self._spark.sparkContext.broadcast(value)
+    def share(self, value: T) -> Broadcast[T] | connect.Shared:
+        """Copy a value to every task, where it is the attribute ``value`` of what is returned."""
+        shared = connect.share(self._spark, value)
         self._cached.append(shared)
         return shared
 

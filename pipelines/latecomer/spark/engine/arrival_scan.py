@@ -16,6 +16,7 @@ from latecomer.core.arrivals import Arrivals
 from latecomer.lake import event_scan
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import tables
+from latecomer.spark.engine.columns import with_columns
 from latecomer.spark.engine.tuning import is_driver_local
 
 if TYPE_CHECKING:
@@ -89,4 +90,4 @@ def with_arrival_values(rows: DataFrame, seq: np.ndarray, columns: dict[str, np.
     listed = F.broadcast(tables.to_spark(spark, pa.table(table)))
     joined = rows.withColumn("_block", F.expr(f"seq div {_BLOCK}")).join(listed, "_block")
     looked_up = {name: F.expr(f"_{name}[cast(seq % {_BLOCK} as int)]") for name in columns}
-    return joined.withColumns(looked_up).drop(*table)
+    return with_columns(joined, looked_up).drop(*table)

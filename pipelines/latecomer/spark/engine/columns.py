@@ -30,6 +30,11 @@ def named(columns: Mapping[str, str]) -> list[str]:
     return [f"{text} as {quoted(name)}" for name, text in columns.items()]
 
 
+def with_columns(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    """Return the rows with more columns, or with none more: Spark Connect takes that for an error."""
+    return rows.withColumns(dict(columns)) if columns else rows
+
+
 def as_column(value: Any) -> Any:
     """Return the column of that name; anything but a name is returned unchanged."""
     if not isinstance(value, str):

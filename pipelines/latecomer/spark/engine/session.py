@@ -1,8 +1,9 @@
-"""The Spark session of a job: local by default, a cluster by configuration.
+"""The Spark session of a job: local by default, a cluster by configuration, or a session of a Spark Connect server.
 
-Settings that a deployment gives to ``spark-submit`` or in ``spark-defaults.conf`` win over those of this module. The
-jars that Spark needs (Delta Lake; for object stores Hadoop's S3 file system) are used by path: see `jars`. On a cluster
-whose images hold them, set ``LATECOMER_JARS`` to the empty string.
+Which server that is, :mod:`latecomer.spark.engine.connect` says. Settings that a deployment gives to ``spark-submit``
+or in ``spark-defaults.conf`` win over those of this module. The jars that Spark needs (Delta Lake; for object stores
+Hadoop's S3 file system) are used by path: see `jars`. On a cluster whose images hold them, set ``LATECOMER_JARS`` to
+the empty string.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from urllib.parse import urlsplit
 from latecomer.lake.delta import APPENDED
 from latecomer.lake.lake import Lake
 from latecomer.lake.storage import region
-from latecomer.spark.engine import java_process
+from latecomer.spark.engine import connect, java_process
 from latecomer.spark.engine.jars import archive, jars
 from latecomer.spark.engine.tuning import tune
 
@@ -115,22 +116,32 @@ def session(
 ) -> SparkSession:
     """Return the session of this process, made at the first call. `RESULT_SETTINGS` hold in it from now on.
 
+    It is one of the Spark Connect server that the environment names, where it names one.
+
     Parameters
     ----------
     rows
         Rows that the job will go through, about; None: unknown.
     more
         Settings that win over all others if the session is made here.
+
+    Raises
+    ------
+    InputError, ServerError
+        As for :func:`latecomer.spark.engine.connect.session`.
     """
     from pyspark.sql import SparkSession
 
+    server = connect.named()
+    if server is not None:
+        _quiet_errors()
+        return connect.session(server, lake, _preferred(lake, rows) | dict(more or {}), RESULT_SETTINGS)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if os.environ.get("LC_ALL") in ("C", "POSIX"):  # Java could name no file with a letter outside ASCII
         os.environ["LC_ALL"] = "C.UTF-8"
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):  # the command reports these errors itself
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _quiet_errors()
     spark = SparkSession.getActiveSession()
     if spark is None:
         builder = SparkSession.builder.appName(app_name)
@@ -146,6 +157,12 @@ def session(
         if spark.conf.get(key, None) != value:
             spark.conf.set(key, value)
     return spark
+
+
+def _quiet_errors() -> None:
+    """Keep PySpark from logging the errors that it raises: the command reports them itself."""
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "pyspark.sql.connect"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _end_with_a_thread(spark: SparkSession) -> None:
@@ -260,6 +277,12 @@ def usable_cores() -> int:
 
 def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
     """Return the settings of a job of about so many `rows`, less `RESULT_SETTINGS` and those of the deployment."""
+    given = _given()
+    return {key: value for key, value in _preferred(lake, rows).items() if key not in given}
+
+
+def _preferred(lake: Lake, rows: int | None = None) -> dict[str, str]:
+    """Return the settings of a job of about so many `rows`, less `RESULT_SETTINGS`."""
     cores = usable_cores()
     path = ":".join(str(jar) for jar in jars())
     wanted = {
@@ -313,8 +336,7 @@ def settings(lake: Lake, rows: int | None = None) -> dict[str, str]:
     }
     if not lake.is_local:
         wanted |= store_settings()
-    given = _given()
-    return {key: value for key, value in wanted.items() if key not in given}
+    return wanted
 
 
 def _given() -> set[str]:

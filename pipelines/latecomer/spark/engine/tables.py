@@ -8,7 +8,6 @@ seconds whatever it writes; delta-rs does both in milliseconds. A session that i
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from threading import Lock
@@ -22,6 +21,8 @@ from latecomer.lake import ingest_log
 from latecomer.lake.delta import TIMESTAMP, Table
 from latecomer.lake.event_scan import Spans, clip_to_timestamps, in_spans, within_bounds
 from latecomer.lake.lake import Lake
+from latecomer.lake.storage import escape_pattern
+from latecomer.spark.engine import connect
 from latecomer.spark.engine.tuning import compiles, in_one_task, is_driver_local, tuned_for_many_results
 
 if TYPE_CHECKING:
@@ -53,14 +54,14 @@ _arrow_setting = Lock()
 # ----------------------------------------------------------------------------------------------------------------- read
 
 
-def escape_pattern(path: str) -> str:
-    """Escape the characters of a path that Spark would take for a pattern (``data[1].json``)."""
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
-
-
 def read(spark: SparkSession, table: Table, version: int | None = None) -> DataFrame:
-    """Return the rows of a table, of `version` or of the newest one, in no particular order."""
+    """Return the rows of a table, of `version` or of the newest one, in no particular order.
+
+    The newest one is that at the time of this call, however often the rows are computed.
+    """
     reader = spark.read.format("delta")
+    if version is None and connect.is_remote(spark) and (opened := table.open()) is not None:
+        version = opened.version()
     return (reader if version is None else reader.option("versionAsOf", version)).load(table.spark_path)
 
 
@@ -225,12 +226,12 @@ def to_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
 @contextmanager
 def _one_batch_per_core(spark: SparkSession, rows: int) -> Iterator[None]:
     """Convert so many rows in at most as many Arrow batches as there are cores."""
-    if rows <= _ARROW_ROWS_DEFAULT:
+    if rows <= _ARROW_ROWS_DEFAULT or connect.is_remote(spark):  # a server makes one partition per core itself
         yield
         return
     with _arrow_setting:
         before = str(spark.conf.get(_ARROW_ROWS))
-        share = -(-rows // spark.sparkContext.defaultParallelism)
+        share = -(-rows // connect.parallelism(spark))
         try:
             spark.conf.set(_ARROW_ROWS, str(max(share, int(before))))
             yield
@@ -326,7 +327,8 @@ def append(
         table.take_back(app_id, undone)
     with tuned_for_many_results(rows.sparkSession):
         (
-            rows.write.format("delta")
+            connect.storable(rows)
+            .write.format("delta")
             .mode("append")
             .option("mergeSchema", "true")
             .option("txnAppId", app_id)

@@ -28,7 +28,7 @@ from latecomer.core.time import FOREVER, NEVER
 from latecomer.lake.event_scan import first_above
 from latecomer.ledger.join_accounts import late_counts, restore_join
 from latecomer.spark.engine import arrival_scan
-from latecomer.spark.engine.columns import floor_to
+from latecomer.spark.engine.columns import floor_to, with_columns
 from latecomer.spark.join.rows import LETTERS
 from latecomer.spark.join.stage import JoinStage
 from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome
@@ -124,7 +124,7 @@ class SlackJoinStage(JoinStage):
                 stored = self.rows.stored(side, batch.seq_from, NEVER, low, high)
                 blank = {f"{letter}_{name}": F.lit(None).cast("bigint") for name in ("t", "mark")}
                 blank |= {f"{letter}_late": F.lit(False), f"{letter}_at": F.lit(False)}
-                both = fresh.unionByName(stored.withColumns(blank))
+                both = fresh.unionByName(with_columns(stored, blank))
             both = both.where(F.col(f"{letter}_ts") <= steps.after)
             waits = ~F.col(f"{letter}_late") & (F.col(f"{letter}_ts") > reached)
             sides.append(steps.released(both, letter, waits))

@@ -46,7 +46,7 @@ from latecomer.lake.event_scan import Spans
 from latecomer.lake.lake import Lake
 from latecomer.ledger.join_accounts import JoinAccounts, late_counts, restore_join
 from latecomer.spark.engine import arrival_scan, tables
-from latecomer.spark.engine.columns import ceil_div, floor_div, floor_to
+from latecomer.spark.engine.columns import ceil_div, floor_div, floor_to, with_columns
 from latecomer.spark.join import recall
 from latecomer.spark.join.recall import LateRoles
 from latecomer.spark.join.repair import JoinRepair
@@ -407,7 +407,7 @@ class JoinStage(Stage):
                 held = held.unionByName(self.rows.stored(side, batch.seq_from, NEVER, *bounds, spans=behind[side]))
             # a held row is never the later row of a pair that counts, so nobody reads what is carried for later rows
             blank = {f"{letter}_{name}": F.lit(None).cast("bigint") for name in carried}
-            sides.append(fresh.unionByName(held.withColumns(blank)))
+            sides.append(fresh.unionByName(with_columns(held, blank)))
         return sides
 
     def _horizon_of(self, horizons: Horizons, new: Arrivals) -> Callable[[int, np.ndarray], np.ndarray]:

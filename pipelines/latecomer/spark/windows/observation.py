@@ -22,6 +22,7 @@ from latecomer.core.windows.interfaces import IntervalRows, Observed
 from latecomer.core.windows.observation import every_number
 from latecomer.core.windows.observation_schedule import ObservationSchedule
 from latecomer.spark.engine import arrival_scan, tables
+from latecomer.spark.engine.columns import with_columns
 from latecomer.spark.windows.group_sampling import group_samples, observed_groups
 from latecomer.spark.windows.kind import WindowKind
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
@@ -225,5 +226,5 @@ class WindowObservation:
         if marked is not None:
             rows = rows.join(marked, "seq", "left")
         lateness = {name: "-1L" if marked is None else f"coalesce({name}, -1L)" for name in ("bucket", "j")}
-        rows = assigner.paned(rows.withColumns({name: F.expr(text) for name, text in lateness.items()}))
+        rows = assigner.paned(with_columns(rows, {name: F.expr(text) for name, text in lateness.items()}))
         return RowsWithLateness(rows, samples, numbers, assigner)
