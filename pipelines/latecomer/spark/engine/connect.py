@@ -59,7 +59,8 @@ _DELTA = {
 """Settings that only the start of a server can make, and without which no table can be written."""
 _OF_CONNECT = {"spark.sql.connect.serverStacktrace.enabled": "false"}
 """Settings of sessions on a server alone: an error's text is the one that an embedded session would show."""
-_FOREIGN = {"spark.sql.shuffle.partitions", "spark.sql.warehouse.dir", *_DELTA}
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_FOREIGN = {_PARTITIONS, "spark.sql.warehouse.dir", *_DELTA}
 """Settings of a session that are for the machine of the embedded one, or that a server has from its start."""
 _ROOT = Path(__file__).resolve().parents[2]
 """The folder of this package."""
@@ -256,6 +257,8 @@ def _prepare(server: Server, spark: SparkSession, settings: Mapping[str, str]) -
         and key not in given.keys() | _FOREIGN
     }
     with _explained():
+        if given.get("spark.master", "").startswith("local") and _PARTITIONS not in given:
+            missing[_PARTITIONS] = str(2 * parallelism(spark))
         _set(spark, missing, silent=True)
         if given.get(PACKAGE) != digest():  # another one than that of `latecomer spark start` of this version
             _find_delta(server, spark)
