@@ -144,6 +144,8 @@ def named() -> Server | None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         problem = "names a server, but spark-submit has started this process with a session of its own"
         raise InputError(source, _without_secret(value), problem, "run `latecomer` without spark-submit, or unset it")
+    if _server is not None:  # it stays that of this process, also where another one was started meanwhile
+        return _server
     if value == WARM and variable == VARIABLE:
         from latecomer.spark.engine import local_server
 
@@ -206,7 +208,7 @@ def session(server: Server, lake: Lake, settings: Mapping[str, str], required: M
                 _stop(spark)
                 raise
         with _explained():
-            _set(spark, {**required, **_OF_CONNECT})
+            _set(spark, required)
             if lake.is_local and lake.uri not in _lakes:
                 _see(server, spark, lake)
                 _lakes.add(lake.uri)
@@ -256,12 +258,14 @@ def _prepare(server: Server, spark: SparkSession, settings: Mapping[str, str]) -
         if key.startswith(("spark.sql.", "spark.databricks.", "spark.hadoop.fs."))
         and key not in given.keys() | _FOREIGN
     }
+    has_package = given.get(PACKAGE) == digest()  # as that of `latecomer spark start` of this version has
     with _explained():
+        if not has_package:
+            _find_delta(server, spark)
         if given.get("spark.master", "").startswith("local") and _PARTITIONS not in given:
             missing[_PARTITIONS] = str(2 * parallelism(spark))
-        _set(spark, missing, silent=True)
-        if given.get(PACKAGE) != digest():  # another one than that of `latecomer spark start` of this version
-            _find_delta(server, spark)
+        _set(spark, missing | _OF_CONNECT, silent=True)
+        if not has_package:
             with tempfile.TemporaryDirectory(prefix="latecomer-package-") as folder:
                 archive = Path(folder) / f"latecomer-{digest()[:16]}.zip"
                 archive.write_bytes(_package())
@@ -282,7 +286,7 @@ def _find_delta(server: Server, spark: SparkSession) -> None:
     try:
         spark.read.format("delta").load(f"/latecomer-{uuid.uuid4()}").schema  # noqa: B018
     except PySparkException as error:
-        if "DATA_SOURCE_NOT_FOUND" in error_text(error) or "ClassNotFound" in error_text(error):
+        if any(sign in error_text(error) for sign in _CLASS_MISSING):
             problem = "has not the jars of Delta Lake"
             raise ServerError(server.address, problem, _START) from None
         if is_lost(error):
@@ -424,6 +428,7 @@ def is_lost(error: BaseException | None) -> bool:
 
 
 _CODES = {"UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED", "DEADLINE_EXCEEDED", "CANCELLED"}
+_CLASS_MISSING = ("DATA_SOURCE_NOT_FOUND", "ClassNotFound", "catalog plugin class")
 _CLASSES = ("INVALID_HANDLE", "SESSION_CLOSED", "NO_ACTIVE_SESSION", "OPERATION_ABANDONED")
 
 
