@@ -61,9 +61,9 @@ def stop(as_json: bool) -> None:
 @click.pass_context
 def status(context: click.Context, as_json: bool) -> None:
     """Show the server's address, process and uptime; exit with 1 if none runs."""
-    from latecomer.spark.engine import local_server
+    from latecomer.spark.engine import server_file
 
-    server = local_server.running()
+    server = server_file.running()
     if server is None:
         show_result(as_json, {"running": False}, "Spark is not running; start it with `latecomer spark start`")
         context.exit(1)

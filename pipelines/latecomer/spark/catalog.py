@@ -113,6 +113,7 @@ def _session(lake: Lake) -> SparkSession:
         A Spark Connect server would forget them: it has a catalog in memory.
     """
     from latecomer.spark.engine import connect
+    from latecomer.spark.engine.server_file import ServerError
     from latecomer.spark.engine.session import session
 
     spark = session(lake, more=_HIVE)
@@ -120,7 +121,7 @@ def _session(lake: Lake) -> SparkSession:
     name = "spark.sql.catalogImplementation"
     if server is not None and "." not in (schema() or ".") and spark.conf.get(name, "in-memory") != "hive":
         problem = f"was started without a metastore ({name} is not hive), and would forget what {VARIABLE} registers"
-        raise connect.ServerError(server.address, problem, f"start it with {VARIABLE} set, or with that setting")
+        raise ServerError(server.address, problem, f"start it with {VARIABLE} set, or with that setting")
     return spark
 
 

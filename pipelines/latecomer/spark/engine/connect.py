@@ -30,7 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from latecomer.lake.errors import InputError, LatecomerError, error_text
+from latecomer.lake.errors import InputError, error_text
+from latecomer.spark.engine import server_file
+from latecomer.spark.engine.server_file import WARM, ServerError
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -42,8 +44,6 @@ T = TypeVar("T")
 
 VARIABLE = "LATECOMER_SPARK"
 """The variable that names the server: ``sc://HOST:PORT``, `WARM`, or `EMBEDDED`."""
-WARM = "warm"
-"""The value that means the server of ``latecomer spark start``."""
 EMBEDDED = "embedded"
 """The value that means a session in a Java process of this command, whatever ``SPARK_REMOTE`` says."""
 PACKAGE = "spark.latecomer.package"
@@ -66,27 +66,6 @@ _ROOT = Path(__file__).resolve().parents[2]
 """The folder of this package."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _START = "start it with `latecomer spark start`, or with the settings that docs/install.md lists"
-
-
-class ServerError(LatecomerError):
-    """A Spark Connect server cannot be used, or was lost.
-
-    Parameters
-    ----------
-    address
-        The server, without its token.
-    problem, remedy
-        The fault, and the way to mend it.
-    """
-
-    exit_code = 4
-
-    def __init__(self, address: str, problem: str, remedy: str) -> None:
-        self.address, self.problem, self.remedy = address, problem, remedy
-        super().__init__(address, problem, remedy)
-
-    def __str__(self) -> str:
-        return f"Spark server {self.address}: {self.problem}; {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -147,9 +126,7 @@ def named() -> Server | None:
     if _server is not None:  # it stays that of this process, also where another one was started meanwhile
         return _server
     if value == WARM and variable == VARIABLE:
-        from latecomer.spark.engine import local_server
-
-        return Server(local_server.url())
+        return Server(server_file.url())
     with contextlib.suppress(ValueError):
         parts = urlsplit(value)
         parameters = parts.path.removeprefix("/").strip(";")

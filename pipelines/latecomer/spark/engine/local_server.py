@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -28,6 +28,7 @@ from latecomer.lake.atomic_file import atomic_file
 from latecomer.lake.errors import LatecomerError
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import connect
+from latecomer.spark.engine.server_file import WARM, Running, ServerError, file, folder, running
 from latecomer.spark.engine.session import RESULT_SETTINGS, settings, store_settings
 
 START_S = 120.0
@@ -41,99 +42,6 @@ _ABANDONED = {
 }
 """Settings by which a server ends, within seconds, what it does for a command that was killed."""
 _NOT_INHERITED = ("SPARK_REMOTE", connect.VARIABLE, "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
-_STOPPED = "is not running"
-_REMEDY = "start it with `latecomer spark start`"
-
-
-@dataclass(frozen=True)
-class Running:
-    """A server that this user has started.
-
-    Attributes
-    ----------
-    port
-        The port on loopback.
-    token
-        What a session has to send; secret.
-    pid, created
-        The process: its number, and when it was created (s since 1970), which tells it from a later one of that number.
-    master
-        Spark's master: ``local[N]``, or a cluster.
-    log
-        The file that its output goes to.
-    """
-
-    port: int
-    token: str = field(repr=False)
-    pid: int
-    created: float
-    master: str
-    log: str
-
-    @property
-    def address(self) -> str:
-        """The address without the token."""
-        return f"sc://localhost:{self.port}"
-
-    @property
-    def uptime_s(self) -> float:
-        """Seconds since its start."""
-        return max(0.0, time.time() - self.created)
-
-    def process(self) -> psutil.Process | None:
-        """Return the process; None where it has ended."""
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
-                return process
-        return None
-
-
-def folder() -> Path:
-    """Return the folder of the server's file and log, which need not exist."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "latecomer"
-
-
-def _file() -> Path:
-    return folder() / "spark-server.json"
-
-
-def running() -> Running | None:
-    """Return the server of this user; None where none runs.
-
-    Raises
-    ------
-    ServerError
-        Others than its owner may read or write the file with the token.
-    """
-    file = _file()
-    try:
-        status = file.stat()
-        text = file.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        problem = f"has a token that others may read or write: {file} is not its owner's alone"
-        raise connect.ServerError(connect.WARM, problem, "remove that file, end the server, and start it again")
-    with contextlib.suppress(ValueError, TypeError):
-        server = Running(**json.loads(text))
-        return server if server.process() is not None else None
-    return None
-
-
-def url() -> str:
-    """Return the URL of the running server, with its token.
-
-    Raises
-    ------
-    ServerError
-        None runs.
-    """
-    server = running()
-    if server is None:
-        raise connect.ServerError(connect.WARM, _STOPPED, _REMEDY)
-    return f"{server.address}/;token={server.token}"
 
 
 def start(master: str | None = None, more: Mapping[str, str] | None = None) -> tuple[Running, bool]:
@@ -238,8 +146,8 @@ def _launch(master: str | None, more: Mapping[str, str]) -> Running:
         )
     created = psutil.Process(process.pid).create_time()
     server = Running(port, token, process.pid, created, values.get("spark.master", ""), str(log))
-    with atomic_file(_file()) as part, open(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        json.dump(asdict(server), file)
+    with atomic_file(file()) as part, open(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600), "w") as written:
+        json.dump(asdict(server), written)
     return server
 
 
@@ -256,15 +164,13 @@ def _wait(server: Running) -> None:
         if server.process() is None:
             said = Path(server.log).read_text(encoding="utf-8", errors="replace").strip().splitlines()
             error = next((line for line in said if "Exception" in line or "rror" in line), (said or ["no output"])[-1])
-            raise connect.ServerError(
-                connect.WARM, f"ended while it was starting ({error.strip()})", f"see {server.log}"
-            )
+            raise ServerError(WARM, f"ended while it was starting ({error.strip()})", f"see {server.log}")
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", server.port), timeout=connect.ANSWER_S).close()
             break
         if time.monotonic() > until_s:
             problem = f"does not answer within {START_S:.0f} s of its start"
-            raise connect.ServerError(connect.WARM, problem, f"see {server.log}")
+            raise ServerError(WARM, problem, f"see {server.log}")
         time.sleep(0.1)
     with tempfile.TemporaryDirectory() as place:
         connect.session(connect.Server(f"{server.address}/;token={server.token}"), Lake(place), {}, {})
@@ -283,4 +189,4 @@ def _end(server: Running) -> None:
                 process.kill()
                 process.wait(2.0)
     with contextlib.suppress(OSError, LatecomerError):
-        _file().unlink()
+        file().unlink()
