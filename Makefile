@@ -6,7 +6,7 @@ BIN := .venv/bin
 ENGINE := pipelines/latecomer/spark/engine
 SETUP := pyproject.toml requirements.lock infra/setup.sh infra/spark_properties.py $(addprefix $(ENGINE)/,jars.lock jars.py class_archive.py session.py)
 STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
-TEST_STAMP := .venv/.tests-$(shell cat infra/test_jars.txt infra/kafka_jars.txt infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
+TEST_STAMP := .venv/.tests-$(shell cat infra/kafka_jars.txt infra/fetch_kafka.py infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-long lint docs hooks up down airflow lock lock-jars clean
@@ -20,20 +20,24 @@ $(STAMP): $(SETUP)
 	@PYTHON="$(PYTHON)" bash infra/setup.sh
 	@rm -f .venv/.setup-* && touch $@
 
-$(TEST_STAMP): $(STAMP) infra/test_jars.txt infra/kafka_jars.txt
+$(TEST_STAMP): $(STAMP) infra/kafka_jars.txt infra/fetch_kafka.py
 	@PYTHON="$(PYTHON)" bash infra/setup.sh tests
 	@rm -f .venv/.tests-* && touch $@
+
+.PHONY: minio
+minio:
+	@bash infra/minio.sh start
 
 demo: setup ## run the main job on a year of New York flights, through Airflow
 	@$(BIN)/python -m latecomer.jobs.demo
 
-test: setup $(TEST_STAMP) lint docs ## everything that must pass
+test: minio setup $(TEST_STAMP) lint docs ## everything that must pass
 	@bash infra/test.sh
 
 test-fast: setup ## tests that start no JVM and no Airflow
 	@bash infra/test.sh fast
 
-test-long: setup $(TEST_STAMP) lint docs ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
+test-long: minio setup $(TEST_STAMP) lint docs ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
 	@LATECOMER_LONG_TESTS=1 bash infra/test.sh
 
 lint: setup ## ruff, codespell and mypy

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Set the project up in its own folder: .tools (uv), .venv (Python packages), .jvm (jars and a class archive).
-# With the word `tests`, also what only they need. What is there already is not fetched again; a step that fails leaves nothing half done.
+# With the word `tests`, also what only they need (MinIO is built behind them: infra/minio.sh). What is there already is
+# not fetched again; a step that fails leaves nothing half done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/logs
@@ -38,45 +39,14 @@ step .tools/bin/uv pip install --quiet --no-deps --no-build-isolation --editable
 compiling=$!
 trap 'kill "$compiling" 2>/dev/null || true' EXIT
 
-# fetch LIST WITHOUT FOLDER: the jars of a list of coordinates and what they need, into FOLDER/jars, by Spark's Ivy
-# (an address of its own: where the machine's name has none, as in some image builds, Spark would not start)
-fetch() {
-  rm -rf "$3" && mkdir -p "$3"
-  echo 'print("fetched")' >"$3/nothing.py"
-  env SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}" PYSPARK_PYTHON="$PWD/.venv/bin/python" .venv/bin/spark-submit --master 'local[1]' --conf spark.ui.enabled=false \
-    --conf "spark.jars.ivy=$PWD/$3" --packages "$(grep -v '^#' "$1" | paste -sd,)" --exclude-packages "$2" "$3/nothing.py" \
-    >>"$log" 2>&1 || { grep -vE '^\s+(at |\.\.\. )' "$log" | tail -n 5 >&2; return 1; } # an image build leaves no log to look at
-}
-
 say "jars, and a class archive (Spark starts about three times faster with it)"
 rm -f .jvm/latecomer.jsa # of earlier versions
 .venv/bin/latecomer jars fetch --to .jvm/jars >>"$log" 2>&1 || { grep -v '^Traceback' "$log" | tail -n 3 >&2; stop "no jars (see $log)"; }
-want=$(cksum <infra/test_jars.txt)
-if [ "${1:-}" = tests ] && [ "$(cat .jvm/s3/fetched 2>/dev/null)" != "$want" ]; then
-  say "object store of the tests"
-  rm -rf .jvm/s3
-  skip=com.azure:*,com.microsoft.azure:*,com.google.api*:*,com.google.apis:*,com.google.auth:*,com.google.cloud*:*
-  skip=$skip,com.google.code.gson:*,com.google.http-client:*,com.google.jimfs:*,com.google.oauth-client:*
-  skip=$skip,com.google.protobuf:*,com.google.re2j:*,com.github.fge:*,com.github.openstack4j*:*,com.squareup.*:*
-  skip=$skip,com.fasterxml.jackson.dataformat:*,com.fasterxml.jackson.datatype:*,org.yaml:*,org.threeten:*
-  skip=$skip,org.apache.sshd:*,org.apache.httpcomponents*:*,net.java.dev.jna:*,io.projectreactor:*,io.grpc:*
-  skip=$skip,io.opencensus:*,io.prometheus:*,io.opentelemetry:opentelemetry-sdk*,io.opentelemetry:opentelemetry-exporter*
-  skip=$skip,org.eclipse.jetty*:*,ch.qos.logback:*,software.amazon.awssdk:sts,software.amazon.awssdk:apache5-client
-  fetch infra/test_jars.txt "$skip" .jvm/s3.ivy ||
-    { rm -rf .jvm/s3.ivy; stop "the tests' object store could not be fetched (see $log); is the package registry reachable?"; }
-  mv .jvm/s3.ivy/jars .jvm/s3
-  rm -rf .jvm/s3.ivy
-  echo "$want" >.jvm/s3/fetched
-fi
 want=$(cksum <infra/kafka_jars.txt)
 if [ "${1:-}" = tests ] && [ "$(cat .jvm/kafka/fetched 2>/dev/null)" != "$want" ]; then
   say "Kafka broker of the tests"
-  rm -rf .jvm/kafka
-  fetch infra/kafka_jars.txt org.apache.logging.log4j:log4j-slf4j2-impl .jvm/kafka.ivy ||
-    { rm -rf .jvm/kafka.ivy; stop "the tests' Kafka broker could not be fetched (see $log); is the package registry reachable?"; }
-  cp .venv/lib/python3*/site-packages/pyspark/jars/scala-library-*.jar .jvm/kafka.ivy/jars/ # Spark's Ivy leaves it out
-  mv .jvm/kafka.ivy/jars .jvm/kafka
-  rm -rf .jvm/kafka.ivy
+  .venv/bin/python infra/fetch_kafka.py .jvm/kafka >>"$log" 2>&1 ||
+    { tail -n 1 "$log" >&2; stop "the tests' Kafka broker could not be fetched (see $log); is the package registry reachable?"; }
   echo "$want" >.jvm/kafka/fetched
 fi
 wait "$compiling" || true # files that are no Python of this version stay as they are

@@ -12,11 +12,14 @@ export LATECOMER_LANDING= AIRFLOW__CORE__LOAD_EXAMPLES=False
 export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:-} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 pytest=(.venv/bin/pytest -q -p no:cacheprovider --durations=40)
 two=(-n 2 --dist loadfile --no-loadscope-reorder)
-# Files that take long come first: at the end they would leave one process without work.
-folders=(tests/end_to_end tests/dags tests/spark tests/docs tests/benchmarks tests/core tests/contracts)
+# Files that take long come first: at the end they would leave one process without work. The tests of MinIO come when
+# it has had the time to be built behind the others.
+folders=(tests/end_to_end tests/dags tests/spark tests/docs tests/benchmarks tests/stores tests/core tests/contracts)
+
+[ "${1:-}" = fast ] || { bash infra/minio.sh start && trap 'bash infra/minio.sh stop' EXIT; }
 
 case ${1:-} in
-'') exec "${pytest[@]}" "${two[@]}" "${folders[@]}" ;;
+'') "${pytest[@]}" "${two[@]}" "${folders[@]}" ;;
 fast) exec "${pytest[@]}" "${two[@]}" -m "not slow" tests/core tests/contracts tests/docs ;;
-*) exec "${pytest[@]}" "${folders[@]}" "$@" ;;
+*) "${pytest[@]}" "${folders[@]}" "$@" ;;
 esac

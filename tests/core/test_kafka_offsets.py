@@ -12,7 +12,7 @@ from latecomer.ingest.kafka_client import PREFIX, Security, TopicState, topic_st
 from latecomer.ingest.kafka_source import Gap, limited
 from latecomer.lake.errors import InputError
 
-from tests.support.kafka_broker import free_ports
+from tests.support.ports import free_ports
 
 RANGES = st.dictionaries(
     st.integers(0, 20),

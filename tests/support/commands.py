@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 
 def line(*arguments: object) -> list[str]:
@@ -16,8 +17,14 @@ def line(*arguments: object) -> list[str]:
 
 
 def call(
-    *arguments: object, crash_at: str | None = None, timeout: float | None = None
+    *arguments: object,
+    crash_at: str | None = None,
+    timeout: float | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end; with `crash_at` it kills itself at that crash point."""
-    environment = os.environ | ({} if crash_at is None else {"LATECOMER_CRASH_AT": crash_at})
-    return subprocess.run(line(*arguments), env=environment, capture_output=True, text=True, timeout=timeout)
+    """Run the command to its end; with `crash_at` it kills itself at that crash point.
+
+    Variables of `environment` win over those of this process.
+    """
+    variables = os.environ | (environment or {}) | ({} if crash_at is None else {"LATECOMER_CRASH_AT": crash_at})
+    return subprocess.run(line(*arguments), env=variables, capture_output=True, text=True, timeout=timeout)

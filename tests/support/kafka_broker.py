@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from tests.support.ports import free_ports
 
 JARS = Path(__file__).resolve().parents[2] / ".jvm" / "kafka"
 USER, PASSWORD = "ingest", 'se"cret\\Zx81'
@@ -124,17 +125,6 @@ class Broker:
         places = [confluent_kafka.TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
         for future in self.admin.delete_records(places).values():
             future.result(30)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports of this machine."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld, LeaseLost, is_full
 from latecomer.lake.lake import Lake
 from latecomer.lake.maintenance import compact_and_vacuum
+from latecomer.lake.storage import STORE_REMEDY
 
 RENEW_S = 15.0
 """Seconds between two renewals."""
@@ -145,7 +146,7 @@ class Lease:
             raise LeaseLost(self._name, self._taken_by)
 
     def _unwritable(self, reason: object) -> InputError:
-        remedy = "choose a place that this user may write to"
+        remedy = "choose a place that this user may write to" if self._lake.is_local else STORE_REMEDY
         return InputError("--lake", self._lake.uri, f"cannot be written to ({reason})", remedy)
 
     def _open_own(self) -> DeltaTable | None:

@@ -35,9 +35,9 @@ def lock() -> dict[str, str]:
     return {name: digest for digest, name in map(str.split, lines)}
 
 
-def coordinates() -> tuple[list[str], list[str]]:
-    """Return the artifacts to fetch, ``group:artifact:version``, and the ones to leave out, ``group:artifact``."""
-    lines = (_HERE / "jars.txt").read_text(encoding="utf-8").splitlines()
+def coordinates(listing: Path = _HERE / "jars.txt") -> tuple[list[str], list[str]]:
+    """Return the artifacts of a list, ``group:artifact:version``, and the ones to leave out, ``group:artifact``."""
+    lines = listing.read_text(encoding="utf-8").splitlines()
     artifacts = [line for line in lines if line and line[0] not in "#!"]
     return artifacts, [line[1:] for line in lines if line.startswith("!")]
 
@@ -130,8 +130,15 @@ def _is(file: Path, digest: str) -> bool:
         return hashlib.file_digest(opened, "sha256").hexdigest() == digest
 
 
-def download(temporary: Path) -> dict[str, Path]:
-    """Fetch the artifacts of ``jars.txt`` and all they need with Spark's Ivy into an empty folder.
+def download(temporary: Path, listing: Path = _HERE / "jars.txt") -> dict[str, Path]:
+    """Fetch the artifacts of a list and all they need with Spark's Ivy into an empty folder.
+
+    Parameters
+    ----------
+    temporary
+        The folder.
+    listing
+        One ``group:artifact:version`` per line, after ``!`` a ``group:artifact`` to leave out, after ``#`` a comment.
 
     Returns
     -------
@@ -143,7 +150,7 @@ def download(temporary: Path) -> dict[str, Path]:
     InputError
         An artifact could not be fetched; the error says what Ivy could not resolve.
     """
-    artifacts, left_out = coordinates()
+    artifacts, left_out = coordinates(listing)
     script = temporary / "nothing.py"
     script.write_text("", encoding="utf-8")
     command: list[str | Path] = [

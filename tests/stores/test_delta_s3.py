@@ -7,10 +7,9 @@ from deltalake import DeltaTable, write_deltalake
 from latecomer.lake.lake import Lake
 from latecomer.lake.storage import Storage
 
-from tests.end_to_end.test_s3 import BUCKET, store
+from tests.stores.conftest import BUCKET
 from tests.support import commands
 
-__all__ = ["store"]  # a fixture
 URI = f"s3://{BUCKET}/bronze/some readings"
 
 

@@ -1,8 +1,4 @@
-"""A lake in a bucket of a real S3-compatible server: command, Spark and delta-rs answer as over a local lake.
-
-The server runs on a free port of this machine and keeps its objects in a temporary folder; a put with If-None-Match
-is atomic there. ``make setup`` fetches it (infra/test_jars.txt).
-"""
+"""A lake in a bucket of a real S3-compatible server: command, Spark and delta-rs answer as over a local lake."""
 
 import gzip
 import io
@@ -13,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,13 +23,12 @@ from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 from latecomer.ledger import ledger
 from latecomer.specs.loading import load_query
-from minio import Minio
 
 from tests.dags.support import Project
+from tests.stores.conftest import BUCKET
 from tests.support import commands, events
+from tests.support.ports import free_ports
 
-JARS = Path(__file__).resolve().parents[2] / ".jvm" / "s3"
-BUCKET = "latecomer"
 LAKE = f"s3://{BUCKET}/some/lake"
 QUERY = """
 name: pairs
@@ -79,62 +73,6 @@ while name := sys.stdin.readline().strip():
         sys.stdin.readline()
     print("back", flush=True)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def answers(port: int, process: subprocess.Popen, seconds: float = 30.0) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return True
-        time.sleep(0.1)
-    return False
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """A client of a running server; the environment names the server as that of a deployment does."""
-    assert list(JARS.glob("*.jar")), "the tests' object store is missing: run `make setup`"
-    folder = tmp_path_factory.mktemp("s3")
-    (folder / "objects").mkdir()
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
-    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*", "org.gaul.s3proxy.Main"]
-    for _ in range(3):  # another process may take the port first
-        port = free_port()
-        (folder / "server.properties").write_text(
-            f"s3proxy.endpoint=http://127.0.0.1:{port}\ns3proxy.authorization=aws-v2-or-v4\n"
-            "s3proxy.identity=tester\ns3proxy.credential=tester-secret\n"
-            f"jclouds.provider=filesystem-nio2\njclouds.filesystem.basedir={folder / 'objects'}\n"
-        )
-        with open(folder / "server.log", "w") as log:
-            server = subprocess.Popen(
-                [java, *options, "--properties", folder / "server.properties"], stdout=log, stderr=log
-            )
-        if answers(port, server):
-            break
-        server.kill()
-        server.wait()
-    else:
-        pytest.fail((folder / "server.log").read_text()[-2000:])
-    client = Minio(f"127.0.0.1:{port}", "tester", "tester-secret", secure=False, region="us-east-1")
-    client.make_bucket(BUCKET)
-    with pytest.MonkeyPatch.context() as environment:
-        for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE"):
-            environment.delenv(name, raising=False)
-        environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        environment.setenv("AWS_ACCESS_KEY_ID", "tester")
-        environment.setenv("AWS_SECRET_ACCESS_KEY", "tester-secret")
-        environment.setenv("AWS_REGION", "us-east-1")
-        environment.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        yield client
-    server.kill()
-    server.wait()
 
 
 def run_commands(calls: list[list[str]]) -> list[dict]:
@@ -417,7 +355,7 @@ def test_the_doctor_examines_a_store(store, monkeypatch):
         done = commands.call("doctor", "--no-spark", "--json", "--lake", lake, timeout=100)
         return done.returncode, {row["subject"]: row for row in json.loads(done.stdout)["findings"]}
 
-    def objects():  # without the empty folders of this server, which no bucket has
+    def objects():
         names = (item.object_name for item in store.list_objects(BUCKET, recursive=True))
         return {name for name in names if not name.endswith("/")}
 
@@ -433,6 +371,6 @@ def test_the_doctor_examines_a_store(store, monkeypatch):
         environment.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         code, subjects = examined(LAKE)
         assert code == 2 and "AWS_SECRET_ACCESS_KEY" in subjects["object store"]["remedy"]
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
     code, subjects = examined(LAKE)
     assert code == 2 and "does not answer" in subjects["object store"]["says"] and "contents" not in subjects
