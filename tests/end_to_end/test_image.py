@@ -23,6 +23,7 @@ from tests.support.ports import free_ports
 ROOT = Path(__file__).resolve().parents[2]
 UV = ROOT / ".tools" / "bin" / "uv"
 SERVICES = YAML(typ="safe").load((ROOT / "infra" / "compose.yaml").read_text())["services"]
+LISTED = "import latecomer_query_errors, latecomer_dags; print(*vars(latecomer_dags))"
 
 
 def steps():
@@ -99,7 +100,10 @@ def test_the_image_has_all_that_its_services_start(image):
     assert f"in {image.folder}/opt/latecomer/jars" in findings and "WRONG" not in findings, findings
     properties = (image.folder / "opt/latecomer/spark.properties").read_text()
     assert f"{image.folder}/opt/latecomer/jars" in properties and "spark.driver.host" in properties
-    assert (image.folder / "opt/latecomer/pipelines/latecomer/jobs/submit.py").is_file()
+    inside = {"LATECOMER_QUERIES": ROOT / "include/queries", "LATECOMER_STREAMS": ROOT / "include/streams"}
+    places = " ".join(f"{name}='{place}'" for name, place in inside.items())
+    dags = image.run(f"cd {image.folder}/opt/latecomer/dags && {places} python -c '{LISTED}'")
+    assert "latecomer_ingest" in dags and "departures_by_airport" in dags, dags
     for service in SERVICES.values():
         if service["image"] == "latecomer" and "entrypoint" not in service:
             assert image.run(f"command -v {service['command'][0]}").startswith(str(image.folder)), service["command"]
