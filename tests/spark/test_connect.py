@@ -1,4 +1,4 @@
-"""Commands on a Spark Connect server: the tables of the embedded session, and one line where the server fails."""
+"""Commands on Spark Connect servers and on a cluster: the embedded session's tables, and one line where they fail."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import connect
 from latecomer.spark.engine.jars import jars
+from latecomer.spark.engine.session import settings
 from latecomer.specs.loading import load_query
 
 from tests.support import lakes, spark_servers
@@ -122,15 +123,79 @@ def test_a_server_without_the_package_gets_it_from_the_session(tmp_path, project
     other.mkdir(parents=True)
     (other / "__init__.py").write_text("raise ImportError('the package of the server was imported')\n")
     path = ":".join(map(str, jars()))
-    settings = DELTA | {"spark.driver.extraClassPath": path, "spark.executor.extraClassPath": path}
+    values = DELTA | {"spark.driver.extraClassPath": path, "spark.executor.extraClassPath": path}
     lake = project / "foreign"
     ingest, _ = steps(project, lake)
     queries = [project / "queries" / f"{kind}.yaml" for kind in ("theta_join", "membership")]  # they use the workers
-    with spark_servers.plain_server(tmp_path / "server", settings, PYTHONPATH=str(other.parent)) as address:
+    with spark_servers.plain_server(tmp_path / "server", values, PYTHONPATH=str(other.parent)) as address:
         for arguments in (ingest, ["advance", *queries, "--lake", lake, "--flush"]):
             ran = call(environment(tmp_path, SPARK_REMOTE=address), *arguments, many_rows=True)
             assert ran.returncode in (0, 1) and "internal" not in ran.stderr, ran.stderr
     same_tables(embedded, lake, [load_query(query) for query in queries])
+
+
+# ---- a cluster of two workers
+
+
+EXECUTOR = {"spark.executor.memory": "640m", "spark.executor.cores": "1"}
+SEVERAL_TASKS = "from latecomer.spark.engine import tuning; tuning.ONE_TASK_ROWS = 0\n"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """The URL of a master on loopback, and its two workers."""
+    with spark_servers.standalone_cluster(tmp_path_factory.mktemp("cluster")) as (master, workers):
+        yield master, workers
+
+
+def test_all_kinds_on_a_cluster_by_spark_submit(cluster, tmp_path, project, embedded):
+    master, _ = cluster
+    values = {key: value for key, value in settings(Lake(".")).items() if key != "spark.master"}
+    values |= EXECUTOR | {"spark.executorEnv.PYSPARK_PYTHON": sys.executable}
+    values |= {"spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    properties, program, lake = tmp_path / "properties", tmp_path / "submit.py", project / "submitted"
+    properties.write_text("".join(f"{key} {value}\n" for key, value in values.items()))
+    program.write_text(SEVERAL_TASKS + "from latecomer.jobs.cli import command\ncommand()\n")
+    submit = [
+        spark_servers.SPARK / "bin" / "spark-submit",
+        "--master",
+        master,
+        "--properties-file",
+        properties,
+        program,
+    ]
+    given = environment(tmp_path, SPARK_HOME=str(spark_servers.SPARK), PYSPARK_PYTHON=sys.executable)
+    for arguments in steps(project, lake):
+        line = [str(part) for part in (*submit, program, *arguments)]
+        ran = subprocess.run(line, env=given, capture_output=True, text=True, timeout=400)
+        assert ran.returncode in (0, 1) and "internal" not in ran.stderr, ran.stderr
+    same_tables(embedded, lake, specs(project))
+
+
+def test_all_kinds_on_a_cluster_that_loses_a_worker(cluster, tmp_path, project, embedded):
+    """Through a server whose master is the cluster; one worker is killed after the first micro-batch."""
+    master, workers = cluster
+    state, defaults = tmp_path / "state", tmp_path / "conf"
+    defaults.mkdir()
+    (defaults / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in EXECUTOR.items()))
+    given = environment(state, SPARK_CONF_DIR=str(defaults))
+    assert call(given, "spark", "start", "--master", master).returncode == 0
+    try:
+        lake = project / "cluster"
+        ingest, advance = steps(project, lake)
+        assert call(given, *ingest, "--spark", "warm").returncode == 0
+        program = SEVERAL_TASKS + "from latecomer.jobs.cli import command; command()"
+        line = [sys.executable, "-c", program, *map(str, advance), "--spark", "warm"]
+        running = subprocess.Popen(line, env=given, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        first = running.stderr.readline()
+        assert "micro-batch 0" in first, first + running.stderr.read()
+        assert psutil.Process(workers[0].pid).children(recursive=True), "the worker has no executor"
+        spark_servers.end_executors(workers[0])
+        _, errors = running.communicate(timeout=400)
+        assert running.returncode in (0, 1) and "internal" not in errors, errors
+    finally:
+        call(given, "spark", "stop")
+    same_tables(embedded, lake, specs(project))
 
 
 # ---- servers that cannot be used
@@ -166,8 +231,7 @@ def test_a_server_without_delta_lake(tmp_path, project):
 
 
 def test_a_server_that_has_the_settings_of_delta_lake_but_not_its_jars(tmp_path, project):
-    settings = {"spark.sql.extensions": DELTA["spark.sql.extensions"]}
-    with spark_servers.plain_server(tmp_path / "server", settings | DELTA) as address:
+    with spark_servers.plain_server(tmp_path / "server", DELTA) as address:
         ran = call(environment(tmp_path), *steps(project, tmp_path / "lake")[0], "--spark", address)
     one_line(ran, address, "Delta Lake", "docs/install.md")
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pyspark
 
 SPARK = Path(pyspark.__file__).parent
@@ -98,3 +99,34 @@ def plain_server(folder: Path, settings: Mapping[str, str], **more: str) -> Iter
     given = environment(folder, SPARK_HOME=str(SPARK), PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     with running(folder, command, port, given | more):
         yield f"sc://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """Run a master and workers of one core and 1 GB as processes on loopback; give the master's URL and the workers."""
+    port = free_port()
+    given = environment(folder, SPARK_HOME=str(SPARK), SPARK_LOCAL_IP="127.0.0.1", SPARK_DAEMON_MEMORY="512m")
+    start: list[str | Path] = [SPARK / "bin" / "spark-class"]
+    with contextlib.ExitStack() as processes:
+        master = [*start, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]
+        master += ["--webui-port", str(free_port())]
+        processes.enter_context(running(folder / "master", master, port, given))
+        started = []
+        for number in range(workers):
+            place, listening = folder / f"worker{number}", free_port()
+            worker = [*start, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--port", str(listening)]
+            worker += ["--cores", "1", "--memory", "1g", "--webui-port", str(free_port()), "--work-dir", place / "work"]
+            worker += [f"spark://127.0.0.1:{port}"]
+            started.append(processes.enter_context(running(place, worker, listening, given)))
+            processes.callback(end_executors, started[-1])
+        yield f"spark://127.0.0.1:{port}", started
+
+
+def end_executors(worker: subprocess.Popen[bytes]) -> None:
+    """Kill a worker and the executors that it has started."""
+    with contextlib.suppress(psutil.Error):
+        below = psutil.Process(worker.pid).children(recursive=True)
+        worker.kill()
+        for process in below:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
