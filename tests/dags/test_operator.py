@@ -1,5 +1,8 @@
 """The operator and the factory by themselves: where Spark runs, how a command ends with its task, which files count."""
 
+import json
+import subprocess
+import sys
 import time
 
 import psutil
@@ -90,7 +93,7 @@ print(json.dumps({
 
 
 def test_files_are_relative_to_the_dag_file_and_problems_have_a_dag(project):
-    """As in a Git bundle: the DAG file lies with the query files, and nothing outside is set."""
+    """The DAG file lies with the query files, as in a Git bundle, and no setting names a place."""
     dags = project.folder / "bundle"
     (dags / "more").mkdir(parents=True)
     near, pairs = ((project.queries / f"{name}.yaml").read_text() for name in ("near", "pairs"))
@@ -108,3 +111,40 @@ def test_files_are_relative_to_the_dag_file_and_problems_have_a_dag(project):
     assert "wrong.yaml:1: name: '<script>'" in problems and "`" in problems.split("<script>")[0]
     assert parsed["queries"] == [str(dags / "more" / "pairs.yml"), str(dags / "near.yaml")]
     assert parsed["lakes"] == ["{{ var.value.lake }}"]
+
+
+CONNECT = """
+import json, os, sys
+from pathlib import Path
+server = json.loads(Path(sys.argv[1], "latecomer", "spark-server.json").read_text())
+os.environ["AIRFLOW_CONN_LATECOMER_SPARK"] = json.dumps(
+    {"conn_type": "spark_connect", "host": "localhost", "port": server["port"], "password": server["token"]}
+)
+from airflow.dag_processing.dagbag import DagBag
+dags = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"]).dags
+states = {}
+for name in ("latecomer_ingest", "near"):
+    run = dags[name].test()
+    states |= {t.task_id: str(getattr(t.state, "value", t.state)) for t in run.get_task_instances()}
+print(server["token"] in str([(t.conn_id, t.arguments) for t in dags["near"].tasks]))
+print(json.dumps(states))
+"""
+
+
+def test_a_query_is_answered_on_the_server_of_a_connection(project, tmp_path):
+    """The server is the one of `latecomer spark start`; neither tasks nor logs have its token."""
+    project.migrate()
+    (project.landing / "_by_stream").mkdir()
+    events.write(events.disordered(11, rows=300).drop_columns(["seq"]), project.landing / "_by_stream" / "rows.parquet")
+    server = project.environment | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    start, stop = ([sys.executable, "-m", "latecomer.jobs.cli", "spark", step] for step in ("start", "stop"))
+    subprocess.run(start, env=server, check=True, timeout=200)
+    try:
+        token = json.loads((tmp_path / "state" / "latecomer" / "spark-server.json").read_text())["token"]
+        said = project.call(sys.executable, "-c", CONNECT, str(tmp_path / "state"), timeout=600, both=True)
+    finally:
+        subprocess.run(stop, env=server, check=True, timeout=60)
+    states = [json.loads(line) for line in said.splitlines() if line.startswith('{"')]
+    assert {"ingest__by_stream": "success", "every_folder": "success", "advance": "success"} in states, said[-3000:]
+    assert token not in said
+    assert project.table("near", "results").num_rows > 0
