@@ -12,7 +12,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from latecomer.ingest.delta_source import uri
+from latecomer.ingest.delta_source import file_uri
 from latecomer.jobs import init_project
 from latecomer.jobs.cli import main
 from latecomer.lake.errors import InputError
@@ -373,5 +373,5 @@ def test_places_of_files_are_written_as_hadoop_writes_them(spark):
     letters = [chr(code) for code in (*range(1, 0x250), *range(0x1FF0, 0x2070), 0x3000, 0xFEFF, 0x1F600)]
     for letter in letters:
         place = f"/lake/a{letter}b=c/file.parquet"
-        assert uri(place) == str(path(place).toUri().toString()), hex(ord(letter))
-    assert uri("s3a://bucket/a b/%20.parquet") == "s3a://bucket/a%20b/%2520.parquet"
+        assert file_uri(place) == str(path(place).toUri().toString()), hex(ord(letter))
+    assert file_uri("s3a://bucket/a b/%20.parquet") == "s3a://bucket/a%20b/%2520.parquet"

@@ -235,7 +235,7 @@ class DeltaSource(Source):
                 ("values", pa.list_(pa.string())),
             ]
         )
-        uris = pa.array([uri(file.path) for file in files], pa.string())
+        uris = pa.array([file_uri(file.path) for file in files], pa.string())
         planned = tables.to_spark(spark, pa.table({"_place": uris, "_order": pa.array(plans, kind)}))
         uri = F.regexp_replace(F.col("_metadata.file_path"), "^file:/+", "/")
         data = map(F.col, map(quoted, rows.columns))
@@ -255,7 +255,7 @@ class DeltaSource(Source):
         paths = encoded.dictionary.to_pylist()
         if unplanned := set(paths) - {file.path for file in self.plan.files}:
             raise RuntimeError(f"deleted rows of a file that was not planned: {min(unplanned)}")
-        uris = pa.array([uri(path) for path in paths], pa.string())
+        uris = pa.array([file_uri(path) for path in paths], pa.string())
         return tables.to_spark(spark, pa.table({"_place": uris.take(encoded.indices), "_row": deleted["row"]}))
 
     def _empty(self, spark: SparkSession) -> DataFrame:
@@ -327,7 +327,7 @@ class DeltaSource(Source):
                     raise InputError(f"table {self.log.name}: column {name}", None, problem, remedy)
 
 
-def uri(path: str) -> str:
+def file_uri(path: str) -> str:
     """Return the place of a file as Spark's metadata column has it, less the scheme of local files.
 
     Illegal characters of ASCII, control characters and spaces are encoded, as Java's ``URI`` does that Hadoop uses.
