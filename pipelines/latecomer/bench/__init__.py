@@ -13,7 +13,7 @@ from pathlib import Path
 
 from latecomer.bench.goals import Goal, Progress, Summary
 
-NAMES = ("join", "aggregate", "topk", "theta_join", "membership", "promise", "ingest", "publish")
+NAMES = ("join", "aggregate", "topk", "theta_join", "membership", "promise", "ingest", "publish", "speed", "plans")
 
 SPARK_ROWS = {"join": 2_000_000, "aggregate": 10_000_000, "topk": 10_000_000}
 """Generated events for the comparison with Spark's own operators."""

@@ -59,7 +59,7 @@ def run(data: Path | None, out: Path, progress: Progress, *, quick: bool = False
     try:
         draw(folder, rows)
         progress(f"ingest: {rows:,} rows")
-        processes = {name: partial(_in_process, name, folder) for name in (JOBS[:2] if quick else JOBS)}
+        processes = {name: partial(in_process, name, folder) for name in (JOBS[:2] if quick else JOBS)}
         cold = _best(processes, 1 if quick else COLD_TURNS, progress)
         session(Lake(str(folder / "lake")))  # its compiler is chosen for many rows
         warm = _best({name: partial(job, name, str(folder)) for name in JOBS}, 1 if quick else WARM_TURNS, progress)
@@ -145,7 +145,8 @@ def _best(work: Mapping[str, Callable[[], None]], turns: int, progress: Progress
     return {name: min(seconds) for name, seconds in spent.items()}
 
 
-def _in_process(name: str, folder: Path) -> None:
+def in_process(name: str, folder: Path) -> None:
+    """Run one of the `JOBS` in a process of its own."""
     subprocess.run([sys.executable, "-c", _PROCESS, name, str(folder)], check=True)
 
 

@@ -638,10 +638,10 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
 @click.option("--held-out", is_flag=True, help="With promise: draw the streams that are for the report alone.")
 @JSON
 def bench(name: str, data: Path | None, out: Path, quick: bool, held_out: bool, as_json: bool) -> None:
-    """Measure a query kind against published methods, the promises of all kinds, ingestion or publications.
+    """Measure a query kind against published methods, the promises of all kinds, or the speed of commands.
 
-    NAME is join, aggregate, topk, theta_join, membership, promise, ingest or publish. It writes figures and
-    summary.json.
+    NAME is join, aggregate, topk, theta_join, membership, promise, ingest, publish, speed or plans. It writes figures
+    and summary.json.
     """
     from latecomer import bench as benches
     from latecomer.lake.errors import InputError
