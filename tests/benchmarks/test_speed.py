@@ -8,7 +8,7 @@ from latecomer.bench import plans, speed, timing
 from latecomer.specs.loading import parse_query
 
 
-def test_quick_benchmark_measures_commands_beside_plain_jobs(tmp_path: Path):
+def test_quick_benchmark_compares_commands_with_plain_jobs(tmp_path: Path):
     ((summary, compared),) = timing.run_in_processes(_run, [(tmp_path,)])  # a session of its own
     with (tmp_path / "speed.csv").open() as file:
         jobs = {row["job"]: row for row in csv.DictReader(file)}
