@@ -9,7 +9,7 @@ STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/kafka_jars.txt infra/fetch_kafka.py infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long lint docs hooks up down airflow lock lock-jars clean
+.PHONY: help setup demo test test-fast test-long lint docs sbom hooks up down airflow lock lock-jars clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -45,6 +45,9 @@ lint: setup ## ruff, codespell and mypy
 
 docs: setup ## the documentation, in build/docs/index.html; a warning is an error
 	@$(BIN)/sphinx-build -W --keep-going -q -j 2 -d build/doctrees docs build/docs
+
+sbom: setup ## the locked Python packages as CycloneDX JSON, in build/sbom.json
+	@mkdir -p build && $(BIN)/cyclonedx-py requirements requirements.lock --of JSON -o build/sbom.json
 
 hooks: setup ## run these checks before each commit (git hooks, by pre-commit, from this project's environment)
 	@$(BIN)/pre-commit install

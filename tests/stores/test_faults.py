@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -168,6 +169,42 @@ def test_answers_over_a_bad_line_are_those_over_a_good_one(proxy, undisturbed):
     tables = answer(proxy, folder, f"s3://{BUCKET}/bad-line")
     assert differing(tables, expected) == []
     assert all(proxy.faults[name] for name in ("unavailable", "refused", "cut", "lost", "slow")), proxy.faults
+
+
+@pytest.mark.parametrize("server", ["minio"], indirect=True, scope="module")  # docs/limits.md has the case of SeaweedFS
+def test_a_server_that_is_killed_within_a_micro_batch_changes_no_answer(server, proxy, undisturbed):
+    """The server is killed before it sees a commit of the run, is away for seconds, and starts over its objects."""
+    folder, expected = undisturbed
+    due, kills, restarts = [3, 9, 17], [], []
+    commits = 0
+
+    def start_again():
+        time.sleep(2)
+        server.start()
+
+    def decide(request):
+        nonlocal commits
+        commits += is_commit(request)
+        is_up = not any(restart.is_alive() for restart in restarts)
+        if is_commit(request) and is_up and due and commits >= due[0]:
+            del due[0]
+            kills.append(request.path)
+            server.kill()
+            restarts.append(threading.Thread(target=start_again))
+            restarts[-1].start()
+            return "refused"
+        return None
+
+    def begin():
+        proxy.decide = decide
+
+    try:
+        tables = answer(proxy, folder, f"s3://{BUCKET}/killed-server", before_run=begin)
+    finally:
+        for restart in restarts:
+            restart.join()
+    assert len(kills) == 3 and not due, (kills, commits)
+    assert differing(tables, expected) == []
 
 
 def test_a_bucket_that_vanishes_is_one_line(server, store, undisturbed):
