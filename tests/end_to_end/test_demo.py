@@ -1,4 +1,4 @@
-"""The demo on its first month: the real DAGs, spark-submit, Delta tables, the report."""
+"""The demo on its first month: the real DAGs, a Spark server of its own, Delta tables, the report."""
 
 import json
 import subprocess
@@ -40,6 +40,7 @@ def test_one_month_through_airflow(tmp_path):
     assert page.is_file()
     for name in (row["query"] for row in summary):
         assert list((page.parent / "data_docs" / name / "validations").rglob("*.html")), f"no Data Docs of {name}"
+    assert not list((tmp_path / "demo" / "state").rglob("spark-server.json")), "the server ended with the demo"
     assert "flights_with_weather" in page.read_text() and "flights_with_weather" in done.stdout
 
 

