@@ -3,7 +3,7 @@
 Copy it into the folder of Latecomer's DAG files. The partitions of the asset ``latecomer.<query>.periods`` are the
 starts of the periods whose answers a publication has brought or corrected, so Airflow makes one run per such period,
 also for a day of last month that a repair has corrected today. ``LATECOMER_REPORT_OF`` names the query, of a kind with
-windows. The files lie in the folder of reports.
+windows, and ``LATECOMER_QUERIES`` the folder of its file. The CSV files lie in the folder of reports.
 """
 
 from __future__ import annotations

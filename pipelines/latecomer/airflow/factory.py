@@ -54,10 +54,11 @@ def latecomer_dags(
         The folder that has the folders ``queries`` and ``streams``; None: that of the DAG file, so that a Git
         repository can hold them all.
     lake, reports : str, optional
-        The lake, and the folder of reports. A template of Airflow is filled in when a task runs, such as
-        ``{{ var.value.latecomer_lake }}``. None: the settings, read when a task runs.
+        The lake, and the folder of reports; a folder by its whole path. A template of Airflow is filled in when a task
+        runs, such as ``{{ var.value.latecomer_lake }}``. None: the settings, read when a task runs.
     landing : path, optional
-        The landing folder or a prefix of a bucket, likewise, but read when the file is parsed.
+        The landing folder, relative to the folder of the DAG file, or a prefix of a bucket; read when the file is
+        parsed.
     conn_id : str, optional
         The connection that says where Spark runs, see ``LatecomerOperator``.
     ingest
