@@ -77,9 +77,9 @@ class LatecomerOperator(BaseOperator):
 
     Notes
     -----
-    ``publish`` and ``advance`` update the assets among `outlets` whose tables have changed, and say by their events what
-    has changed. A DAG that wants them states them, as ``outlets=[answers_asset("orders")]``. The process of a command is
-    the leader of a group, which ends with the task.
+    ``publish`` and ``advance`` update the assets among `outlets` whose tables have changed, and their events say what
+    has changed. A DAG that wants them states them: ``outlets=[answers_asset("orders")]``. A command's process is the
+    leader of a group, which ends with the task.
     """
 
     template_fields: Sequence[str] = ("query", "arguments", "lake", "reports", "conn_id")
