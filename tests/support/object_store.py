@@ -44,7 +44,8 @@ class Store:
     folder
         Where it keeps its objects and its log.
     certificate
-        Folder of ``public.crt`` and ``private.key`` (PEM), with which it speaks TLS; None: without.
+        Folder of ``public.crt`` and ``private.key`` (PEM), with which it speaks TLS, and of ``authority.crt``, which
+        signed for it; None: without.
     """
 
     kind: str
@@ -61,7 +62,7 @@ class Store:
 
     def client(self) -> Minio:
         """Return a client that gives up after some seconds."""
-        authority = None if self.certificate is None else str(self.certificate / "public.crt")
+        authority = None if self.certificate is None else str(self.certificate / "authority.crt")
         options = {} if authority is None else {"cert_reqs": "CERT_REQUIRED", "ca_certs": authority}
         http = urllib3.PoolManager(timeout=10.0, retries=False, **options)
         secure = self.certificate is not None

@@ -28,7 +28,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from latecomer.lake.errors import InputError
-from latecomer.lake.storage import STORE_REMEDY, Storage
+from latecomer.lake.storage import Storage, store_remedy, told
 from latecomer.specs.errors import quantity
 
 READERS = 16
@@ -273,9 +273,9 @@ class DeltaLog:
         try:
             yield
         except (OSError, pa.ArrowException, DeltaError, ValueError) as error:
-            text = " ".join(str(error).split())[:300]
-            remedy = "check the table and its permissions" if self.storage.is_local else STORE_REMEDY
-            raise InputError(f"table {self.name}", None, f"{part} cannot be read ({text})", remedy) from None
+            remedy = "check the table and its permissions" if self.storage.is_local else store_remedy(error)
+            problem = f"{part} cannot be read ({told(error, 300)})"
+            raise InputError(f"table {self.name}", None, problem, remedy) from None
 
     def open(self, version: int | None) -> DeltaTable:
         """Open a version by delta-rs."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from latecomer.lake.errors import InputError
-from latecomer.lake.storage import STORE_REMEDY, object_store
+from latecomer.lake.storage import object_store, store_remedy, told
 from latecomer.specs.streams import is_unfinished
 
 READ_AHEAD = 1 << 24
@@ -206,8 +206,7 @@ def look_into(text: str, recursive: bool = False) -> Folder:
 
 def unreachable(text: str, error: Exception) -> InputError:
     """Return the error of a store that does not answer, refuses the credentials, or has no such bucket."""
-    said = " ".join(str(error).split())[:400]
-    return InputError(text, None, f"the object store cannot be used ({said})", STORE_REMEDY)
+    return InputError(text, None, f"the object store cannot be used ({told(error)})", store_remedy(error))
 
 
 def natural_order(path: str) -> tuple[list[list[str | int]], str]:

@@ -27,9 +27,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from latecomer.jobs import formatting
+from latecomer.lake import certificates
 from latecomer.lake.errors import LatecomerError
 from latecomer.lake.lake import Lake
-from latecomer.lake.storage import STORE_REMEDY, region
+from latecomer.lake.storage import STORE_REMEDY, region, store_remedy, told
 from latecomer.spark.engine import java_process
 
 OK, WARNING, WRONG = "ok", "warning", "WRONG"
@@ -267,7 +268,8 @@ def _store(lake: Lake) -> Finding:
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "https://s3.amazonaws.com")
     parts, bucket = urlsplit(endpoint), lake.uri.removeprefix("s3://").partition("/")[0]
     known = [providers.EnvAWSProvider(), providers.AWSConfigProvider(), providers.IamAwsProvider()]
-    http = urllib3.PoolManager(timeout=10.0, retries=urllib3.Retry(1))
+    authorities = certificates.bundle()
+    http = urllib3.PoolManager(timeout=10.0, retries=urllib3.Retry(1), cert_reqs="CERT_REQUIRED", ca_certs=authorities)
     client = Minio(
         parts.netloc,
         credentials=providers.ChainedProvider(known),
@@ -291,7 +293,7 @@ def _store(lake: Lake) -> Finding:
     except S3Error as error:
         return Finding("object store", WRONG, f"{endpoint}: {error.code}: {error.message}", STORE_REMEDY)
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        return Finding("object store", WRONG, f"{endpoint} does not answer ({error})", STORE_REMEDY)
+        return Finding("object store", WRONG, f"{endpoint} does not answer ({told(error)})", store_remedy(error))
     if listed != [key] or content != b"doctor":
         return Finding("object store", WRONG, f"{endpoint} does not list or return what was just put", STORE_REMEDY)
     date = {name.lower(): value for name, value in dict(written.http_headers or {}).items()}.get("date")

@@ -10,11 +10,25 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs
 
+from latecomer.lake import certificates
 from latecomer.lake.errors import InputError
 
 STORE_REMEDY = "check the bucket, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION"
+AUTHORITY_REMEDY = "name the authority of the store's certificate in AWS_CA_BUNDLE (a PEM file)"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What delta-rs writes into errors for terminals."""
 _UNUSABLE = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 """Parts of a path over which delta-rs panics, or which it takes for something else."""
+
+
+def told(error: Exception, most: int = 400) -> str:
+    """Return the text of an error in one line of at most so many letters."""
+    return " ".join(_COLOUR.sub("", str(error)).split())[:most]
+
+
+def store_remedy(error: Exception) -> str:
+    """Return what to do about an error of an object store."""
+    return AUTHORITY_REMEDY if "certificate" in str(error).lower() else STORE_REMEDY
 
 
 def escape_pattern(path: str) -> str:
@@ -29,11 +43,12 @@ def region() -> str:
 
 def object_store() -> fs.S3FileSystem:
     """Return the object store that the environment names; paths in it are ``BUCKET/KEY``."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    endpoint, authorities = os.environ.get("AWS_ENDPOINT_URL"), certificates.bundle()
+    trusted = {} if authorities is None else {"tls_ca_file_path": authorities}
     if not endpoint:
-        return fs.S3FileSystem(region=region())
+        return fs.S3FileSystem(region=region(), **trusted)
     parts = urlsplit(endpoint)
-    return fs.S3FileSystem(region=region(), endpoint_override=parts.netloc, scheme=parts.scheme)
+    return fs.S3FileSystem(region=region(), endpoint_override=parts.netloc, scheme=parts.scheme, **trusted)
 
 
 def spark_uri(uri: str) -> str:
@@ -49,7 +64,8 @@ class Storage:
     uri
         A local path, a ``file://`` URI, or ``s3://BUCKET/PREFIX`` (``s3a://`` means the same). The store's address and
         credentials come from the usual environment variables: ``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``,
-        ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION`` or ``AWS_DEFAULT_REGION``.
+        ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION`` or ``AWS_DEFAULT_REGION``, and ``AWS_CA_BUNDLE``
+        (:mod:`latecomer.lake.certificates`).
 
     Attributes
     ----------
@@ -92,6 +108,7 @@ class Storage:
         """Options with which delta-rs reaches the place; empty for a local one."""
         if self.is_local:
             return {}
+        certificates.bundle()
         options = {"AWS_REGION": region(), "AWS_CONDITIONAL_PUT": "etag"}
         endpoint = os.environ.get("AWS_ENDPOINT_URL")
         if endpoint:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from latecomer.lake import certificates
 from latecomer.lake.delta import APPENDED
 from latecomer.lake.lake import Lake
 from latecomer.lake.storage import region
@@ -74,11 +75,13 @@ def java_options(rows: int | None = None) -> str:
     quiet = (
         f"-Dlog4j2.configurationFile=file:{Path(__file__).with_name('log4j2.properties')} -Xlog:disable -Xlog:all=off"
     )
-    more = os.environ.get("LATECOMER_JAVA_OPTIONS", "")
+    more, trusted = os.environ.get("LATECOMER_JAVA_OPTIONS", ""), certificates.java_options()
     archived = f"-XX:SharedArchiveFile={classes} -Xshare:auto" if classes else ""
     compiler = FIRST_COMPILER if rows is not None and rows <= FIRST_COMPILER_ROWS else ""
     return " ".join(
-        option for option in (archived, quiet, HEAP_REGIONS, END_WITHOUT_MEMORY, AVRO_LIMITS, compiler, more) if option
+        option
+        for option in (archived, quiet, HEAP_REGIONS, END_WITHOUT_MEMORY, AVRO_LIMITS, compiler, trusted, more)
+        if option
     )
 
 
