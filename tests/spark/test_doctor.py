@@ -77,3 +77,28 @@ def test_a_damaged_lake_is_named(tmp_path, spark):
     (tmp_path / "lake" / "state" / "q" / "_delta_log" / "00000000000000000000.json").write_text("half a li")
     done = call("doctor", "--no-spark", "--json", "--lake", lake.uri)
     assert done.returncode == 2 and "q" in findings(done)["contents"]["says"]
+
+
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [("sc://127.0.0.1:1", "does not answer"), ("warm", "is not running"), ("sparky", "is no address")],
+)
+def test_a_server_that_is_named_is_examined_in_place_of_java(monkeypatch, tmp_path, server, says):
+    monkeypatch.setenv("LATECOMER_SPARK", server)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    done = call("doctor", "--json")
+    subjects = findings(done)
+    assert done.returncode == 2 and subjects["Spark"]["state"] == "WRONG" and says in subjects["Spark"]["says"]
+    assert not {"Java", "jars", "memory"} & set(subjects)
+
+
+def test_a_server_runs_a_job(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert call("spark", "start").returncode == 0
+    try:
+        monkeypatch.setenv("LATECOMER_SPARK", "warm")
+        done = call("doctor", "--lake", tmp_path / "lake", "--json")
+    finally:
+        call("spark", "stop")
+    assert done.returncode == 0 and "ran a job" in findings(done)["Spark"]["says"]

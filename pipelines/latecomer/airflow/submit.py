@@ -75,7 +75,8 @@ class Process:
 
     def __init__(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "latecomer.jobs.cli", *arguments],
+            # -P: a file `latecomer.py` in the working directory is no package
+            [sys.executable, "-P", "-m", "latecomer.jobs.cli", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -145,13 +146,13 @@ def application() -> str:
 
 
 def _java_settings() -> dict[str, str]:
-    """Return the settings that a JVM needs before Python runs: its class path and its options."""
+    """Return the settings that a JVM needs before Python runs: its class path, its options and its memory."""
     from latecomer.lake.lake import Lake
     from latecomer.spark.engine.session import settings as of_session
 
     values = of_session(Lake("."))
     names = [f"spark.{part}.extra{kind}" for part in ("driver", "executor") for kind in ("ClassPath", "JavaOptions")]
-    return {name: values[name] for name in names if values.get(name)}
+    return {name: values[name] for name in (*names, "spark.driver.memory") if values.get(name)}
 
 
 def outcome_of_hook(error: BaseException) -> tuple[int, list[str]] | None:

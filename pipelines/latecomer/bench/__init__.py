@@ -9,9 +9,11 @@ What the measurements taught is written down in ``docs/experiments``.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from latecomer.bench.goals import Goal, Progress, Summary
+from latecomer.lake.errors import InputError
 
 NAMES = ("join", "aggregate", "topk", "theta_join", "membership", "promise", "ingest", "publish", "speed", "plans")
 
@@ -49,11 +51,15 @@ def run(
     ------
     ValueError
         No benchmark has that name, or it has no streams that are held out.
+    InputError
+        Matplotlib, which draws the figures, is not installed.
     """
     if name not in NAMES:
         raise ValueError(f"benchmark is {name!r}: choose one of {', '.join(NAMES)}")
     if held_out and name != "promise":
         raise ValueError(f"held_out is of the benchmark promise, not of {name}")
+    if find_spec("matplotlib") is None:
+        raise InputError("bench", name, "needs Matplotlib", "install latecomer[plot] (matplotlib)")
     out.mkdir(parents=True, exist_ok=True)
     options = {"held_out": True} if held_out else {}
     summary: Summary = import_module(f"latecomer.bench.{name}").run(data, out, progress, quick=quick, **options)

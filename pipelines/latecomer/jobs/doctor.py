@@ -31,7 +31,7 @@ from latecomer.lake import certificates
 from latecomer.lake.errors import LatecomerError
 from latecomer.lake.lake import Lake
 from latecomer.lake.storage import STORE_REMEDY, region, store_remedy, told
-from latecomer.spark.engine import java_process
+from latecomer.spark.engine import connect, java_process
 
 OK, WARNING, WRONG = "ok", "warning", "WRONG"
 JAVA_VERSIONS = (17, 21)
@@ -79,11 +79,14 @@ def examine(lake_uri: str | None, *, spark: bool = True) -> Iterator[Finding]:
     """
     yield _python()
     yield from _packages()
-    needed_by_spark = [_java(), _jars(), _memory()]
+    server, problem = _server()
+    if problem is not None:
+        yield problem
+    needed_by_spark = [_java(), _jars(), _memory()] if server is None and problem is None else []
     yield from needed_by_spark
     yield _disk("temporary files", Path(tempfile.gettempdir()))
-    if spark and all(finding.state != WRONG for finding in needed_by_spark):
-        yield _spark()
+    if spark and problem is None and all(finding.state != WRONG for finding in needed_by_spark):
+        yield _spark() if server is None else _spark_on(server, lake_uri)
     if lake_uri is not None:
         yield from _lake(lake_uri)
 
@@ -169,6 +172,28 @@ def _spark() -> Finding:
             return Finding("Spark", WRONG, formatting.one_line(error), "set LATECOMER_SPARK_LOG=WARN to see its log")
     seconds = time.monotonic() - started
     return Finding("Spark", OK if rows == 10 else WRONG, f"wrote and read a Delta table in {seconds:.1f} s")
+
+
+def _server() -> tuple[connect.Server | None, Finding | None]:
+    """Return the Spark Connect server that the environment names, if any, or a finding if its name cannot be used."""
+    try:
+        return connect.named(), None
+    except LatecomerError as error:
+        return None, Finding("Spark", WRONG, str(error), "or unset LATECOMER_SPARK to start Spark here")
+
+
+def _spark_on(server: connect.Server, lake_uri: str | None) -> Finding:
+    """Run a small job on a server, which needs no Java here, and see whether it reads the folder of the lake."""
+    started = time.monotonic()
+    try:
+        lake = None if lake_uri is None else Lake(lake_uri)
+        rows = connect.session(server, lake, {}, {}).range(10).count()
+    except LatecomerError as error:
+        return Finding("Spark", WRONG, str(error))
+    except Exception as error:
+        return Finding("Spark", WRONG, f"{server.address}: {formatting.one_line(error)}", "see the server's own log")
+    seconds = time.monotonic() - started
+    return Finding("Spark", OK if rows == 10 else WRONG, f"{server.address} ran a job in {seconds:.1f} s")
 
 
 def _lake(uri: str) -> Iterator[Finding]:

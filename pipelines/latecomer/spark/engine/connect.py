@@ -156,11 +156,15 @@ _lakes: set[str] = set()
 """Local lakes that the server was seen to read."""
 
 
-def session(server: Server, lake: Lake, settings: Mapping[str, str], required: Mapping[str, str]) -> SparkSession:
+def session(
+    server: Server, lake: Lake | None, settings: Mapping[str, str], required: Mapping[str, str]
+) -> SparkSession:
     """Return the session of this process on a server, made at the first call.
 
     Parameters
     ----------
+    lake
+        The lake that the server must see; None: none.
     settings
         Settings that are made where neither the server has them nor its start alone can make them.
     required
@@ -186,7 +190,7 @@ def session(server: Server, lake: Lake, settings: Mapping[str, str], required: M
                 raise
         with _explained():
             _set(spark, required)
-            if lake.is_local and lake.uri not in _lakes:
+            if lake is not None and lake.is_local and lake.uri not in _lakes:
                 _see(server, spark, lake)
                 _lakes.add(lake.uri)
         return spark

@@ -110,20 +110,24 @@ def _launch(master: str | None, more: Mapping[str, str]) -> Running:
         "spark.app.name": "latecomer",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
-        connect.PACKAGE: connect.digest(),
     }
     if master is not None:
         values["spark.master"] = master
+    is_local = values.get("spark.master", "").startswith("local")
+    if is_local:  # workers of a cluster get the package from each session
+        values[connect.PACKAGE] = connect.digest()
     spark = Path(pyspark.__file__).parent
     roots = [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     environment |= {
         "SPARK_HOME": str(spark),
-        "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, roots)),
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
     }
     environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if is_local:
+        environment["PYSPARK_PYTHON"] = sys.executable
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     properties = folder() / "spark-server.properties"
     with atomic_file(properties) as part:
