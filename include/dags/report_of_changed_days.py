@@ -15,7 +15,8 @@ from airflow.sdk import DAG, PartitionedAssetTimetable, get_current_context, tas
 from latecomer.airflow import periods_asset
 from latecomer.airflow.settings import place, setting
 
-QUERIES = setting("queries") or Path(__file__).parents[1] / "queries"
+BESIDE = Path(__file__).parent / "queries"  # where this file was copied; a link leads back to the folder of the project
+QUERIES = setting("queries") or (BESIDE if BESIDE.is_dir() else Path(__file__).resolve().parents[1] / "queries")
 QUERY = os.environ.get("LATECOMER_REPORT_OF") or "departures_by_airport"
 
 with DAG(
