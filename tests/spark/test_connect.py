@@ -166,7 +166,7 @@ def test_all_kinds_on_a_cluster_by_spark_submit(cluster, tmp_path, project, embe
     ]
     given = environment(tmp_path, SPARK_HOME=str(spark_servers.SPARK), PYSPARK_PYTHON=sys.executable)
     for arguments in steps(project, lake):
-        line = [str(part) for part in (*submit, program, *arguments)]
+        line = [str(part) for part in (*submit, *arguments)]
         ran = subprocess.run(line, env=given, capture_output=True, text=True, timeout=400)
         assert ran.returncode in (0, 1) and "internal" not in ran.stderr, ran.stderr
     same_tables(embedded, lake, specs(project))
