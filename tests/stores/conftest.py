@@ -5,6 +5,16 @@ import pytest
 from tests.support import object_store
 
 BUCKET = "latecomer"
+QUERY = """
+name: pairs
+kind: join
+streams: {left: a, right: b}
+keys: [k]
+window: 2 s
+where: left.v <= right.v + 6
+quality: {recall: 0.9, period: 10 s}
+strategy: {name: qjoin, gamma: 3 s}
+"""
 
 
 @pytest.fixture(scope="module", params=object_store.KINDS)

@@ -10,19 +10,11 @@ from pathlib import Path
 import psutil
 from minio import Minio
 
-from tests.stores.conftest import BUCKET
+from tests.stores.conftest import BUCKET, QUERY
 from tests.support import events
 from tests.support.object_store import PASSWORD, Store
 
 LAKE = f"s3://{BUCKET}/secret/lake"
-QUERY = """
-name: pairs
-kind: join
-streams: {left: a, right: b}
-keys: [k]
-window: 2 s
-quality: {recall: 0.9, period: 10 s}
-"""
 # prints what Spark shows of a session: its page of the environment, its settings and those of Java, the plan of a read
 COMMANDS = """
 import json, os, sys

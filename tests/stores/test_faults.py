@@ -16,19 +16,9 @@ from latecomer.lake.lake import Lake
 from latecomer.ledger import ledger
 from latecomer.specs.loading import load_query
 
-from tests.stores.conftest import BUCKET
+from tests.stores.conftest import BUCKET, QUERY
 from tests.support import commands, events, fault_proxy
 
-QUERY = """
-name: pairs
-kind: join
-streams: {left: a, right: b}
-keys: [k]
-window: 2 s
-where: left.v <= right.v + 6
-quality: {recall: 0.9, period: 10 s}
-strategy: {name: qjoin, gamma: 3 s}
-"""
 TABLES = ("results", "on_time", "corrections", "late", "ledger")
 ATTEMPTS = 12
 """Calls of a command over a bad line: delta-rs does not ask again for an answer that breaks off, so a call may end."""

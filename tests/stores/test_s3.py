@@ -25,21 +25,11 @@ from latecomer.ledger import ledger
 from latecomer.specs.loading import load_query
 
 from tests.dags.support import Project
-from tests.stores.conftest import BUCKET
+from tests.stores.conftest import BUCKET, QUERY
 from tests.support import commands, events
 from tests.support.ports import free_ports
 
 LAKE = f"s3://{BUCKET}/some/lake"
-QUERY = """
-name: pairs
-kind: join
-streams: {left: a, right: b}
-keys: [k]
-window: 2 s
-where: left.v <= right.v + 6
-quality: {recall: 0.9, period: 10 s}
-strategy: {name: qjoin, gamma: 3 s}
-"""
 # many commands, one JVM: each call is the command's function with the arguments of a command line
 COMMANDS = """
 import json, os, sys

@@ -13,18 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from latecomer.lake import certificates
 from latecomer.lake.errors import InputError
 
-from tests.stores.conftest import BUCKET
+from tests.stores.conftest import BUCKET, QUERY
 from tests.support import commands, events, object_store
 
 LAKE = f"s3://{BUCKET}/trusted/lake"
-QUERY = """
-name: pairs
-kind: join
-streams: {left: a, right: b}
-keys: [k]
-window: 2 s
-quality: {recall: 0.9, period: 10 s}
-"""
 
 
 def certify(folder: Path) -> None:

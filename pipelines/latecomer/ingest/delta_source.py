@@ -65,7 +65,7 @@ _ID = "delta.columnMapping.id"
 _NESTED = ("elementType", "keyType", "valueType")
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _ENCODED = re.compile(r"[^A-Za-z0-9_!.~'()*,;:$&+=@/\x80-\U0010ffff-]|[\x7f-\x9f\s]")
-"""Paths that are the same as a URI."""
+"""The characters of a path that its URI has encoded."""
 
 Field = dict[str, Any]
 """A field of a Delta table's schema, as its JSON has it."""

@@ -1,4 +1,4 @@
-"""Write a file so that a reader sees it whole or not at all."""
+"""Write a file so that a reader sees it whole or not at all; the folder of files that can be made again."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """Return the folder of this user's files that can be made again: jars, class archives, trust stores."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "latecomer"

@@ -11,9 +11,10 @@ import os
 import re
 import ssl
 import struct
+from functools import cache
 from pathlib import Path
 
-from latecomer.lake.atomic_file import atomic_file
+from latecomer.lake.atomic_file import atomic_file, cache_folder
 from latecomer.lake.errors import InputError
 
 VARIABLE = "AWS_CA_BUNDLE"
@@ -49,8 +50,7 @@ def java_options() -> str:
     if path is None:
         return ""
     store = java_trust_store(_certificates(path))
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    target = Path(cache) / "latecomer" / f"authorities-{hashlib.sha256(store).hexdigest()[:16]}.jks"
+    target = cache_folder() / f"authorities-{hashlib.sha256(store).hexdigest()[:16]}.jks"
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(target) as part:
@@ -77,8 +77,9 @@ def _text(value: str) -> bytes:
     return struct.pack(">H", len(encoded)) + encoded
 
 
+@cache
 def _certificates(path: str) -> list[bytes]:
-    """Return the certificates of a file (DER)."""
+    """Return the certificates of a file (DER). It is read once in a process: every opened table asks for them."""
     remedy = "name a readable file of certificates (PEM), or unset the variable"
     try:
         text = Path(path).read_text(encoding="ascii", errors="replace")

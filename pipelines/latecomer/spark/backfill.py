@@ -55,9 +55,8 @@ def backfill(lake: Lake, spec: Spec, from_us: int, to_us: int) -> BackfillReport
         rows = stage.recompute(from_us, to_us, state.seq_to, state.stage).persist()
         try:
             count = rows.count()
-            write = (
-                connect.storable(rows).write.format("delta").option("mergeSchema", "true")
-            )  # a stream may have a column more by now
+            # a stream may have a column more by now
+            write = connect.storable(rows).write.format("delta").option("mergeSchema", "true")
             if existed := table.exists():
                 inside = f"window_start >= timestamp_micros({from_us}L) and window_start < timestamp_micros({to_us}L)"
                 write = write.mode("overwrite").option("replaceWhere", inside)

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from latecomer.lake.atomic_file import cache_folder
 from latecomer.lake.errors import InputError
 from latecomer.spark.engine import java_process
 
@@ -53,9 +54,8 @@ def folder() -> Path | None:
         return Path(given).absolute() if given else None
     if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "pipelines").is_dir():
         return _CHECKOUT / ".jvm" / "jars"
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256((_HERE / "jars.lock").read_bytes()).hexdigest()
-    return Path(cache) / "latecomer" / f"jars-{digest[:12]}"
+    return cache_folder() / f"jars-{digest[:12]}"
 
 
 def jars() -> list[Path]:
