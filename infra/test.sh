@@ -10,7 +10,8 @@ export LATECOMER_LANDING= AIRFLOW__CORE__LOAD_EXAMPLES=False
 # Jobs this small take a third less CPU without the JVM's second compiler. Without a size, the first compiler would have
 # a fifth of the room for its code.
 export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:-} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-pytest=(.venv/bin/pytest -q -p no:cacheprovider --durations=40)
+# Twenty failures say as much as all of them, and each may have waited for its time to be up.
+pytest=(.venv/bin/pytest -q -p no:cacheprovider --durations=60 --maxfail=20)
 two=(-n 2 --dist loadfile --no-loadscope-reorder)
 # Files that take long come first: at the end they would leave one process without work. The tests of MinIO come when
 # it has had the time to be built behind the others.

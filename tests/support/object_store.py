@@ -122,7 +122,9 @@ class Store:
         names = ("s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
         ports = dict(zip((*names, "filer.port", "filer.port.grpc"), self._ports, strict=True))
         settings = ports | {"ip": "127.0.0.1", "ip.bind": "127.0.0.1", "dir": objects, "s3.config": "s3.json"}
-        settings |= {"s3.port.iceberg": 0, "s3.port.lance": 0, "master.telemetry": "false", "volume.max": 0}
+        settings |= {"s3.port.iceberg": 0, "s3.port.lance": 0, "master.telemetry": "false"}
+        # by default both follow the share of the disk that is free, and a disk that is 99% full takes no object
+        settings |= {"volume.max": 100, "volume.minFreeSpace": "32MiB"}
         settings |= {"master.volumeSizeLimitMB": 64, "volume.preStopSeconds": 0, "s3.iam": "false"}
         if self.certificate is not None:
             settings |= {"s3.cert.file": self.certificate / "public.crt"}
