@@ -1,18 +1,21 @@
 """The wheel in an Airflow of one's own, outside the checkout: a DAG file of two lines answers a dropped file.
 
-The newest Airflow runs with its scheduler, DAG processor and API server; the oldest that the package allows runs the
-same DAGs by ``dag.test()``.
+The newest Airflow runs with its scheduler, DAG processor, triggerer and API server; the oldest that the package allows
+runs the same DAGs by ``dag.test()``.
 """
 
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from tests.dags.support import free_port
@@ -87,7 +90,6 @@ def own_airflow(wheel, folder, python, *versions):
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__PARALLELISM": "2",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        "AIRFLOW__LATECOMER__INGEST_SCHEDULE": "* * * * *",
         "LATECOMER_JARS": str(ROOT / ".jvm" / "jars"),
         "LATECOMER_DRIVER_MEMORY": "1g",
     }
@@ -96,19 +98,21 @@ def own_airflow(wheel, folder, python, *versions):
     return commands, environment
 
 
-def drop_file(folder):
-    """Put a file of rows into the landing folder, whole at once."""
+def drop_file(folder, minute=0):
+    """Put a file of rows into the landing folder, whole at once; their event times are of that minute."""
     table = events.disordered(3, rows=200)
+    times = pc.add(table["event_ts"], minute * 60_000_000)
+    table = table.set_column(table.column_names.index("event_ts"), "event_ts", times)
     rows = table.filter([name == "a" for name in table["stream"].to_pylist()]).drop_columns(["seq", "stream"])
     events.write(rows, folder / "rows.parquet")
-    shutil.move(folder / "rows.parquet", folder / "airflow" / "latecomer" / "landing" / "a" / "rows.parquet")
+    shutil.move(folder / "rows.parquet", folder / "airflow" / "latecomer" / "landing" / "a" / f"rows{minute}.parquet")
 
 
-def published(folder):
+def published(folder, query="sums"):
     """Return the number of published answers; None if nothing is published."""
     from deltalake import DeltaTable
 
-    table = folder / "airflow" / "latecomer" / "lake" / "results" / "sums"
+    table = folder / "airflow" / "latecomer" / "lake" / "results" / query
     return DeltaTable(str(table)).to_pyarrow_table().num_rows if (table / "_delta_log").is_dir() else None
 
 
@@ -129,43 +133,122 @@ def test_the_oldest_airflow_answers_a_dropped_file(wheel, tmp_path):
     assert published(tmp_path) > 10
 
 
-def test_the_newest_airflow_answers_a_dropped_file(wheel, tmp_path):
-    commands, environment = own_airflow(wheel, tmp_path, newest_python())
-    known = json.loads(checked(commands / "python", "-c", KNOWN, env=environment, cwd=tmp_path).splitlines()[-1])
-    links = [f"latecomer.airflow.links.{name}" for name in ("ReportLink", "SparkUiLink")]
-    assert known == {"plugins": ["latecomer"], "errors": [], "provider": True, "links": links, "section": True}
-    port = free_port()
-    environment |= {
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
-        "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 64,
-    }
-    parts, logs = [], tmp_path / "logs"
-    logs.mkdir()
-    try:
-        for part in (["api-server"], ["dag-processor"], ["scheduler", "--skip-serve-logs"]):
-            with open(logs / part[0], "w") as log:
-                command = [str(commands / "airflow"), *part]
-                options = {"stdout": log, "stderr": log, "cwd": tmp_path, "env": environment}
-                parts.append(subprocess.Popen(command, start_new_session=True, **options))
-        time.sleep(20)  # the file is dropped into an Airflow that runs
-        drop_file(tmp_path)
+def git_bundle(folder):
+    """Return the settings of two DAG bundles: the folder of DAG files, and a bare Git repository with another."""
+    work, bare = folder / "work", folder / "dags.git"
+    (work / "team" / "queries").mkdir(parents=True)
+    (work / "team" / "latecomer_dags.py").write_text(
+        DAG_FILE.replace("latecomer_dags())", "latecomer_dags(ingest=False))")
+    )
+    (work / "team" / "queries" / "of_git.yaml").write_text(QUERY.replace("name: sums", "name: of_git"))
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "init.defaultBranch=main"]
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        ["commit", "-q", "-m", "queries"],
+        ["clone", "-q", "--bare", ".", bare],
+    ):
+        checked(*git, *command, cwd=work)
+    bundles = [
+        {"name": "dags-folder", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {}},
+        {
+            "name": "team",
+            "classpath": "airflow.providers.git.bundles.git.GitDagBundle",
+            "kwargs": {"repo_url": str(bare), "tracking_ref": "main", "subdir": "team"},
+        },
+    ]
+    return {"AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles)}
+
+
+class Parts:
+    """Airflow's processes, each the leader of a group, and rows of its database."""
+
+    def __init__(self, commands, folder, environment):
+        self.commands, self.folder, self.environment = commands, folder, environment
+        self.processes = {}
+
+    def start(self, name, *options):
+        with open(self.folder / f"{name}.log", "a") as log:
+            command = [str(self.commands / "airflow"), name, *options]
+            settings = {"stdout": log, "stderr": log, "cwd": self.folder, "env": self.environment}
+            self.processes[name] = subprocess.Popen(command, start_new_session=True, **settings)
+
+    def kill(self, name):
+        part = self.processes.pop(name)
+        os.killpg(part.pid, signal.SIGKILL)
+        part.wait()
+
+    def rows(self, sql):
+        database = f"file:{self.folder / 'airflow' / 'airflow.db'}?mode=ro"
+        with closing(sqlite3.connect(database, uri=True, timeout=30)) as connection:
+            return connection.execute(sql).fetchall()
+
+    def until(self, done, seconds=400):
+        """Wait until something holds; return the seconds."""
         started = time.monotonic()
-        while not published(tmp_path):
-            tails = "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(logs.iterdir()))
-            assert all(part.poll() is None for part in parts), tails
-            assert time.monotonic() - started < 400, tails
-            time.sleep(2)
-        print(f"answered {time.monotonic() - started:.0f} s after the file was dropped")
-    finally:
-        for part in parts:
+        while not done():
+            logs = sorted(self.folder.glob("*.log"))
+            tails = "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in logs)
+            assert all(part.poll() is None for part in self.processes.values()), tails
+            assert time.monotonic() - started < seconds, tails
+            time.sleep(0.5)
+        return time.monotonic() - started
+
+    def end(self):
+        for part in self.processes.values():
             os.killpg(part.pid, signal.SIGTERM)
-        for part in parts:
+        for part in self.processes.values():
             try:
                 part.wait(timeout=20)
             except subprocess.TimeoutExpired:
                 os.killpg(part.pid, signal.SIGKILL)
-    assert published(tmp_path) > 10
-    assert (tmp_path / "airflow" / "latecomer" / "reports" / "sums.html").is_file()
+
+
+RUNS_OF_INGEST = "select run_type, state from dag_run where dag_id = 'latecomer_ingest' order by id"
+WATCHED = "select count(*) from trigger where triggerer_id is not null and classpath like 'latecomer.airflow.watch.%'"
+
+
+def test_the_newest_airflow_answers_a_dropped_file(wheel, tmp_path):
+    """The triggerer notices the file; a DAG file and a query that lie in a Git repository are there too."""
+    commands, environment = own_airflow(wheel, tmp_path, newest_python(), "apache-airflow-providers-git")
+    known = json.loads(checked(commands / "python", "-c", KNOWN, env=environment, cwd=tmp_path).splitlines()[-1])
+    links = [f"latecomer.airflow.links.{name}" for name in ("ReportLink", "SparkUiLink")]
+    assert known == {"plugins": ["latecomer"], "errors": [], "provider": True, "links": links, "section": True}
+    port = free_port()
+    environment |= git_bundle(tmp_path) | {
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "x" * 64,
+        "AIRFLOW__LATECOMER__WATCH_SECONDS": "2",
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+    }
+    airflow = Parts(commands, tmp_path, environment)
+    try:
+        for name in ("api-server", "dag-processor"):
+            airflow.start(name)
+        for name in ("scheduler", "triggerer"):
+            airflow.start(name, "--skip-serve-logs")
+        names = {"latecomer_ingest", "sums", "of_git"}
+        airflow.until(lambda: names <= {name for (name,) in airflow.rows("select dag_id from dag where not is_paused")})
+        airflow.until(lambda: airflow.rows(WATCHED) == [(1,)])
+        drop_file(tmp_path)  # into an Airflow that runs
+        seconds = airflow.until(lambda: published(tmp_path))
+        print(f"answered {seconds:.0f} s after the file was dropped")
+        airflow.until(lambda: published(tmp_path, "of_git"))
+        time.sleep(8)  # some more looks
+        assert airflow.rows(RUNS_OF_INGEST) == [("asset_triggered", "success")]
+        before = published(tmp_path)
+        airflow.kill("triggerer")
+        drop_file(tmp_path, minute=2)
+        airflow.start("triggerer", "--skip-serve-logs")
+        seconds = airflow.until(lambda: published(tmp_path) > before)
+        print(f"answered {seconds:.0f} s after the triggerer was killed")
+        airflow.until(lambda: airflow.rows(RUNS_OF_INGEST) == [("asset_triggered", "success")] * 2)
+        folders = dict(airflow.rows("select dag_id, bundle_name from dag"))
+        assert (folders["sums"], folders["of_git"]) == ("dags-folder", "team")
+    finally:
+        airflow.end()
+    assert published(tmp_path, "of_git") > 10
+    assert {"sums.html", "of_git.html"} <= {page.name for page in (tmp_path / "airflow/latecomer/reports").iterdir()}
     assert not Path(tmp_path, "build").exists()

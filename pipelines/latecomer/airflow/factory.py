@@ -64,7 +64,8 @@ def latecomer_dags(
     ingest
         Also return the DAG that ingests. A second call in the same Airflow says False, since the DAG has one id.
     ingest_schedule : str, optional
-        A cron expression; None: the setting, else every five minutes.
+        A cron expression, for an Airflow without a triggerer; None: the setting, and where that is empty too, whenever
+        something is new.
     show_problems
         Return the DAG ``latecomer_problems`` while a file has a mistake, whose page says which. A file cannot both
         have DAGs and be an import error; `raise_problems` in a file of its own makes it one.
@@ -84,7 +85,7 @@ def latecomer_dags(
     dags = []
     if ingest:
         named = list(dict.fromkeys(stream for _, spec in query_files.queries for stream in spec.stream_names))
-        schedule = ingest_schedule or setting("ingest_schedule", "*/5 * * * *")
+        schedule = ingest_schedule or setting("ingest_schedule") or None
         dags.append(
             ingest_dag(
                 landing=landing_folder,

@@ -19,13 +19,16 @@ the assets of all streams.
 The landing folder may be in a bucket (``s3://BUCKET/PREFIX``). Airflow does not list a bucket while it parses DAG
 files, so its folders are those of the streams that query files name, and one ``_by_<column>`` for each column in the
 setting ``landing_by`` (separated by commas).
+
+The DAG has no times of its own. A trigger in Airflow's triggerer looks at the folders and sources, and starts a run
+when one of them holds something new. With the setting ``ingest_schedule`` it starts at those times instead, and the
+triggerer is not needed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,10 +42,14 @@ from airflow.sdk import DAG, AssetAlias, Context
 from latecomer.airflow.assets import stream_asset
 from latecomer.airflow.operator import LatecomerOperator, skip
 from latecomer.airflow.settings import setting
+from latecomer.airflow.submit import log_in
+from latecomer.airflow.watch import LOCAL_S, REMOTE_S, LandingTrigger, landing_asset
 from latecomer.specs import deployment
 from latecomer.specs.deployment import INGEST_DAG
+from latecomer.specs.errors import SpecError
+from latecomer.specs.loading import read_text
 from latecomer.specs.names import BY_COLUMN, STREAM
-from latecomer.specs.streams import KafkaTopicSource, StreamSource, is_unfinished, stream_file, stream_files
+from latecomer.specs.streams import is_unfinished, stream_file, stream_files
 
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
@@ -183,25 +190,6 @@ def without_known_failures(markers: Mapping[Folder, Marker], context: Context) -
     return {folder: marker for folder, marker in markers.items() if not failed(folder)} or dict(markers)
 
 
-def log_in(source: StreamSource | None) -> None:
-    """Put the login of a topic's connection into the environment of this task's process, which its command inherits.
-
-    So it stands in no argument, template or log. Without a connection the environment stays as it is.
-    """
-    if not isinstance(source, KafkaTopicSource) or source.connection is None:
-        return
-    from airflow.sdk import Connection
-
-    from latecomer.ingest.kafka_client import PREFIX, Security
-
-    name = source.connection
-    login = Connection.get(name)
-    variables = Security.variables_of_connection(name, login.login, login.password, login.extra_dejson)
-    for variable in [variable for variable in os.environ if variable.startswith(PREFIX)]:
-        del os.environ[variable]
-    os.environ.update(variables)
-
-
 class IngestOperator(LatecomerOperator):
     """The base of the tasks that ingest."""
 
@@ -289,8 +277,31 @@ class IngestTogether(IngestOperator):
             context["outlet_events"][INGESTED].add(stream_asset(folder.name))
 
 
+def landing_trigger(landing: str, streams: Path, watched: Sequence[str], lake: str | None) -> LandingTrigger:
+    """Return the trigger that watches folders of the landing folder, and sources of streams, by their names."""
+    files = {name: stream_file(streams, name) for name in sorted(watched)}
+    texts = {name: "" if path is None else _text(path) for name, path in files.items()}
+    remote = "://" in landing or any("source" in stream_options(streams, name) for name in files)
+    seconds = float(setting("watch_seconds") or (REMOTE_S if remote else LOCAL_S))
+    return LandingTrigger(landing, texts, lake, seconds)
+
+
+def _text(path: Path) -> str:
+    """Return the text of a stream file; none of a file that cannot be read, which is a problem of its own."""
+    try:
+        return read_text(path, "a stream file")
+    except SpecError:
+        return ""
+
+
 def ingest_dag(
-    *, landing: str, streams: Path, named: Sequence[str], schedule: str, options: dict[str, Any], common: dict[str, Any]
+    *,
+    landing: str,
+    streams: Path,
+    named: Sequence[str],
+    schedule: str | None,
+    options: dict[str, Any],
+    common: dict[str, Any],
 ) -> DAG:
     """Return the DAG that ingests.
 
@@ -298,15 +309,20 @@ def ingest_dag(
     ----------
     named
         The streams that query files name.
+    schedule
+        A cron expression; None: whenever something is new, as the triggerer says.
     options
         Arguments of all operators.
     common
         Arguments of all DAGs.
     """
-    with DAG(dag_id=INGEST_DAG, schedule=schedule, tags=["latecomer"], doc_md=__doc__, **common) as dag:
+    from_sources = [path.stem for path in stream_files(streams) if "source" in stream_options(streams, path.stem)]
+    folders = [folder for folder in landing_folders(landing, streams, named) if folder.name not in from_sources]
+    starts: Any = schedule
+    if schedule is None and (watched := [*(folder.name for folder in folders), *from_sources]):
+        starts = [landing_asset(landing_trigger(landing, streams, watched, options.get("lake")))]
+    with DAG(dag_id=INGEST_DAG, schedule=starts, tags=["latecomer"], doc_md=__doc__, **common) as dag:
         previous: LatecomerOperator | None = None
-        from_sources = [path.stem for path in stream_files(streams) if "source" in stream_options(streams, path.stem)]
-        folders = [folder for folder in landing_folders(landing, streams, named) if folder.name not in from_sources]
         of_streams = [folder for folder in folders if not BY_COLUMN.fullmatch(folder.name)]
         tasks: list[LatecomerOperator] = []
         for folder in folders:

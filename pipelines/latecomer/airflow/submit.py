@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from latecomer.airflow.settings import setting
+from latecomer.specs.streams import KafkaTopicSource, StreamSource
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -68,6 +69,46 @@ def store_variables() -> dict[str, str]:
         "AWS_ENDPOINT_URL": extra.get("endpoint_url"),
     }
     return {variable: value for variable, value in variables.items() if value}
+
+
+def log_in(source: StreamSource | None) -> None:
+    """Put the login of a topic's connection into the environment of this process, which its command inherits.
+
+    So it stands in no argument, template or log. Without a connection the environment stays as it is.
+    """
+    if not isinstance(source, KafkaTopicSource) or source.connection is None:
+        return
+    from airflow.sdk import Connection
+
+    from latecomer.ingest.kafka_client import PREFIX, Security
+
+    name = source.connection
+    login = Connection.get(name)
+    variables = Security.variables_of_connection(name, login.login, login.password, login.extra_dejson)
+    for variable in [variable for variable in os.environ if variable.startswith(PREFIX)]:
+        del os.environ[variable]
+    os.environ.update(variables)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Put variables into the environment of this process, and restore it at the end."""
+    before = dict(os.environ)
+    try:
+        os.environ.update(variables)
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def logged_in(source: StreamSource | None) -> Iterator[None]:
+    """Put the login of a topic's connection into the environment of this process, and restore it at the end."""
+    with environment({}):
+        log_in(source)
+        yield
 
 
 class Process:

@@ -101,9 +101,14 @@ def new_content(lake: Lake, options: IngestOptions, progress: Callable[[str], No
     return DeltaSource(options, log, plan)
 
 
+def is_in_catalog(table: str) -> bool:
+    """Return whether only Spark's catalog can tell where a table is."""
+    return bool(_CATALOG_NAME.fullmatch(table)) and not os.path.isdir(table)
+
+
 def _location(lake: Lake, table: str) -> str:
     """Return the folder of a table, or its place in a store."""
-    if not _CATALOG_NAME.fullmatch(table) or os.path.isdir(table):
+    if not is_in_catalog(table):
         return table
     from pyspark.errors import PySparkException
 

@@ -165,8 +165,7 @@ class Lease:
     def _is_dead(self, row: dict[str, Any]) -> bool:
         """Return whether the holder is gone for good."""
         if row.get("place") == _place():
-            # a new process may have been given the same number: the start time tells
-            return not psutil.pid_exists(row["pid"]) or abs(_started(row["pid"]) - row["started"]) >= 2.0
+            return not _is_running(row)
         if abs(time.time() - row["renewed"]) < EXPIRY_S:
             return False
         time.sleep(WATCH_S)
@@ -213,6 +212,21 @@ class Lease:
                 return
 
 
+def is_held(lake: Lake, name: str) -> bool:
+    """Return whether a live process holds a lease, by its last commit; nothing is written, and nobody is waited for.
+
+    A holder elsewhere that has not renewed the lease for `EXPIRY_S` counts as dead.
+    """
+    table = lake.table("lease", name).open()
+    rows = [] if table is None else table.to_pyarrow_table().to_pylist()
+    if not rows or rows[0]["holder"] == _FREE:
+        return False
+    row = rows[0]
+    if row.get("place") == _place():
+        return _is_running(row)
+    return bool(abs(time.time() - row["renewed"]) < EXPIRY_S)
+
+
 _held: list[Lease] = []
 """The leases that this process holds."""
 
@@ -228,6 +242,12 @@ def abandon_all(within_s: float) -> None:
     abandoning = threading.Thread(target=abandon, daemon=True)
     abandoning.start()
     abandoning.join(within_s)
+
+
+def _is_running(row: dict[str, Any]) -> bool:
+    """Return whether the holder, a process of this machine, is alive."""
+    # a new process may have been given the same number: the start time tells
+    return bool(psutil.pid_exists(row["pid"]) and abs(_started(row["pid"]) - row["started"]) < 2.0)
 
 
 def _me() -> str:

@@ -44,7 +44,7 @@ def load_query(path: str | Path) -> Spec:
         For any fault of the file, whatever its bytes: one line with file, key, value, problem and remedy. No other
         error is raised.
     """
-    return parse_query(_read_text(path, "a query file"), str(path))
+    return parse_query(read_text(path, "a query file"), str(path))
 
 
 def parse_query(text: str, source: str = "<string>") -> Spec:
@@ -98,15 +98,26 @@ def load_mapping(path: Path, make: Callable[[Reader], Made]) -> Made:
     SpecError
         For any fault of the file, as for `load_query`.
     """
-    data, lines = _parse_yaml(_read_text(path, "a file of keys and values"), str(path))
+    return parse_mapping_text(read_text(path, "a file of keys and values"), make, str(path))
+
+
+def parse_mapping_text(text: str, make: Callable[[Reader], Made], source: str) -> Made:
+    """Return what `make` makes of the text of such a file; the errors of `load_mapping`, which name `source`."""
+    data, lines = _parse_yaml(text, source)
     try:
-        return make(Reader({} if data is None else data, str(path)))
+        return make(Reader({} if data is None else data, source))
     except SpecError as error:
         raise error.with_line(lines) from None
 
 
-def _read_text(path: str | Path, expected: str) -> str:
-    """Read a file's text; `expected` names its kind in remedies."""
+def read_text(path: str | Path, expected: str) -> str:
+    """Read a file's text, at most `LARGEST_BYTES` of it; `expected` names its kind in remedies.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, is larger, or is no UTF-8.
+    """
     source = str(path)
     try:
         with open(path, "rb") as handle:

@@ -18,7 +18,7 @@ from typing import Any
 from latecomer.specs.column_types import ColumnTypeError, normal_type
 from latecomer.specs.errors import SpecError
 from latecomer.specs.fragments import MAPPING, TEXT, TEXTS, any_of
-from latecomer.specs.loading import load_mapping
+from latecomer.specs.loading import load_mapping, parse_mapping_text
 from latecomer.specs.names import BY_COLUMN, STREAM, STREAM_REMEDY, duplicates
 from latecomer.specs.reader import Reader
 
@@ -177,6 +177,16 @@ def load_stream(path: Path) -> dict[str, Any]:
     if (other := stream_file(path.parent, path.stem)) != path:
         raise SpecError(str(path), "", None, f"is of the same stream as {other}", "remove one of them")
     return load_mapping(path, _parse_column_options if is_column else parse_options)
+
+
+def parse_stream(name: str, text: str) -> dict[str, Any]:
+    """Read the text of the stream file of a stream, or of ``_by_<column>``; values and errors as of `load_stream`.
+
+    >>> parse_stream("views", "time_unit: ms")
+    {'time_unit': 'ms'}
+    """
+    is_column = BY_COLUMN.fullmatch(name) is not None
+    return parse_mapping_text(text, _parse_column_options if is_column else parse_options, f"{name}.yaml")
 
 
 def _parse_column_options(reader: Reader) -> dict[str, Any]:
