@@ -18,7 +18,9 @@ GOOD = "name: q\nkind: join\nstreams: {l: a, r: b}\nwindow: 1 s\nquality: {recal
 def test_the_help_names_every_command():
     done = call("--help")
     assert done.returncode == 0
-    names = "ingest run repair backfill adapt check publish changes sql export explain validate status forget init"
+    names = (
+        "ingest run repair backfill adapt check publish changes sql export explain validate status forget expire init"
+    )
     for command in [*names.split(), "jars", "bench", "advance", "doctor", "spark"]:
         assert command in done.stdout
 

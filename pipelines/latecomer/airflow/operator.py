@@ -29,8 +29,10 @@ from latecomer.airflow.submit import (
 if TYPE_CHECKING:
     from latecomer.specs.spec import Spec
 
-Action = Literal["ingest", "run", "repair", "adapt", "backfill", "check", "publish", "advance"]
+Action = Literal["ingest", "run", "repair", "adapt", "backfill", "check", "publish", "advance", "expire"]
 ACTIONS: tuple[str, ...] = get_args(Action)
+OF_THE_LAKE = ("ingest", "expire")
+"""Actions that concern no query alone."""
 RAN = '{"seq_to": null}'
 """A line by which a run that was submitted tells that it was one, as `--json` does for other commands."""
 MOST_PARTITIONS = 1_000
@@ -57,9 +59,10 @@ class LatecomerOperator(BaseOperator):
     Parameters
     ----------
     action
-        The command. ``advance`` takes every step of the query that is due: run, repair, check, publish.
+        The command. ``advance`` takes every step of the query that is due: run, repair, check, publish. ``expire``
+        removes files of the lake that no version of a table needs.
     query : path, optional
-        The query file. All actions but ``ingest`` need it. (templated)
+        The query file. All actions but ``ingest`` and ``expire`` need it. (templated)
     arguments
         More arguments of the command, as ``["--audit", "3"]``. (templated)
     lake : str, optional
@@ -102,7 +105,7 @@ class LatecomerOperator(BaseOperator):
         super().__init__(**options)
         if action not in ACTIONS:
             raise ValueError(f"action: {action!r}: is no action; write one of {', '.join(ACTIONS)}")
-        if query is None and action != "ingest":
+        if query is None and action not in OF_THE_LAKE:
             raise ValueError(f"query: {action!r} needs a query file")
         self.action = action
         self.query = None if query is None else str(query)
@@ -129,7 +132,7 @@ class LatecomerOperator(BaseOperator):
         self.lake = place("lake", self.lake)
         self.outlets = self._declared
         try:
-            spec = None if self.query is None else load_query(self.query)
+            spec = None if self.query is None or self.action in OF_THE_LAKE else load_query(self.query)
             self.query_name = None if spec is None else spec.name
             arguments = self.prepare(context, spec)
         except SpecError as error:
@@ -143,7 +146,7 @@ class LatecomerOperator(BaseOperator):
         """Return the arguments of the command; skip the task if there is nothing to do."""
         assert self.lake is not None
         if spec is None:
-            return ["ingest", "--lake", self.lake, *self.arguments]
+            return [self.action, "--lake", self.lake, *self.arguments]
         run_type = getattr(context["dag_run"], "run_type", None)
         run_type = str(getattr(run_type, "value", run_type))
         if self.only_by_hand is not None and run_type == "scheduled":
@@ -189,7 +192,7 @@ class LatecomerOperator(BaseOperator):
             The command failed for good.
         """
         permanent = ("stream ",) if spec is None else (f"{self.query}:", f"query {spec.name}:")
-        if self.action == "publish" or (self.action == "check" and "--audit" not in self.arguments):
+        if self.action in ("publish", "expire") or (self.action == "check" and "--audit" not in self.arguments):
             connection = None
         else:
             connection = spark_connection(self.conn_id)

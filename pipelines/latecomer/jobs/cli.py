@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from latecomer import __version__, api
-from latecomer.jobs import formatting, ingest_command, install_commands, spark_command
+from latecomer.jobs import expire_command, formatting, ingest_command, install_commands, spark_command
 from latecomer.jobs.command_options import JSON, LAKE, SPARK, show_progress, show_result, to_file
 from latecomer.jobs.exit_codes import Group, end_in_time, end_process
 from latecomer.specs.errors import SpecError, quantity
@@ -52,6 +52,7 @@ def main() -> None:
     """
 
 
+main.add_command(expire_command.expire)
 main.add_command(ingest_command.ingest)
 main.add_command(ingest_command.streams)
 main.add_command(install_commands.jars)
