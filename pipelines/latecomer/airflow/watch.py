@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 LOCAL_S, REMOTE_S = 5.0, 30.0
 """Seconds between two looks: at folders of a disk, and where a store, a table or a topic is asked."""
-BUSY_SHARE = 0.1
-"""The most of its time that a trigger spends looking; a look that takes long is followed by a longer pause."""
 
 
 def landing_asset(trigger: LandingTrigger) -> Asset:
@@ -79,7 +77,7 @@ class LandingTrigger(BaseEventTrigger):
             if changes is not None:
                 self.log.info("%s: new in %s", INGEST_DAG, ", ".join(changes))
                 yield TriggerEvent(changes)  # type: ignore[no-untyped-call]
-            await asyncio.sleep(max(self.seconds, (time.monotonic() - started) / BUSY_SHARE))
+            await asyncio.sleep(max(self.seconds, time.monotonic() - started))  # it looks for half of the time at most
 
     def _observe(self) -> dict[str, int | str] | None:
         """Look once, in a thread; credentials are in the environment of the triggerer only meanwhile."""
