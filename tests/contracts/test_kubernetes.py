@@ -104,7 +104,7 @@ def test_values_of_the_chart_name_the_same_secrets_and_labels(values):
 
 
 def test_every_pod_has_the_query_files_and_the_shared_reports(values):
-    """As parts of a pod they are valid, and the settings name the folders that they are mounted at."""
+    """Volumes and mounts are valid parts of a pod, and the settings name the folders of the mounts."""
     claim = YAML(typ="safe").load((FOLDER / "reports.yaml").read_text(encoding="utf-8"))
     kubernetes_validate.validate(claim, VERSION, strict=True)
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]

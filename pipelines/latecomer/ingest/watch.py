@@ -31,7 +31,7 @@ AGAIN_S, AGAIN_MOST_S = 300.0, 3600.0
 CATALOG_S = 300.0
 """Seconds between two runs for a table of Spark's catalog: only Spark can look it up, and none runs here."""
 PROBLEM = "problem"
-"""The mark of a folder or source of which it cannot be told what is new; the task of a run says why."""
+"""The mark of a folder or source whose changes cannot be told; the task of a run says why."""
 Changes = dict[str, frozenset[str]]
 """Folder or source -> marks of its new files, or a text that differs once an ingestion has taken what is new."""
 
