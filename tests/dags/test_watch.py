@@ -60,7 +60,7 @@ def test_a_schedule_takes_its_place(project, monkeypatch):
     assert project.python(PROGRAM, "{}") == {"timetable": "CronTriggerTimetable", "assets": []}
 
 
-def test_where_a_store_is_asked_it_looks_more_seldom(project):
+def test_sources_are_observed_less_often(project):
     (project.folder / "streams" / "t.yaml").write_text("source: delta\ntable: /tables/t\n")
     done = project.python(PROGRAM, json.dumps({"seconds": 0.1, "watched": {"a": ""}}))
     assert done["arguments"]["seconds"] == 30.0 and set(done["arguments"]["watched"]) == {"_by_kind", "a", "t"}
