@@ -6,7 +6,7 @@ BIN := .venv/bin
 ENGINE := pipelines/latecomer/spark/engine
 SETUP := pyproject.toml requirements.lock infra/setup.sh infra/spark_properties.py $(addprefix $(ENGINE)/,jars.lock jars.py class_archive.py session.py)
 STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
-TEST_STAMP := .venv/.tests-$(shell cat infra/kafka_jars.txt infra/fetch_kafka.py infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
+TEST_STAMP := .venv/.tests-$(shell cat infra/kafka_jars.txt infra/hdfs_jars.txt infra/fetch_servers.py infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-long lint docs sbom hooks up down airflow lock lock-jars clean
@@ -20,7 +20,7 @@ $(STAMP): $(SETUP)
 	@PYTHON="$(PYTHON)" bash infra/setup.sh
 	@rm -f .venv/.setup-* && touch $@
 
-$(TEST_STAMP): $(STAMP) infra/kafka_jars.txt infra/fetch_kafka.py
+$(TEST_STAMP): $(STAMP) infra/kafka_jars.txt infra/hdfs_jars.txt infra/fetch_servers.py
 	@PYTHON="$(PYTHON)" bash infra/setup.sh tests
 	@rm -f .venv/.tests-* && touch $@
 

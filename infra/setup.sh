@@ -42,12 +42,10 @@ trap 'kill "$compiling" 2>/dev/null || true' EXIT
 say "jars, and a class archive (Spark starts about three times faster with it)"
 rm -f .jvm/latecomer.jsa # of earlier versions
 .venv/bin/latecomer jars fetch --to .jvm/jars >>"$log" 2>&1 || { grep -v '^Traceback' "$log" | tail -n 3 >&2; stop "no jars (see $log)"; }
-want=$(cksum <infra/kafka_jars.txt)
-if [ "${1:-}" = tests ] && [ "$(cat .jvm/kafka/fetched 2>/dev/null)" != "$want" ]; then
-  say "Kafka broker of the tests"
-  .venv/bin/python infra/fetch_kafka.py .jvm/kafka >>"$log" 2>&1 ||
-    { tail -n 1 "$log" >&2; stop "the tests' Kafka broker could not be fetched (see $log); is the package registry reachable?"; }
-  echo "$want" >.jvm/kafka/fetched
+if [ "${1:-}" = tests ]; then
+  say "Kafka broker and HDFS of the tests"
+  .venv/bin/python infra/fetch_servers.py .jvm >>"$log" 2>&1 ||
+    { tail -n 1 "$log" >&2; stop "the tests' servers could not be fetched (see $log); is the package registry reachable?"; }
 fi
 wait "$compiling" || true # files that are no Python of this version stay as they are
 .venv/bin/python infra/spark_properties.py .jvm/spark.properties >>"$log" 2>&1 || stop "failed: properties of Spark (see $log)"

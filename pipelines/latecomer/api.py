@@ -229,7 +229,7 @@ class Lake:
     Parameters
     ----------
     uri
-        A folder, which is made when it is first written to, or ``s3://BUCKET/PREFIX``.
+        A folder, which is made when it is first written to, ``s3://BUCKET/PREFIX``, or a place in another store.
     progress
         Called with lines about the work.
     """

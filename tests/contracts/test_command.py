@@ -37,7 +37,13 @@ def test_the_help_names_every_command():
         (["adapt", "q.yaml", "--lake", "lake"], "has not been run"),
         (["ingest", "--lake", "lake", "q.yaml"], "--stream"),
         (["ingest", "--lake", "lake", "--stream", "s", "nothing.csv"], "no such file"),
-        (["status", "--lake", "ftp://x"], "scheme"),
+        (
+            ["status", "--lake", "ftp://x/y"],
+            "--lake: 'ftp://x/y': the scheme 'ftp' is not supported; write a local path, s3://BUCKET/PREFIX",
+        ),
+        (["ingest", "--lake", "lake", "--stream", "s", "ftp://x/y"], "PATH: 'ftp://x/y': the scheme 'ftp' is not"),
+        (["status", "--lake", "hdfs:///lake"], "has no namenode name; write hdfs://NAMENODE:PORT/FOLDER"),
+        (["status", "--lake", "hdfs://n:1/a lake"], "holds ' ', which the path of a Delta table cannot; choose"),
         (["status", "--lake", "lakes[1]"], "holds '['"),
         (["status", "--lake", "a%20b"], "holds '%20'"),
         (

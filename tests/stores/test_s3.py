@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import pyarrow as pa
@@ -27,58 +25,10 @@ from latecomer.specs.loading import load_query
 from tests.dags.support import Project
 from tests.stores.conftest import BUCKET, QUERY
 from tests.support import commands, events
+from tests.support.lake_commands import one_of_two_gets_the_lease, run_commands
 from tests.support.ports import free_ports
 
 LAKE = f"s3://{BUCKET}/some/lake"
-# many commands, one JVM: each call is the command's function with the arguments of a command line
-COMMANDS = """
-import json, os, sys
-from latecomer.jobs.cli import main
-from latecomer.spark.engine import tuning
-tuning.SMALL_ROWS = 150  # larger micro-batches are planned for many rows
-for arguments in json.load(sys.stdin):
-    code = main(arguments, prog_name="latecomer", standalone_mode=False)
-    if code:
-        break
-from pyspark.sql import SparkSession
-SparkSession.getActiveSession().stop()
-sys.stdout.flush()
-os._exit(code or 0)
-"""
-# takes the lease named on a line, prints who holds it, gives it back at the next line
-RACER = """
-import sys
-from latecomer.lake.errors import LeaseHeld
-from latecomer.lake.lease import Lease
-from latecomer.lake.lake import Lake
-lake = Lake(sys.argv[1])
-print("ready", flush=True)
-while name := sys.stdin.readline().strip():
-    try:
-        with Lease(lake, name):
-            print("held", flush=True)
-            sys.stdin.readline()
-    except LeaseHeld as refusal:
-        print(refusal.holder, flush=True)
-        sys.stdin.readline()
-    print("back", flush=True)
-"""
-
-
-def run_commands(calls: list[list[str]]) -> list[dict]:
-    """Run commands with ``--json`` in one process, and return the output of each."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS],
-        input=json.dumps(calls),
-        env=os.environ | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},  # a third less CPU for jobs this small
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    outputs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(outputs) == len(calls)
-    return outputs
 
 
 def land(store, folder):
@@ -221,7 +171,7 @@ def test_an_object_is_read_again_only_if_it_was_written_to(store, monkeypatch):
         (f"s3://{BUCKET}/a//b.csv", "holds an empty name, between two slashes"),
         ("file://", "names no file and no folder"),
         ("s3:///a.csv", "has no bucket name"),
-        ("gs://bucket/a.csv", "the scheme 'gs' is not supported"),
+        ("ftp://bucket/a.csv", "the scheme 'ftp' is not supported"),
     ],
 )
 def test_a_missing_place_is_one_line(store, tmp_path, place, said):
@@ -250,45 +200,8 @@ def test_a_landing_folder_in_a_bucket_is_watched(store, tmp_path, monkeypatch):
     )
 
 
-def racer() -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", RACER, LAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-def say(process: subprocess.Popen, line: str) -> None:
-    process.stdin.write(f"{line}\n")
-    process.stdin.flush()
-
-
-def heard(process: subprocess.Popen) -> str:
-    return process.stdout.readline().strip()
-
-
 def test_of_two_processes_one_gets_the_lease(store):
-    racers = [racer(), racer()]
-    try:
-        assert [heard(process) for process in racers] == ["ready", "ready"]
-        for name in ["run-a", "run-a", "run-b", "run-b", "run-c", "run-c", "run-c"]:  # new ones, and given back ones
-            for process in racers:
-                say(process, name)
-            outcome = [heard(process) for process in racers]
-            assert outcome.count("held") == 1, outcome
-            winner = outcome.index("held")
-            assert outcome[1 - winner] == f"{socket.gethostname()}:{racers[winner].pid}"
-            for process in racers:
-                say(process, "give it back")
-            assert [heard(process) for process in racers] == ["back", "back"]
-        say(racers[0], "run-a")
-        assert heard(racers[0]) == "held"
-        racers[0].kill()
-        racers[0].wait()
-        say(racers[1], "run-a")
-        assert heard(racers[1]) == "held", "a dead holder's lease is free"
-    finally:
-        for process in racers:
-            process.kill()
-            process.communicate()
+    one_of_two_gets_the_lease(LAKE)
 
 
 def test_commits_are_taken_back(store):

@@ -28,7 +28,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from latecomer.lake.errors import InputError
-from latecomer.lake.storage import Storage, store_remedy, told
+from latecomer.lake.storage import Storage, told
 from latecomer.specs.errors import quantity
 
 READERS = 16
@@ -273,7 +273,7 @@ class DeltaLog:
         try:
             yield
         except (OSError, pa.ArrowException, DeltaError, ValueError) as error:
-            remedy = "check the table and its permissions" if self.storage.is_local else store_remedy(error)
+            remedy = "check the table and its permissions" if self.storage.is_local else self.storage.remedy(error)
             problem = f"{part} cannot be read ({told(error, 300)})"
             raise InputError(f"table {self.name}", None, problem, remedy) from None
 
@@ -367,20 +367,26 @@ class DeltaLog:
         if re.match("file:/", decoded):
             decoded = re.sub("^file:/+", "/", decoded)
         is_uri = re.match("[A-Za-z][A-Za-z0-9+.-]*://", decoded)
-        if (is_uri and self.storage.is_local) or (is_uri and not re.match("s3[an]?://", decoded)):
+        store = self.storage.store
+        if is_uri and (store is None or decoded.partition("://")[0] not in store.schemes):
             problem = "lies in another store than the table"
             raise InputError(f"table {self.name}", decoded, problem, "copy the table (a deep clone)")
         if is_uri:
-            return re.sub("^s3[an]?://", "", decoded)
+            return decoded.partition("://")[2]
         return decoded if decoded.startswith("/") and self.storage.is_local else f"{self.root}/{decoded}"
 
     def spark_path(self, path: str) -> str:
         """Return the place of a file as Spark names it, by its path in the log."""
-        return self.place(path) if self.storage.is_local else f"s3a://{self.place(path)}"
+        store = self.storage.store
+        return self.place(path) if store is None else f"{store.spark_scheme}://{self.place(path)}"
+
+    def _place_of(self, spark_path: str) -> str:
+        """Return the place of a file in the file system of the table, by its place as Spark names it."""
+        return spark_path if self.storage.is_local else spark_path.partition("://")[2]
 
     def missing(self, paths: Iterable[str]) -> list[str]:
         """Return those of the places of files, as Spark names them, at which no file is."""
-        places = [path.removeprefix("s3a://") for path in paths]
+        places = list(map(self._place_of, paths))
         slices = [places[start : start + 256] for start in range(0, len(places), 256)]
         with self.reading("its files"), ThreadPoolExecutor(READERS) as pool:
             infos = [info for part in pool.map(self.filesystem.get_file_info, slices) for info in part]
@@ -389,7 +395,7 @@ class DeltaLog:
     def count_rows(self, paths: list[str]) -> list[int]:
         """Return the numbers of rows that the footers of files at these places state."""
         with self.reading("its files"), ThreadPoolExecutor(READERS) as pool:
-            return list(pool.map(self._rows_in_footer, [path.removeprefix("s3a://") for path in paths]))
+            return list(pool.map(self._rows_in_footer, map(self._place_of, paths)))
 
     def _rows_in_footer(self, path: str) -> int:
         return int(pq.read_metadata(path, filesystem=self.filesystem).num_rows)

@@ -38,7 +38,8 @@ from latecomer.lake.lake import Lake
 from latecomer.lake.storage import escape_pattern
 from latecomer.spark.engine import tables
 from latecomer.spark.engine.columns import floor_div, quoted
-from latecomer.spark.engine.session import session, store_settings
+from latecomer.spark.engine.session import session
+from latecomer.spark.engine.store_settings import store_settings
 from latecomer.spark.engine.types import WHOLE, types_of
 from latecomer.specs.names import duplicates, fold_case, stored_name
 from latecomer.specs.streams import TIME_UNITS, DeltaTableSource
@@ -277,9 +278,9 @@ class DeltaSource(Source):
 
     def _store_options(self) -> dict[str, str]:
         """Return what Spark must know of the table's store: the session of a local lake knows of none."""
-        if self.log.storage.is_local:
-            return {}
-        return {key.removeprefix("spark.hadoop."): value for key, value in store_settings().items()}
+        return {
+            key.removeprefix("spark.hadoop."): value for key, value in store_settings(self.log.storage.store).items()
+        }
 
     # -------------------------------------------------------------------------------- common columns
 

@@ -1,6 +1,6 @@
-"""A landing file in a local or mounted folder, or as an object in a bucket of an S3-compatible store.
+"""A landing file in a local or mounted folder, or as an object in a bucket of a store.
 
-The store's address and credentials come from the environment (:func:`latecomer.lake.storage.object_store`).
+A store's address and credentials come from the environment (:mod:`latecomer.lake.stores`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from latecomer.lake.errors import InputError
-from latecomer.lake.storage import object_store, store_remedy, told
+from latecomer.lake.storage import told
+from latecomer.lake.stores import STORES, Store, store_of
 from latecomer.specs.streams import is_unfinished
 
 READ_AHEAD = 1 << 24
@@ -39,7 +40,7 @@ class LandingFile:
     text
         The name under which it was given, for messages and for quarantine.
     place
-        Its full name: an absolute path, or ``s3://BUCKET/KEY``.
+        Its full name: an absolute path, or a URI as ``s3://BUCKET/KEY``.
     store
         The bucket's file system; None for a local file.
     listed
@@ -79,7 +80,7 @@ class LandingFile:
         """The file system, and the path in it."""
         if self.store is None:
             return fs.LocalFileSystem(), self.place
-        return self.store, self.place.removeprefix("s3://")
+        return self.store, self.place.partition("://")[2]
 
     @contextlib.contextmanager
     def opened(self, seekable: bool = False) -> Iterator[Any]:
@@ -185,15 +186,10 @@ def look(text: str, recursive: bool = False) -> LandingFile | Folder | None:
         if not rest:
             raise InputError("PATH", text, "names no file and no folder", "write file:///FOLDER")
         return _local(rest, recursive)
-    if scheme not in ("s3", "s3a"):
-        raise InputError("PATH", text, f"the scheme {scheme!r} is not supported", "use a local path or s3://BUCKET/KEY")
-    key = rest.rstrip("/")
-    if not key or key.startswith("/"):
-        raise InputError("PATH", text, "has no bucket name", "write s3://BUCKET/KEY")
-    if "//" in key:
-        raise InputError("PATH", text, "holds an empty name, between two slashes", "write s3://BUCKET/KEY")
+    store = store_of("PATH", text, "a local path")
+    key = store.path("PATH", text)
     try:
-        return _object(key, recursive, rest.endswith("/"))
+        return _object(store, key, recursive, rest.endswith("/"))
     except (OSError, pa.ArrowException) as error:
         raise unreachable(text, error) from None
 
@@ -206,7 +202,8 @@ def look_into(text: str, recursive: bool = False) -> Folder:
 
 def unreachable(text: str, error: Exception) -> InputError:
     """Return the error of a store that does not answer, refuses the credentials, or has no such bucket."""
-    return InputError(text, None, f"the object store cannot be used ({told(error)})", store_remedy(error))
+    store = store_of("PATH", text, "a local path")
+    return InputError(text, None, f"the store cannot be used ({told(error)})", store.remedy(error))
 
 
 def natural_order(path: str) -> tuple[list[list[str | int]], str]:
@@ -227,14 +224,21 @@ def table_around(entry: LandingFile | Folder, known: dict[str, str | None]) -> t
     if isinstance(entry, Folder) and entry.tables:
         return entry.tables[0]
     place = entry.place if isinstance(entry, LandingFile) else entry.text
-    in_bucket = place.startswith("s3://")
-    above = PurePosixPath(place.removeprefix("s3://")) if in_bucket else Path(place).resolve()
+    store = _store_of_place(place)
+    above = Path(place).resolve() if store is None else PurePosixPath(place.partition("://")[2])
     for folder in map(str, above.parents):
-        if folder not in known:
-            known[folder] = _table_mark_of_key(folder) if in_bucket else _table_mark(Path(folder))
-        if mark := known[folder]:
-            return ("s3://" if in_bucket else "") + folder, mark
+        name = folder if store is None else store.uri(folder)
+        if name not in known:
+            known[name] = _table_mark(Path(folder)) if store is None else _table_mark_of_key(store, folder)
+        if mark := known[name]:
+            return name, mark
     return None
+
+
+def _store_of_place(place: str) -> Store | None:
+    """Return the store of a full name; None for a local path."""
+    scheme, separator, _ = place.partition("://")
+    return next((store for store in STORES if separator and scheme == store.scheme), None)
 
 
 _TABLE_MARKS = ("_delta_log", ".hoodie")
@@ -254,11 +258,11 @@ def _table_mark(folder: Path) -> str | None:
     return None
 
 
-def _table_mark_of_key(key: str) -> str | None:
+def _table_mark_of_key(kind: Store, key: str) -> str | None:
     """Return the mark of a table in a bucket; None also where the store does not let it be seen."""
     if key == ".":
         return None
-    store = object_store()
+    store = kind.files()
     with contextlib.suppress(OSError, pa.ArrowException):
         infos = store.get_file_info([f"{key}/{mark}" for mark in _TABLE_MARKS])
         for mark, info in zip(_TABLE_MARKS, infos, strict=True):
@@ -294,12 +298,12 @@ def _local(text: str, recursive: bool) -> LandingFile | Folder | None:
     return LandingFile(text, str(path.resolve())) if path.is_file() else None
 
 
-def _object(key: str, recursive: bool, folder: bool) -> LandingFile | Folder | None:
+def _object(kind: Store, key: str, recursive: bool, folder: bool) -> LandingFile | Folder | None:
     """Return the object or folder of a key; `folder`: a folder is meant, not an object of the same name."""
-    store = object_store()
+    store, place = kind.files(), kind.uri(key)
 
     def of(info: fs.FileInfo) -> LandingFile:
-        return LandingFile(f"s3://{info.path}", f"s3://{info.path}", store, _marks(info))
+        return LandingFile(kind.uri(info.path), kind.uri(info.path), store, _marks(info))
 
     there = store.get_file_info(key)
     if there.type == fs.FileType.File and not folder:
@@ -307,7 +311,7 @@ def _object(key: str, recursive: bool, folder: bool) -> LandingFile | Folder | N
     if there.type == fs.FileType.NotFound:
         bucket = key.partition("/")[0]
         if store.get_file_info(bucket).type == fs.FileType.NotFound:
-            raise FileNotFoundError(f"there is no bucket {bucket}")
+            raise FileNotFoundError(f"there is no {kind.part} {bucket}")
         return None
     listed = store.get_file_info(fs.FileSelector(key, recursive=recursive))
     inside = sorted(listed, key=lambda info: natural_order(info.path))
@@ -318,11 +322,11 @@ def _object(key: str, recursive: bool, folder: bool) -> LandingFile | Folder | N
     files = [file for file in files if not is_unfinished(file.name)]
     folders = [info.base_name for info in seen if info.type == fs.FileType.Directory and not _notes([info.base_name])]
     if recursive:
-        tables = [table for info, names in parts if (table := _table_of_object(f"s3://{key}", info, names))]
+        tables = [table for info, names in parts if (table := _table_of_object(place, info, names))]
     else:
-        mark = _table_mark_of_key(key)
-        tables = [(f"s3://{key}", mark)] if mark else []
-    return Folder(f"s3://{key}", files, [] if recursive else folders, unfinished, tables)
+        mark = _table_mark_of_key(kind, key)
+        tables = [(place, mark)] if mark else []
+    return Folder(place, files, [] if recursive else folders, unfinished, tables)
 
 
 def _table_of_object(folder: str, info: fs.FileInfo, names: list[str]) -> tuple[str, str] | None:

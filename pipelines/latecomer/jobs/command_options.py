@@ -20,7 +20,7 @@ LAKE = click.option(
     envvar="LATECOMER_LAKE",
     show_envvar=True,
     metavar="URI",
-    help="The lake: a local folder or s3://BUCKET/PREFIX.",
+    help="The lake: a local folder, s3://BUCKET/PREFIX, or a place in another store.",
 )
 
 

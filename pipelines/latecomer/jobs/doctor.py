@@ -26,11 +26,15 @@ from importlib import metadata, util
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+from pyarrow import fs
+
 from latecomer.jobs import formatting
 from latecomer.lake import certificates
 from latecomer.lake.errors import LatecomerError
 from latecomer.lake.lake import Lake
-from latecomer.lake.storage import STORE_REMEDY, region, store_remedy, told
+from latecomer.lake.storage import told
+from latecomer.lake.stores import S3, region
 from latecomer.spark.engine import connect, java_process
 
 OK, WARNING, WRONG = "ok", "warning", "WRONG"
@@ -202,7 +206,7 @@ def _lake(uri: str) -> Iterator[Finding]:
         lake = Lake(uri)
         reason = lake.unwritable()
     except LatecomerError as error:
-        yield Finding("lake", WRONG, str(error), "name a folder or s3://BUCKET/PREFIX")
+        yield Finding("lake", WRONG, str(error))
         return
     if reason is not None:
         yield Finding("lake", WRONG, f"{lake.uri} cannot be written ({reason})", "change its owner or its permissions")
@@ -210,11 +214,11 @@ def _lake(uri: str) -> Iterator[Finding]:
     if lake.is_local:
         yield _disk("lake", Path(lake.uri))
     else:
-        store = _store(lake)
+        store = _s3(lake) if lake.store is S3 else _store(lake)
         yield store
         if store.state == WRONG:
             return
-    yield _guarded("one writer", lambda: _race(lake), STORE_REMEDY if not lake.is_local else "choose another folder")
+    yield _guarded("one writer", lambda: _race(lake), lake.remedy())
     yield _guarded("contents", lambda: _contents(lake), "see whether all of its files are there")
 
 
@@ -228,7 +232,6 @@ def _guarded(subject: str, observe: Callable[[], Finding], remedy: str) -> Findi
 
 def _race(lake: Lake) -> Finding:
     """Let writers race for one commit, as for a lease: exactly one of them may win, and its row is stored."""
-    import pyarrow as pa
     from deltalake.exceptions import DeltaError
 
     name = f"doctor-{uuid.uuid4().hex}"
@@ -282,6 +285,27 @@ def _contents(lake: Lake) -> Finding:
 
 
 def _store(lake: Lake) -> Finding:
+    """Put, list, read and remove a file in the lake's store, as the product does it."""
+    assert lake.store is not None
+    filesystem, root = lake.filesystem()
+    folder = f"{root}/lease/doctor-{uuid.uuid4().hex}"
+    try:
+        with filesystem.open_output_stream(f"{folder}/probe") as stream:
+            stream.write(b"doctor")
+        try:
+            listed = [entry.path for entry in filesystem.get_file_info(fs.FileSelector(folder))]
+            with filesystem.open_input_stream(f"{folder}/probe") as stream:
+                content = stream.read()
+        finally:
+            filesystem.delete_dir(folder)
+    except (OSError, pa.ArrowException) as error:
+        return Finding("store", WRONG, f"{lake.uri} cannot be used ({told(error)})", lake.remedy(error))
+    if listed != [f"{folder}/probe"] or content != b"doctor":
+        return Finding("store", WRONG, f"{lake.uri} does not list or return what was just put", lake.remedy())
+    return Finding("store", OK, f"{lake.uri}: put, listed, read and removed a file")
+
+
+def _s3(lake: Lake) -> Finding:
     """Put, list, read and remove an object by the MinIO client, and compare the store's clock to this one."""
     if util.find_spec("minio") is None:
         says = "the object store was not examined: the MinIO client is not installed"
@@ -316,11 +340,11 @@ def _store(lake: Lake) -> Finding:
         finally:
             client.remove_object(bucket, key)
     except S3Error as error:
-        return Finding("object store", WRONG, f"{endpoint}: {error.code}: {error.message}", STORE_REMEDY)
+        return Finding("object store", WRONG, f"{endpoint}: {error.code}: {error.message}", S3.remedy())
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        return Finding("object store", WRONG, f"{endpoint} does not answer ({told(error)})", store_remedy(error))
+        return Finding("object store", WRONG, f"{endpoint} does not answer ({told(error)})", S3.remedy(error))
     if listed != [key] or content != b"doctor":
-        return Finding("object store", WRONG, f"{endpoint} does not list or return what was just put", STORE_REMEDY)
+        return Finding("object store", WRONG, f"{endpoint} does not list or return what was just put", S3.remedy())
     date = {name.lower(): value for name, value in dict(written.http_headers or {}).items()}.get("date")
     skew = abs((parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()) if date else 0.0
     says = f"{endpoint}, bucket {bucket}: put, listed, read and removed an object"

@@ -117,7 +117,7 @@ def ingest(
 ) -> None:
     """Read files, tables and topics, and store their rows in arrival order.
 
-    A PATH is a file or a folder, or an object or a folder of a bucket (s3://BUCKET/KEY). Name the stream of the rows:
+    A PATH is a file or a folder, or an object or a folder of a store (s3://BUCKET/KEY). Name the stream of the rows:
     --stream NAME, --by COLUMN, or NAME=PATH for each path, as in `views=landing/views buys=landing/buys`. A stream
     whose file states a source, a Delta table or a Kafka topic, is named without a path.
 

@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from latecomer.lake import crash_points
 from latecomer.lake.errors import InputError
-from latecomer.lake.storage import Storage, spark_uri, store_remedy, told
+from latecomer.lake.storage import Storage, spark_uri, told
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 """Type of every time that Latecomer itself writes."""
@@ -111,8 +111,8 @@ class Table:
         try:
             return DeltaTable.is_deltatable(self.uri, storage_options=self.storage.delta_options)
         except OSError as error:
-            problem = f"the object store cannot be used ({told(error)})"
-            raise InputError(f"lake {self.storage.uri}", None, problem, store_remedy(error)) from None
+            problem = f"the store cannot be used ({told(error)})"
+            raise InputError(f"lake {self.storage.uri}", None, problem, self.storage.remedy(error)) from None
 
     def open(self) -> DeltaTable | None:
         """Open the newest version; None where the table is absent."""

@@ -31,7 +31,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from latecomer.lake.errors import InputError, LatecomerError, LeaseHeld, LeaseLost, is_full
 from latecomer.lake.lake import Lake
 from latecomer.lake.maintenance import compact_and_vacuum
-from latecomer.lake.storage import STORE_REMEDY
 
 RENEW_S = 15.0
 """Seconds between two renewals."""
@@ -146,8 +145,7 @@ class Lease:
             raise LeaseLost(self._name, self._taken_by)
 
     def _unwritable(self, reason: object) -> InputError:
-        remedy = "choose a place that this user may write to" if self._lake.is_local else STORE_REMEDY
-        return InputError("--lake", self._lake.uri, f"cannot be written to ({reason})", remedy)
+        return InputError("--lake", self._lake.uri, f"cannot be written to ({reason})", self._lake.remedy(reason))
 
     def _open_own(self) -> DeltaTable | None:
         """Open the lease's table; None where the lease belongs to this process no longer, which is noted."""

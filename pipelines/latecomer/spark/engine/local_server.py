@@ -29,7 +29,8 @@ from latecomer.lake.errors import LatecomerError
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import connect
 from latecomer.spark.engine.server_file import WARM, Running, ServerError, file, folder, running
-from latecomer.spark.engine.session import RESULT_SETTINGS, settings, store_settings
+from latecomer.spark.engine.session import RESULT_SETTINGS, settings
+from latecomer.spark.engine.store_settings import settings_of_all_stores
 
 START_S = 120.0
 """Seconds within which a server answers that is starting."""
@@ -105,7 +106,7 @@ def _launch(master: str | None, more: Mapping[str, str]) -> Running:
     import pyspark
 
     port, token, log = _free_port(), secrets.token_urlsafe(32), folder() / "spark-server.log"
-    values = settings(Lake(".")) | RESULT_SETTINGS | store_settings() | _ABANDONED | dict(more)
+    values = settings(Lake(".")) | RESULT_SETTINGS | settings_of_all_stores() | _ABANDONED | dict(more)
     values |= {
         "spark.app.name": "latecomer",
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -18,14 +18,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from latecomer.lake import certificates
 from latecomer.lake.delta import APPENDED
 from latecomer.lake.lake import Lake
-from latecomer.lake.storage import region
 from latecomer.spark.engine import connect, java_process
 from latecomer.spark.engine.jars import archive, jars
+from latecomer.spark.engine.store_settings import store_settings
 from latecomer.spark.engine.tuning import tune
 
 if TYPE_CHECKING:
@@ -337,9 +336,7 @@ def _preferred(lake: Lake, rows: int | None = None) -> dict[str, str]:
         "spark.broadcast.compress": "false",
         "spark.sql.warehouse.dir": str(Path(os.environ.get("TMPDIR", "/tmp")) / "latecomer-warehouse"),
     }
-    if not lake.is_local:
-        wanted |= store_settings()
-    return wanted
+    return wanted | store_settings(lake.store)
 
 
 def _given() -> set[str]:
@@ -356,23 +353,3 @@ def _given() -> set[str]:
         return set()
     lines = (line.strip() for line in defaults.read_text(encoding="utf-8").splitlines())
     return {re.split(r"[\s=:]", line, maxsplit=1)[0] for line in lines if line and line[0] not in "#!"}
-
-
-def store_settings() -> dict[str, str]:
-    """Return the settings of Hadoop's S3 file system. Credentials come from the environment, on executors too.
-
-    Delta's log store for S3 checks before it puts, and is safe for a single driver only. The lease in the lake, which
-    delta-rs takes with a conditional put, keeps a second driver away.
-    """
-    endpoint = os.environ.get("AWS_ENDPOINT_URL")
-    settings = {
-        "spark.hadoop.fs.s3a.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-        "spark.hadoop.fs.s3a.endpoint.region": region(),
-    }
-    if endpoint:
-        settings |= {
-            "spark.hadoop.fs.s3a.endpoint": endpoint,
-            "spark.hadoop.fs.s3a.path.style.access": "true",
-            "spark.hadoop.fs.s3a.connection.ssl.enabled": str(urlsplit(endpoint).scheme == "https").lower(),
-        }
-    return settings

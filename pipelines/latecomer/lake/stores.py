@@ -1,0 +1,155 @@
+"""The stores that hold lakes and landing files, by the schemes of their URIs.
+
+Within a store, a path is what follows the scheme: ``BUCKET/KEY``. Its first part, which no key can lack, is the bucket,
+or a file system's address.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from latecomer.lake import certificates
+from latecomer.lake.errors import InputError
+from latecomer.lake.store_files import StoreFiles
+
+AUTHORITY_REMEDY = "name the authority of the store's certificate in AWS_CA_BUNDLE (a PEM file)"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A kind of store.
+
+    Attributes
+    ----------
+    scheme
+        The scheme of its URIs.
+    form
+        How such a URI is written, for messages.
+    part
+        What the first part of a path names: a bucket, for example.
+    variables
+        The variables of the environment that say where it is and who asks, for messages.
+    delta_options
+        Makes the options with which delta-rs reaches it.
+    files
+        Makes its file system, whose paths are those of this module.
+    spark_scheme
+        The scheme by which Spark's file systems name it.
+    other_schemes
+        Schemes that mean the same.
+    unusable
+        More letters that the path of a Delta table in it cannot hold.
+    """
+
+    scheme: str
+    form: str
+    part: str
+    variables: str
+    delta_options: Callable[[], dict[str, str]]
+    files: Callable[[], fs.FileSystem]
+    spark_scheme: str
+    other_schemes: tuple[str, ...] = ()
+    unusable: str = ""
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """All schemes that mean this store."""
+        return frozenset((self.scheme, self.spark_scheme, *self.other_schemes))
+
+    def remedy(self, error: object = "") -> str:
+        """Return what to do about an error of the store."""
+        if "certificate" in str(error).lower():
+            return AUTHORITY_REMEDY
+        return f"check the {self.part} and {self.variables}"
+
+    def path(self, where: str, text: str) -> str:
+        """Return the path in the store that a URI names, without a slash at its end.
+
+        Raises
+        ------
+        InputError
+            The URI names no bucket, or holds an empty name. It is told of the option or argument `where`.
+        """
+        path = text.partition("://")[2].rstrip("/")
+        if not path or path.startswith("/"):
+            raise InputError(where, text, f"has no {self.part} name", f"write {self.form}")
+        if "//" in path:
+            raise InputError(where, text, "holds an empty name, between two slashes", f"write {self.form}")
+        return path
+
+    def uri(self, path: str) -> str:
+        """Return the URI of a path in the store."""
+        return f"{self.scheme}://{path}"
+
+
+def region() -> str:
+    """Return the region of the object store, by either name that its tools know; a private store has any region."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+def _given(*names: str) -> dict[str, str]:
+    """Return the variables of the environment that are set and not empty."""
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def _s3_options() -> dict[str, str]:
+    certificates.bundle()
+    options = {"AWS_REGION": region(), "AWS_CONDITIONAL_PUT": "etag"}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        options["AWS_ENDPOINT_URL"] = endpoint
+        options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
+    return options | _given("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+def _s3_files() -> fs.FileSystem:
+    endpoint, authorities = os.environ.get("AWS_ENDPOINT_URL"), certificates.bundle()
+    trusted = {} if authorities is None else {"tls_ca_file_path": authorities}
+    if not endpoint:
+        return fs.S3FileSystem(region=region(), **trusted)
+    parts = urlsplit(endpoint)
+    return fs.S3FileSystem(region=region(), endpoint_override=parts.netloc, scheme=parts.scheme, **trusted)
+
+
+S3 = Store(
+    scheme="s3",
+    form="s3://BUCKET/PREFIX",
+    part="bucket",
+    variables="AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+    delta_options=_s3_options,
+    files=_s3_files,
+    spark_scheme="s3a",
+)
+HDFS = Store(
+    scheme="hdfs",
+    form="hdfs://NAMENODE:PORT/FOLDER",
+    part="namenode",
+    variables="HADOOP_CONF_DIR and HADOOP_USER_NAME",
+    delta_options=dict,
+    files=lambda: fs.PyFileSystem(StoreFiles("hdfs", {}, has_folders=True)),
+    spark_scheme="hdfs",
+    unusable=" ",  # delta-rs writes to such a folder, and looks for the table in a folder of another name
+)
+STORES = (S3, HDFS)
+
+
+def store_of(where: str, text: str, local: str) -> Store:
+    """Return the store that a URI names.
+
+    Raises
+    ------
+    InputError
+        The scheme is not supported; `local` says how a local place is written.
+    """
+    scheme = urlsplit(text).scheme
+    for store in STORES:
+        if scheme in store.schemes:
+            return store
+    forms = [local, *(store.form for store in STORES)]
+    remedy = f"write {', '.join(forms[:-1])} or {forms[-1]}"
+    raise InputError(where, text, f"the scheme {scheme!r} is not supported", remedy)
