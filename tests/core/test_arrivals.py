@@ -6,9 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import FOREVER, NEVER
-from latecomer.core.windows.arrivals import ArrivalCounts, last_closed, steps_of
+from latecomer.core.windows.arrivals import ArrivalCounts, ClosingSteps, last_closed
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import WatermarkTable
+from latecomer.core.windows.recall_budget import steps_of
+from latecomer.spark.windows.arrival_tasks import closings
+from latecomer.spark.windows.assigner import WindowAssigner
+
+from tests.support.arrival_blocks import Blocks
 
 rows = st.lists(st.tuples(st.integers(-300, 300), st.integers(0, 1), st.integers(0, 2)), min_size=1, max_size=60)
 
@@ -99,13 +104,63 @@ def test_windows_closed_after_each_arrival(given_rows, slack):
         assert closed[place] == (mark - 40) // 20
     for shard in range(3):
         of_shard = [i for i, row in enumerate(given_rows) if row[2] == shard]
-        values, seq, time = steps_of(new, closed, shard)
+        values, seq, time = ClosingSteps.of(new, closed, shard)
         firsts = {}
         for i in of_shard:
             firsts.setdefault(int(closed[i]), i)
         assert values.tolist() == sorted(firsts)
         assert seq.tolist() == [int(new.seq[firsts[v]]) for v in values.tolist()]
         assert time.tolist() == [int(new.stream_time_us[firsts[v]]) for v in values.tolist()]
+
+
+cuts = st.lists(st.integers(0, 60), max_size=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows, cuts)
+def test_blocks_are_counted_as_one(given_rows, places):
+    columns, grid = arrays(given_rows), Grid(40, 20)
+    cut = Blocks(columns, [min(place, len(given_rows)) for place in places], [NEVER] * 6, 3)
+    whole = Arrivals.of(*columns, [NEVER] * 6, 3)
+    assert cut.carry == whole.carry
+    counted, expected = ArrivalCounts.of(cut, grid, 3), ArrivalCounts.of(whole, grid, 3)
+    assert repr(counted) == repr(expected)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows, cuts, st.sampled_from([0, 15, 55, FOREVER]), st.sampled_from([0, 30]))
+def test_windows_close_in_blocks_as_in_one(given_rows, places, slack, lookback):
+    columns, grid = arrays(given_rows), Grid(40, 20)
+    cut = Blocks(columns, [min(place, len(given_rows)) for place in places], [NEVER] * 6, 3)
+    whole = Arrivals.of(*columns, [NEVER] * 6, 3)
+    watermarks = []
+    for shard in range(3):
+        numbers = np.unique(whole.stream_time_us[(whole.shard == shard) & (whole.stream_time_us > NEVER)] // 20)
+        watermarks.append(WatermarkTable(numbers, np.full(len(numbers), -200), np.full(len(numbers), slack)))
+    assigner = WindowAssigner(grid, lookback)
+    (steps, late), (expected_steps, expected_late) = (closings(a, watermarks, grid, assigner) for a in (cut, whole))
+    assert [repr(s) for s in steps] == [repr(s) for s in expected_steps]
+    assert repr(late) == repr(expected_late)
+    closed = last_closed(whole, watermarks, grid)
+    behind = closed >= (columns[1] - 40) // 20 + 1
+    assert late.seq.tolist() == columns[0][behind].tolist() and late.closed.tolist() == closed[behind].tolist()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(-300, 300), min_size=1, max_size=60), cuts, st.sampled_from([None, -3, 2]))
+def test_steps_begin_in_blocks_as_in_one(times, places, interval):
+    n = len(times)
+    zeros = np.zeros(n, np.int64)
+    columns = np.arange(n), np.array(times), zeros, zeros
+    carry = [NEVER if interval is None else 20 * interval + 19]
+    cut = Blocks(columns, [min(place, n) for place in places], carry)
+    whole = Arrivals.of(*columns, carry)
+    numbers = np.unique(whole.stream_time_us // 20)
+    table = WatermarkTable(numbers, numbers * 7, zeros[: len(numbers)])
+    steps = steps_of(cut, table, interval, 20, None)
+    assert repr(steps) == repr(steps_of(whole, table, interval, 20, None))
+    reached = [carry[0] // 20 if interval is not None else NEVER, *(whole.stream_time_us // 20).tolist()]
+    assert steps.begins.tolist() == [i for i in range(n) if reached[i + 1] > reached[i]]
 
 
 def test_nothing_arrived():

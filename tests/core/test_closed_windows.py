@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import NEVER
-from latecomer.core.windows.arrivals import ArrivalCounts
+from latecomer.core.windows.arrivals import ArrivalCounts, ClosingSteps
 from latecomer.core.windows.closing import closed_windows
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.observation import windows_of
@@ -36,7 +36,8 @@ def test_windows_close_at_the_first_arrival_that_reaches_them(grid, given_rows, 
     panes = [np.unique(np.array(open_times, np.int64) // grid.pane_us), np.empty(0, np.int64)]
     ends = [int(new.stream_time_us[shard == s][-1]) if (shard == s).any() else None for s in range(SHARDS)]
     counts = ArrivalCounts.of(new, grid, SHARDS)
-    found = closed_windows(grid, new, reached, counts, [before] * SHARDS, panes, (len(ts), ends) if flush else None)
+    steps = [ClosingSteps.of(new, reached, number) for number in range(SHARDS)]
+    found = closed_windows(grid, steps, counts, [before] * SHARDS, panes, (len(ts), ends) if flush else None)
     expected, after = [], []
     for number in range(SHARDS):
         times = [time for time, place in given_rows if place == number] + (open_times if number == 0 else [])

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.time import FOREVER, NEVER
-from latecomer.core.windows.arrivals import ArrivalCounts, last_closed
+from latecomer.core.windows.arrivals import ArrivalCounts, ClosingSteps, last_closed
 from latecomer.core.windows.closing import closed_windows
 from latecomer.core.windows.control import WindowControl
 from latecomer.core.windows.grid import Grid
@@ -103,9 +103,8 @@ class Run:
         table = self.control.step(counts.intervals[0], {})
         closed = last_closed(new, [table], grid)
         end = (seq_to, self.control.t_last_us) if flush else None
-        answered = closed_windows(
-            grid, new, closed, counts, [before], [held], None if end is None else (end[0], [end[1]])
-        )
+        closing = [ClosingSteps.of(new, closed, 0)]
+        answered = closed_windows(grid, closing, counts, [before], [held], None if end is None else (end[0], [end[1]]))
         for seq, ts, last in zip(new.seq.tolist(), times, closed.tolist(), strict=True):
             for window in range(grid.first_of(ts), grid.last_of(ts) + 1):
                 if window <= last:

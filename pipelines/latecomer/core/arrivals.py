@@ -3,18 +3,25 @@
 Two columns of a micro-batch, ``seq`` and event time, decide it, in one pass along the arrival order; no payload is
 read. Counts for the windowed kinds: :mod:`latecomer.core.windows.arrivals`. Cost: O(n). Memory: about 40 bytes an
 arrival.
+
+The arrivals may lie in *blocks*: runs of consecutive arrivals, each with the running maxima before it. A block alone
+decides about its arrivals, so blocks can be reduced side by side, in this process or in the tasks of a cluster. What
+they are reduced to is merged in their order, and does not depend on where they were cut.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -25,9 +32,30 @@ class Checkpoint:
     carry: list[int]
 
 
+class ArrivalBlocks(Protocol):
+    """Consecutive arrivals in order, in one or more blocks."""
+
+    @property
+    def rows(self) -> int:
+        """The number of arrivals."""
+
+    @property
+    def carry(self) -> list[int]:
+        """The running maxima after them, laid out as in :class:`Checkpoint`."""
+
+    def of_blocks(self, task: Callable[[Arrivals], T]) -> list[T]:
+        """Return what `task` makes of each block, in their order; it may run elsewhere, and so is pickled.
+
+        Without arrivals there is one block, which is empty.
+        """
+
+    def checkpoints(self, every: int) -> list[Checkpoint]:
+        """Return checkpoints inside these arrivals, about `every` so many of them, in order."""
+
+
 @dataclass(frozen=True)
 class Arrivals:
-    """Consecutive arrivals in order.
+    """Consecutive arrivals in order: one block of :class:`ArrivalBlocks`, in memory.
 
     Attributes
     ----------
@@ -66,9 +94,18 @@ class Arrivals:
         return Arrivals(seq, event_time_us, side, shard, time, before, after)
 
     @property
+    def rows(self) -> int:
+        """The number of arrivals."""
+        return len(self.seq)
+
+    @property
     def carry(self) -> list[int]:
         """The running maxima `after` these arrivals, laid out as in :class:`Checkpoint`."""
         return [int(maximum) for maximum in self.after.ravel()]
+
+    def of_blocks(self, task: Callable[[Arrivals], T]) -> list[T]:
+        """Return what `task` makes of these arrivals."""
+        return [task(self)]
 
     def checkpoints(self, every: int) -> list[Checkpoint]:
         """Return checkpoints inside these arrivals: before every so many of them, not before the first."""

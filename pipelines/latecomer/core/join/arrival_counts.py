@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from latecomer.core.arrays.composite_keys import distinct_rows, run_bounds
-from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts
-from latecomer.core.arrivals import Arrivals
+from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts, merge_counts
+from latecomer.core.arrivals import ArrivalBlocks, Arrivals
 from latecomer.core.join.control import IntervalSummary, held_bucket_us
 from latecomer.core.join.recall_budget import IntervalEntry
 from latecomer.core.join.retention_policies import RetentionParameters
@@ -35,6 +37,26 @@ class _Interval:
     first: tuple[int, int]
     by_time: tuple[SparseCounts, SparseCounts]
     by_delay: tuple[SparseCounts, SparseCounts]
+
+    def merged(self, following: _Interval) -> _Interval:
+        """Add the counts of the same interval in the next block of arrivals."""
+        by_time, by_delay = (
+            (merge_counts(*before[0], *after[0]), merge_counts(*before[1], *after[1]))
+            for before, after in ((self.by_time, following.by_time), (self.by_delay, following.by_delay))
+        )
+        rows = self.rows + following.rows
+        return _Interval(self.number, following.stream_time_us, rows, self.first, by_time, by_delay)
+
+
+class _Block(NamedTuple):
+    """The counts of a block of arrivals: as in :class:`ArrivalCounts`, with the rows of each side."""
+
+    rows: int
+    low_us: int
+    high_us: int
+    longest_delay_us: int
+    of_side: tuple[int, int]
+    intervals: list[_Interval]
 
 
 @dataclass(frozen=True)
@@ -68,37 +90,32 @@ class ArrivalCounts:
 
     @classmethod
     def of(
-        cls, arrivals: Arrivals, settings: RetentionParameters, is_self: bool, *, lateness: bool = False
+        cls, arrivals: ArrivalBlocks, settings: RetentionParameters, is_self: bool, *, lateness: bool = False
     ) -> ArrivalCounts:
         """Count arrivals by interval, and in it per side by event time and by delay (with `lateness`: by lateness)."""
-        rows = len(arrivals.seq)
-        if not rows:
+        task = partial(_counted, settings=settings, is_self=is_self, lateness=lateness)
+        blocks = [block for block in arrivals.of_blocks(task) if block.rows]
+        if not blocks:
             return cls()
-        times, stream_time = arrivals.event_time_us, arrivals.stream_time_us
-        totals = np.bincount(arrivals.side, minlength=2)
-        side, number = arrivals.side.astype(np.int64), stream_time // settings.interval_us
-        time_bucket = times // held_bucket_us(settings.interval_us, settings.granularity_us)
-        by_time = _by_interval(side, number, time_bucket, is_self)
-        delay = delay_bucket(arrivals.lateness_us if lateness else arrivals.delay_us, settings.granularity_us)
-        by_delay = _by_interval(side, number, delay, is_self)
-        starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
-        ends = np.append(starts[1:], rows)
-        before, unplaced, intervals = (_NONE, _NONE), 0, []
-        first = zip(arrivals.seq[starts].tolist(), stream_time[starts].tolist(), strict=True)
-        columns = (number[starts].tolist(), stream_time[ends - 1].tolist(), (ends - starts).tolist())
-        for interval, last_us, count, entry in zip(*columns, first, strict=True):
-            if last_us <= NEVER:
-                before, unplaced = by_time[interval], count
+        intervals: list[_Interval] = []
+        for interval in (interval for block in blocks for interval in block.intervals):
+            if intervals and intervals[-1].number == interval.number:
+                intervals[-1] = intervals[-1].merged(interval)
             else:
-                intervals.append(_Interval(interval, last_us, count, entry, by_time[interval], by_delay[interval]))
+                intervals.append(interval)
+        before, unplaced = (_NONE, _NONE), 0
+        if intervals[0].stream_time_us <= NEVER:
+            first = intervals.pop(0)
+            before, unplaced = first.by_time, first.rows
+        left, right = (sum(block.of_side[side] for block in blocks) for side in (0, 1))
         return cls(
-            rows,
-            int(times.min()),
-            int(times.max()),
-            int(arrivals.delay_us.max()),
+            sum(block.rows for block in blocks),
+            min(block.low_us for block in blocks),
+            max(block.high_us for block in blocks),
+            max(block.longest_delay_us for block in blocks),
             before,
             unplaced,
-            not is_self and bool(totals[0] < totals[1]),
+            not is_self and left < right,
             tuple(intervals),
         )
 
@@ -136,6 +153,29 @@ class ArrivalCounts:
             IntervalSummary(i.number, i.stream_time_us, i.by_time, i.by_delay, per_interval.get(i.number, empty))
             for i in self.intervals
         ]
+
+
+def _counted(arrivals: Arrivals, settings: RetentionParameters, is_self: bool, lateness: bool) -> _Block:
+    """Count a block of arrivals; those from before all streams were seen are an interval at ``NEVER``."""
+    rows = len(arrivals.seq)
+    if not rows:
+        return _Block(0, 0, 0, NEVER, (0, 0), [])
+    times, stream_time = arrivals.event_time_us, arrivals.stream_time_us
+    left, right = np.bincount(arrivals.side, minlength=2).tolist()
+    side, number = arrivals.side.astype(np.int64), stream_time // settings.interval_us
+    time_bucket = times // held_bucket_us(settings.interval_us, settings.granularity_us)
+    by_time = _by_interval(side, number, time_bucket, is_self)
+    delay = delay_bucket(arrivals.lateness_us if lateness else arrivals.delay_us, settings.granularity_us)
+    by_delay = _by_interval(side, number, delay, is_self)
+    starts = np.flatnonzero(np.diff(number, prepend=number[0] - 1))
+    ends = np.append(starts[1:], rows)
+    first = zip(arrivals.seq[starts].tolist(), stream_time[starts].tolist(), strict=True)
+    columns = (number[starts].tolist(), stream_time[ends - 1].tolist(), (ends - starts).tolist())
+    intervals = [
+        _Interval(interval, last_us, count, entry, by_time[interval], by_delay[interval])
+        for interval, last_us, count, entry in zip(*columns, first, strict=True)
+    ]
+    return _Block(rows, int(times.min()), int(times.max()), int(arrivals.delay_us.max()), (left, right), intervals)
 
 
 def _by_interval(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
-from latecomer.core.arrivals import Arrivals, Int64
+from latecomer.core.arrivals import ArrivalBlocks, Arrivals, Int64
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import IntervalRows, WatermarkTable
@@ -56,11 +58,35 @@ def _closed(time, shard, starts, interval, base, slack, size, slide, closed):  #
         closed[i] = (watermark - size) // slide
 
 
-def steps_of(arrivals: Arrivals, closed: Int64, shard: int) -> tuple[Int64, Int64, Int64]:
-    """Return the values of `closed` in a shard, ascending, with ``seq`` and stream time of their first arrivals."""
-    at = np.empty(_steps(closed, arrivals.shard, shard, np.empty(0, np.int64)), np.int64)
-    _steps(closed, arrivals.shard, shard, at)
-    return closed[at], arrivals.seq[at], arrivals.stream_time_us[at]
+class ClosingSteps(NamedTuple):
+    """The last closed window of a shard as a staircase along arrivals.
+
+    Attributes
+    ----------
+    window : int64[n]
+        Numbers of windows, ascending.
+    seq, time_us : int64[n]
+        The first arrival after which each is the last closed one, and stream time there.
+    """
+
+    window: Int64
+    seq: Int64
+    time_us: Int64
+
+    @staticmethod
+    def of(arrivals: Arrivals, closed: Int64, shard: int) -> ClosingSteps:
+        """Return the staircase of a shard; `closed` as :func:`last_closed` returns it."""
+        at = np.empty(_steps(closed, arrivals.shard, shard, np.empty(0, np.int64)), np.int64)
+        _steps(closed, arrivals.shard, shard, at)
+        return ClosingSteps(closed[at], arrivals.seq[at], arrivals.stream_time_us[at])
+
+    @staticmethod
+    def merged(blocks: Sequence[ClosingSteps]) -> ClosingSteps:
+        """Return the staircase along several blocks of arrivals."""
+        window, seq, time = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        highest = np.maximum.accumulate(window)
+        rises = np.diff(highest, prepend=highest[:1] - 1) > 0
+        return ClosingSteps(window[rises], seq[rises], time[rises])
 
 
 @njit(cache=True, nogil=True)
@@ -107,10 +133,9 @@ class ArrivalCounts:
     before_time: list[tuple[Int64, Int64]]
 
     @staticmethod
-    def of(arrivals: Arrivals, grid: Grid, shards: int) -> ArrivalCounts:
+    def of(arrivals: ArrivalBlocks, grid: Grid, shards: int) -> ArrivalCounts:
         """Count arrivals by shard, interval and pane."""
-        args = (arrivals.event_time_us, arrivals.side, arrivals.shard, arrivals.stream_time_us)
-        runs = _runs(*args, arrivals.before.copy(), grid.slide_us, grid.pane_us)
+        runs = np.concatenate(arrivals.of_blocks(partial(_runs_of, grid=grid)))
         timed = runs[:, 3] > NEVER
         intervals, before_time = [], []
         for shard in range(shards):
@@ -118,7 +143,13 @@ class ArrivalCounts:
             panes, inverse = np.unique(runs[of_shard & ~timed, 2], return_inverse=True)
             before_time.append((panes, _summed(inverse, runs[of_shard & ~timed, 5], len(panes))))
             intervals.append(_by_interval(runs[of_shard & timed]))
-        return ArrivalCounts(len(arrivals.seq), intervals, before_time)
+        return ArrivalCounts(arrivals.rows, intervals, before_time)
+
+
+def _runs_of(arrivals: Arrivals, grid: Grid) -> Int64:
+    args = (arrivals.event_time_us, arrivals.side, arrivals.shard, arrivals.stream_time_us)
+    runs: Int64 = _runs(*args, arrivals.before.copy(), grid.slide_us, grid.pane_us)
+    return runs
 
 
 _SLOTS = 64
@@ -175,7 +206,7 @@ def _summed(place: Int64, rows: Int64, length: int) -> Int64:
 
 
 def _by_interval(runs: Int64) -> list[IntervalRows]:
-    """Add up the runs of one shard by interval and pane; interval numbers never fall along them."""
+    """Add up the runs of one shard, of consecutive blocks, by interval and pane; intervals never fall along them."""
     if not len(runs):
         return []
     number, time, delay = runs[:, 1], runs[:, 3], runs[:, 4]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.arrivals import Arrivals
-from latecomer.core.windows.arrivals import ArrivalCounts, steps_of
+from latecomer.core.windows.arrivals import ArrivalCounts, ClosingSteps
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.observation import windows_of
 
@@ -47,8 +46,7 @@ class ClosedWindows:
 
 def closed_windows(
     grid: Grid,
-    arrivals: Arrivals,
-    reached: Int64,
+    steps: Sequence[ClosingSteps],
     counts: ArrivalCounts,
     before: Sequence[int],
     panes: Sequence[Int64],
@@ -60,11 +58,10 @@ def closed_windows(
     ----------
     grid
         The query's windows.
-    arrivals, counts
-        The arrivals of the micro-batch, by row and as the control plane counts them.
-    reached : int64[n]
-        Number of the last window that is closed after each arrival
-        (:func:`latecomer.core.windows.arrivals.last_closed`).
+    steps
+        Per shard, the last closed window along the arrivals of the micro-batch.
+    counts
+        These arrivals, as the control plane counts them.
     before : int per shard
         Number of the last window that was closed before the micro-batch.
     panes : int64[k] per shard
@@ -76,8 +73,7 @@ def closed_windows(
     parts: list[tuple[Int64, ...]] = []
     after = list(before)
     for shard, last in enumerate(before):
-        steps = steps_of(arrivals, reached, shard)
-        numbers, seqs, times = (values[steps[0] > last] for values in steps)
+        numbers, seqs, times = (values[steps[shard].window > last] for values in steps[shard])
         shard_panes = [panes[shard], *(rows.panes for rows in counts.intervals[shard])]
         held = windows_of(grid, np.unique(np.concatenate(shard_panes)))
         end = None if flush is None else flush[1][shard]

@@ -51,12 +51,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latecomer.core.arrivals import Arrivals
+from latecomer.core.arrivals import ArrivalBlocks, Arrivals
 from latecomer.core.time import FOREVER, NEVER
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import WatermarkTable
@@ -104,7 +105,7 @@ class Steps:
 
 
 def steps_of(
-    arrivals: Arrivals, table: WatermarkTable, interval: int | None, slide_us: int, flush: tuple[int, int] | None
+    arrivals: ArrivalBlocks, table: WatermarkTable, interval: int | None, slide_us: int, flush: tuple[int, int] | None
 ) -> Steps:
     """Find the steps that begin in a micro-batch of one shard.
 
@@ -117,11 +118,19 @@ def steps_of(
     flush
         As in :class:`Steps`.
     """
+    blocks = arrivals.of_blocks(partial(_entries, slide_us=slide_us))
+    seq, time = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    number = time // slide_us
+    enters = np.diff(number, prepend=NEVER if interval is None else interval) > 0
+    base = table.base[np.searchsorted(table.interval, number[enters])]
+    return Steps(seq[enters], time[enters], base, flush)
+
+
+def _entries(arrivals: Arrivals, slide_us: int) -> tuple[Int64, Int64]:
+    """Return ``seq`` and stream time of the first arrival of a block in each interval."""
     number = np.where(arrivals.stream_time_us > NEVER, arrivals.stream_time_us // slide_us, NEVER)
-    before = np.concatenate([[NEVER if interval is None else interval], number[:-1]])
-    at = np.flatnonzero(number > before)
-    base = table.base[np.searchsorted(table.interval, number[at])]
-    return Steps(arrivals.seq[at], arrivals.stream_time_us[at], base, flush)
+    at = np.flatnonzero(np.diff(number, prepend=NEVER) > 0)
+    return arrivals.seq[at], arrivals.stream_time_us[at]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from latecomer.lake.event_scan import first_above
 from latecomer.ledger.join_accounts import late_counts, restore_join
 from latecomer.spark.engine import arrival_scan
 from latecomer.spark.engine.columns import floor_to, with_columns
+from latecomer.spark.join.arrival_tasks import late_by_role
 from latecomer.spark.join.rows import LETTERS
 from latecomer.spark.join.stage import JoinStage
 from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome
@@ -60,7 +61,9 @@ class SlackJoinStage(JoinStage):
         clock = ArrivalClock.from_dict(state["clock"]) if state is not None else ArrivalClock()
         self._tick(clock, new)
         behind = np.where(new.event_time_us < mark, mark, NEVER)
-        late = self._late_rows(new, self._late_roles(new, lambda _, at: behind[at]))
+        late = self._late_rows(
+            late_by_role(new, lambda _, at: behind[at], self.spec.window_us, is_self=self.rows.is_self)
+        )
         late_count = late_counts(late)
         on_time = self._released(new, mark, batch, reached, steps, clock) if reached < FOREVER else None
 
@@ -99,7 +102,7 @@ class SlackJoinStage(JoinStage):
         """Return the watermark after each arrival, int64[n] us; ``NEVER`` before there is one."""
         strategy = self.spec.strategy
         if strategy.name == "aq_k_slack":
-            horizon = self._horizon_of(horizons, new)(0, np.arange(len(new.seq)))
+            horizon = horizons.at(0, new.stream_time_us, self.settings.interval_us, self.spec.window_us)
             return np.maximum(np.where(horizon > NEVER, horizon + self.spec.window_us, NEVER), reached)
         return slack_watermark(new.stream_time_us, new.delay_us, strategy.slack_us, (reached, slack))[0]
 

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.core.arrays.sparse_counts import Int64Array
-from latecomer.core.arrivals import Arrivals
 from latecomer.core.gamma_batches import spans
 from latecomer.core.join.control import Horizons
 from latecomer.core.join.recall_budget import LateSpans, Recall, pair_counts
 from latecomer.lake.delta import TIMESTAMP
 from latecomer.lake.event_scan import Spans
 from latecomer.lake.lake import Lake
+from latecomer.spark.join.arrival_tasks import LateRoles
 
 if TYPE_CHECKING:
     from latecomer.specs.join import JoinSpec
@@ -42,28 +42,23 @@ RECALLS = pa.schema(
 """Columns of ``recalls/<query>``: the late rows ``[seq_from, published_seq)`` of a period had their pairs recalled."""
 
 
-LateRoles = list[tuple[Int64Array, Int64Array]]
-"""Per side: the places of late rows among the new ones, int64[n], and the opposite horizon (us) at each."""
-
-
-def late_spans(new: Arrivals, late: LateRoles, window_us: int, interval_us: int) -> tuple[LateSpans, LateSpans]:
+def late_spans(late: LateRoles, window_us: int, interval_us: int) -> tuple[LateSpans, LateSpans]:
     """Return, per stream, the spans behind its horizon that lie in the windows of late rows of the other stream."""
     touched = []
     for side in (1, 0):
-        at, horizon = late[side]
-        times, stream_time = new.event_time_us[at], new.stream_time_us[at]
+        _, times, stream_time, horizon = late[side]
         touched.append(LateSpans.behind(horizon, times, stream_time, window_us=window_us, interval_us=interval_us))
     return touched[0], touched[1]
 
 
-def spans_behind(new: Arrivals, late: LateRoles, before: Sequence[int], window_us: int) -> tuple[Spans, Spans]:
+def spans_behind(late: LateRoles, before: Sequence[int], window_us: int) -> tuple[Spans, Spans]:
     """Return, per stream, spans of the stored rows behind the horizon `before` the new rows that may match late ones.
 
     They cover more where there are many of them: :func:`latecomer.core.gamma_batches.spans`.
     """
     behind = []
     for buffer in (0, 1):
-        times = new.event_time_us[late[1 - buffer][0]]
+        times = late[1 - buffer].event_time_us
         times = times[times - window_us <= before[buffer]]
         behind.append(spans(times - window_us, np.minimum(before[buffer], times + window_us)))
     return behind[0], behind[1]

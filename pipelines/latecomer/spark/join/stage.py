@@ -2,8 +2,8 @@
 
 One micro-batch, arrivals ``[seq_from, seq_to)``:
 
-1. *Scan* ``seq`` and event time of the new rows in the driver (:mod:`latecomer.spark.engine.arrival_scan`): stream
-   time, and with it the adaptation interval of every arrival.
+1. *Scan* ``seq`` and event time of the new rows (:mod:`latecomer.spark.engine.arrival_scan` says where): stream time,
+   and with it the adaptation interval of every arrival.
 2. *Join* the new rows with one another and with the rows still held, and count the pairs by interval and required
    retention, unless the strategy does not use pairs. Up to `MANY_PAIRS` pairs are counted in the driver, from 16 bytes
    of each: they make about as many groups as pairs, and grouping them in Spark takes twice as long.
@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 
 from latecomer.core.arrays.composite_keys import distinct_rows, sort_order
 from latecomer.core.arrays.sparse_counts import Int64Array, SparseCounts
-from latecomer.core.arrivals import Arrivals
+from latecomer.core.arrivals import ArrivalBlocks
 from latecomer.core.join.arrival_counts import PAIR_CELL, RESULTS, ArrivalCounts
 from latecomer.core.join.control import Horizons, IntervalSummary, JoinControl
 from latecomer.core.join.recall_budget import PAIR_COUNTS, Recall, RecallBudget
@@ -48,7 +48,7 @@ from latecomer.ledger.join_accounts import JoinAccounts, late_counts, restore_jo
 from latecomer.spark.engine import arrival_scan, tables
 from latecomer.spark.engine.columns import ceil_div, floor_div, floor_to, with_columns
 from latecomer.spark.join import recall
-from latecomer.spark.join.recall import LateRoles
+from latecomer.spark.join.arrival_tasks import LateRoles, late_roles
 from latecomer.spark.join.repair import JoinRepair
 from latecomer.spark.join.rows import LETTERS, JoinRows, in_sample
 from latecomer.spark.stage import Batch, BatchCommit, Observation, Outcome, Stage
@@ -100,7 +100,7 @@ class JoinStage(Stage):
         fresh = parameters if parameters and parameters["number"] != (state or {}).get("parameters") else None
         control, accounts = restore_join(self.spec, state, fresh)
         carry = [NEVER] * len(self.rows.sources) if state is None else list(state["carry"])
-        new = arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
+        new = self._arrivals(batch, carry)
         policy = control.policy
         arrivals = ArrivalCounts.of(new, self.settings, self.rows.is_self, lateness=policy.needs_lateness)
         finish = partial(self._finish, batch, control, accounts, arrivals, new.carry, parameters)
@@ -115,7 +115,7 @@ class JoinStage(Stage):
             cells = self._count_pairs(pairs, control, are_results=counts_results)
         control.hold_until_all_streams_seen(arrivals.before_all_streams_seen)
         horizons = control.step(arrivals.summaries(cells))
-        late = self._late_rows(new, self._late_roles(new, self._horizon_of(horizons, new)))
+        late = self._late_rows(self._late_roles(new, horizons))
         if policy.needs_candidates:
             pairs = pairs.where(self.rows.where_sql)
         on_time: DataFrame | None = self.rows.results(
@@ -136,7 +136,7 @@ class JoinStage(Stage):
         batch: Batch,
         control: JoinControl,
         budget: RecallBudget,
-        new: Arrivals,
+        new: ArrivalBlocks,
         arrivals: ArrivalCounts,
         finish: Callable[[pa.Table, list[Recall], dict[int, int]], BatchCommit],
     ) -> Outcome:
@@ -148,15 +148,15 @@ class JoinStage(Stage):
         entries = arrivals.entries((control.arrivals[0], control.arrivals[1]))
         control.hold_until_all_streams_seen(arrivals.before_all_streams_seen)
         horizons = control.step(arrivals.summaries(None))
-        late_roles = self._late_roles(new, self._horizon_of(horizons, new))
-        late = self._late_rows(new, late_roles)
+        roles = self._late_roles(new, horizons)
+        late = self._late_rows(roles)
         budget.note_repaired(batch.repaired_to, batch.seq_from)
-        behind = recall.spans_behind(new, late_roles, before, window_us)
+        behind = recall.spans_behind(roles, before, window_us)
         pairs, counts = self._pairs(new, batch, before, arrivals, control, behind=behind), None
         if late.num_rows or budget.awaits_decision:
             pairs = self.cache.keep(self.rows.outlined(pairs, ["t"]))
             counts = self._count_missed(pairs, horizons)
-        recalls = budget.step(entries, counts, recall.late_spans(new, late_roles, window_us, interval_us))
+        recalls = budget.step(entries, counts, recall.late_spans(roles, window_us, interval_us))
         if batch.flush:
             recalls += budget.flush(batch.seq_to, control.t_last_us)
         period = floor_to("t", self.spec.period_us)
@@ -221,9 +221,9 @@ class JoinStage(Stage):
         return self._repair.corrections(late, repaired_in.slice(0, 1)).limit(0)
 
     def history(self, seq_to: int) -> History:
-        """Count all arrivals before `seq_to`, and every pair of theirs, missed or not; takes 40 bytes per arrival."""
+        """Count all arrivals before `seq_to`, and every pair of theirs, missed or not."""
         batch = Batch(-1, 0, seq_to)
-        new = arrival_scan.arrivals(self.lake, self.rows.sources, 0, seq_to, [NEVER] * len(self.rows.sources))
+        new = self._arrivals(batch, [NEVER] * len(self.rows.sources))
         control, _ = restore_join(self.spec, None)
         arrivals = ArrivalCounts.of(new, self.settings, self.rows.is_self, lateness=control.policy.needs_lateness)
         if not arrivals.rows:
@@ -235,9 +235,15 @@ class JoinStage(Stage):
         finally:
             self.release()
 
+    def _arrivals(self, batch: Batch, carry: list[int]) -> ArrivalBlocks:
+        """Read the arrivals of a micro-batch in order, with stream time continued from `carry`."""
+        if arrival_scan.is_for_tasks(self.spark, batch.seq_to - batch.seq_from):
+            return arrival_scan.TaskArrivals(self.rows.arrivals(batch), carry, 1, self.cache)
+        return arrival_scan.arrivals(self.lake, self.rows.sources, batch.seq_from, batch.seq_to, carry)
+
     def _pairs(
         self,
-        new: Arrivals,
+        new: ArrivalBlocks,
         batch: Batch,
         before: list[int],
         arrivals: ArrivalCounts,
@@ -258,8 +264,8 @@ class JoinStage(Stage):
         from pyspark.sql import functions as F
 
         policy = control.policy
-        known = {"t": new.stream_time_us} | ({"delay": new.delay_us} if policy.needs_candidates else {})
-        rows = arrival_scan.with_arrival_values(self.rows.arrivals(batch), new.seq, known)
+        known = ["t", "delay"] if policy.needs_candidates else ["t"]
+        rows = arrival_scan.with_stream_times(self.rows.arrivals(batch), new, known)
         if policy.needs_candidates:
             rows = self.cache.keep(rows)
         carried, sampled = {name: F.col(name) for name in known}, policy.needs_pairs
@@ -410,36 +416,21 @@ class JoinStage(Stage):
             sides.append(fresh.unionByName(with_columns(held, blank)))
         return sides
 
-    def _horizon_of(self, horizons: Horizons, new: Arrivals) -> Callable[[int, np.ndarray], np.ndarray]:
-        """Return a function that returns the horizon (us) of a side at places of `new`."""
-        interval_us, window_us = self.settings.interval_us, self.spec.window_us
-        return lambda side, at: horizons.at(side, new.stream_time_us[at], interval_us, window_us)
-
     # -- late ----------------------------------------------------------------------------------------------------
 
-    def _late_roles(self, new: Arrivals, horizon_of: Callable[[int, np.ndarray], np.ndarray]) -> LateRoles:
-        """Return the new rows, per role, whose window reaches behind the opposite horizon, with that horizon.
+    def _late_roles(self, new: ArrivalBlocks, horizons: Horizons) -> LateRoles:
+        return late_roles(new, horizons, self.settings.interval_us, self.spec.window_us, is_self=self.rows.is_self)
 
-        `horizon_of` returns the horizon (us) of a side at places of `new`.
-        """
-        roles = []
-        for side in (0, 1):
-            at = np.flatnonzero(new.side == (0 if self.rows.is_self else side))
-            horizon = horizon_of(1 - side, at)
-            late = horizon >= new.event_time_us[at] - self.spec.window_us
-            roles.append((at[late], horizon[late]))
-        return roles
-
-    def _late_rows(self, new: Arrivals, late: LateRoles) -> pa.Table:
+    def _late_rows(self, late: LateRoles) -> pa.Table:
         """Return the late rows as they are registered."""
         parts = []
         for side, alias in enumerate(self.rows.aliases):
-            at, horizon = late[side]
-            times, period = new.event_time_us[at], new.stream_time_us[at] // self.spec.period_us * self.spec.period_us
+            seq, times, stream_time, horizon = late[side]
+            period = stream_time // self.spec.period_us * self.spec.period_us
             columns: dict[str, Any] = {
-                "seq": new.seq[at],
-                "stream": pa.repeat(pa.scalar(self.rows.streams[side]), len(at)),
-                "alias": pa.repeat(pa.scalar(alias), len(at)),
+                "seq": seq,
+                "stream": pa.repeat(pa.scalar(self.rows.streams[side]), len(seq)),
+                "alias": pa.repeat(pa.scalar(alias), len(seq)),
                 "event_ts": pa.array(times).cast(TIMESTAMP),
                 "partners_from": pa.array(times - self.spec.window_us).cast(TIMESTAMP),
                 "partners_to": pa.array(np.minimum(horizon, times + self.spec.window_us)).cast(TIMESTAMP),

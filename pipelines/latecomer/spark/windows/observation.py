@@ -6,23 +6,23 @@ The arrival order is scanned from checkpoints; stored rows of observed windows a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from latecomer.core.arrays.composite_keys import distinct_rows
 from latecomer.core.arrays.sparse_counts import merge_counts
-from latecomer.core.arrivals import Arrivals, Checkpoint
+from latecomer.core.arrivals import ArrivalBlocks, Checkpoint
 from latecomer.core.time import EARLIEST_US, LATEST_US, NEVER
 from latecomer.core.windows.arrivals import ArrivalCounts
 from latecomer.core.windows.constant_slack import AnswerWaits, HeldFrom, mean_rows_held
 from latecomer.core.windows.group_sampling import crowded
 from latecomer.core.windows.interfaces import IntervalRows, Observed
-from latecomer.core.windows.observation import every_number
 from latecomer.core.windows.observation_schedule import ObservationSchedule
 from latecomer.spark.engine import arrival_scan, tables
 from latecomer.spark.engine.columns import with_columns
+from latecomer.spark.windows.arrival_tasks import extent, late_in_windows, stream_times
 from latecomer.spark.windows.group_sampling import group_samples, observed_groups
 from latecomer.spark.windows.kind import WindowKind
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows, RowsWithLateness
@@ -51,9 +51,12 @@ class WindowObservation:
         """The checkpoint before the first arrival."""
         return Checkpoint(0, [NEVER] * (self._shards * len(self._query.sources)))
 
-    def arrivals(self, seq_from: int, seq_to: int, carry: list[int]) -> Arrivals:
+    def arrivals(self, seq_from: int, seq_to: int, carry: list[int]) -> ArrivalBlocks:
         """Read the arrivals ``[seq_from, seq_to)`` of all sources in order, with stream time continued from `carry`."""
         query = self._query
+        if arrival_scan.is_for_tasks(query.spark, seq_to - seq_from):
+            rows = self._rows.stored(seq_from=seq_from, seq_to=seq_to)
+            return arrival_scan.TaskArrivals(rows, carry, self._shards, query.cache)
 
         def shard_of(groups: pa.Table) -> NDArray[np.int32]:
             return tables.evaluate(query.spark, groups.rename_columns(query.groups), self._kind.shard_sql())
@@ -62,7 +65,7 @@ class WindowObservation:
         leading = [(column.name, *column.fields) for column in query.spec.group_columns]
         return arrival_scan.arrivals(query.lake, query.sources, seq_from, seq_to, carry, self._shards, leading, sharded)
 
-    def pieces(self, start: Checkpoint, seq_to: int) -> Iterator[Arrivals]:
+    def pieces(self, start: Checkpoint, seq_to: int) -> Iterator[ArrivalBlocks]:
         """Yield all arrivals from a checkpoint up to `seq_to`, at most `PIECE_ROWS` at a time."""
         seq, carry = start.seq, start.carry
         while seq < seq_to:
@@ -72,7 +75,7 @@ class WindowObservation:
             yield piece
 
     def checkpoints(
-        self, known: list[Checkpoint], new: Arrivals, seq_to: int, schedules: list[ObservationSchedule]
+        self, known: list[Checkpoint], new: ArrivalBlocks, seq_to: int, schedules: list[ObservationSchedule]
     ) -> list[Checkpoint]:
         """Return the checkpoints that later scans may need, the oldest first.
 
@@ -106,7 +109,9 @@ class WindowObservation:
 
     # --------------------------------------------------------------------------------------------------- observations
 
-    def observe(self, pieces: Iterable[Arrivals], seq_from: int, seq_to: int, spans: ObservedSpans) -> ObservedWindows:
+    def observe(
+        self, pieces: Iterable[ArrivalBlocks], seq_from: int, seq_to: int, spans: ObservedSpans
+    ) -> ObservedWindows:
         """Observe windows of the arrivals ``[seq_from, seq_to)``, which `pieces` hold in order."""
         return self._kind.observed(self._with_lateness(pieces, seq_from, seq_to, spans), spans)
 
@@ -122,12 +127,11 @@ class WindowObservation:
         """
         low = high = last = None
         for piece in self.pieces(self.start, seq_to):
-            timed = piece.stream_time_us > NEVER
-            if timed.any():
-                times = piece.event_time_us[timed]
-                low = int(times.min()) if low is None else min(low, int(times.min()))
-                high = int(times.max()) if high is None else max(high, int(times.max()))
-                last = int(piece.stream_time_us.max()) // self._grid.slide_us
+            for block in piece.of_blocks(partial(extent, slide_us=self._grid.slide_us)):
+                if block is not None:
+                    low = block.low_us if low is None else min(low, block.low_us)
+                    high = block.high_us if high is None else max(high, block.high_us)
+                    last = block.interval if last is None else max(last, block.interval)
         if low is None or high is None or last is None:
             return [[] for _ in range(self._shards)]
         span = self._grid.first_of(low), self._grid.last_of(high + self._assigner.lookback_us)
@@ -162,8 +166,9 @@ class WindowObservation:
             for shard in shards:
                 intervals[shard] += counts.intervals[shard]
                 before[shard].append(counts.before_time[shard])
-                time = piece.stream_time_us[piece.shard == shard]
-                waits[shard].add(time[time > NEVER])
+            for times in piece.of_blocks(partial(stream_times, shards=self._shards)):
+                for shard in shards:
+                    waits[shard].add(times[shard])
         arrived = [HeldFrom.of(grid, *parts) for parts in zip(intervals, before, strict=True)]
         held = [rows for rows in arrived if rows is not None]
         last_us = [NEVER if rows is None else rows.last_us for rows in arrived]
@@ -180,7 +185,7 @@ class WindowObservation:
         return costs
 
     def _with_lateness(
-        self, pieces: Iterable[Arrivals], seq_from: int, seq_to: int, spans: ObservedSpans
+        self, pieces: Iterable[ArrivalBlocks], seq_from: int, seq_to: int, spans: ObservedSpans
     ) -> RowsWithLateness:
         """Read the stored rows of windows in `spans`; `pieces` are the arrivals ``[seq_from, seq_to)``."""
         from pyspark.sql import functions as F
@@ -193,25 +198,18 @@ class WindowObservation:
         numbers = np.empty(0, np.int64)
         none = np.empty(0, np.int64)
         in_time = [(none, none)] * self._shards
+        shards = self._shards if groups else 0  # by shard: how far the others have come depends on the cut
+        span = low, high
+        task = partial(
+            late_in_windows, span=span, grid=grid, assigner=assigner, shards=shards, number=kind.counts_results
+        )
         for piece in pieces:
-            first = assigner.first_of(piece.event_time_us, piece.side)
-            end = grid.end(first)
-            inside = (piece.event_time_us >= low) & (piece.event_time_us < high)
-            rows_inside += int(np.count_nonzero(inside))
-            late = inside & (piece.stream_time_us >= end)
-            time = piece.stream_time_us[late]
-            bucket, interval = (time - end[late]) // grid.granularity_us, time // grid.slide_us
-            parts.append(pa.table({"seq": piece.seq[late], "bucket": bucket, "j": interval}))
-            if kind.counts_results:
-                last = assigner.last_of(piece.event_time_us[inside], piece.side[inside])
-                ranges, _ = distinct_rows(first[inside], last)
-                numbers = np.union1d(numbers, every_number(*ranges)[1])
-            if groups:  # by shard: how far the others have come depends on the cut
-                before = inside & ~late
-                for shard in range(self._shards):
-                    panes = piece.event_time_us[before & (piece.shard == shard)] // grid.pane_us
-                    (pane,), count = distinct_rows(panes)
-                    in_time[shard] = merge_counts(*in_time[shard], pane, count)
+            for block in piece.of_blocks(task):
+                rows_inside += block.rows
+                parts.append(pa.table({"seq": block.seq, "bucket": block.bucket, "j": block.interval}))
+                numbers = np.union1d(numbers, block.windows)
+                for shard, counts in enumerate(block.in_time):
+                    in_time[shard] = merge_counts(*in_time[shard], *counts)
         waits = pa.concat_tables(parts)
         rows = self._rows.stored(
             seq_from=seq_from, seq_to=seq_to, low_us=max(low, EARLIEST_US), high_us=min(high - 1, LATEST_US)

@@ -2,8 +2,8 @@
 
 One micro-batch, arrivals ``[seq_from, seq_to)``:
 
-1. *Scan* ``seq`` and event time of the new rows, here and not in Spark: running maxima, stream time, the interval of
-   each arrival (:mod:`latecomer.core.arrivals`; the size of a micro-batch bounds the memory).
+1. *Scan* ``seq`` and event time of the new rows: running maxima, stream time, the interval of each arrival, counted by
+   interval and pane (:mod:`latecomer.spark.engine.arrival_scan` says where).
 2. *Observe* the windows whose observation ends in these intervals: the kind counts what their contributions required.
    The scan for these begins where the oldest unobserved window can have its first row; a checkpoint of the maxima
    makes that exact.
@@ -33,11 +33,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from latecomer.core.arrivals import Arrivals, Checkpoint
+from latecomer.core.arrivals import ArrivalBlocks, Checkpoint
 from latecomer.core.time import EARLIEST_US, LATEST_US, NEVER
-from latecomer.core.windows.arrivals import ArrivalCounts, last_closed, overtaken
+from latecomer.core.windows.arrivals import ArrivalCounts
 from latecomer.core.windows.closing import ClosedWindows, closed_windows
 from latecomer.core.windows.control import WindowControl
 from latecomer.core.windows.recall_budget import RecallBudget, Steps, steps_of
@@ -51,6 +50,7 @@ from latecomer.ledger.window_accounts import (
 )
 from latecomer.spark.engine import tables
 from latecomer.spark.stage import Batch, BatchCommit, BatchScan, Observation, Outcome, Stage, StageState
+from latecomer.spark.windows.arrival_tasks import LateArrivals, closings
 from latecomer.spark.windows.assigner import number_of_shard
 from latecomer.spark.windows.kind import WindowKind
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows
@@ -65,8 +65,6 @@ from latecomer.strategies.windows import observation_schedules, recall_budget, w
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Int64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 MANY_ANSWERS = 100_000
 """Answers of a micro-batch that are many: then a pass over the rows may save more than it costs."""
 
@@ -80,14 +78,14 @@ class ArrivalScan(BatchScan):
     known, marks
         Checkpoints of the scan, the oldest first: before the micro-batch, and after it.
     new, counts
-        Its arrivals, by row and as the control plane counts them.
+        Its arrivals, and how the control plane counts them.
     spans
         The windows whose observation ends in each interval.
     """
 
     known: list[Checkpoint]
     marks: list[Checkpoint]
-    new: Arrivals
+    new: ArrivalBlocks
     counts: ArrivalCounts
     spans: ObservedSpans
 
@@ -102,8 +100,8 @@ class Decisions:
         One per shard, as they are after the micro-batch; a flush is still to come.
     parameters
         Number of the parameters of `adapt` that hold by now; None: there were none.
-    closed : int64[n]
-        Number of the last closed window at each arrival.
+    late
+        New rows for which a window was closed when they arrived.
     before, held_low : int per shard
         Last closed window, and earliest event time of a row in an open one (us), before the micro-batch.
     windows
@@ -116,7 +114,7 @@ class Decisions:
 
     controls: list[WindowControl]
     parameters: int | None
-    closed: Int64
+    late: LateArrivals
     before: list[int]
     held_low: list[int]
     windows: ClosedWindows
@@ -190,28 +188,27 @@ class WindowedStage(Stage):
         scan, observed = observation.scan, observation.observed
         assert isinstance(scan, ArrivalScan) and isinstance(observed, ObservedWindows)
         decisions = self._decide(batch, state, scan, observed, parameters)
-        new, closed = scan.new, decisions.closed
+        new, late_arrivals = scan.new, decisions.late
         accounts = restore_window_accounts(self.spec, state)
         closing = self._closed_in_spark(decisions)
-        behind = self._behind(new, closed)
         missed = None
-        if behind.any():
-            missed = listed(self.spark, pa.table({"seq": new.seq[behind], "c": closed[behind]}))
+        if len(late_arrivals.seq):
+            missed = listed(self.spark, pa.table({"seq": late_arrivals.seq, "c": late_arrivals.closed}))
         on_time = late = None
         all_count = False
         ledger_counts: Mapping[int, Mapping[str, int]] = {}
-        size = _AnswerSize(batch, len(new.seq), closing.count, self._groups(observed), accounts.totals["on_time"])
+        size = _AnswerSize(batch, new.rows, closing.count, self._groups(observed), accounts.totals["on_time"])
         if closing.count or batch.number == 0:  # the first commit makes the table, rows or none
             panes = sum(len(rows.panes) for intervals in scan.counts.intervals for rows in intervals)
             available = self._available(batch, decisions, closing)
-            rows, all_count = self.kind.reduced(available, missed, len(new.seq) // max(panes, 1))
+            rows, all_count = self.kind.reduced(available, missed, new.rows // max(panes, 1))
             many = bool(self.spec.group_by) and size.is_large()
             answers = self.kind.answers(_counted(rows, missed), closing, many_answers=many)
             ledger_counts = answers.ledger_counts
             on_time = result_rows(self.query, answers.rows, "on_time", "closed_seq")
         if missed is not None or batch.number == 0:
-            late = self._late_rows(batch, new, behind, closed, all_count)
-        driver_local = {"late"} if np.count_nonzero(behind) <= tables.DRIVER_LOCAL_ROWS else set()
+            late = self._late_rows(batch, late_arrivals, all_count)
+        driver_local = {"late"} if len(late_arrivals.seq) <= tables.DRIVER_LOCAL_ROWS else set()
         if size.is_small(self.kind.answer_rows, self.grid.per_row):
             driver_local.add("on_time")
         recall = None
@@ -254,16 +251,16 @@ class WindowedStage(Stage):
         interval = controls[0].interval
         by_shard = zip(controls, scan.counts.intervals, observed.by_interval, strict=True)
         watermarks = [control.step(intervals, windows) for control, intervals, windows in by_shard]
-        closed = last_closed(scan.new, watermarks, self.grid)
+        steps_of_shards, late = closings(scan.new, watermarks, self.grid, self.kind.assigner)
         ends = [None if control.interval is None else control.t_last_us for control in controls]
         flush = (batch.seq_to, ends) if batch.flush else None
-        windows = closed_windows(self.grid, scan.new, closed, scan.counts, before, held, flush)
+        windows = closed_windows(self.grid, steps_of_shards, scan.counts, before, held, flush)
         budget, steps = recall_budget(self.spec, state), None
         if budget is not None:  # with one shard
             last = None if flush is None or ends[0] is None else (batch.seq_to, ends[0])
             steps = steps_of(scan.new, watermarks[0], interval, self.grid.slide_us, last)
         completed = take_completed_periods(controls, guaranteed=budget is not None)
-        return Decisions(controls, number, closed, before, held_low, windows, completed, budget, steps)
+        return Decisions(controls, number, late, before, held_low, windows, completed, budget, steps)
 
     def _controls(
         self, state: StageState | None, parameters: dict[str, Any] | None
@@ -273,14 +270,6 @@ class WindowedStage(Stage):
         if parameters and parameters["number"] != number:
             return window_controls(self.spec, state, parameters["policies"]), parameters["number"]
         return window_controls(self.spec, state), number
-
-    def _behind(self, new: Arrivals, closed: Int64) -> Bools:
-        """Return, per new row, whether a window of it was closed; `closed` is the last closed one at each arrival."""
-        if self.kind.assigner.lookback_us:
-            return np.asarray(closed >= self.kind.assigner.first_of(new.event_time_us, new.side))
-        # the same without a division
-        behind: Bools = overtaken(new.event_time_us, closed, self.grid.size_us, self.grid.slide_us)
-        return behind
 
     def _finalize(
         self,
@@ -346,18 +335,16 @@ class WindowedStage(Stage):
         held = held.where(F.col("c") < self.kind.assigner.last_of("ts"))
         return tables.codegen_barrier(fresh.unionByName(held))
 
-    def _late_rows(
-        self, batch: Batch, new: Arrivals, behind: Bools, closed: Int64, all_count: bool
-    ) -> DataFrame | pa.Table:
+    def _late_rows(self, batch: Batch, late: LateArrivals, all_count: bool) -> DataFrame | pa.Table:
         """Return new rows for which a window was closed; where every row counts (``ok``) their payload is not read."""
         sources = self.query.sources
         all_count = all_count or all(self.kind.payload(side)["ok"] == "true" for side in range(len(sources)))
-        times, side = new.event_time_us[behind], new.side[behind]
+        times, side = late.event_time_us, late.side
         first = self.kind.assigner.first_of(times, side)
-        last = np.minimum(self.kind.assigner.last_of(times, side), closed[behind])
+        last = np.minimum(self.kind.assigner.last_of(times, side), late.closed)
         missed = pa.table(
             {
-                "seq": pa.array(new.seq[behind]),
+                "seq": pa.array(late.seq),
                 "stream": pa.array(sources, pa.string()).take(pa.array(side)),
                 "event_ts": pa.array(times).cast(TIMESTAMP),
                 "windows_from": pa.array(first * self.grid.slide_us).cast(TIMESTAMP),
