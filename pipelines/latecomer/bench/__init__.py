@@ -15,7 +15,8 @@ from pathlib import Path
 from latecomer.bench.goals import Goal, Progress, Summary
 from latecomer.lake.errors import InputError
 
-NAMES = ("join", "aggregate", "topk", "theta_join", "membership", "promise", "ingest", "publish", "speed", "plans")
+_KINDS = ("join", "aggregate", "topk", "theta_join", "membership")
+NAMES = (*_KINDS, "promise", "ingest", "publish", "speed", "plans", "scale")
 
 SPARK_ROWS = {"join": 2_000_000, "aggregate": 10_000_000, "topk": 10_000_000}
 """Generated events for the comparison with Spark's own operators."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLACE = "spark.latecomer.arrivals"
 """The setting that names the place of the pass."""
-TASK_ROWS, TASK_CORES = 1 << 20, 8
+TASK_ROWS, TASK_CORES = 1 << 20, 32
 """Fewest arrivals of a micro-batch, and fewest cores of a session, with which ``auto`` takes Spark's tasks."""
 BLOCK_ROWS = 1 << 16
 """Arrivals of the lake that one block spans; those of a query are as many at most."""
@@ -104,7 +104,14 @@ class TaskArrivals:
         Number of shards.
     cache
         Keeps the two columns of the arrivals while their stage is at work.
+
+    Attributes
+    ----------
+    received : int
+        Bytes of all that blocks were reduced to in this process, since it began.
     """
+
+    received = 0
 
     def __init__(self, rows: DataFrame, carry: list[int], shards: int, cache: StageCache) -> None:
         from pyspark.sql import functions as F
@@ -145,6 +152,7 @@ class TaskArrivals:
         if not len(self._blocks):
             return [task(arrival_blocks.empty(self.carry, self._shards))]
         rows = self._mapped(partial(arrival_blocks.reduced, task=task), "block bigint, result binary").toArrow()
+        TaskArrivals.received += rows["result"].nbytes
         results = dict(zip(rows["block"].to_pylist(), rows["result"], strict=True))
         return [pickle.loads(results[block].as_buffer()) for block in self._blocks.tolist()]  # our own
 
