@@ -10,7 +10,7 @@ from latecomer.core.windows.arrivals import ArrivalCounts, ClosingSteps, last_cl
 from latecomer.core.windows.grid import Grid
 from latecomer.core.windows.interfaces import WatermarkTable
 from latecomer.core.windows.recall_budget import steps_of
-from latecomer.spark.windows.arrival_tasks import closings
+from latecomer.spark.windows.arrival_tasks import closed_along
 from latecomer.spark.windows.assigner import WindowAssigner
 
 from tests.support.arrival_blocks import Blocks
@@ -138,7 +138,7 @@ def test_windows_close_in_blocks_as_in_one(given_rows, places, slack, lookback):
         numbers = np.unique(whole.stream_time_us[(whole.shard == shard) & (whole.stream_time_us > NEVER)] // 20)
         watermarks.append(WatermarkTable(numbers, np.full(len(numbers), -200), np.full(len(numbers), slack)))
     assigner = WindowAssigner(grid, lookback)
-    (steps, late), (expected_steps, expected_late) = (closings(a, watermarks, grid, assigner) for a in (cut, whole))
+    (steps, late), (expected_steps, expected_late) = (closed_along(a, watermarks, grid, assigner) for a in (cut, whole))
     assert [repr(s) for s in steps] == [repr(s) for s in expected_steps]
     assert repr(late) == repr(expected_late)
     closed = last_closed(whole, watermarks, grid)

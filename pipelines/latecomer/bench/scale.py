@@ -78,7 +78,7 @@ class Measured:
 
     @property
     def limit_100(self) -> float:
-        """How many times faster 100 cores are than one, by Amdahl's law."""
+        """The speed of 100 cores over that of one, by Amdahl's law."""
         return 1 / (self.serial + (1 - self.serial) / 100)
 
 
@@ -130,9 +130,9 @@ def measure(folder: str, kind: str, workers: str) -> None:
 def _work() -> dict[str, float]:
     """Return the seconds of CPU that each kind of process has used so far."""
     spent = dict.fromkeys(("driver_python", "driver_jvm", "executor_jvm", "executor_python"), 0.0)
-    this = psutil.Process()
-    spent["driver_python"] = _seconds(this)
-    for driver in this.children():
+    driver_process = psutil.Process()
+    spent["driver_python"] = _seconds(driver_process)
+    for driver in driver_process.children():
         if "java" not in driver.name():
             continue
         spent["driver_jvm"] += _seconds(driver)

@@ -46,7 +46,7 @@ class LateArrivals(NamedTuple):
     closed: Int64
 
 
-def closings(
+def closed_along(
     arrivals: ArrivalBlocks, watermarks: Sequence[WatermarkTable], grid: Grid, assigner: WindowAssigner
 ) -> tuple[list[ClosingSteps], LateArrivals]:
     """Return the last closed window along arrivals, per shard, and the late arrivals.
@@ -56,13 +56,13 @@ def closings(
     watermarks
         Per shard, the watermark in each of the intervals of these arrivals.
     """
-    blocks = arrivals.of_blocks(partial(_closings, watermarks=watermarks, grid=grid, assigner=assigner))
+    blocks = arrivals.of_blocks(partial(_closed_along, watermarks=watermarks, grid=grid, assigner=assigner))
     steps = [ClosingSteps.merged(of_shard) for of_shard in zip(*(steps for steps, _ in blocks), strict=True)]
     late = LateArrivals(*(np.concatenate(column) for column in zip(*(late for _, late in blocks), strict=True)))
     return steps, late
 
 
-def _closings(
+def _closed_along(
     arrivals: Arrivals, watermarks: Sequence[WatermarkTable], grid: Grid, assigner: WindowAssigner
 ) -> tuple[list[ClosingSteps], LateArrivals]:
     times, side = arrivals.event_time_us, arrivals.side
@@ -106,7 +106,7 @@ class LateInWindows(NamedTuple):
     rows : int
         Rows inside the observed event times.
     seq, bucket, interval : int64[n]
-        Of those that arrived after the end of their first window: the arrival, its lateness against that end in
+        Of the rows that arrived after the end of their first window: the arrival, its lateness against that end in
         granules, and the interval of its stream time.
     windows : int64[k]
         The numbers of the windows of all of them, where that was asked for.

@@ -50,7 +50,7 @@ from latecomer.ledger.window_accounts import (
 )
 from latecomer.spark.engine import tables
 from latecomer.spark.stage import Batch, BatchCommit, BatchScan, Observation, Outcome, Stage, StageState
-from latecomer.spark.windows.arrival_tasks import LateArrivals, closings
+from latecomer.spark.windows.arrival_tasks import LateArrivals, closed_along
 from latecomer.spark.windows.assigner import number_of_shard
 from latecomer.spark.windows.kind import WindowKind
 from latecomer.spark.windows.lateness import ObservedSpans, ObservedWindows
@@ -251,7 +251,7 @@ class WindowedStage(Stage):
         interval = controls[0].interval
         by_shard = zip(controls, scan.counts.intervals, observed.by_interval, strict=True)
         watermarks = [control.step(intervals, windows) for control, intervals, windows in by_shard]
-        steps_of_shards, late = closings(scan.new, watermarks, self.grid, self.kind.assigner)
+        steps_of_shards, late = closed_along(scan.new, watermarks, self.grid, self.kind.assigner)
         ends = [None if control.interval is None else control.t_last_us for control in controls]
         flush = (batch.seq_to, ends) if batch.flush else None
         windows = closed_windows(self.grid, steps_of_shards, scan.counts, before, held, flush)
