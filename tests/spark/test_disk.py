@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+from latecomer.lake.lake import Lake
 from latecomer.spark.run import run
 from latecomer.specs.loading import load_query
 
@@ -43,8 +44,8 @@ def test_a_full_disk_is_one_line(lake, tmp_path):
     events.write(events.disordered(5, rows=4000), tmp_path / "rows.parquet")
     done = call(lake, FULL, "ingest", "--by", "stream", tmp_path / "rows.parquet")
     assert done.returncode == 4, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert "no space is left on the disk" in last and "make room and run the command again" in last
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("ingest: ")]
+    assert "no space is left on the disk" in line and "make room and run the command again" in line
 
 
 def test_a_lake_that_may_only_be_read_is_read(lake, tmp_path):
@@ -60,3 +61,31 @@ def test_a_lake_that_may_only_be_read_is_read(lake, tmp_path):
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert "cannot be written to (Read-only file system)" in line
+
+
+FILLED = (
+    'cp -r . "$0.copy" && mount -t tmpfs -o size=64m none . && cd "$0" && cp -r "$0.copy"/. . && '
+    "{ dd if=/dev/zero of=filling bs=4k 2>/dev/null; true; }"
+)
+"""The folder as it is, on a disk without room for another block."""
+
+
+@pytest.fixture(scope="module")
+def answered(spark, tmp_path_factory):
+    """A lake with late rows to repair, and its query file."""
+    folder = tmp_path_factory.mktemp("answered")
+    (folder / "q.yaml").write_text(QUERY)
+    lake = Lake(folder / "lake")
+    load(lake, events.disordered(5, rows=400), folder)
+    run(lake, load_query(folder / "q.yaml"), until_seq=200)
+    return lake, folder / "q.yaml"
+
+
+@pytest.mark.parametrize("command", ["run", "repair", "publish --unchecked", "adapt", "advance"])
+def test_a_command_on_a_disk_that_is_full_is_one_line_and_loses_nothing(answered, tmp_path, command):
+    lake, query = answered
+    done = call(lake, FILLED, *command.split(), query)
+    shutil.rmtree(f"{lake.uri}.copy")
+    assert done.returncode == 4, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "micro-batch" not in line]
+    assert "no space is left on the disk" in line and "make room" in line

@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, 
 from deltalake.exceptions import DeltaError, SchemaMismatchError
 from pyarrow import fs
 
-from latecomer.lake import crash_points
+from latecomer.lake import crash_points, panics
 from latecomer.lake.errors import InputError
 from latecomer.lake.storage import Storage, spark_uri, told
 
@@ -233,16 +233,17 @@ class Table:
         if table is not None and not self.is_replaced:
             self._refuse_cast(table, rows)
         once = CommitProperties(app_transactions=None if transaction is None else [transaction], max_commit_retries=0)
-        if table is None:
-            options = self.storage.delta_options or None
-            wanted = properties(self.area)
-            write_deltalake(
-                self.uri, rows, mode="error", storage_options=options, configuration=wanted, commit_properties=once
-            )
-        elif self.is_replaced:
-            write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=once)
-        else:
-            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=once)
+        with panics.unseen():
+            if table is None:
+                options = self.storage.delta_options or None
+                wanted = properties(self.area)
+                write_deltalake(
+                    self.uri, rows, mode="error", storage_options=options, configuration=wanted, commit_properties=once
+                )
+            elif self.is_replaced:
+                write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=once)
+            else:
+                write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=once)
 
     def _refuse_cast(self, table: DeltaTable, rows: pa.Table) -> None:
         stored = {field.name: _type(field) for field in table.schema().fields}

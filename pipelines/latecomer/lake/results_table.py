@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from numpy.typing import NDArray
 
-from latecomer.lake import crash_points, journal
+from latecomer.lake import crash_points, journal, panics
 from latecomer.lake.column_comments import comments
 from latecomer.lake.delta import APPENDED, TIMESTAMP, Table
 from latecomer.lake.errors import InputError
@@ -225,9 +225,11 @@ class _Step:
             lease.confirm()
             if counts[UPDATE] == counts[DELETE] == 0:
                 rows = pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in rows))
-                write_deltalake(opened, rows, mode="append", target_file_size=FILE_BYTES, commit_properties=once)
+                with panics.unseen():
+                    write_deltalake(opened, rows, mode="append", target_file_size=FILE_BYTES, commit_properties=once)
             else:
-                self._merge(opened, rows, once)
+                with panics.unseen():
+                    self._merge(opened, rows, once)
         publication.inserted += int(counts[INSERT])
         publication.updated += int(counts[UPDATE])
         publication.deleted += int(counts[DELETE])
