@@ -21,6 +21,7 @@ import pytest
 from tests.dags.support import free_port
 from tests.end_to_end.test_wheel import ROOT, UV, checked, newest_python
 from tests.support import events
+from tests.support.livy import Livy
 
 DAG_FILE = "from latecomer.airflow import latecomer_dags\nglobals().update(latecomer_dags())\n"
 QUERY = """name: sums
@@ -208,9 +209,17 @@ RUNS_OF_INGEST = "select run_type, state from dag_run where dag_id = 'latecomer_
 WATCHED = "select count(*) from trigger where triggerer_id is not null and classpath like 'latecomer.airflow.watch.%'"
 
 
-def test_the_newest_airflow_answers_a_dropped_file(wheel, tmp_path):
+@pytest.fixture(scope="module")
+def newest(wheel, tmp_path_factory):
+    """The newest Airflow with providers for Git and Livy: its folder, its commands and their environment."""
+    folder = tmp_path_factory.mktemp("newest")
+    providers = [f"apache-airflow-providers-{name}" for name in ("git", "apache-livy")]
+    return folder, *own_airflow(wheel, folder, newest_python(), *providers)
+
+
+def test_the_newest_airflow_answers_a_dropped_file(newest):
     """The triggerer notices the file; a DAG file and a query that lie in a Git repository are there too."""
-    commands, environment = own_airflow(wheel, tmp_path, newest_python(), "apache-airflow-providers-git")
+    tmp_path, commands, environment = newest
     known = json.loads(checked(commands / "python", "-c", KNOWN, env=environment, cwd=tmp_path).splitlines()[-1])
     links = [f"latecomer.airflow.links.{name}" for name in ("ReportLink", "SparkUiLink")]
     assert known == {"plugins": ["latecomer"], "errors": [], "provider": True, "links": links, "section": True}
@@ -252,3 +261,63 @@ def test_the_newest_airflow_answers_a_dropped_file(wheel, tmp_path):
     assert published(tmp_path, "of_git") > 10
     assert {"sums.html", "of_git.html"} <= {page.name for page in (tmp_path / "airflow/latecomer/reports").iterdir()}
     assert not Path(tmp_path, "build").exists()
+
+
+INGEST_BY_LIVY = """
+with DAG("ingest_by_livy", schedule=None):
+    for name, file in (("ingest", os.environ["ROWS"]), ("fail", "/no/such/file.parquet")):
+        arguments = ["--stream", "a", file]
+        LivyLatecomerOperator(task_id=name, action="ingest", arguments=arguments, conn_id="latecomer_livy")
+"""
+BY_LIVY = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+from latecomer.airflow.submit import application, submit_hook
+bag = DagBag(sys.argv[1])
+assert not bag.import_errors, bag.import_errors
+states = {}
+for name in ("ingest_by_livy", "sums_by_livy"):
+    run = bag.dags[name].test()
+    states |= {t.task_id: str(getattr(t.state, "value", t.state)) for t in run.get_task_instances()}
+hook = submit_hook("latecomer_submit", sys.argv[2:], name="n", memory="1g", properties="")
+line = hook._build_spark_submit_command(application())
+print(json.dumps({"states": states, "line": line[line.index(application()):]}))
+"""
+
+
+def test_livy_submits_the_command_line_of_spark_submit(newest, tmp_path):
+    """The example DAG, over HTTP, with a server that holds requests against the documented schema; it is no Livy."""
+    _, commands, environment = newest
+    dags, lake = tmp_path / "dags", tmp_path / "lake"
+    dags.mkdir()
+    example = (ROOT / "include" / "dags" / "answers_by_livy.py").read_text()
+    (dags / "answers_by_livy.py").write_text(example + INGEST_BY_LIVY)
+    (dags / "sums.yaml").write_text(QUERY)
+    table = events.disordered(3, rows=200).drop_columns(["seq", "stream"])
+    rows = events.write(table, tmp_path / "rows.parquet")
+    properties = tmp_path / "cluster.properties"
+    checked(sys.executable, ROOT / "infra" / "spark_properties.py", properties, cwd=ROOT)
+    submit = [str(commands / "spark-submit"), "--properties-file", str(properties)]
+    batches = environment | {"PYSPARK_PYTHON": str(commands / "python")}
+    with Livy(submit, batches, tmp_path) as livy:
+        connection = {"conn_type": "livy", "host": "127.0.0.1", "port": livy.server_port, "schema": "http"}
+        more = {
+            "AIRFLOW_CONN_LATECOMER_LIVY": json.dumps(connection),
+            "AIRFLOW_CONN_LATECOMER_SUBMIT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+            "LATECOMER_LIVY_QUERY": str(dags / "sums.yaml"),
+            "LATECOMER_LAKE": str(lake),
+            "LATECOMER_REPORTS": str(tmp_path / "reports"),
+            "ROWS": str(rows),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        }
+        run = ["run", str(dags / "sums.yaml"), "--lake", str(lake)]
+        said = checked(commands / "python", "-c", BY_LIVY, dags, *run, env=environment | more, cwd=tmp_path)
+    done = json.loads(said.splitlines()[-1])
+    logs = "".join(path.read_text()[-1500:] for path in sorted(tmp_path.glob("batch-*.log")))
+    assert done["states"] == {"ingest": "success", "fail": "failed", "advance": "success"}, logs
+    assert livy.refused == [] and "/no/such/file.parquet: no such file" in logs
+    assert [request["args"][0] for request in livy.requests] == ["ingest", "ingest", "run", "repair"]
+    request = livy.requests[2]
+    assert [request["file"], *request["args"]] == done["line"] and request["driverMemory"] == "1g"
+    table = lake / "results" / "sums"
+    assert (table / "_delta_log").is_dir() and (tmp_path / "reports" / "sums.html").is_file()

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
 
 from airflow.sdk import Asset, BaseOperator, Context
 
@@ -87,6 +87,8 @@ class LatecomerOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("query", "arguments", "lake", "reports", "conn_id")
     operator_extra_links = (ReportLink(), SparkUiLink())
+    submit_types: ClassVar[tuple[str, ...]] = ("spark",)
+    """Types of the connections by which `submit` runs a command; with others, it runs as a process of the task."""
     ui_color = "#dbe7f3"
 
     def __init__(
@@ -195,13 +197,13 @@ class LatecomerOperator(BaseOperator):
         if self.action in ("publish", "expire") or (self.action == "check" and "--audit" not in self.arguments):
             connection = None
         else:
-            connection = spark_connection(self.conn_id)
+            connection = spark_connection(self.conn_id, (*self.submit_types, "spark_connect"))
         self.spark_ui = None if connection is None else connection.extra_dejson.get("ui")
         memory = setting("driver_memory")
         variables = {"LATECOMER_DRIVER_MEMORY": memory} if memory else {}
-        if connection is not None and connection.conn_type == "spark":
+        if connection is not None and connection.conn_type in self.submit_types:
             if self.action != "advance":
-                self._submit(arguments, memory, permanent)
+                self.submit(arguments, memory, permanent)
                 return []
             from latecomer.jobs.advance import steps
             from latecomer.lake.lake import Lake
@@ -211,7 +213,7 @@ class LatecomerOperator(BaseOperator):
             for step in steps(Lake(self.lake), spec):
                 command = [step, str(self.query), "--lake", self.lake]
                 if step in ("run", "repair"):
-                    self._submit(command, memory, permanent)
+                    self.submit(command, memory, permanent)
                     lines += [RAN] if step == "run" else []
                 elif step == "check":
                     report = ["--report", place("reports", self.reports)]
@@ -223,8 +225,25 @@ class LatecomerOperator(BaseOperator):
             variables |= connect_variables(str(self.conn_id))
         return self._call(arguments, variables, permanent)
 
-    def _submit(self, arguments: list[str], memory: str, permanent: tuple[str, ...]) -> None:
-        """Run a command by spark-submit."""
+    def submit(self, arguments: list[str], memory: str, permanent: tuple[str, ...]) -> None:
+        """Run a command by spark-submit. A subclass submits in another way, by connections of its `submit_types`.
+
+        Parameters
+        ----------
+        arguments
+            The line of the command, which the application of the package takes.
+        memory
+            The memory of the driver, such as ``4g``; empty: whatever is set elsewhere.
+        permanent
+            Beginnings of the line of an error that another try would repeat.
+
+        Raises
+        ------
+        AirflowException
+            The command failed, and another try may end otherwise.
+        AirflowFailException
+            The command failed for good.
+        """
         name = f"latecomer-{self.dag_id}-{self.task_id}"
         properties = setting("spark_properties")
         hook = submit_hook(str(self.conn_id), arguments, name=name, memory=memory, properties=properties)

@@ -29,13 +29,13 @@ GRACE_S = 9.0
 _CODE = re.compile(r"(?:Kubernetes spark exit code is|Error code is): (\d+)\.?")
 
 
-def spark_connection(conn_id: str | None) -> Connection | None:
+def spark_connection(conn_id: str | None, types: Sequence[str] = ("spark", "spark_connect")) -> Connection | None:
     """Return the connection that says where Spark runs, or None where there is none.
 
     Raises
     ------
     AirflowFailException
-        Its type is neither ``spark`` nor ``spark_connect``.
+        Its type is none of `types`.
     """
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
@@ -46,9 +46,9 @@ def spark_connection(conn_id: str | None) -> Connection | None:
         connection: Connection = Connection.get(conn_id)
     except AirflowNotFoundException:
         return None
-    if connection.conn_type not in ("spark", "spark_connect"):
+    if connection.conn_type not in types:
         kind = f"connection {conn_id}: type {connection.conn_type!r}: is none by which Latecomer submits"
-        raise AirflowFailException(f"{kind}; make it spark or spark_connect, or remove the connection")
+        raise AirflowFailException(f"{kind}; make it {' or '.join(types)}, or remove the connection")
     return connection
 
 
