@@ -293,7 +293,7 @@ def test_livy_submits_the_command_line_of_spark_submit(newest, tmp_path):
     example = (ROOT / "include" / "dags" / "answers_by_livy.py").read_text()
     (dags / "answers_by_livy.py").write_text(example + INGEST_BY_LIVY)
     (dags / "sums.yaml").write_text(QUERY)
-    table = events.disordered(3, rows=200).drop_columns(["seq", "stream"])
+    table = events.disordered(3, rows=200).drop_columns(["seq", "stream"]).sort_by("event_ts")  # nothing to repair
     rows = events.write(table, tmp_path / "rows.parquet")
     properties = tmp_path / "cluster.properties"
     checked(sys.executable, ROOT / "infra" / "spark_properties.py", properties, cwd=ROOT)
@@ -316,7 +316,7 @@ def test_livy_submits_the_command_line_of_spark_submit(newest, tmp_path):
     logs = "".join(path.read_text()[-1500:] for path in sorted(tmp_path.glob("batch-*.log")))
     assert done["states"] == {"ingest": "success", "fail": "failed", "advance": "success"}, logs
     assert livy.refused == [] and "/no/such/file.parquet: no such file" in logs
-    assert [request["args"][0] for request in livy.requests] == ["ingest", "ingest", "run", "repair"]
+    assert [request["args"][0] for request in livy.requests] == ["ingest", "ingest", "run"]
     request = livy.requests[2]
     assert [request["file"], *request["args"]] == done["line"] and request["driverMemory"] == "1g"
     table = lake / "results" / "sums"
