@@ -26,7 +26,7 @@ $(TEST_STAMP): $(STAMP) infra/kafka_jars.txt infra/hdfs_jars.txt infra/fetch_ser
 
 .PHONY: minio
 minio:
-	@bash infra/minio.sh start
+	@bash infra/minio.sh start && bash infra/azurite.sh start
 
 demo: setup ## run the main job on a year of New York flights, through Airflow
 	@$(BIN)/python -m latecomer.jobs.demo

@@ -1,4 +1,4 @@
-"""Write ``jars.lock``: every jar that the artifacts of ``jars.txt`` bring and Spark lacks, with its SHA-256 hash.
+"""Write the locks: every jar that the artifacts of a list bring and Spark lacks, with its SHA-256 hash.
 
 `make lock-jars` runs it. With two versions of one class on its class path, Spark may load either.
 """
@@ -18,19 +18,22 @@ def artifact(name: str) -> str:
     return re.sub(r"-\d[\w.]*(-[\w.]+)?\.jar$", "", name)
 
 
-def main(target: Path) -> None:
-    """Fetch the jars anew, and write one line per jar that Spark does not ship."""
+def main(optional: str | None) -> None:
+    """Fetch the jars of ``jars.txt`` or of an optional set, and write one line per jar that Spark does not ship."""
+    listing = jars.listing(optional)
     shipped = {artifact(file.name) for file in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
     with tempfile.TemporaryDirectory() as folder:
         lines = [
             f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}\n"
-            for name, file in sorted(jars.download(Path(folder)).items())
+            for name, file in sorted(jars.download(Path(folder), listing).items())
             if artifact(name) not in shipped and not name.startswith("jackson-")  # Spark's own Jackson, in its version
         ]
-    if not any("delta-spark_" in line for line in lines):
-        sys.exit("delta-spark was not among the fetched jars")
-    target.write_text("".join(lines), encoding="utf-8")
+    artifacts, _ = jars.coordinates(listing)
+    if not any(artifacts[0].split(":")[1] in line for line in lines):
+        sys.exit(f"{artifacts[0]} was not among the fetched jars")
+    listing.with_suffix(".lock").write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(jars.__file__).with_name("jars.lock"))
+    for optional in (None, *jars.SETS):
+        main(optional)

@@ -17,7 +17,7 @@ two=(-n 2 --dist loadfile --no-loadscope-reorder)
 # it has had the time to be built behind the others.
 folders=(tests/end_to_end tests/dags tests/spark tests/docs tests/benchmarks tests/stores tests/core tests/contracts)
 
-[ "${1:-}" = fast ] || { bash infra/minio.sh start && trap 'bash infra/minio.sh stop' EXIT; }
+[ "${1:-}" = fast ] || { bash infra/azurite.sh start && bash infra/minio.sh start && trap 'bash infra/minio.sh stop; bash infra/azurite.sh stop' EXIT; }
 
 case ${1:-} in
 '') "${pytest[@]}" "${two[@]}" "${folders[@]}" ;;

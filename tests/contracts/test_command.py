@@ -42,6 +42,8 @@ def test_the_help_names_every_command():
             "--lake: 'ftp://x/y': the scheme 'ftp' is not supported; write a local path, s3://BUCKET/PREFIX",
         ),
         (["ingest", "--lake", "lake", "--stream", "s", "ftp://x/y"], "PATH: 'ftp://x/y': the scheme 'ftp' is not"),
+        (["status", "--lake", "abfss://c/lake"], "names no account; write abfss://CONTAINER@ACCOUNT.dfs.core.windows"),
+        (["status", "--lake", "az://c/lake"], "names no account; write abfss://CONTAINER@ACCOUNT.dfs.core.windows"),
         (["status", "--lake", "hdfs:///lake"], "has no namenode name; write hdfs://NAMENODE:PORT/FOLDER"),
         (["status", "--lake", "hdfs://n:1/a lake"], "holds ' ', which the path of a Delta table cannot; choose"),
         (["status", "--lake", "lakes[1]"], "holds '['"),

@@ -39,6 +39,20 @@ def test_what_is_there_is_not_fetched_again(complete, tmp_path, monkeypatch):
     assert json.loads(done.stdout)["fetched"] == 0
 
 
+def test_the_jars_of_a_store_are_an_optional_set(complete, tmp_path, monkeypatch):
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://127.0.0.1:9/")
+    folder = linked(complete, tmp_path / "jars")
+    monkeypatch.setenv("LATECOMER_JARS", str(folder))
+    with pytest.raises(InputError, match=r"lacks hadoop-azure.*; run `latecomer jars fetch --with azure` once"):
+        jars.require("azure")
+    jars.require(None)
+    listed = call("jars", "list", "--with", "azure").stdout.splitlines()
+    assert set(listed) > set(call("jars", "list").stdout.splitlines())
+    (azure,) = (line.split()[1] for line in listed if "hadoop-azure" in line)
+    (folder / azure.replace("3.", "4.")).write_bytes(b"another version")
+    jars.require("azure")
+
+
 def test_a_repository_that_does_not_answer(complete, tmp_path, monkeypatch):
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://127.0.0.1:9/")
     monkeypatch.setenv("HOME", str(tmp_path))  # has no repository of its own
@@ -54,8 +68,8 @@ def test_a_repository_that_does_not_answer(complete, tmp_path, monkeypatch):
 def test_a_file_with_another_hash_is_refused(complete, tmp_path, monkeypatch):
     """The hash of one file is changed, since the repository's file cannot be."""
     name = sorted(jars.lock())[0]
-    monkeypatch.setattr(jars, "lock", lambda: {name: "0" * 64})
-    monkeypatch.setattr(jars, "download", lambda folder: {name: complete / name})
+    monkeypatch.setattr(jars, "lock", lambda optional: {name: "0" * 64})
+    monkeypatch.setattr(jars, "download", lambda folder, listing: {name: complete / name})
     with pytest.raises(InputError, match=f"{name}.*has another hash than 0000"):
         jars.fetch(tmp_path / "jars")
     assert not (tmp_path / "jars").exists()

@@ -104,6 +104,7 @@ def test_the_doctor_lets_writers_race(store):
         assert done.returncode == 0, subjects
         assert "put, listed, read and removed" in subjects["store"]["says"]
         assert "1 of 8 writers won" in subjects["one writer"]["says"]
+        assert ("kind of store" in subjects) == (store.kind == "azure")
         filesystem, root = Lake(lake).filesystem()
         left = filesystem.get_file_info(pa.fs.FileSelector(root, recursive=True, allow_not_found=True))
         assert [entry.path for entry in left if entry.is_file or "doctor" in entry.base_name] == []

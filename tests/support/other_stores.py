@@ -1,23 +1,35 @@
 """Servers of the stores that speak no S3, for tests, as processes on free ports of this machine.
 
-`hdfs` is Hadoop's own namenode and datanode in one process (``infra/hdfs_jars.txt``).
+`hdfs` is Hadoop's own namenode and datanode in one process (``infra/hdfs_jars.txt``), `azure` is Azurite, the emulator
+that Microsoft publishes (``infra/azurite.sh``).
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import hashlib
+import hmac
 import os
+import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from pathlib import Path
+
+from latecomer.spark.engine import jars
 
 from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("hdfs",)
+KINDS = ("hdfs", "azure")
 HDFS = ROOT / ".jvm" / "hdfs"
+AZURITE = ROOT / ".tools" / "azurite"
+BUILT_SECONDS = 120.0
 _JAVA = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN")
 _STARTED_SECONDS = 90.0
 
@@ -49,13 +61,27 @@ def why_missing(kind: str) -> str | None:
     """Return the reason why a server cannot be started here; None where it can."""
     if kind == "hdfs" and not list(HDFS.glob("*minicluster*.jar")):
         return "the tests' HDFS is missing: run `bash infra/setup.sh tests`"
+    if kind == "azure":
+        return _why_no_azurite()
     return None
+
+
+def _why_no_azurite() -> str | None:
+    until = time.monotonic() + BUILT_SECONDS
+    while (AZURITE / "building").is_file() and time.monotonic() < until:
+        time.sleep(1)
+    if (AZURITE / "version").is_file():
+        return None
+    reason = AZURITE / "missing"
+    if reason.is_file():
+        return reason.read_text(encoding="utf-8").strip()
+    return "Azurite is not installed: `bash infra/azurite.sh start` does it"
 
 
 @contextmanager
 def running(kind: str, folder: Path) -> Iterator[OtherStore]:
     """Start a server that keeps its files in a folder, and end it with the block."""
-    with {"hdfs": _hdfs}[kind](folder) as store:
+    with {"hdfs": _hdfs, "azure": _azurite}[kind](folder) as store:
         yield store
 
 
@@ -69,6 +95,64 @@ def _hdfs(folder: Path) -> Iterator[OtherStore]:
     with _process(command, folder, lambda: details.is_file() and details.read_text().endswith("}")):
         absent = f"hdfs://127.0.0.1:{free_ports(1)[0]}/lake"
         yield OtherStore("hdfs", f"hdfs://127.0.0.1:{port}/tests", absent, "namenode")
+
+
+@contextmanager
+def _azurite(folder: Path) -> Iterator[OtherStore]:
+    (port,) = free_ports(1)
+    start = ["node", str(AZURITE / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js")]
+    start += ["--location", str(folder), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    address = f"http://127.0.0.1:{port}"
+    with _process([*start, "--skipApiVersionCheck", "--disableTelemetry"], folder, lambda: _listens(port)):
+        _make_container(address, CONTAINER)
+        place = f"@{ACCOUNT}.dfs.core.windows.net"
+        variables = {
+            "AZURE_STORAGE_USE_EMULATOR": "true",
+            "AZURITE_BLOB_STORAGE_URL": address,
+            "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+            "LATECOMER_JARS": str(_jars_with("azure", folder)),
+        }
+        absent = f"abfss://no-such-container{place}/lake"
+        yield OtherStore("azure", f"abfss://{CONTAINER}{place}/tests", absent, "container", variables)
+
+
+CONTAINER, ACCOUNT = "latecomer", "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The account of every Azurite, and its published key."""
+
+
+def _make_container(address: str, name: str) -> None:
+    """Make a container, which neither delta-rs nor Spark does, by a signed request."""
+    version, date = "2021-08-06", formatdate(usegmt=True)
+    signed = (
+        f"PUT{12 * chr(10)}x-ms-date:{date}\nx-ms-version:{version}\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+    )
+    digest = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
+    headers = {"x-ms-date": date, "x-ms-version": version, "Content-Length": "0"}
+    headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+    url = f"{address}/{ACCOUNT}/{name}?restype=container"
+    with urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers), timeout=30) as answer:
+        assert answer.status == 201
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _jars_with(optional: str, folder: Path) -> Path:
+    """Return a folder with the jars of the checkout, which are not fetched again, and those of an optional set."""
+    place = folder / "jars"
+    place.mkdir()
+    for name in jars.lock():
+        (place / name).symlink_to(ROOT / ".jvm" / "jars" / name)
+    kept = ROOT / ".jvm" / f"jars-{optional}"
+    jars.fetch(kept, optional)
+    for name in jars.lock(optional):
+        (place / name).symlink_to(kept / name)
+    return place
 
 
 @contextmanager

@@ -216,6 +216,9 @@ def _lake(uri: str) -> Iterator[Finding]:
     else:
         store = _s3(lake) if lake.store is S3 else _store(lake)
         yield store
+        if lake.store is not None and lake.store.emulator is not None:
+            says = f"{lake.store.scheme}:// is experimental: it was tested on {lake.store.emulator} alone, an emulator"
+            yield Finding("kind of store", WARNING, says, "try what you rely on, and keep a copy")
         if store.state == WRONG:
             return
     yield _guarded("one writer", lambda: _race(lake), lake.remedy())

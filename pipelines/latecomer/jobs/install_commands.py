@@ -26,9 +26,16 @@ def jars() -> None:
     metavar="FOLDER",
     help="Put them here, and name the folder in LATECOMER_JARS.  [default: where they are looked for]",
 )
+@click.option(
+    "--with",
+    "optional",
+    type=click.Choice(["azure"]),
+    multiple=True,
+    help="Also those of a store: azure for abfss://.",
+)
 @click.option("--archive/--no-archive", default=True, help="Also make an archive of classes.")
 @JSON
-def fetch(to: Path | None, archive: bool, as_json: bool) -> None:
+def fetch(to: Path | None, optional: tuple[str, ...], archive: bool, as_json: bool) -> None:
     """Fetch the jars from Maven Central, or from the mirror that DEFAULT_ARTIFACT_REPOSITORY names.
 
     Every file is compared to the SHA-256 hash that this version of the package knows. What is there already is not
@@ -41,25 +48,30 @@ def fetch(to: Path | None, archive: bool, as_json: bool) -> None:
     if place is None:
         problem = "is empty, which says that Spark's class path has the jars"
         raise InputError("LATECOMER_JARS", "", problem, "unset it, or name a folder with --to")
-    new = engine_jars.fetch(place)
+    sets = (None, *dict.fromkeys(optional))
+    new = [file for jar_set in sets for file in engine_jars.fetch(place, jar_set)]
+    count = sum(len(engine_jars.lock(jar_set)) for jar_set in sets)
     archived = archive and engine_jars.make_archive(place)
-    line = f"{quantity(len(new), 'jar')} fetched into {place}, {len(engine_jars.lock()) - len(new)} were there"
+    line = f"{quantity(len(new), 'jar')} fetched into {place}, {count - len(new)} were there"
     if archive:
         slower = "no class archive could be made: everything works without it, Spark starts slower"
         line += f"; {'with a class archive' if archived else slower}"
-    counts = {"folder": str(place), "fetched": len(new), "jars": len(engine_jars.lock()), "class_archive": archived}
+    counts = {"folder": str(place), "fetched": len(new), "jars": count, "class_archive": archived}
     show_result(as_json, counts, line)
 
 
 @jars.command("list")
+@click.option("--with", "optional", type=click.Choice(["azure"]), multiple=True, help="Also those of a store.")
 @JSON
-def list_(as_json: bool) -> None:
+def list_(optional: tuple[str, ...], as_json: bool) -> None:
     """List the jars with their SHA-256 hashes, in the format of `sha256sum --check`."""
     from latecomer.spark.engine import jars as engine_jars
 
-    lines = [f"{digest}  {name}" for name, digest in sorted(engine_jars.lock().items())]
-    artifacts, _ = engine_jars.coordinates()
-    show_result(as_json, {"artifacts": artifacts, "jars": engine_jars.lock()}, "\n".join(lines))
+    sets = (None, *dict.fromkeys(optional))
+    files = {name: digest for jar_set in sets for name, digest in engine_jars.lock(jar_set).items()}
+    artifacts = [artifact for jar_set in sets for artifact in engine_jars.coordinates(engine_jars.listing(jar_set))[0]]
+    lines = [f"{digest}  {name}" for name, digest in sorted(files.items())]
+    show_result(as_json, {"artifacts": artifacts, "jars": files}, "\n".join(lines))
 
 
 @click.command()

@@ -44,6 +44,12 @@ class Store:
         Schemes that mean the same.
     unusable
         More letters that the path of a Delta table in it cannot hold.
+    jars
+        The optional set of jars with which Spark reaches it.
+    emulator
+        The server on which alone it was tested; None where the tests run on the real one.
+    completed
+        Makes a whole path of one as it was given, or raises an InputError: of option, text and path.
     """
 
     scheme: str
@@ -55,6 +61,9 @@ class Store:
     spark_scheme: str
     other_schemes: tuple[str, ...] = ()
     unusable: str = ""
+    jars: str | None = None
+    emulator: str | None = None
+    completed: Callable[[str, str, str], str] = lambda where, text, path: path
 
     @property
     def schemes(self) -> frozenset[str]:
@@ -80,7 +89,7 @@ class Store:
             raise InputError(where, text, f"has no {self.part} name", f"write {self.form}")
         if "//" in path:
             raise InputError(where, text, "holds an empty name, between two slashes", f"write {self.form}")
-        return path
+        return self.completed(where, text, path)
 
     def uri(self, path: str) -> str:
         """Return the URI of a path in the store."""
@@ -116,6 +125,35 @@ def _s3_files() -> fs.FileSystem:
     return fs.S3FileSystem(region=region(), endpoint_override=parts.netloc, scheme=parts.scheme, **trusted)
 
 
+_AZURE_LOGIN = (
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_TENANT_ID",
+    "AZURE_CLIENT_ID",
+    "AZURE_CLIENT_SECRET",
+)
+EMULATED = "AZURE_STORAGE_USE_EMULATOR"
+"""The variable by which Azure's clients are told of Azurite, its emulator; AZURITE_BLOB_STORAGE_URL is its address."""
+
+
+def _azure_options() -> dict[str, str]:
+    return _given(*_AZURE_LOGIN, EMULATED)
+
+
+def _azure_path(where: str, text: str, path: str) -> str:
+    """Return a path that names the account, which ``az://CONTAINER/PREFIX`` leaves to the environment."""
+    container, slash, key = path.partition("/")
+    if "@" in container:
+        return path
+    account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    if text.startswith("az://") and account:
+        return f"{container}@{account}.dfs.core.windows.net{slash}{key}"
+    remedy = "write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"
+    if text.startswith("az://"):
+        remedy += ", or name the account in AZURE_STORAGE_ACCOUNT_NAME"
+    raise InputError(where, text, "names no account", remedy)
+
+
 S3 = Store(
     scheme="s3",
     form="s3://BUCKET/PREFIX",
@@ -124,6 +162,19 @@ S3 = Store(
     delta_options=_s3_options,
     files=_s3_files,
     spark_scheme="s3a",
+)
+AZURE = Store(
+    scheme="abfss",
+    form="abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX",
+    part="container",
+    variables="AZURE_STORAGE_ACCOUNT_KEY, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
+    delta_options=_azure_options,
+    files=lambda: fs.PyFileSystem(StoreFiles("abfss", _azure_options())),
+    spark_scheme="abfss",
+    other_schemes=("abfs", "az"),
+    jars="azure",
+    emulator="Azurite",
+    completed=_azure_path,
 )
 HDFS = Store(
     scheme="hdfs",
@@ -135,7 +186,7 @@ HDFS = Store(
     spark_scheme="hdfs",
     unusable=" ",  # delta-rs writes to such a folder, and looks for the table in a folder of another name
 )
-STORES = (S3, HDFS)
+STORES = (S3, AZURE, HDFS)
 
 
 def store_of(where: str, text: str, local: str) -> Store:

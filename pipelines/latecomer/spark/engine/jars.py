@@ -1,7 +1,8 @@
 """The jars that Spark needs beside its own: which they are, where they lie, and how they come there.
 
 ``jars.txt`` names the artifacts by their coordinates, ``jars.lock`` every file that they bring, with its SHA-256 hash.
-``latecomer jars fetch`` puts these files into a folder, and a class archive of the JVM beside them.
+``latecomer jars fetch`` puts these files into a folder, and a class archive of the JVM beside them. Lakes in some
+stores need an optional set more, as ``jars_azure.txt`` and ``jars_azure.lock``.
 """
 
 from __future__ import annotations
@@ -30,10 +31,23 @@ _FETCHED_SECONDS = 1800
 _ARCHIVED_SECONDS = 300
 
 
-def lock() -> dict[str, str]:
-    """Return the SHA-256 hash of every jar by the name of its file."""
-    lines = (_HERE / "jars.lock").read_text(encoding="utf-8").splitlines()
+SETS = ("azure",)
+"""The optional sets of jars."""
+
+
+def lock(optional: str | None = None) -> dict[str, str]:
+    """Return the SHA-256 hash of every jar by the name of its file: of every lake, or of a set."""
+    lines = _file(optional, "lock").read_text(encoding="utf-8").splitlines()
     return {name: digest for digest, name in map(str.split, lines)}
+
+
+def listing(optional: str | None = None) -> Path:
+    """Return the list of the artifacts of every lake, or of a set."""
+    return _file(optional, "txt")
+
+
+def _file(optional: str | None, kind: str) -> Path:
+    return _HERE / f"{'jars' if optional is None else f'jars_{optional}'}.{kind}"
 
 
 def coordinates(listing: Path = _HERE / "jars.txt") -> tuple[list[str], list[str]]:
@@ -59,9 +73,10 @@ def folder() -> Path | None:
 
 
 def jars() -> list[Path]:
-    """Return the jars for Spark's class path: all of a folder that ``LATECOMER_JARS`` names, else those of the lock.
+    """Return the jars for Spark's class path: all of a folder that ``LATECOMER_JARS`` names, else those of the locks.
 
-    An empty ``LATECOMER_JARS`` says that the deployment has them on its class path, and the list is empty.
+    Optional sets are among them if they were fetched. An empty ``LATECOMER_JARS`` says that the deployment has them on
+    its class path, and the list is empty.
 
     Raises
     ------
@@ -81,7 +96,31 @@ def jars() -> list[Path]:
     if missing:
         problem = f"lacks {len(missing)} of the {len(files)} jars that Spark needs, as {missing[0]}"
         raise InputError("jars", str(place), problem, "run `latecomer jars fetch` once")
-    return files
+    return files + [place / name for optional in SETS if has_set(place, optional) for name in sorted(lock(optional))]
+
+
+def has_set(place: Path, optional: str) -> bool:
+    """Return whether a folder has the jars of an optional set."""
+    return all((place / name).is_file() for name in lock(optional))
+
+
+def require(optional: str | None) -> None:
+    """Refuse to go on without the jars of an optional set, which a folder may also have in another version.
+
+    Raises
+    ------
+    InputError
+        The folder of the jars lacks them.
+    """
+    place = folder()
+    if optional is None or place is None or has_set(place, optional):
+        return
+    artifacts, _ = coordinates(listing(optional))
+    names = [artifact.split(":")[1] for artifact in artifacts]
+    lacking = [name for name in names if not any(place.glob(f"{name}-*.jar"))]
+    if lacking:
+        problem = f"lacks {lacking[0]}, by which Spark reaches the store"
+        raise InputError("jars", str(place), problem, f"run `latecomer jars fetch --with {optional}` once")
 
 
 def archive() -> Path | None:
@@ -90,8 +129,8 @@ def archive() -> Path | None:
     return place / ARCHIVE if place is not None and (place / ARCHIVE).is_file() else None
 
 
-def fetch(place: Path) -> list[Path]:
-    """Put every jar of ``jars.lock`` into a folder, and return the files that were not there before.
+def fetch(place: Path, optional: str | None = None) -> list[Path]:
+    """Put every jar of ``jars.lock`` or of an optional set into a folder, and return the files that are new there.
 
     Spark's own Ivy fetches them, by the settings that it has: ``spark.jars.ivySettings`` of ``spark-defaults.conf``,
     and ``DEFAULT_ARTIFACT_REPOSITORY`` in place of Maven Central. Each file comes into the folder whole, after its hash
@@ -102,11 +141,11 @@ def fetch(place: Path) -> list[Path]:
     InputError
         A file could not be fetched, or its hash is another one.
     """
-    missing = {name: digest for name, digest in lock().items() if not _is(place / name, digest)}
+    missing = {name: digest for name, digest in lock(optional).items() if not _is(place / name, digest)}
     if not missing:
         return []
     with tempfile.TemporaryDirectory(prefix="latecomer-jars-") as temporary:
-        fetched = download(Path(temporary))
+        fetched = download(Path(temporary), listing(optional))
         for name, digest in missing.items():
             if name not in fetched:
                 remedy = "look at spark-defaults.conf and at the repository that it names"
@@ -246,6 +285,8 @@ def _made_for(place: Path) -> Iterator[str]:
     except OSError:
         yield "no Java"
     yield str(place)
+    for optional in SETS:
+        yield f"{optional}: {has_set(place, optional)}"
     for jar in sorted((_spark() / "jars").glob("*.jar")):
         yield f"{jar} {jar.stat().st_size}"
     yield hashlib.sha256((_HERE / "class_archive.py").read_bytes()).hexdigest()

@@ -23,7 +23,7 @@ from latecomer.lake import certificates
 from latecomer.lake.delta import APPENDED
 from latecomer.lake.lake import Lake
 from latecomer.spark.engine import connect, java_process
-from latecomer.spark.engine.jars import archive, jars
+from latecomer.spark.engine.jars import archive, jars, require
 from latecomer.spark.engine.store_settings import store_settings
 from latecomer.spark.engine.tuning import tune
 
@@ -138,6 +138,8 @@ def session(
     if server is not None:
         _quiet_errors()
         return connect.session(server, lake, _preferred(lake, rows) | dict(more or {}), RESULT_SETTINGS)
+    if lake.store is not None:
+        require(lake.store.jars)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

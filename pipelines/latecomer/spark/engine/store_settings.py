@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from latecomer.lake.stores import S3, STORES, Store, region
+from latecomer.lake.stores import AZURE, EMULATED, S3, STORES, Store, region
 
 
 def store_settings(store: Store | None) -> dict[str, str]:
     """Return the settings of a store's file system; none for a local place."""
-    return _s3() if store is S3 else {}
+    if store is S3:
+        return _s3()
+    return _azure() if store is AZURE else {}
 
 
 def settings_of_all_stores() -> dict[str, str]:
@@ -34,5 +36,45 @@ def _s3() -> dict[str, str]:
             "spark.hadoop.fs.s3a.endpoint": endpoint,
             "spark.hadoop.fs.s3a.path.style.access": "true",
             "spark.hadoop.fs.s3a.connection.ssl.enabled": str(urlsplit(endpoint).scheme == "https").lower(),
+        }
+    return settings
+
+
+def _azure() -> dict[str, str]:
+    """Return the settings of Hadoop's file system for Azure.
+
+    Secrets stay in the environment, from which Hadoop puts them into the settings where it reads them, on executors
+    too: Spark's own settings, which its pages show, have the names of the variables alone.
+    """
+    prefix = "spark.hadoop.fs.azure."
+    if os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"):
+        settings = {
+            f"{prefix}account.auth.type": "SharedKey",
+            f"{prefix}account.key": "${env.AZURE_STORAGE_ACCOUNT_KEY}",
+        }
+    elif os.environ.get("AZURE_STORAGE_SAS_TOKEN"):
+        settings = {f"{prefix}account.auth.type": "SAS", f"{prefix}sas.fixed.token": "${env.AZURE_STORAGE_SAS_TOKEN}"}
+    elif os.environ.get("AZURE_CLIENT_SECRET"):
+        settings = {
+            f"{prefix}account.auth.type": "OAuth",
+            f"{prefix}account.oauth.provider.type": "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider",
+            f"{prefix}account.oauth2.client.endpoint": (
+                f"https://login.microsoftonline.com/{os.environ.get('AZURE_TENANT_ID', '')}/oauth2/token"
+            ),
+            f"{prefix}account.oauth2.client.id": os.environ.get("AZURE_CLIENT_ID", ""),
+            f"{prefix}account.oauth2.client.secret": "${env.AZURE_CLIENT_SECRET}",
+        }
+    else:
+        settings = {}
+    if os.environ.get(EMULATED, "").lower() in ("true", "1", "yes"):
+        address = urlsplit(os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000"))
+        settings |= {
+            # by this class, abfss:// is not a promise of TLS, which the emulator does not speak
+            "spark.hadoop.fs.abfss.impl": "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
+            f"{prefix}abfs.endpoint": address.netloc,
+            f"{prefix}always.use.https": "false",
+            f"{prefix}networking.library": "JDK_HTTP_URL_CONNECTION",
+            f"{prefix}account.hns.enabled": "false",
+            f"{prefix}fns.account.service.type": "BLOB",
         }
     return settings
