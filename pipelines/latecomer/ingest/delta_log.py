@@ -378,7 +378,7 @@ class DeltaLog:
     def spark_path(self, path: str) -> str:
         """Return the place of a file as Spark names it, by its path in the log."""
         store = self.storage.store
-        return self.place(path) if store is None else f"{store.spark_scheme}://{self.place(path)}"
+        return self.place(path) if store is None else f"{store.spark_scheme()}://{self.place(path)}"
 
     def _place_of(self, spark_path: str) -> str:
         """Return the place of a file in the file system of the table, by its place as Spark names it."""

@@ -32,7 +32,7 @@ def escape_pattern(path: str) -> str:
 def spark_uri(uri: str) -> str:
     """Return a path or URI as Spark's file systems name it."""
     scheme, separator, path = uri.partition("://")
-    return next((f"{store.spark_scheme}://{path}" for store in STORES if separator and scheme == store.scheme), uri)
+    return next((f"{store.spark_scheme()}://{path}" for store in STORES if separator and scheme == store.scheme), uri)
 
 
 class Storage:

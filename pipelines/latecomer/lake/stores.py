@@ -39,7 +39,7 @@ class Store:
     files
         Makes its file system, whose paths are those of this module.
     spark_scheme
-        The scheme by which Spark's file systems name it.
+        Returns the scheme by which Spark's file systems name it.
     other_schemes
         Schemes that mean the same.
     unusable
@@ -58,7 +58,7 @@ class Store:
     variables: str
     delta_options: Callable[[], dict[str, str]]
     files: Callable[[], fs.FileSystem]
-    spark_scheme: str
+    spark_scheme: Callable[[], str]
     other_schemes: tuple[str, ...] = ()
     unusable: str = ""
     jars: str | None = None
@@ -68,7 +68,7 @@ class Store:
     @property
     def schemes(self) -> frozenset[str]:
         """All schemes that mean this store."""
-        return frozenset((self.scheme, self.spark_scheme, *self.other_schemes))
+        return frozenset((self.scheme, self.spark_scheme(), *self.other_schemes))
 
     def remedy(self, error: object = "") -> str:
         """Return what to do about an error of the store."""
@@ -136,6 +136,11 @@ EMULATED = "AZURE_STORAGE_USE_EMULATOR"
 """The variable by which Azure's clients are told of Azurite, its emulator; AZURITE_BLOB_STORAGE_URL is its address."""
 
 
+def is_emulated() -> bool:
+    """Return whether the environment names Azurite, which speaks no TLS by itself, in place of Azure."""
+    return os.environ.get(EMULATED, "").lower() in ("true", "1", "yes")
+
+
 def _azure_options() -> dict[str, str]:
     return _given(*_AZURE_LOGIN, EMULATED)
 
@@ -161,7 +166,7 @@ S3 = Store(
     variables="AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
     delta_options=_s3_options,
     files=_s3_files,
-    spark_scheme="s3a",
+    spark_scheme=lambda: "s3a",
 )
 AZURE = Store(
     scheme="abfss",
@@ -170,7 +175,7 @@ AZURE = Store(
     variables="AZURE_STORAGE_ACCOUNT_KEY, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
     delta_options=_azure_options,
     files=lambda: fs.PyFileSystem(StoreFiles("abfss", _azure_options())),
-    spark_scheme="abfss",
+    spark_scheme=lambda: "abfs" if is_emulated() else "abfss",  # the latter is always TLS
     other_schemes=("abfs", "az"),
     jars="azure",
     emulator="Azurite",
@@ -183,7 +188,7 @@ HDFS = Store(
     variables="HADOOP_CONF_DIR and HADOOP_USER_NAME",
     delta_options=dict,
     files=lambda: fs.PyFileSystem(StoreFiles("hdfs", {}, has_folders=True)),
-    spark_scheme="hdfs",
+    spark_scheme=lambda: "hdfs",
     unusable=" ",  # delta-rs writes to such a folder, and looks for the table in a folder of another name
 )
 STORES = (S3, AZURE, HDFS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from latecomer.lake.stores import AZURE, EMULATED, S3, STORES, Store, region
+from latecomer.lake.stores import AZURE, S3, STORES, Store, is_emulated, region
 
 
 def store_settings(store: Store | None) -> dict[str, str]:
@@ -66,11 +66,9 @@ def _azure() -> dict[str, str]:
         }
     else:
         settings = {}
-    if os.environ.get(EMULATED, "").lower() in ("true", "1", "yes"):
+    if is_emulated():
         address = urlsplit(os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000"))
         settings |= {
-            # by this class, abfss:// is not a promise of TLS, which the emulator does not speak
-            "spark.hadoop.fs.abfss.impl": "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
             f"{prefix}abfs.endpoint": address.netloc,
             f"{prefix}always.use.https": "false",
             f"{prefix}networking.library": "JDK_HTTP_URL_CONNECTION",
