@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
@@ -20,7 +21,8 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]  # PyArrow states 
     options
         The options of delta-rs for the store.
     has_folders
-        Does the store keep folders without files? :meth:`delete_dir` deletes them, too.
+        Does the store keep folders of their own, as empty files by their names or without any file in them? They are
+        told from files, and :meth:`delete_dir` deletes them, too.
     """
 
     def __init__(self, scheme: str, options: dict[str, str], has_folders: bool = False) -> None:
@@ -55,6 +57,10 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]  # PyArrow states 
         bucket, name, key = self._within(path)
         if key:
             (info,) = bucket.get_file_info([key])
+            if self._has_folders and info.is_file and not info.size:
+                inside = bucket.get_file_info_selector(fs.FileSelector(key, allow_not_found=True))
+                if any(entry.path.strip("/") != key for entry in inside):
+                    return fs.FileInfo(path, fs.FileType.Directory)
             return _at(name, info)
         try:
             bucket.get_file_info_selector(fs.FileSelector("", allow_not_found=False))
@@ -66,7 +72,9 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]  # PyArrow states 
         """Return what is in a folder."""
         bucket, name, key = self._within(selector.base_dir)
         chosen = fs.FileSelector(key, allow_not_found=selector.allow_not_found, recursive=selector.recursive)
-        return [_at(name, info) for info in bucket.get_file_info_selector(chosen) if info.path.strip("/") != key]
+        infos = [info for info in bucket.get_file_info_selector(chosen) if info.path.strip("/") != key]
+        folders = {info.path.strip("/") for info in infos if info.type == fs.FileType.Directory}
+        return [_at(name, info) for info in infos if not (info.is_file and info.path in folders)]
 
     def create_dir(self, path: str, recursive: bool) -> None:
         """Return at once: a folder comes with its first file."""
@@ -78,7 +86,8 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]  # PyArrow states 
         if self._has_folders:
             left = bucket.get_file_info_selector(fs.FileSelector(key, allow_not_found=True, recursive=True))
             for folder in sorted({info.path for info in left} | {key}, key=len, reverse=True):
-                bucket.delete_file(folder)  # refused unless it is empty
+                with contextlib.suppress(FileNotFoundError):
+                    bucket.delete_file(folder)  # refused unless it is empty
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         """Delete all that a folder holds."""

@@ -174,7 +174,7 @@ AZURE = Store(
     part="container",
     variables="AZURE_STORAGE_ACCOUNT_KEY, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
     delta_options=_azure_options,
-    files=lambda: fs.PyFileSystem(StoreFiles("abfss", _azure_options())),
+    files=lambda: fs.PyFileSystem(StoreFiles("abfss", _azure_options(), has_folders=True)),
     spark_scheme=lambda: "abfs" if is_emulated() else "abfss",  # the latter is always TLS
     other_schemes=("abfs", "az"),
     jars="azure",
