@@ -25,7 +25,7 @@ free=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
 export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}" # trust what the machine trusts: a proxy's own certificate too
 if [ ! -x .tools/bin/uv ]; then
   say "fetching uv"
-  rm -rf .tools
+  rm -rf .tools/bin .tools/include .tools/lib .tools/lib64 .tools/pyvenv.cfg # servers of tests may be on their way into it
   step "$python" -m venv .tools
   step .tools/bin/pip install --quiet --disable-pip-version-check uv==0.13.8
 fi
