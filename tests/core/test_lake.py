@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from latecomer.lake import delta, journal, lease, maintenance, result_views
-from latecomer.lake.errors import LeaseHeld, LeaseLost
+from latecomer.lake.errors import InputError, LeaseHeld, LeaseLost
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
 
@@ -271,6 +271,22 @@ def test_a_writer_that_was_asleep_between_looking_and_writing_adds_nothing(tmp_p
             lake.table("late", "q").append(rows, "run", number)
         assert lake.table("late", "q").read().num_rows == stored
         assert not lake.table("late", "q").append(rows, "run", number)
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(OSError("503 Service Unavailable"), 1), (None, 5)])
+def test_a_store_that_fails_is_asked_for_the_lease_once_where_that_took_long(tmp_path, monkeypatch, error, attempts):
+    """A commit that another process has won is tried again, however long it took."""
+    attempted = []
+
+    def refuse(*_):
+        attempted.append(1)
+        raise error or CommitFailedError("another was first")
+
+    monkeypatch.setattr(lease, "GIVE_UP_S", -1.0)
+    monkeypatch.setattr(delta.Table, "commit", refuse)
+    with pytest.raises(InputError if error else LeaseHeld), lease.Lease(Lake(tmp_path / "lake"), "ingest"):
+        pass
+    assert len(attempted) == attempts
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ EXPIRY_S = 60.0
 """Seconds without a renewal after which a holder on another machine may be dead."""
 WATCH_S = 2 * RENEW_S + 5
 """Seconds for which such a holder is watched before it is replaced."""
+GIVE_UP_S = 30.0
+"""Seconds after which a store that fails is not asked for the lease again; delta-rs has repeated its requests then."""
 _FREE = ""
 _SCHEMA = pa.schema(
     [
@@ -83,6 +85,7 @@ class Lease:
     def __enter__(self) -> Lease:
         if (problem := self._lake.unwritable()) is not None:
             raise self._unwritable(problem)
+        started = time.monotonic()
         for _ in range(5):
             table = self._open()
             row = self._row(table)
@@ -90,15 +93,15 @@ class Lease:
                 break  # the commit had succeeded, only its answer was lost
             if row is not None and row["holder"] != _FREE and not self._is_dead(row):
                 raise LeaseHeld(self._name, row["holder"], time.time() - row["acquired"])
+            if time.monotonic() - started > GIVE_UP_S and not isinstance(self._refused, CommitFailedError | None):
+                raise self._failure(self._refused)
             self._acquired = time.time()
             if self._commit(table, _me()):
                 break
         else:
             row = self._row(self._open())
             if (row is None or row["holder"] == _FREE) and not isinstance(self._refused, CommitFailedError):
-                if self._refused is not None and is_full(self._refused):
-                    raise self._refused
-                raise self._unwritable(self._refused)
+                raise self._failure(self._refused)
             raise LeaseHeld(self._name, "another process that has just started", 0.0)
         self._confirmed_at = _clocks()
         self._renewer = threading.Thread(target=self._renew, name=f"lease-{self._name}", daemon=True)
@@ -146,6 +149,10 @@ class Lease:
 
     def _unwritable(self, reason: object) -> InputError:
         return InputError("--lake", self._lake.uri, f"cannot be written to ({reason})", self._lake.remedy(reason))
+
+    def _failure(self, reason: Exception | None) -> Exception:
+        """Return the error of a place that refuses every commit."""
+        return reason if reason is not None and is_full(reason) else self._unwritable(reason)
 
     def _open_own(self) -> DeltaTable | None:
         """Open the lease's table; None where the lease belongs to this process no longer, which is noted."""

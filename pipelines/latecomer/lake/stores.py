@@ -19,6 +19,13 @@ from latecomer.lake.store_files import StoreFiles
 
 AUTHORITY_REMEDY = "name the authority of the store's certificate in AWS_CA_BUNDLE (a PEM file)"
 
+_PATIENCE = {"retry_timeout": "60s"}
+"""An option of delta-rs: seconds after which a request that fails is not sent again, by default 180.
+
+Each request is sent eleven times at most, which takes seconds where the store answers at once. A command makes several
+requests, so a store that fails slowly would keep it for many minutes.
+"""
+
 
 @dataclass(frozen=True)
 class Store:
@@ -108,7 +115,7 @@ def _given(*names: str) -> dict[str, str]:
 
 def _s3_options() -> dict[str, str]:
     certificates.bundle()
-    options = {"AWS_REGION": region(), "AWS_CONDITIONAL_PUT": "etag"}
+    options = {"AWS_REGION": region(), "AWS_CONDITIONAL_PUT": "etag"} | _PATIENCE
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         options["AWS_ENDPOINT_URL"] = endpoint
@@ -142,7 +149,7 @@ def is_emulated() -> bool:
 
 
 def _azure_options() -> dict[str, str]:
-    return _given(*_AZURE_LOGIN, EMULATED)
+    return _given(*_AZURE_LOGIN, EMULATED) | _PATIENCE
 
 
 def _azure_path(where: str, text: str, path: str) -> str:
