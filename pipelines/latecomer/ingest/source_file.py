@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from latecomer.lake.errors import InputError
 from latecomer.lake.storage import told
-from latecomer.lake.stores import STORES, Store, store_of
+from latecomer.lake.stores import Store, store_at, store_of
 from latecomer.specs.streams import is_unfinished
 
 READ_AHEAD = 1 << 24
@@ -224,7 +224,7 @@ def table_around(entry: LandingFile | Folder, known: dict[str, str | None]) -> t
     if isinstance(entry, Folder) and entry.tables:
         return entry.tables[0]
     place = entry.place if isinstance(entry, LandingFile) else entry.text
-    store = _store_of_place(place)
+    store = store_at(place)
     above = Path(place).resolve() if store is None else PurePosixPath(place.partition("://")[2])
     for folder in map(str, above.parents):
         name = folder if store is None else store.uri(folder)
@@ -233,12 +233,6 @@ def table_around(entry: LandingFile | Folder, known: dict[str, str | None]) -> t
         if mark := known[name]:
             return name, mark
     return None
-
-
-def _store_of_place(place: str) -> Store | None:
-    """Return the store of a full name; None for a local path."""
-    scheme, separator, _ = place.partition("://")
-    return next((store for store in STORES if separator and scheme == store.scheme), None)
 
 
 _TABLE_MARKS = ("_delta_log", ".hoodie")

@@ -19,6 +19,21 @@ def jars() -> None:
     """
 
 
+def _all_sets(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Return the sets of jars: the one that everybody needs, which has no name, and those that are named."""
+    return (None, *dict.fromkeys(names))
+
+
+SETS = click.option(
+    "--with",
+    "sets",
+    type=click.Choice(["azure"]),
+    multiple=True,
+    callback=_all_sets,
+    help="Also those of a store: azure for abfss://.",
+)
+
+
 @jars.command()
 @click.option(
     "--to",
@@ -26,16 +41,10 @@ def jars() -> None:
     metavar="FOLDER",
     help="Put them here, and name the folder in LATECOMER_JARS.  [default: where they are looked for]",
 )
-@click.option(
-    "--with",
-    "optional",
-    type=click.Choice(["azure"]),
-    multiple=True,
-    help="Also those of a store: azure for abfss://.",
-)
+@SETS
 @click.option("--archive/--no-archive", default=True, help="Also make an archive of classes.")
 @JSON
-def fetch(to: Path | None, optional: tuple[str, ...], archive: bool, as_json: bool) -> None:
+def fetch(to: Path | None, sets: tuple[str | None, ...], archive: bool, as_json: bool) -> None:
     """Fetch the jars from Maven Central, or from the mirror that DEFAULT_ARTIFACT_REPOSITORY names.
 
     Every file is compared to the SHA-256 hash that this version of the package knows. What is there already is not
@@ -48,7 +57,6 @@ def fetch(to: Path | None, optional: tuple[str, ...], archive: bool, as_json: bo
     if place is None:
         problem = "is empty, which says that Spark's class path has the jars"
         raise InputError("LATECOMER_JARS", "", problem, "unset it, or name a folder with --to")
-    sets = (None, *dict.fromkeys(optional))
     new = [file for jar_set in sets for file in engine_jars.fetch(place, jar_set)]
     count = sum(len(engine_jars.lock(jar_set)) for jar_set in sets)
     archived = archive and engine_jars.make_archive(place)
@@ -61,13 +69,12 @@ def fetch(to: Path | None, optional: tuple[str, ...], archive: bool, as_json: bo
 
 
 @jars.command("list")
-@click.option("--with", "optional", type=click.Choice(["azure"]), multiple=True, help="Also those of a store.")
+@SETS
 @JSON
-def list_(optional: tuple[str, ...], as_json: bool) -> None:
+def list_(sets: tuple[str | None, ...], as_json: bool) -> None:
     """List the jars with their SHA-256 hashes, in the format of `sha256sum --check`."""
     from latecomer.spark.engine import jars as engine_jars
 
-    sets = (None, *dict.fromkeys(optional))
     files = {name: digest for jar_set in sets for name, digest in engine_jars.lock(jar_set).items()}
     artifacts = [artifact for jar_set in sets for artifact in engine_jars.coordinates(engine_jars.listing(jar_set))[0]]
     lines = [f"{digest}  {name}" for name, digest in sorted(files.items())]

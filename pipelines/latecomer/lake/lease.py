@@ -88,7 +88,7 @@ class Lease:
         started = time.monotonic()
         for _ in range(5):
             table = self._open()
-            row = self._row(table)
+            row = _row(table)
             if row is not None and self._is_own(row):
                 break  # the commit had succeeded, only its answer was lost
             if row is not None and row["holder"] != _FREE and not self._is_dead(row):
@@ -99,7 +99,7 @@ class Lease:
             if self._commit(table, _me()):
                 break
         else:
-            row = self._row(self._open())
+            row = _row(self._open())
             if (row is None or row["holder"] == _FREE) and not isinstance(self._refused, CommitFailedError):
                 raise self._failure(self._refused)
             raise LeaseHeld(self._name, "another process that has just started", 0.0)
@@ -157,7 +157,7 @@ class Lease:
     def _open_own(self) -> DeltaTable | None:
         """Open the lease's table; None where the lease belongs to this process no longer, which is noted."""
         table = self._open()
-        row = self._row(table)
+        row = _row(table)
         if row is None or not self._is_own(row):
             self._taken_by = "nobody" if row is None else row["holder"] or "a process that has ended"
             return None
@@ -169,23 +169,16 @@ class Lease:
 
     def _is_dead(self, row: dict[str, Any]) -> bool:
         """Return whether the holder is gone for good."""
-        if row.get("place") == _place():
-            return not _is_running(row)
-        if abs(time.time() - row["renewed"]) < EXPIRY_S:
+        if _seems_alive(row):
             return False
+        if row.get("place") == _place():
+            return True
         time.sleep(WATCH_S)
-        now = self._row(self._open())
+        now = _row(self._open())
         return now is not None and all(now[name] == row[name] for name in ("holder", "acquired", "renewed"))
 
     def _open(self) -> DeltaTable | None:
         return self._table.open()
-
-    @staticmethod
-    def _row(table: DeltaTable | None) -> dict[str, Any] | None:
-        if table is None:
-            return None
-        rows = table.to_pyarrow_table().to_pylist()
-        return rows[0] if rows else None
 
     def _commit(self, table: DeltaTable | None, holder: str) -> bool:
         row = {
@@ -222,14 +215,8 @@ def is_held(lake: Lake, name: str) -> bool:
 
     A holder elsewhere that has not renewed the lease for `EXPIRY_S` counts as dead.
     """
-    table = lake.table("lease", name).open()
-    rows = [] if table is None else table.to_pyarrow_table().to_pylist()
-    if not rows or rows[0]["holder"] == _FREE:
-        return False
-    row = rows[0]
-    if row.get("place") == _place():
-        return _is_running(row)
-    return bool(abs(time.time() - row["renewed"]) < EXPIRY_S)
+    row = _row(lake.table("lease", name).open())
+    return row is not None and row["holder"] != _FREE and _seems_alive(row)
 
 
 _held: list[Lease] = []
@@ -247,6 +234,19 @@ def abandon_all(within_s: float) -> None:
     abandoning = threading.Thread(target=abandon, daemon=True)
     abandoning.start()
     abandoning.join(within_s)
+
+
+def _row(table: DeltaTable | None) -> dict[str, Any] | None:
+    """Return the last commit to a lease's table; None where there is none."""
+    rows = [] if table is None else table.to_pyarrow_table().to_pylist()
+    return rows[0] if rows else None
+
+
+def _seems_alive(row: dict[str, Any]) -> bool:
+    """Return whether the holder runs on this machine, or has renewed the lease elsewhere within `EXPIRY_S`."""
+    if row.get("place") == _place():
+        return _is_running(row)
+    return bool(abs(time.time() - row["renewed"]) < EXPIRY_S)
 
 
 def _is_running(row: dict[str, Any]) -> bool:

@@ -223,12 +223,11 @@ class _Step:
             file.seek(0)
             rows = pa.ipc.open_stream(file)
             lease.confirm()
-            if counts[UPDATE] == counts[DELETE] == 0:
-                rows = pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in rows))
-                with panics.unseen():
+            with panics.unseen():
+                if counts[UPDATE] == counts[DELETE] == 0:
+                    rows = pa.RecordBatchReader.from_batches(schema, (batch.select(schema.names) for batch in rows))
                     write_deltalake(opened, rows, mode="append", target_file_size=FILE_BYTES, commit_properties=once)
-            else:
-                with panics.unseen():
+                else:
                     self._merge(opened, rows, once)
         publication.inserted += int(counts[INSERT])
         publication.updated += int(counts[UPDATE])

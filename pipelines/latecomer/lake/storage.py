@@ -6,12 +6,12 @@ import errno
 import os
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
 from latecomer.lake.errors import InputError
-from latecomer.lake.stores import STORES, Store, store_of
+from latecomer.lake.stores import Store, store_at, store_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """What delta-rs writes into errors for terminals."""
@@ -31,8 +31,16 @@ def escape_pattern(path: str) -> str:
 
 def spark_uri(uri: str) -> str:
     """Return a path or URI as Spark's file systems name it."""
-    scheme, separator, path = uri.partition("://")
-    return next((f"{store.spark_scheme()}://{path}" for store in STORES if separator and scheme == store.scheme), uri)
+    store = store_at(uri)
+    return uri if store is None else f"{store.spark_scheme()}://{uri.partition('://')[2]}"
+
+
+def lake_uri(uri: str) -> str:
+    """Return a path or URI of Spark's file systems as lakes name places."""
+    if uri.startswith("file:"):
+        return str(Path(unquote(urlsplit(uri).path)))
+    store = store_at(uri)
+    return uri if store is None else store.uri(uri.partition("://")[2])
 
 
 class Storage:

@@ -14,19 +14,19 @@ from pyarrow import fs
 class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]  # PyArrow states no types
     """The files of all buckets of a store; the first part of a path is the bucket.
 
+    A store may keep folders of their own, as empty files by their names or without any file in them. They are told from
+    files, and :meth:`delete_dir` deletes them, too.
+
     Parameters
     ----------
     scheme
         The scheme of the store's URIs, as delta-rs knows it.
     options
         The options of delta-rs for the store.
-    has_folders
-        Does the store keep folders of their own, as empty files by their names or without any file in them? They are
-        told from files, and :meth:`delete_dir` deletes them, too.
     """
 
-    def __init__(self, scheme: str, options: dict[str, str], has_folders: bool = False) -> None:
-        self._scheme, self._options, self._has_folders = scheme, options, has_folders
+    def __init__(self, scheme: str, options: dict[str, str]) -> None:
+        self._scheme, self._options = scheme, options
         self._buckets: dict[str, DeltaStorageHandler] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -57,7 +57,7 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]  # PyArrow states 
         bucket, name, key = self._within(path)
         if key:
             (info,) = bucket.get_file_info([key])
-            if self._has_folders and info.is_file and not info.size:
+            if info.is_file and not info.size:
                 inside = bucket.get_file_info_selector(fs.FileSelector(key, allow_not_found=True))
                 if any(entry.path.strip("/") != key for entry in inside):
                     return fs.FileInfo(path, fs.FileType.Directory)
@@ -83,11 +83,10 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]  # PyArrow states 
         """Delete a folder with all that it holds."""
         bucket, _, key = self._within(path)
         bucket.delete_dir(key)
-        if self._has_folders:
-            left = bucket.get_file_info_selector(fs.FileSelector(key, allow_not_found=True, recursive=True))
-            for folder in sorted({info.path for info in left} | {key}, key=len, reverse=True):
-                with contextlib.suppress(FileNotFoundError):
-                    bucket.delete_file(folder)  # refused unless it is empty
+        left = bucket.get_file_info_selector(fs.FileSelector(key, allow_not_found=True, recursive=True))
+        for folder in sorted({info.path for info in left} | {key}, key=len, reverse=True):
+            with contextlib.suppress(FileNotFoundError):
+                bucket.delete_file(folder)  # refused unless it is empty
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         """Delete all that a folder holds."""

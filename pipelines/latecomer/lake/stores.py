@@ -174,6 +174,7 @@ S3 = Store(
     delta_options=_s3_options,
     files=_s3_files,
     spark_scheme=lambda: "s3a",
+    other_schemes=("s3n",),
 )
 AZURE = Store(
     scheme="abfss",
@@ -181,7 +182,7 @@ AZURE = Store(
     part="container",
     variables="AZURE_STORAGE_ACCOUNT_KEY, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
     delta_options=_azure_options,
-    files=lambda: fs.PyFileSystem(StoreFiles("abfss", _azure_options(), has_folders=True)),
+    files=lambda: fs.PyFileSystem(StoreFiles("abfss", _azure_options())),
     spark_scheme=lambda: "abfs" if is_emulated() else "abfss",  # the latter is always TLS
     other_schemes=("abfs", "az"),
     jars="azure",
@@ -194,11 +195,17 @@ HDFS = Store(
     part="namenode",
     variables="HADOOP_CONF_DIR and HADOOP_USER_NAME",
     delta_options=dict,
-    files=lambda: fs.PyFileSystem(StoreFiles("hdfs", {}, has_folders=True)),
+    files=lambda: fs.PyFileSystem(StoreFiles("hdfs", {})),
     spark_scheme=lambda: "hdfs",
     unusable=" ",  # delta-rs writes to such a folder, and looks for the table in a folder of another name
 )
 STORES = (S3, AZURE, HDFS)
+
+
+def store_at(uri: str) -> Store | None:
+    """Return the store that a URI names; None for a local path, and for a scheme that is not supported."""
+    scheme, separator, _ = uri.partition("://")
+    return next((store for store in STORES if separator and scheme.lower() in store.schemes), None)
 
 
 def store_of(where: str, text: str, local: str) -> Store:
@@ -209,10 +216,10 @@ def store_of(where: str, text: str, local: str) -> Store:
     InputError
         The scheme is not supported; `local` says how a local place is written.
     """
-    scheme = urlsplit(text).scheme
-    for store in STORES:
-        if scheme in store.schemes:
-            return store
+    store = store_at(text)
+    if store is not None:
+        return store
+    scheme = text.partition("://")[0]
     forms = [local, *(store.form for store in STORES)]
     remedy = f"write {', '.join(forms[:-1])} or {forms[-1]}"
     raise InputError(where, text, f"the scheme {scheme!r} is not supported", remedy)

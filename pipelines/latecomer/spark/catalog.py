@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from latecomer.lake.delta import Table
 from latecomer.lake.errors import InputError
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
-from latecomer.lake.storage import spark_uri
+from latecomer.lake.storage import lake_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +136,4 @@ def _create(spark: SparkSession, name: str, table: Table) -> None:
 
 def _location(spark: SparkSession, name: str) -> str:
     """Return the place of a table of the catalog as lakes name places."""
-    location = str(spark.sql(f"describe detail {name}").collect()[0]["location"])
-    if urlsplit(location).scheme == "file":
-        return str(Path(unquote(urlsplit(location).path)))
-    return location.replace(spark_uri("s3://"), "s3://", 1)
+    return lake_uri(str(spark.sql(f"describe detail {name}").collect()[0]["location"]))
