@@ -20,7 +20,7 @@ def jars() -> None:
 
 
 def _all_sets(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return the sets of jars: the one that everybody needs, which has no name, and those that are named."""
+    """Return the sets of jars: the one that everybody needs, which has no name, and every named one."""
     return (None, *dict.fromkeys(names))
 
 
