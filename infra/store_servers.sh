@@ -2,6 +2,7 @@
 # Servers of stores that only tests need, each in a folder .tools/SERVER:
 #   minio    MinIO, built from its sources: its publisher has withdrawn the binaries and images of the community edition
 #   azurite  Azurite, the emulator of Azure's store, installed by npm
+#   fake-gcs-server  an emulator of Google's store, built from its sources
 # `store_servers.sh start`: make those that are missing, in the background of the tests, since they take minutes.
 # `store_servers.sh stop`: end what is being made. What an unfinished build has compiled is kept in Go's cache.
 # Where one cannot be made, .tools/SERVER/missing says why, and its tests are skipped with that line.
@@ -10,6 +11,7 @@ cd "$(dirname "$0")/.."
 declare -A versions=(
   [minio]=github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c # the last commit of the community edition
   [azurite]=azurite@3.35.0                                          # the newest that runs on Node.js 20
+  [fake-gcs-server]=github.com/fsouza/fake-gcs-server@v1.56.1       # earlier ones ignore preconditions of some writes
 )
 export PATH=$PATH:/usr/local/go/bin
 
@@ -17,6 +19,8 @@ build_minio() { # VERSION FOLDER
   command -v go >/dev/null || { echo "Go is missing (1.21 or later; it fetches the version that it needs)"; return 1; }
   GOBIN=$2 GOFLAGS='-p=1 -trimpath -buildvcs=false' CGO_ENABLED=0 nice -n 19 go install -ldflags '-s -w' "$1"
 }
+
+build_fake-gcs-server() { build_minio "$@"; } # VERSION FOLDER
 
 build_azurite() { # VERSION FOLDER
   command -v npm >/dev/null || { echo "npm is missing"; return 1; }

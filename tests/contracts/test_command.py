@@ -39,11 +39,13 @@ def test_the_help_names_every_command():
         (["ingest", "--lake", "lake", "--stream", "s", "nothing.csv"], "no such file"),
         (
             ["status", "--lake", "ftp://x/y"],
-            "--lake: 'ftp://x/y': the scheme 'ftp' is not supported; write a local path, s3://BUCKET/PREFIX",
+            "--lake: 'ftp://x/y': the scheme 'ftp' is not supported; write a local path, s3://BUCKET/PREFIX, "
+            "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, gs://BUCKET/PREFIX or hdfs://NAMENODE:PORT/FOLDER",
         ),
         (["ingest", "--lake", "lake", "--stream", "s", "ftp://x/y"], "PATH: 'ftp://x/y': the scheme 'ftp' is not"),
         (["status", "--lake", "abfss://c/lake"], "names no account; write abfss://CONTAINER@ACCOUNT.dfs.core.windows"),
         (["status", "--lake", "az://c/lake"], "names no account; write abfss://CONTAINER@ACCOUNT.dfs.core.windows"),
+        (["status", "--lake", "gs:///lake"], "has no bucket name; write gs://BUCKET/PREFIX"),
         (["status", "--lake", "hdfs:///lake"], "has no namenode name; write hdfs://NAMENODE:PORT/FOLDER"),
         (["status", "--lake", "hdfs://n:1/a lake"], "holds ' ', which the path of a Delta table cannot; choose"),
         (["status", "--lake", "lakes[1]"], "holds '['"),

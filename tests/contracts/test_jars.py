@@ -39,18 +39,19 @@ def test_what_is_there_is_not_fetched_again(complete, tmp_path, monkeypatch):
     assert json.loads(done.stdout)["fetched"] == 0
 
 
-def test_the_jars_of_a_store_are_an_optional_set(complete, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("optional", "artifact"), [("azure", "hadoop-azure"), ("gcs", "gcs-connector")])
+def test_the_jars_of_a_store_are_an_optional_set(complete, tmp_path, monkeypatch, optional, artifact):
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://127.0.0.1:9/")
     folder = linked(complete, tmp_path / "jars")
     monkeypatch.setenv("LATECOMER_JARS", str(folder))
-    with pytest.raises(InputError, match=r"lacks hadoop-azure.*; run `latecomer jars fetch --with azure` once"):
-        jars.require("azure")
+    with pytest.raises(InputError, match=f"lacks {artifact}.*; run `latecomer jars fetch --with {optional}` once"):
+        jars.require(optional)
     jars.require(None)
-    listed = call("jars", "list", "--with", "azure").stdout.splitlines()
+    listed = call("jars", "list", "--with", optional).stdout.splitlines()
     assert set(listed) > set(call("jars", "list").stdout.splitlines())
-    (azure,) = (line.split()[1] for line in listed if "hadoop-azure" in line)
-    (folder / azure.replace("3.", "4.")).write_bytes(b"another version")
-    jars.require("azure")
+    (name,) = (line.split()[1] for line in listed if artifact in line)
+    (folder / name.replace(f"{artifact}-", f"{artifact}-9")).write_bytes(b"another version")
+    jars.require(optional)
 
 
 def test_a_repository_that_does_not_answer(complete, tmp_path, monkeypatch):

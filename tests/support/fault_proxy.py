@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +30,8 @@ Fault = float | Literal["unavailable", "refused", "lost", "cut"]
 _SLOW_DOWN = (
     b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 )
+Answer = tuple[int, str, list[tuple[str, str]], bytes]
+"""A status, its reason, the headers and the content."""
 _OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -55,7 +57,7 @@ class FaultProxy:
         How often each fault has happened so far.
     """
 
-    def __init__(self, store_port: int) -> None:
+    def __init__(self, store_port: int, port: int = 0) -> None:
         self.decide: Callable[[Request], Fault | None] = lambda request: None
         self.faults: Counter[str] = Counter()
         self._number, self._lock = 0, threading.Lock()
@@ -85,7 +87,7 @@ class FaultProxy:
                 return b"".join(parts)
 
         self._store_port = store_port
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -119,22 +121,26 @@ class FaultProxy:
         if fault != "lost":
             self._answer(handler, status, reason, headers, content, is_cut=fault == "cut")
 
-    def _forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, str, list[tuple[str, str]], bytes]:
+    def _forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:
+        """Return the store's answer to a request."""
+        return self._ask(handler.command, handler.path, handler.headers, body)
+
+    def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self._store_port, timeout=60)
         try:
-            connection.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in handler.headers.items():
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            for name, value in headers.items():
                 if name.lower() not in _OF_A_CONNECTION | {"expect"}:
                     connection.putheader(name, value)
-            if body or "Content-Length" in handler.headers:
+            if body or "Content-Length" in headers:
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body or None)
             answer = connection.getresponse()
             content = answer.read()
-            headers = answer.getheaders()
-            if handler.command == "HEAD" and (length := answer.getheader("Content-Length")) is not None:
-                headers.append(("X-Length", length))
-            return answer.status, answer.reason, headers, content
+            answered = answer.getheaders()
+            if method == "HEAD" and (length := answer.getheader("Content-Length")) is not None:
+                answered.append(("X-Length", length))
+            return answer.status, answer.reason, answered, content
         finally:
             connection.close()
 

@@ -1,7 +1,8 @@
 """Servers of the stores that speak no S3, for tests, as processes on free ports of this machine.
 
 `hdfs` is Hadoop's own namenode and datanode in one process (``infra/hdfs_jars.txt``), `azure` is Azurite, the emulator
-that Microsoft publishes (``infra/store_servers.sh``).
+that Microsoft publishes, `gs` is fake-gcs-server, an emulator of Google's store, behind a proxy for the requests of
+delta-rs that it lacks (``gcs_xml_proxy.py``). ``infra/store_servers.sh`` makes the emulators.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import json
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -27,7 +30,7 @@ from tests.support.ports import free_ports
 from tests.support.store_servers import SERVERS, why_not_made
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("hdfs", "azure")
+KINDS = ("hdfs", "azure", "gs")
 HDFS = ROOT / ".jvm" / "hdfs"
 _JAVA = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN")
 _STARTED_SECONDS = 90.0
@@ -62,13 +65,15 @@ def why_missing(kind: str) -> str | None:
         return "the tests' HDFS is missing: run `bash infra/setup.sh tests`"
     if kind == "azure":
         return why_not_made("azurite")
+    if kind == "gs":
+        return why_not_made("fake-gcs-server")
     return None
 
 
 @contextmanager
 def running(kind: str, folder: Path) -> Iterator[OtherStore]:
     """Start a server that keeps its files in a folder, and end it with the block."""
-    with {"hdfs": _hdfs, "azure": _azurite}[kind](folder) as store:
+    with {"hdfs": _hdfs, "azure": _azurite, "gs": _fake_gcs}[kind](folder) as store:
         yield store
 
 
@@ -123,6 +128,26 @@ def _make_container(address: str, name: str) -> None:
         assert answer.status == 201
 
 
+@contextmanager
+def _fake_gcs(folder: Path) -> Iterator[OtherStore]:
+    proxy_port, port = free_ports(2)
+    address = f"http://127.0.0.1:{proxy_port}"
+    start = [str(SERVERS / "fake-gcs-server" / "fake-gcs-server"), "-backend", "memory", "-scheme", "http"]
+    start += ["-host", "127.0.0.1", "-port", str(port), "-public-host", f"127.0.0.1:{proxy_port}"]
+    proxy = [sys.executable, "-m", "tests.support.gcs_xml_proxy", str(proxy_port), str(port)]
+    (folder / "proxy").mkdir()
+    with (
+        _process([*start, "-external-url", address], folder, lambda: _listens(port)),
+        _process(proxy, folder / "proxy", lambda: _listens(proxy_port), {"PYTHONPATH": str(ROOT)}),
+    ):
+        body, headers = json.dumps({"name": CONTAINER}).encode(), {"Content-Type": "application/json"}
+        made = urllib.request.Request(f"{address}/storage/v1/b?project=tests", body, headers)
+        with urllib.request.urlopen(made, timeout=30) as answer:
+            assert answer.status == 200
+        variables = {"STORAGE_EMULATOR_HOST": address, "LATECOMER_JARS": str(_jars_with("gcs", folder))}
+        yield OtherStore("gs", f"gs://{CONTAINER}/tests", "gs://no-such-bucket/lake", "bucket", variables)
+
+
 def _listens(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
@@ -143,11 +168,20 @@ def _jars_with(optional: str, folder: Path) -> Path:
 
 
 @contextmanager
-def _process(command: list[str], folder: Path, answers: Callable[[], bool]) -> Iterator[None]:
-    """Run a server until the block ends, which begins once it answers."""
+def _process(
+    command: list[str], folder: Path, answers: Callable[[], bool], variables: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Run a server until the block ends, which begins once it answers; `variables` are added to its environment."""
     log = folder / "server.log"
     with open(log, "wb") as output:
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=os.environ | (variables or {}),
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+        )
     try:
         until = time.monotonic() + _STARTED_SECONDS
         while not answers():

@@ -27,10 +27,10 @@ def _all_sets(context: click.Context, parameter: click.Parameter, names: tuple[s
 SETS = click.option(
     "--with",
     "sets",
-    type=click.Choice(["azure"]),
+    type=click.Choice(["azure", "gcs"]),
     multiple=True,
     callback=_all_sets,
-    help="Also those of a store: azure for abfss://.",
+    help="Also those of a store: azure for abfss://, gcs for gs://.",
 )
 
 

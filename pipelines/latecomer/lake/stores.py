@@ -6,6 +6,7 @@ or a file system's address.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -166,6 +167,26 @@ def _azure_path(where: str, text: str, path: str) -> str:
     raise InputError(where, text, "names no account", remedy)
 
 
+def google_emulator() -> str | None:
+    """Return the address of an emulator of Google's store; None where the environment names none.
+
+    Google's own clients read the same variable, ``STORAGE_EMULATOR_HOST``, in which they can lack a scheme.
+    """
+    address = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if not address:
+        return None
+    return address if "://" in address else f"http://{address}"
+
+
+def _google_options() -> dict[str, str]:
+    emulator = google_emulator()
+    if emulator is None:
+        return _given("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS") | _PATIENCE
+    # an address by GOOGLE_BASE_URL would not do: delta-rs asks for a login before it writes, unless an account says no
+    account = {"gcs_base_url": emulator, "disable_oauth": True, "client_email": "", "private_key": ""}
+    return {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(account | {"private_key_id": ""})} | _PATIENCE
+
+
 S3 = Store(
     scheme="s3",
     form="s3://BUCKET/PREFIX",
@@ -199,7 +220,18 @@ HDFS = Store(
     spark_scheme=lambda: "hdfs",
     unusable=" ",  # delta-rs writes to such a folder, and looks for the table in a folder of another name
 )
-STORES = (S3, AZURE, HDFS)
+GOOGLE = Store(
+    scheme="gs",
+    form="gs://BUCKET/PREFIX",
+    part="bucket",
+    variables="GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS",
+    delta_options=_google_options,
+    files=lambda: fs.PyFileSystem(StoreFiles("gs", _google_options())),
+    spark_scheme=lambda: "gs",
+    jars="gcs",
+    emulator="fake-gcs-server",
+)
+STORES = (S3, AZURE, GOOGLE, HDFS)
 
 
 def store_at(uri: str) -> Store | None:

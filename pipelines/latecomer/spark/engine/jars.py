@@ -31,7 +31,7 @@ _FETCHED_SECONDS = 1800
 _ARCHIVED_SECONDS = 300
 
 
-SETS = ("azure",)
+SETS = ("azure", "gcs")
 """The optional sets of jars."""
 
 
@@ -51,7 +51,10 @@ def _file(optional: str | None, kind: str) -> Path:
 
 
 def coordinates(listing: Path = _HERE / "jars.txt") -> tuple[list[str], list[str]]:
-    """Return the artifacts of a list, ``group:artifact:version``, and the ones to leave out, ``group:artifact``."""
+    """Return the artifacts of a list and the ones to leave out, ``group:artifact``.
+
+    An artifact is ``group:artifact:version``, with ``:classifier`` after it where it is not the main one of its module.
+    """
     lines = listing.read_text(encoding="utf-8").splitlines()
     artifacts = [line for line in lines if line and line[0] not in "#!"]
     return artifacts, [line[1:] for line in lines if line.startswith("!")]
@@ -177,7 +180,8 @@ def download(temporary: Path, listing: Path = _HERE / "jars.txt") -> dict[str, P
     temporary
         The folder.
     listing
-        One ``group:artifact:version`` per line, after ``!`` a ``group:artifact`` to leave out, after ``#`` a comment.
+        One ``group:artifact:version`` or ``group:artifact:version:classifier`` per line, after ``!`` a
+        ``group:artifact`` to leave out, after ``#`` a comment.
 
     Returns
     -------
@@ -199,7 +203,11 @@ def download(temporary: Path, listing: Path = _HERE / "jars.txt") -> dict[str, P
         "--conf",
         "spark.ui.enabled=false",
     ]
-    command += ["--conf", f"spark.jars.ivy={temporary}", "--packages", ",".join(artifacts)]
+    plain = [artifact for artifact in artifacts if artifact.count(":") == 2]
+    if classified := [artifact for artifact in artifacts if artifact.count(":") == 3]:
+        command += ["--repositories", (temporary / "repository").as_uri()]
+        plain.append(_module_of(classified, temporary / "repository"))
+    command += ["--conf", f"spark.jars.ivy={temporary}", "--packages", ",".join(plain)]
     command += ["--exclude-packages", ",".join(left_out), script]
     ran = _run(command, {}, _FETCHED_SECONDS)
     files = list((temporary / "jars").glob("*.jar"))
@@ -214,6 +222,25 @@ def download(temporary: Path, listing: Path = _HERE / "jars.txt") -> dict[str, P
         )
         raise InputError("jars", artifacts[0], problem, remedy)
     return {_plain(file.name): file for file in files}
+
+
+def _module_of(classified: list[str], repository: Path) -> str:
+    """Return a module, made in a repository of its own, that depends on artifacts with classifiers.
+
+    The option ``--packages`` of Spark takes no classifiers; the dependencies of a module have them.
+    """
+    keys = ("groupId", "artifactId", "version", "classifier")
+    dependencies = [
+        "".join(f"<{key}>{part}</{key}>" for key, part in zip(keys, artifact.split(":"), strict=True))
+        for artifact in classified
+    ]
+    module = "<modelVersion>4.0.0</modelVersion><groupId>latecomer</groupId><artifactId>classified</artifactId>"
+    module += "<version>1</version><packaging>pom</packaging><dependencies>"
+    module += "".join(f"<dependency>{dependency}</dependency>" for dependency in dependencies) + "</dependencies>"
+    file = repository / "latecomer" / "classified" / "1" / "classified-1.pom"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"<project>{module}</project>", encoding="utf-8")
+    return "latecomer:classified:1"
 
 
 def _plain(name: str) -> str:

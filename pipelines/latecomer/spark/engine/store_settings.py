@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from latecomer.lake.stores import AZURE, S3, STORES, Store, is_emulated, region
+from latecomer.lake.stores import AZURE, GOOGLE, S3, STORES, Store, google_emulator, is_emulated, region
 
 
 def store_settings(store: Store | None) -> dict[str, str]:
     """Return the settings of a store's file system; none for a local place."""
     if store is S3:
         return _s3()
-    return _azure() if store is AZURE else {}
+    if store is AZURE:
+        return _azure()
+    return _google() if store is GOOGLE else {}
 
 
 def settings_of_all_stores() -> dict[str, str]:
@@ -76,3 +78,33 @@ def _azure() -> dict[str, str]:
             f"{prefix}fns.account.service.type": "BLOB",
         }
     return settings
+
+
+_GOOGLE_BYTES = {
+    "block.size": 64 << 20,
+    "inputstream.inplace.seek.limit": 8 << 20,
+    "inputstream.min.range.request.size": 2 << 20,
+    "outputstream.buffer.size": 8 << 20,
+    "rewrite.max.chunk.size": 512 << 20,
+}
+"""Settings to which Hadoop gives defaults such as ``64m``, which Google's file system cannot read.
+
+Hadoop has a file system for Google's store since 3.5, whose settings have the same names.
+"""
+
+
+def _google() -> dict[str, str]:
+    """Return the settings of Google's file system for its store. Secrets stay in files, which executors read too."""
+    prefix = "spark.hadoop.fs.gs."
+    settings = {
+        f"{prefix}impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+    }
+    settings |= {f"{prefix}{name}": str(size) for name, size in _GOOGLE_BYTES.items()}
+    if (emulator := google_emulator()) is not None:
+        login = {"auth.type": "UNAUTHENTICATED", "storage.root.url": f"{emulator}/"}
+    elif account := os.environ.get("GOOGLE_SERVICE_ACCOUNT"):
+        login = {"auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE", "auth.service.account.json.keyfile": account}
+    else:
+        login = {"auth.type": "APPLICATION_DEFAULT"}  # GOOGLE_APPLICATION_CREDENTIALS, or the machine's own account
+    return settings | {f"{prefix}{name}": value for name, value in login.items()}
