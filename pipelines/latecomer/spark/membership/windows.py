@@ -141,18 +141,17 @@ class MembershipWindows(WindowKind[MembershipSpec]):
         from pyspark.sql import functions as F
 
         observations = rows.observations(spans[0])
-        parts = []
-        for place, _ in enumerate(self.side_of):
+        places = range(len(self.side_of))
+        every = None
+        for place in places:
             role = observations.known(self._role(rows.rows, place, None, None))
-            parts.append(role.select("_observation", "element", F.lit(place).alias("place"), "_wait"))
-        every = parts[0]
-        for part in parts[1:]:
-            every = every.unionByName(part)
-        first = every.groupBy("_observation", "element", "place").agg(F.min("_wait").alias("_wait"))
-        last = first.groupBy("_observation", "element").agg(F.max("_wait").alias("_wait"), F.count("*").alias("_n"))
-        complete = last.where(F.col("_n") == len(parts))
-        counts = complete.groupBy("_observation", "_wait").agg(F.count("*").alias("results"))
-        return observations.observed(counts.toArrow())
+            role = role.select("_m", "element", F.lit(place).alias("place"), "_wait")
+            every = role if every is None else every.unionByName(role)
+        assert every is not None
+        firsts = [F.min(F.when(F.col("place") == place, F.col("_wait"))).alias(f"w{place}") for place in places]
+        complete = every.groupBy("_m", "element").agg(*firsts).na.drop()
+        last = complete.select("_m", F.array_max(F.array(*(f"w{place}" for place in places))).alias("_wait"))
+        return observations.observed(last.groupBy("_m", "_wait").agg(F.count("*").alias("results")).toArrow())
 
     # ----------------------------------------------------------------------------------------------------- answers
 

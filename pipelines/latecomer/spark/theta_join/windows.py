@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from latecomer.baselines import theta_join as baselines
 from latecomer.core.theta_join import plan
@@ -55,6 +56,10 @@ LINEAR_FACTOR = 4
 WAIT_BITS = 3
 """Leading bits of a wait that are kept with three streams and more, where each wait is a count of its own: it is
 rounded up by a quarter at most."""
+_REST = f"greatest(length(bin(_wait)) - {WAIT_BITS}, 0)"
+_LEVEL = f"if(_wait < 0L, _wait, shiftleft(shiftright(_wait + shiftleft(1L, {_REST}) - 1L, {_REST}), {_REST}))"
+"""SQL of a wait in granules that is rounded up to `WAIT_BITS`, as `_levels` rounds."""
+_POWERS = np.int64(1) << np.arange(63)
 GROWS = 2
 """Repair batches from which on a count is added up from its growth by batch, of rows that are shipped once."""
 
@@ -151,11 +156,15 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
 
         observations = rows.observations(spans[0])
         wide = self.assigner.in_windows(rows.rows, self.assigner.first_of("ts"), self.assigner.last_of("ts"))
-        wide = observations.known(wide).withColumn("_new", F.expr(self._level("_wait")))
+        if len(self.aliases) == 2:
+            wide = observations.known(wide).withColumn("_new", F.col("_wait"))
+        else:
+            wide = observations.known(wide, until=True)
+            wide = wide.withColumn("_new", F.least(F.expr(_LEVEL), "_until"))
         windows = [(int(rows.windows[0]), int(rows.windows[-1]))] if len(rows.windows) else []
-        growth = self._growth(wide, ["_m", "_observation"], windows)
-        sums = growth.groupBy("_observation", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
-        return observations.observed(sums.toArrow())
+        growth = self._growth(wide, ["_m"], windows)
+        sums = growth.groupBy("_m", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
+        return observations.observed(sums.toArrow(), _levels if len(self.aliases) > 2 else lambda wait: wait)
 
     def _growth(self, wide: DataFrame, keys: list[str], spans: Spans) -> DataFrame:
         """Count by how much each value of ``_new`` made the results of a window grow; no result is formed."""
@@ -164,14 +173,6 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
         answer = Increments(replace(self.window_join, method=None), keys, types_of(wide), "_new")
         bound = plan.PIECE_ROWS * LINEAR_FACTOR
         return self._found(wide, answer, pieces.hot(wide, keys, answer.join, self._crowded(spans, bound), bound))
-
-    def _level(self, wait: str) -> str:
-        """Return the SQL of a wait in granules; with three streams and more it is rounded up."""
-        if len(self.aliases) == 2:
-            return wait
-        rest = f"greatest(length(bin({wait})) - {WAIT_BITS}, 0)"
-        up = f"shiftleft(shiftright({wait} + shiftleft(1L, {rest}) - 1L, {rest}), {rest})"
-        return f"if({wait} < 0L, {wait}, {up})"
 
     # ----------------------------------------------------------------------------------------------------- answers
 
@@ -365,6 +366,12 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
         after = "sum(s) over (partition by _m order by _new rows between unbounded preceding and current row)"
         known = sums.withColumn("s", F.expr(after)).where("_new >= 0")
         return known.selectExpr("try_cast(s as bigint) as matches", "_m", "_new as repaired_in")
+
+
+def _levels(wait: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Round waits in granules up to `WAIT_BITS`; those in time are -1."""
+    rest = np.maximum(np.searchsorted(_POWERS, wait, "right") - WAIT_BITS, 0)
+    return np.where(wait < 0, wait, ((wait + (np.int64(1) << rest) - 1) >> rest) << rest)
 
 
 def _matching(op: str, operands: dict[str, str]) -> str:

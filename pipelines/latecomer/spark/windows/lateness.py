@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.windows.group_sampling import GroupSample
 from latecomer.core.windows.interfaces import Observed
 from latecomer.core.windows.observation import by_window, every_number, spans_of
@@ -75,8 +74,8 @@ class RowsWithLateness:
         low, high = np.searchsorted(self.windows, first), np.searchsorted(self.windows, last, "right")
         span, at = every_number(low, high - 1)
         window = self.windows[at]
-        columns = {"_observation": np.arange(len(span)), "_m": window, "_span": span}
-        table = pa.table(columns | {"_known": cut_us[span] - grid.end(window)})
+        known = -((grid.end(window) - cut_us[span]) // grid.granularity_us)  # rounded up
+        table = pa.table({"_m": window, "_span": span, "_known": known})
         return Observations(table, list(spans), self.assigner, self.rows.sparkSession)
 
 
@@ -84,11 +83,15 @@ class RowsWithLateness:
 class Observations:
     """Observations of windows; a window may be observed several times.
 
+    Observations of one window differ only in which waits they know, and a result is known with the last of its rows. So
+    results are counted once, by that wait, for the observation that knows most, and each observation takes the waits
+    that it knows.
+
     Attributes
     ----------
     table : Table
-        A row per observation: ``_observation``, its number; ``_m``, its window; ``_span``, a place in `intervals`;
-        ``_known``: what waited so many microseconds past the end of the window, or more, is not known then.
+        A row per observation: ``_m``, its window; ``_span``, a place in `intervals`; ``_known``: what waited so many
+        granules past the end of the window, or more, is not known then.
     intervals
         The intervals in which windows are observed.
     assigner
@@ -100,51 +103,79 @@ class Observations:
     assigner: WindowAssigner
     spark: SparkSession
 
-    @cached_property
-    def _in_spark(self) -> DataFrame:
-        return tables.to_spark(self.spark, self.table.drop_columns("_span"))
+    def known(self, rows: DataFrame, *, until: bool = False) -> DataFrame:
+        """Keep the rows in windows (``_m``) that an observation knows.
 
-    def known(self, rows: DataFrame) -> DataFrame:
-        """Repeat rows in windows (``_m``) for every observation that knows them.
-
-        Adds ``_observation``, and ``_wait`` in granules past the end of the window (-1: in time).
+        Adds ``_wait`` in granules past the end of the window (-1: in time). With `until` also ``_until``, the greatest
+        wait that is known to the same observations.
         """
         from pyspark.sql import functions as F
 
         grid = self.assigner.grid
         granules = grid.slide_us // grid.granularity_us  # in a slide
+        by_window = self.table.group_by("_m").aggregate([("_known", "max"), ("_known", "distinct")])
+        cuts = pa.table({"_m": by_window["_m"], "_most": by_window["_known_max"]})
+        if until:
+            cuts = cuts.append_column("_cuts", by_window["_known_distinct"])
         later = F.col("bucket") - (F.col("_m") - F.col("_first")) * granules
-        known = rows.withColumn("_first", self.assigner.first_of("ts")).join(F.broadcast(self._in_spark), "_m")
+        known = rows.withColumn("_first", self.assigner.first_of("ts"))
+        known = known.join(F.broadcast(tables.to_spark(self.spark, cuts)), "_m")
         known = known.withColumn("_wait", F.when(F.col("bucket") >= 0, F.greatest(later, F.lit(-1))).otherwise(-1))
-        return known.where(F.col("_wait") * grid.granularity_us < F.col("_known")).drop("_first", "_known")
+        known = known.where("_wait < _most")
+        if until:
+            known = known.withColumn("_until", F.expr("array_min(filter(_cuts, cut -> cut > _wait)) - 1"))
+        return known.drop("_first", "_most", "_cuts")
 
-    def observed(self, counts: pa.Table) -> ObservedWindows:
-        """Return the observed windows from their numbers of ``results`` by ``_observation`` and ``_wait``."""
+    def observed(self, counts: pa.Table, level: Callable[[Int64], Int64] = lambda wait: wait) -> ObservedWindows:
+        """Return the observed windows.
+
+        Parameters
+        ----------
+        counts
+            Numbers of ``results`` by window ``_m`` and ``_wait``.
+        level
+            Rounds waits up; a greater wait to no smaller one.
+        """
         seen: list[list[Observed]] = [[] for _ in self.intervals]
-        if counts.num_rows:
-            order = np.lexsort([counts[name].to_numpy() for name in ("_wait", "_observation")])
-            observation, wait = (counts[name].to_numpy()[order] for name in ("_observation", "_wait"))
-            number, place = np.unique(observation, return_inverse=True)
-            weight = _exact_weights(counts["results"].take(pa.array(order)).to_pylist(), place)
+        observation, at, order = self._entries(counts["_m"].to_numpy(), counts["_wait"].to_numpy())
+        if len(at):
+            wait = level(counts["_wait"].to_numpy()[order][at])
+            results = np.array([int(count) for count in counts["results"].take(pa.array(order)).to_pylist()], object)
+            starts = run_bounds(observation, wait)[:-1]
+            number, place = np.unique(observation[starts], return_inverse=True)
+            weight = _exact_weights(np.add.reduceat(results[at], starts).tolist(), place)
             window, span = (self.table[name].to_numpy()[number] for name in ("_m", "_span"))
-            windows = by_window(window, place, wait, weight, self.assigner.grid.granularity_us)
-            for at, observed in zip(span.tolist(), windows, strict=True):
-                seen[at].append(observed)
+            windows = by_window(window, place, wait[starts], weight, self.assigner.grid.granularity_us)
+            for where, observed in zip(span.tolist(), windows, strict=True):
+                seen[where].append(observed)
         return ObservedWindows([dict(zip(self.intervals, seen, strict=True))])
 
+    def _entries(self, window: Int64, wait: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return, of entries by window and wait, those of each observation: its number and their places in an order."""
+        order = sort_order(window, wait)
+        waits, rank = np.unique(wait, return_inverse=True)
+        numbers, place = np.unique(window, return_inverse=True)
+        key = (place * (len(waits) + 1) + rank)[order]
+        observed, known = self.table["_m"].to_numpy(), self.table["_known"].to_numpy()
+        of_window = np.searchsorted(numbers, observed) * (len(waits) + 1)
+        first = np.searchsorted(key, of_window)
+        after = np.searchsorted(key, of_window + np.searchsorted(waits, known))
+        after[~np.isin(observed, numbers)] = 0
+        return *every_number(first, after - 1), order
 
-def _exact_weights(counts: list[Decimal | int], place: Int64) -> Int64:
+
+def _exact_weights(counts: list[int], place: Int64) -> Int64:
     """Scale numbers of results so that sums over windows are exact as doubles; shares of a window stay what they are.
 
     Parameters
     ----------
-    counts : list of Decimal or int
+    counts : list of int
         Numbers of results, of any size.
     place : int64[n]
         The place of their window, ascending.
     """
-    weight, sums = [int(count) for count in counts], [0] * (int(place[-1]) + 1)
-    for at, count in zip(place.tolist(), weight, strict=True):
+    sums = [0] * (int(place[-1]) + 1)
+    for at, count in zip(place.tolist(), counts, strict=True):
         sums[at] += count
     shift = [max(total.bit_length() - EXACT_BITS, 0) for total in sums]
-    return np.array([count >> shift[at] for at, count in zip(place.tolist(), weight, strict=True)], np.int64)
+    return np.array([count >> shift[at] for at, count in zip(place.tolist(), counts, strict=True)], np.int64)
