@@ -9,7 +9,7 @@ STAMP := .venv/.setup-$(shell cat $(SETUP) 2>/dev/null | cksum | cut -d' ' -f1)
 TEST_STAMP := .venv/.tests-$(shell cat infra/kafka_jars.txt infra/hdfs_jars.txt infra/fetch_servers.py infra/setup.sh 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long lint docs sbom hooks up down airflow lock lock-jars clean
+.PHONY: help setup demo test test-fast test-long lint docs sbom audit hooks up down airflow lock lock-jars clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -48,6 +48,9 @@ docs: setup ## the documentation, in build/docs/index.html; a warning is an erro
 
 sbom: setup ## the locked Python packages as CycloneDX JSON, in build/sbom.json
 	@mkdir -p build && $(BIN)/cyclonedx-py requirements requirements.lock --of JSON -o build/sbom.json
+
+audit: setup ## known vulnerabilities of the locked packages; one that cannot be looked up is an error
+	@.tools/bin/uv tool run --quiet pip-audit==2.10.1 -r requirements.lock --require-hashes --disable-pip --strict
 
 hooks: setup ## run these checks before each commit (git hooks, by pre-commit, from this project's environment)
 	@$(BIN)/pre-commit install
