@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 
 GRID = Grid(10, 5)
 entries = st.dictionaries(st.tuples(st.integers(0, 4), st.integers(-1, 40)), st.integers(1, 1 << 70), max_size=25)
-asked = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 45)), min_size=1, max_size=12)
+wanted = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 45)), min_size=1, max_size=12)
 
 
-def observations(asked):
-    unique = {(span, window): known for window, span, known in asked}
+def observations(wanted):
+    unique = {(span, window): known for window, span, known in wanted}
     rows = [(window, span, known) for (span, window), known in sorted(unique.items())]
     columns = dict(zip(("_m", "_span", "_known"), map(np.array, zip(*rows, strict=True)), strict=True))
     return Observations(pa.table(columns), [100, 200, 300], WindowAssigner(GRID), None), rows
@@ -39,10 +39,10 @@ def seen(observed):
 
 
 @settings(deadline=None)
-@given(entries, asked)
+@given(entries, wanted)
 @pytest.mark.parametrize("level", [lambda wait: wait, theta_windows._levels], ids=["exact", "rounded"])
-def test_every_observation_takes_the_waits_that_it_knows(level, entries, asked):
-    together, rows = observations(asked)
+def test_every_observation_takes_the_waits_that_it_knows(level, entries, wanted):
+    together, rows = observations(wanted)
     expected = {}
     for window, span, known in rows:  # each alone, of the entries that it knows
         alone, _ = observations([(window, span, known)])
