@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 
 GRID = Grid(10, 5)
 entries = st.dictionaries(st.tuples(st.integers(0, 4), st.integers(-1, 40)), st.integers(1, 1 << 70), max_size=25)
-wanted = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 45)), min_size=1, max_size=12)
+observed = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 45)), min_size=1, max_size=12)
 
 
-def observations(wanted):
-    unique = {(span, window): known for window, span, known in wanted}
+def observations(spans):
+    unique = {(span, window): known for window, span, known in spans}
     rows = [(window, span, known) for (span, window), known in sorted(unique.items())]
     columns = dict(zip(("_m", "_span", "_known"), map(np.array, zip(*rows, strict=True)), strict=True))
     return Observations(pa.table(columns), [100, 200, 300], WindowAssigner(GRID), None), rows
@@ -39,21 +39,21 @@ def seen(observed):
 
 
 @settings(deadline=None)
-@given(entries, wanted)
+@given(entries, observed)
 @pytest.mark.parametrize("level", [lambda wait: wait, theta_windows._levels], ids=["exact", "rounded"])
-def test_every_observation_takes_the_waits_that_it_knows(level, entries, wanted):
-    together, rows = observations(wanted)
+def test_every_observation_takes_the_waits_that_it_knows(level, entries, spans):
+    together, rows = observations(spans)
     expected = {}
     for window, span, known in rows:  # each alone, of the entries that it knows
         alone, _ = observations([(window, span, known)])
-        mine = {key: count for key, count in entries.items() if key[0] == window and key[1] < known}
+        of_window = {key: count for key, count in entries.items() if key[0] == window and key[1] < known}
         rounded = {}
-        for (_, wait), count in mine.items():
+        for (_, wait), count in of_window.items():
             key = window, int(level(np.array([wait]))[0])
             rounded[key] = rounded.get(key, 0) + count
         reached, _ = observations([(window, span, 1 << 40)])
         expected |= seen(reached.observed(counts(rounded)))
-        assert seen(alone.observed(counts(mine), level)) == seen(reached.observed(counts(rounded)))
+        assert seen(alone.observed(counts(of_window), level)) == seen(reached.observed(counts(rounded)))
     assert seen(together.observed(counts(entries), level)) == expected
 
 
