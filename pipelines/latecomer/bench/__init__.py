@@ -1,5 +1,4 @@
-"""Benchmarks: one module per query kind, which redraws the figures of its paper; one of promises; one of
-`ingest`; and one of `publish`.
+"""Benchmarks: one module per query kind, which redraws the figures of its paper; one of promises; and some of commands.
 
 Every such module has a function ``run(data, out, progress, *, quick)``. It writes a PNG and a CSV per figure into `out`
 and returns a JSON-able summary. All methods of a benchmark are measured in one run, on one seeded workload.
@@ -16,7 +15,7 @@ from latecomer.bench.goals import Goal, Progress, Summary
 from latecomer.lake.errors import InputError
 
 _KINDS = ("join", "aggregate", "topk", "theta_join", "membership")
-NAMES = (*_KINDS, "promise", "ingest", "publish", "speed", "plans", "scale")
+NAMES = (*_KINDS, "promise", "ingest", "publish", "speed", "plans", "scale", "memory")
 
 SPARK_ROWS = {"join": 2_000_000, "aggregate": 10_000_000, "topk": 10_000_000}
 """Generated events for the comparison with Spark's own operators."""

@@ -36,11 +36,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from latecomer.bench import ingest as bench_ingest
 from latecomer.bench import plain_jobs, plots
-from latecomer.bench.data import exponential
+from latecomer.bench.data import SECOND, exponential
 from latecomer.bench.goals import Goals, Progress, Summary
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
@@ -51,6 +52,8 @@ from latecomer.specs.loading import parse_query
 
 ROWS, QUICK_ROWS = (1_000_000, 4_000_000, 10_000_000), (20_000,)
 RATE, KEYS, USERS = 10_000.0, 5_000, 200_000
+FILE_ROWS = 10_000_000
+"""Most events of a file; the next file goes on where it ends."""
 COLD_TURNS, WARM_TURNS = 2, 3
 QUICK_KINDS = ("aggregate",)
 HAS_DUCKDB = importlib.util.find_spec("duckdb") is not None
@@ -280,21 +283,31 @@ def plain_job(kind: str, lake: str, out: str) -> None:
 
 
 def draw(folder: Path, rows: int) -> Lake:
-    """Generate events and ingest them into a new lake: half of the rows in the stream `a`, half in `b`."""
-    table = exponential(5, rows, RATE, 100_000.0)
-    rng = np.random.default_rng(5)
-    columns = {
-        "stream": pa.array(np.where(rng.random(rows) < 0.5, "a", "b")),
-        "event_ts": table["event_time_us"],
-        "value": table["value"],
-        "key": pa.array(rng.integers(0, KEYS, rows)),
-        "user": pa.array(rng.integers(0, USERS, rows)),
-    }
-    pq.write_table(pa.table(columns), folder / "streams.parquet")
+    """Generate events (`draw_files`) and ingest them into a new lake."""
+    files = draw_files(folder, rows)
     lake = Lake(str(folder / "lake"))
     session(lake)
-    ingest(lake, [str(folder / "streams.parquet")], IngestOptions(by="stream"))
+    ingest(lake, [str(file) for file in files], IngestOptions(by="stream"))
     return lake
+
+
+def draw_files(folder: Path, rows: int) -> list[Path]:
+    """Write events in arrival order to Parquet files of `FILE_ROWS`: half of them in the stream `a`, half in `b`."""
+    files = []
+    for number, first in enumerate(range(0, rows, FILE_ROWS)):
+        inside = min(FILE_ROWS, rows - first)
+        table = exponential(5 + number, inside, RATE, 100_000.0)
+        rng = np.random.default_rng(5 + number)
+        columns = {
+            "stream": pa.array(np.where(rng.random(inside) < 0.5, "a", "b")),
+            "event_ts": pc.add(table["event_time_us"], int(first / RATE * SECOND)),
+            "value": table["value"],
+            "key": pa.array(rng.integers(0, KEYS, inside)),
+            "user": pa.array(rng.integers(0, USERS, inside)),
+        }
+        files.append(folder / f"streams_{number:03d}.parquet")
+        pq.write_table(pa.table(columns), files[-1])
+    return files
 
 
 def _best(jobs: Mapping[str, Callable[[], None]], turns: int) -> dict[str, float]:

@@ -641,8 +641,8 @@ def forget(query: str, lake_uri: str, yes: bool, as_json: bool) -> None:
 def bench(name: str, data: Path | None, out: Path, quick: bool, held_out: bool, as_json: bool) -> None:
     """Measure a query kind against published methods, the promises of all kinds, or the speed of commands.
 
-    NAME is join, aggregate, topk, theta_join, membership, promise, ingest, publish, speed, plans or scale. It writes
-    figures and summary.json.
+    NAME is join, aggregate, topk, theta_join, membership, promise, ingest, publish, speed, plans, scale or memory. It
+    writes figures and summary.json.
     """
     from latecomer import bench as benches
     from latecomer.lake.errors import InputError
