@@ -131,7 +131,7 @@ def test_a_holder_whose_clock_is_behind_is_watched(tmp_path, monkeypatch, alive)
         outcome: list[object] = []
 
         def take() -> None:
-            row = holder._row(holder._open())
+            row = lease._row(holder._open())
             assert row is not None
             outcome.append(Lease(lake, "run-q")._is_dead(row | {"place": "elsewhere"}))
 
@@ -145,7 +145,7 @@ def test_a_holder_that_was_asleep_finds_that_it_was_replaced(tmp_path, monkeypat
     lake = Lake(tmp_path / "lake")
     with Lease(lake, "run-q") as first:
         first.confirm()
-        row = first._row(first._open())
+        row = lease._row(first._open())
         assert row is not None
         rows = pa.Table.from_pylist([row | {"holder": "host:1", "acquired": 0.0}])
         write_deltalake(lake.table("lease", "run-q").uri, rows, mode="overwrite")
@@ -153,7 +153,7 @@ def test_a_holder_that_was_asleep_finds_that_it_was_replaced(tmp_path, monkeypat
         monkeypatch.setattr(lease, "_clocks", lambda: (1e12, 1e12))
         with pytest.raises(LeaseLost, match="was taken over by host:1"):
             first.confirm()
-    after = first._row(first._open())
+    after = lease._row(first._open())
     assert after is not None and after["holder"] == "host:1", "what is not ours is not given back"
 
 
@@ -162,7 +162,7 @@ def test_a_holder_that_loses_the_race_to_renew_finds_it_out(tmp_path, monkeypatc
     monkeypatch.setattr(lease, "RENEW_S", 0.1)
 
     def refused(table, holder) -> bool:
-        row = first._row(first._open())
+        row = lease._row(first._open())
         assert row is not None
         rows = pa.Table.from_pylist([row | {"holder": "host:1", "acquired": 0.0}])
         write_deltalake(lake.table("lease", "run-q").uri, rows, mode="overwrite")

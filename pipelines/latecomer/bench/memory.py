@@ -3,9 +3,9 @@
 Where the workload comes from: the events and queries of :mod:`latecomer.bench.speed`. It is not from a paper.
 
 How it is measured: `ingest`, and `run --flush` of each query, as commands in processes of their own. ``peak_mb`` is the
-most resident memory that a command and its children (the JVM, Python's workers) had at one of the moments at which they
-were looked at, every `LOOK_S`. Memory that processes share counts for each of them. Files in the page cache do not
-count. The JVM's heap may grow to the default size, or to that of ``LATECOMER_DRIVER_MEMORY``.
+most resident memory that a command and its children (the JVM, Python's workers) had in one of the samples, every
+`SAMPLE_S`. Memory that processes share counts for each of them, files in the page cache do not. The JVM's heap may grow
+to its default size, or to that of ``LATECOMER_DRIVER_MEMORY``.
 
 Results: ``docs/performance.md``.
 """
@@ -28,7 +28,7 @@ from latecomer.bench.goals import Goals, Progress, Summary
 
 ROWS, QUICK_ROWS = 100_000_000, 20_000
 KINDS, QUICK_KINDS = ("aggregate", "join"), ("aggregate",)
-LOOK_S = 0.5
+SAMPLE_S = 0.5
 MOST_MB = 4_096
 """Goal: the most memory of a command, in MiB."""
 
@@ -87,7 +87,7 @@ def watched(command: list[str]) -> tuple[float, int]:
         process = subprocess.Popen(command, stdout=output, stderr=output)
         while process.poll() is None:
             peak = max(peak, _resident(psutil.Process(process.pid)))
-            time.sleep(LOOK_S)
+            time.sleep(SAMPLE_S)
         if process.returncode:
             output.seek(0)
             raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {output.read()[-500:]}")
@@ -95,7 +95,7 @@ def watched(command: list[str]) -> tuple[float, int]:
 
 
 def _resident(process: psutil.Process) -> int:
-    """Return the resident memory of a process and its children, in bytes; those that have ended have none."""
+    """Return the resident memory of a process and its children, in bytes; a process that has ended has none."""
     total = 0
     with suppress(psutil.NoSuchProcess):
         for part in (process, *process.children(recursive=True)):
