@@ -24,6 +24,12 @@ def test_the_memory_of_children_counts():
     assert 300 << 20 < peak < 500 << 20
 
 
+def test_a_child_that_has_only_been_forked_does_not_count():
+    forked = "import os, time; kept = bytearray(300 << 20); os.fork(); time.sleep(3)"
+    _, peak = memory.watched([sys.executable, "-c", forked])
+    assert 300 << 20 < peak < 500 << 20
+
+
 def test_a_command_that_fails_is_told():
     with pytest.raises(RuntimeError, match="exit code 3: no room"):
         memory.watched([sys.executable, "-c", "import sys; print('no room'); sys.exit(3)"])

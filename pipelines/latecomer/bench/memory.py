@@ -95,10 +95,15 @@ def watched(command: list[str]) -> tuple[float, int]:
 
 
 def _resident(process: psutil.Process) -> int:
-    """Return the resident memory of a process and its children, in bytes; a process that has ended has none."""
-    total = 0
+    """Return the resident memory of a process and its children, in bytes.
+
+    A child of exactly its parent's virtual size was forked a moment ago, and has no memory of its own yet: a JVM that
+    starts a program would count twice.
+    """
+    sizes = {}
     with suppress(psutil.NoSuchProcess):
         for part in (process, *process.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
-                total += part.memory_info().rss
-    return total
+                sizes[part.pid] = part.ppid(), part.memory_info()
+    forked = {pid for pid, (parent, size) in sizes.items() if parent in sizes and size.vms == sizes[parent][1].vms}
+    return sum(size.rss for pid, (_, size) in sizes.items() if pid not in forked)
