@@ -15,14 +15,12 @@ declare -A versions=(
 )
 export PATH=$PATH:/usr/local/go/bin
 
-build_minio() { # VERSION FOLDER
+by_go() { # VERSION FOLDER
   command -v go >/dev/null || { echo "Go is missing (1.21 or later; it fetches the version that it needs)"; return 1; }
   GOBIN=$2 GOFLAGS='-p=1 -trimpath -buildvcs=false' CGO_ENABLED=0 nice -n 19 go install -ldflags '-s -w' "$1"
 }
 
-build_fake-gcs-server() { build_minio "$@"; } # VERSION FOLDER
-
-build_azurite() { # VERSION FOLDER
+by_npm() { # VERSION FOLDER
   command -v npm >/dev/null || { echo "npm is missing"; return 1; }
   nice -n 19 npm install --prefix "$2" --ignore-scripts --no-audit --no-fund --no-save "$1"
 }
@@ -43,7 +41,8 @@ start)
 build)
   folder=$PWD/.tools/$2
   trap 'rm -f "$folder/building"' EXIT
-  if "build_$2" "${versions[$2]}" "$folder"; then
+  case $2 in azurite) how=by_npm ;; *) how=by_go ;; esac
+  if "$how" "${versions[$2]}" "$folder"; then
     echo "${versions[$2]}" >"$folder/version"
   else
     echo "$2 could not be made: $(tail -n 1 "$folder/build.log") (see .tools/$2/build.log)" >"$folder/missing"

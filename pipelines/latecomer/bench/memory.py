@@ -63,7 +63,7 @@ def run(data: Path | None, out: Path, progress: Progress, *, quick: bool = False
             file.unlink()
         for kind in QUICK_KINDS if quick else KINDS:
             query = folder / f"{kind}.yaml"
-            query.write_text(f"name: {kind}\nkind: {kind}\n{speed.QUERIES[kind]}", encoding="utf-8")
+            query.write_text(speed.query(kind, kind), encoding="utf-8")
             measure(f"run of {kind}", "run", str(query), "--flush")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

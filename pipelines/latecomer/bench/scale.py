@@ -118,7 +118,7 @@ def measure(folder: str, kind: str, workers: str) -> None:
     for place in PLACES:
         spark.conf.set(arrival_scan.PLACE, place)
         for turn in range(_TURNS):
-            spec = parse_query(f"name: {kind}_{workers}_{place}_{turn}\nkind: {kind}\n{speed.QUERIES[kind]}")
+            spec = parse_query(speed.query(kind, f"{kind}_{workers}_{place}_{turn}"))
             before, received = _work(), arrival_scan.TaskArrivals.received
             run_query(lake, spec, flush=True)
             spent = {name: round(seconds - before[name], 2) for name, seconds in _work().items()}

@@ -207,6 +207,11 @@ def _duckdb_ingest(folder: Path) -> None:
         connection.execute(f"copy ({read}) to '{folder}/duckdb.parquet' (format parquet)")
 
 
+def query(kind: str, name: str) -> str:
+    """Return the query file of a kind, under a name."""
+    return f"name: {name}\nkind: {kind}\n{QUERIES[kind]}"
+
+
 class KindJobs:
     """The jobs of one query kind; every turn is a new query, so that it begins with the first arrival."""
 
@@ -220,7 +225,7 @@ class KindJobs:
         self.turns += 1
         self.name = f"{self.kind}_{self.turns}"
         path = self.folder / f"{self.name}.yaml"
-        path.write_text(f"name: {self.name}\nkind: {self.kind}\n{QUERIES[self.kind]}", encoding="utf-8")
+        path.write_text(query(self.kind, self.name), encoding="utf-8")
         return path
 
     def command(self) -> None:

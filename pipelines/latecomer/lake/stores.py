@@ -44,8 +44,6 @@ class Store:
         The variables of the environment that say where it is and who asks, for messages.
     delta_options
         Makes the options with which delta-rs reaches it.
-    files
-        Makes its file system, whose paths are those of this module.
     spark_scheme
         Returns the scheme by which Spark's file systems name it.
     other_schemes
@@ -58,6 +56,8 @@ class Store:
         The server on which alone it was tested; None where the tests run on the real one.
     completed
         Makes a whole path of one as it was given, or raises an InputError: of option, text and path.
+    own_files
+        Makes PyArrow's file system for it; None where delta-rs reaches its files.
     """
 
     scheme: str
@@ -65,18 +65,24 @@ class Store:
     part: str
     variables: str
     delta_options: Callable[[], dict[str, str]]
-    files: Callable[[], fs.FileSystem]
     spark_scheme: Callable[[], str]
     other_schemes: tuple[str, ...] = ()
     unusable: str = ""
     jars: str | None = None
     emulator: str | None = None
     completed: Callable[[str, str, str], str] = lambda where, text, path: path
+    own_files: Callable[[], fs.FileSystem] | None = None
 
     @property
     def schemes(self) -> frozenset[str]:
         """All schemes that mean this store."""
         return frozenset((self.scheme, self.spark_scheme(), *self.other_schemes))
+
+    def files(self) -> fs.FileSystem:
+        """Return its file system, whose paths are those of this module."""
+        if self.own_files is not None:
+            return self.own_files()
+        return fs.PyFileSystem(StoreFiles(self.scheme, self.delta_options()))
 
     def remedy(self, error: object = "") -> str:
         """Return what to do about an error of the store."""
@@ -193,7 +199,7 @@ S3 = Store(
     part="bucket",
     variables="AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
     delta_options=_s3_options,
-    files=_s3_files,
+    own_files=_s3_files,
     spark_scheme=lambda: "s3a",
     other_schemes=("s3n",),
 )
@@ -203,7 +209,6 @@ AZURE = Store(
     part="container",
     variables="AZURE_STORAGE_ACCOUNT_KEY, or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
     delta_options=_azure_options,
-    files=lambda: fs.PyFileSystem(StoreFiles("abfss", _azure_options())),
     spark_scheme=lambda: "abfs" if is_emulated() else "abfss",  # the latter is always TLS
     other_schemes=("abfs", "az"),
     jars="azure",
@@ -216,7 +221,6 @@ HDFS = Store(
     part="namenode",
     variables="HADOOP_CONF_DIR and HADOOP_USER_NAME",
     delta_options=dict,
-    files=lambda: fs.PyFileSystem(StoreFiles("hdfs", {})),
     spark_scheme=lambda: "hdfs",
     unusable=" ",  # delta-rs writes to such a folder, and looks for the table in a folder of another name
 )
@@ -226,7 +230,6 @@ GOOGLE = Store(
     part="bucket",
     variables="GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS",
     delta_options=_google_options,
-    files=lambda: fs.PyFileSystem(StoreFiles("gs", _google_options())),
     spark_scheme=lambda: "gs",
     jars="gcs",
     emulator="fake-gcs-server",

@@ -156,15 +156,13 @@ class ThetaJoinWindows(WindowKind[ThetaJoinSpec]):
 
         observations = rows.observations(spans[0])
         wide = self.assigner.in_windows(rows.rows, self.assigner.first_of("ts"), self.assigner.last_of("ts"))
-        if len(self.aliases) == 2:
-            wide = observations.known(wide).withColumn("_new", F.col("_wait"))
-        else:
-            wide = observations.known(wide, until=True)
-            wide = wide.withColumn("_new", F.least(F.expr(_LEVEL), "_until"))
+        rounds = len(self.aliases) > 2
+        new = F.least(F.expr(_LEVEL), "_until") if rounds else F.col("_wait")
+        wide = observations.known(wide, until=rounds).withColumn("_new", new)
         windows = [(int(rows.windows[0]), int(rows.windows[-1]))] if len(rows.windows) else []
         growth = self._growth(wide, ["_m"], windows)
         sums = growth.groupBy("_m", F.col("_new").alias("_wait")).agg(F.sum("matches").alias("results"))
-        return observations.observed(sums.toArrow(), _levels if len(self.aliases) > 2 else lambda wait: wait)
+        return observations.observed(sums.toArrow(), _levels if rounds else None)
 
     def _growth(self, wide: DataFrame, keys: list[str], spans: Spans) -> DataFrame:
         """Count by how much each value of ``_new`` made the results of a window grow; no result is formed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,6 +104,13 @@ class Observations:
     assigner: WindowAssigner
     spark: SparkSession
 
+    @cached_property
+    def _windows(self) -> DataFrame:
+        """The windows (``_m``), with what their observations know: each value (``_cuts``), the greatest (``_most``)."""
+        by_window = self.table.group_by("_m").aggregate([("_known", "distinct"), ("_known", "max")])
+        columns = {"_m": by_window["_m"], "_cuts": by_window["_known_distinct"], "_most": by_window["_known_max"]}
+        return tables.to_spark(self.spark, pa.table(columns))
+
     def known(self, rows: DataFrame, *, until: bool = False) -> DataFrame:
         """Keep the rows in windows (``_m``) that an observation knows.
 
@@ -113,20 +121,16 @@ class Observations:
 
         grid = self.assigner.grid
         granules = grid.slide_us // grid.granularity_us  # in a slide
-        by_window = self.table.group_by("_m").aggregate([("_known", "max"), ("_known", "distinct")])
-        cuts = pa.table({"_m": by_window["_m"], "_most": by_window["_known_max"]})
-        if until:
-            cuts = cuts.append_column("_cuts", by_window["_known_distinct"])
         later = F.col("bucket") - (F.col("_m") - F.col("_first")) * granules
         known = rows.withColumn("_first", self.assigner.first_of("ts"))
-        known = known.join(F.broadcast(tables.to_spark(self.spark, cuts)), "_m")
+        known = known.join(F.broadcast(self._windows), "_m")
         known = known.withColumn("_wait", F.when(F.col("bucket") >= 0, F.greatest(later, F.lit(-1))).otherwise(-1))
         known = known.where("_wait < _most")
         if until:
             known = known.withColumn("_until", F.expr("array_min(filter(_cuts, cut -> cut > _wait)) - 1"))
         return known.drop("_first", "_most", "_cuts")
 
-    def observed(self, counts: pa.Table, level: Callable[[Int64], Int64] = lambda wait: wait) -> ObservedWindows:
+    def observed(self, counts: pa.Table, level: Callable[[Int64], Int64] | None = None) -> ObservedWindows:
         """Return the observed windows.
 
         Parameters
@@ -134,12 +138,14 @@ class Observations:
         counts
             Numbers of ``results`` by window ``_m`` and ``_wait``.
         level
-            Rounds waits up; a greater wait to no smaller one.
+            Rounds waits up, a greater wait to no smaller one; None: waits stay as they are.
         """
         seen: list[list[Observed]] = [[] for _ in self.intervals]
         observation, at, order = self._entries(counts["_m"].to_numpy(), counts["_wait"].to_numpy())
         if len(at):
-            wait = level(counts["_wait"].to_numpy()[order][at])
+            wait = counts["_wait"].to_numpy()[order][at]
+            if level is not None:
+                wait = level(wait)
             results = np.array([int(count) for count in counts["results"].take(pa.array(order)).to_pylist()], object)
             starts = run_bounds(observation, wait)[:-1]
             number, place = np.unique(observation[starts], return_inverse=True)
@@ -151,7 +157,20 @@ class Observations:
         return ObservedWindows([dict(zip(self.intervals, seen, strict=True))])
 
     def _entries(self, window: Int64, wait: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return, of entries by window and wait, those of each observation: its number and their places in an order."""
+        """Return the entries that each observation knows.
+
+        Parameters
+        ----------
+        window, wait : int64[n]
+            The window and the wait of each entry.
+
+        Returns
+        -------
+        observation, at : int64[k]
+            The number of an observation, ascending, and a place in `order` that holds one of its entries.
+        order : int64[n]
+            The entries by window and wait.
+        """
         order = sort_order(window, wait)
         waits, rank = np.unique(wait, return_inverse=True)
         numbers, place = np.unique(window, return_inverse=True)
