@@ -33,8 +33,7 @@ def answers(kind: str, seed: int, keep=None, sample=None):
     if kind == "members":
         at = np.arange(len(code))
         return required_members(Candidates(code, pane, bucket, value, at, at), 2, GRID, SPANS, sample)
-    ones = np.ones((1, len(code)))
-    by_column = (ones, value[None], value[None] ** 2, value[None], value[None])
+    by_column = ({0: column} for column in (np.ones(len(code)), value, value**2, value, value))
     cells = Cells(code, pane, bucket, np.ones(len(code), np.int64), *by_column).ordered()
     functions = [Function("avg", 0), Function("max", 0)]
     if kind == "answers":

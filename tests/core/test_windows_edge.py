@@ -71,10 +71,10 @@ def cells_of(event, value, group, grid) -> Cells:
     wait = t - (grid.first_of(event) * grid.slide_us + grid.size_us)
     bucket = np.where(wait >= 0, wait // grid.granularity_us, -1)
     known = ~np.isnan(value)
-    tame = np.where(known, value, 0.0)[None]
+    tame = np.where(known, value, 0.0)
     return Cells(
         np.asarray(group, np.int64), event // grid.pane_us, bucket, np.ones(len(event), np.int64),
-        known.astype(float)[None], tame, tame * tame, value[None], value[None],
+        {0: known.astype(float)}, {0: tame}, {0: tame * tame}, {0: value}, {0: value},
     ).ordered()  # fmt: skip
 
 
@@ -287,7 +287,7 @@ def test_sums_that_are_nan_are_nan_whatever_is_missing():
     """Nothing can be off by a share of NaN, so nothing waits; but coverage that cannot be bounded must be whole."""
     grid = Grid(10, 10)
     rows = cells_of([1, 25, 3], [5.0, 1.0, 2.0], [0] * 3, grid)
-    total = np.array([[math.nan, 1.0, 2.0]])
+    total = {0: np.array([math.nan, 1.0, 2.0])}
     cells = Cells(rows.group, rows.pane, rows.bucket, rows.rows, rows.counted, total, total, rows.least, rows.most)
     for name in ("sum", "avg"):
         assert (
@@ -412,7 +412,7 @@ def test_spans_observed_together_equal_each_alone(rows, sizes, asked, together):
     grid = Grid(*sizes)
     event, group, value = (np.array(each) for each in zip(*rows, strict=True))
     cells = cells_of(event, value, group, grid)
-    cells = replace(cells, total=np.where(cells.counted > 0, cells.total, math.nan))
+    cells = replace(cells, total={0: np.where(cells.counted[0] > 0, cells.total[0], math.nan)})
     best = Candidates(cells.group, cells.pane, cells.bucket, cells.most[0], cells.pane, np.arange(len(cells.pane)))
     spans = [Span(first, first + more, slides * grid.slide_us) for first, more, slides in asked]
     functions = [Function(name, 0) for name in ("sum", "avg", "max")]

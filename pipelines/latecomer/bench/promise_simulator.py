@@ -339,7 +339,7 @@ def _cells(pane: Int64, bucket: Int64, stream: Stream) -> Cells:
     starts, rows = bounds[:-1], np.diff(bounds)
     sums = [np.add.reduceat(value, starts), np.add.reduceat(value * value, starts)]
     ends = [np.minimum.reduceat(value, starts), np.maximum.reduceat(value, starts)]
-    columns = [column[None, :] for column in (rows.astype(float), *sums, *ends)]
+    columns = [{0: column} for column in (rows.astype(float), *sums, *ends)]
     return Cells(source[starts], pane[starts], bucket[starts], rows, *columns)
 
 

@@ -249,8 +249,7 @@ def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, 
         pane[starts],
         bucket[starts],
         rows,
-        rows[None, :].astype(float),
-        *(a[None, :] for a in (*sums, *ends)),
+        *({0: column} for column in (rows.astype(float), *sums, *ends)),
     )
 
 

@@ -143,7 +143,9 @@ def _jars() -> Finding:
 def _memory() -> Finding:
     import psutil
 
-    stated = os.environ.get("LATECOMER_DRIVER_MEMORY", "4g")
+    from latecomer.spark.engine.session import driver_memory
+
+    stated = driver_memory()
     units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
     size = re.fullmatch(r"(\d+)([kmgt])b?", stated.lower())
     if size is None:

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Event
 
-from latecomer.spark.engine import connect
+from latecomer.spark.engine import connect, process_memory
 from latecomer.spark.stage import Batch, BatchScan, Observation, Stage, StageState
 
 DEPTH = 2
@@ -42,6 +42,7 @@ class PrefetchedBatch:
         """Read what the scan asks for; nothing where the kind needs no scan, or it was read before."""
         if self.scan is not None and self.observation is None:
             self.observation = Observation(self.scan, self.stage.observe(self.batch, self.scan))
+            process_memory.release_unused()
 
 
 Scan = Callable[[Batch, "StageState | None"], PrefetchedBatch]

@@ -44,7 +44,7 @@ Ji et al., "Quality-driven continuous query execution over out-of-order data str
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -61,6 +61,7 @@ from latecomer.core.windows.observation import Span, by_window, window_entries
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
+Values = Mapping[int, Float64]
 
 RANKED = ("median", "quantile")
 """Functions with an error in rank."""
@@ -146,9 +147,9 @@ class Cells:
         Wait beyond the end of the pane's first window, in granules; -1 for rows that came before it.
     rows : int64[n]
         Rows of the cell.
-    counted, total, squares, least, most : float64[columns, n]
-        Per value column: number of values that are not null, their sum, sum of squares, least and greatest (NaN if
-        none).
+    counted, total, squares, least, most : dict of float64[n]
+        By value column: number of values that are not null, their sum, sum of squares, least and greatest (NaN if
+        none). A column that no function reads in this way may be missing.
     code : int64[n], optional
         Hash of the group; needed where groups are sampled.
     """
@@ -157,11 +158,11 @@ class Cells:
     pane: Int64
     bucket: Int64
     rows: Int64
-    counted: Float64
-    total: Float64
-    squares: Float64
-    least: Float64
-    most: Float64
+    counted: Values
+    total: Values
+    squares: Values
+    least: Values
+    most: Values
     code: Int64 | None = None
 
     def ordered(self) -> Cells:
@@ -171,10 +172,10 @@ class Cells:
         """
         group = np.unique(self.group, return_inverse=True)[1]
         order = sort_order(self.pane, group, self.bucket)
-        value_columns = (self.counted, self.total, self.squares, self.least, self.most)
-        counted, total, squares, least, most = (columns[:, order] for columns in value_columns)
+        by_column = (self.counted, self.total, self.squares, self.least, self.most)
+        values = ({column: of_cells[order] for column, of_cells in part.items()} for part in by_column)
         keys = (group[order], self.pane[order], self.bucket[order], self.rows[order])
-        return Cells(*keys, counted, total, squares, least, most, self.group[order])
+        return Cells(*keys, *values, code=self.group[order])
 
 
 @dataclass(frozen=True)
@@ -226,10 +227,9 @@ def required_coverage(
         groups = np.bincount(place[order][run_bounds(place[order], group[order])[:-1]])
         needed = np.zeros(len(groups))
         for function in functions:
-            if function.column is None:
-                values, cv = np.bincount(place, rows), np.zeros(len(groups))
-            else:
-                values = np.bincount(place, cells.counted[function.column, seen.at])
+            values = np.bincount(place, rows if function.column is None else cells.counted[function.column][seen.at])
+            cv = np.zeros(len(groups))
+            if function.column is not None and function.name in ("sum", "avg"):
                 cv = _variations(cells, function.column, seen.at, place)
             sizes = (values / groups).tolist()
             least = [
@@ -245,7 +245,7 @@ def required_coverage(
 
 def _variations(cells: Cells, column: int, at: Int64, place: Int64) -> Float64:
     """Return the coefficient of variation of a value column in each window, over all groups, float64[windows]."""
-    moments = (np.bincount(place, sums[column, at]) for sums in (cells.counted, cells.total, cells.squares))
+    moments = (np.bincount(place, sums[column][at]) for sums in (cells.counted, cells.total, cells.squares))
     return np.array([_variation(*window) for window in zip(*(m.tolist() for m in moments), strict=True)])
 
 
@@ -319,7 +319,7 @@ def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Functi
     if function.column is None:
         return np.asarray(missing | (lost / total >= error), np.bool_)
     column = function.column
-    count = cells.counted[column, at]
+    count = cells.counted[column][at]
     count_all = np.add.reduceat(count, starts)[answer]
     count_lost = _running_sums(count, starts)
     if function.name == "count":
@@ -328,14 +328,14 @@ def _off(cells: Cells, at: Int64, starts: Int64, answer: Int64, function: Functi
     if function.name in RANKED:
         return np.asarray(missing | (count_lost / np.maximum(count_all, 1.0) >= error), np.bool_)
     if function.name in ("min", "max"):
-        value = cells.least[column, at] if function.name == "min" else cells.most[column, at]
+        value = cells.least[column][at] if function.name == "min" else cells.most[column][at]
         value = value if function.name == "min" else -value
         value = np.where(np.isnan(value), np.inf, value)
         truth = np.minimum.reduceat(value, starts)[answer]
         # After the loss, the least of all later cells of this answer is left.
         left = _later_minimum(value, starts)
         return np.asarray(missing | ((left != truth) & (_relative(left, truth) >= error)), np.bool_)
-    sums = cells.total[column, at]
+    sums = cells.total[column][at]
     sum_all = np.add.reduceat(sums, starts)[answer]
     sum_left = sum_all - _running_sums(sums, starts)
     if function.name == "sum":

@@ -21,7 +21,7 @@ from latecomer.core.windows.interfaces import Observed
 
 Int64 = NDArray[np.int64]
 
-ENTRIES_AT_ONCE = 1 << 20
+ENTRIES_AT_ONCE = 1 << 18
 """Entries of windows that are expanded together, about, or those of one window; 100 bytes each."""
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.core.aggregate import coverage as core
 from latecomer.core.windows.interfaces import Observed
@@ -160,32 +161,32 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         return self._as_cells(table.selectExpr(*kept, *named({s.column: s.tame_total() for s in reduced})).toArrow())
 
     def _as_cells(self, table: pa.Table) -> dict[int, core.Cells]:
-        columns = len(self.kinds)
-        scaled = [name for i in range(columns) if (name := f"j{i}") in table.column_names]
+        scaled = [name for i in range(len(self.kinds)) if (name := f"j{i}") in table.column_names]
         if any(
             table[name].null_count < table.num_rows for name in scaled
         ):  # cells that differ in nothing else: in one order
             table = table.sort_by([(name, "ascending") for name in scaled])
 
-        def stack(prefix: str, missing: float, steps: int = 0) -> np.ndarray:
-            out = np.full((columns, table.num_rows), missing)
-            for i in range(columns):
-                if f"{prefix}{i}" in table.column_names:
-                    out[i] = table[f"{prefix}{i}"].cast(pa.float64()).to_numpy()
-                    if steps and table[f"j{i}"].null_count < table.num_rows:
-                        with np.errstate(over="ignore"):
-                            out[i] = np.ldexp(out[i], steps * _STEP_BITS * table[f"j{i}"].fill_null(0).to_numpy())
-            return out
+        def by_column(prefix: str, cells: pa.Table, steps: int = 0) -> core.Values:
+            values = {}
+            for i in range(len(self.kinds)):
+                if (name := f"{prefix}{i}") not in cells.column_names:
+                    continue
+                values[i] = cells[name].cast(pa.float64()).to_numpy()
+                if steps and cells[f"j{i}"].null_count < cells.num_rows:
+                    with np.errstate(over="ignore"):
+                        step = steps * _STEP_BITS * cells[f"j{i}"].fill_null(0).to_numpy()
+                        values[i] = np.ldexp(values[i], step)
+            return values
 
-        shard = table["shard"].to_numpy()
-        flat = [table[name].to_numpy() for name in ("grp", "pane", "bucket", "n")]
-        sums = [stack("s", 0.0, 1), stack("q", 0.0, 2)]
-        by_column = [stack("c", 0.0), *sums, stack("lo", np.nan), stack("hi", np.nan)]
-        cells = {}
-        for number in np.unique(shard).tolist():
-            inside = shard == number
-            cells[number] = core.Cells(*(a[inside] for a in flat), *(a[:, inside] for a in by_column)).ordered()
-        return cells
+        by_shard = {}
+        for shard in np.unique(table["shard"].to_numpy()).tolist():
+            cells = table if self.spec.shards == 1 else table.filter(pc.equal(table["shard"], shard))
+            keys = [cells[name].to_numpy() for name in ("grp", "pane", "bucket", "n")]
+            sums = by_column("s", cells, 1), by_column("q", cells, 2)
+            values = by_column("c", cells), *sums, by_column("lo", cells), by_column("hi", cells)
+            by_shard[shard] = core.Cells(*keys, *values).ordered()
+        return by_shard
 
     # ----------------------------------------------------------------------------------------------------- answers
 
