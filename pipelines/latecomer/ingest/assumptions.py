@@ -133,8 +133,8 @@ def names_in_paths(paths: Iterable[str], columns: Collection[str]) -> list[str]:
     return [f"the folders {shown} name values that the rows do not have: they are not stored; write them in columns"]
 
 
-def joined_names(rows: DataFrame, given: Column, stored: Column) -> list[str]:
-    """Return sentences about streams into which rows came whose column names them in several ways.
+def names_of_streams(rows: DataFrame, given: Column, stored: Column) -> dict[str, list[str]]:
+    """Return how the first rows call their streams: the names in the column, in order, by the name of the stream.
 
     Parameters
     ----------
@@ -145,15 +145,15 @@ def joined_names(rows: DataFrame, given: Column, stored: Column) -> list[str]:
     """
     from pyspark.sql import functions as F
 
-    several_names = (
-        rows.limit(_MOST_NAMED)
-        .select(given.alias("given"), stored.alias("stored"))
-        .groupBy("stored")
-        .agg(F.array_sort(F.collect_set("given")).alias("names"))
-        .where(F.size("names") > 1)
-        .sort("stored")
-    )
+    named = rows.limit(_MOST_NAMED).select(given.alias("given"), stored.alias("stored")).where("stored is not null")
+    names = named.groupBy("stored").agg(F.array_sort(F.collect_set("given")).alias("names")).sort("stored")
+    return {row["stored"]: row["names"] for row in names.collect()}
+
+
+def joined_names(names_of: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return sentences about streams whose rows the column calls by several names, of :func:`names_of_streams`."""
+    several_names = [(stream, names) for stream, names in names_of.items() if len(names) > 1]
     return [
-        f"stream {row['stored']} has the rows that the column calls {several([repr(name) for name in row['names']])}"
-        for row in several_names.limit(SHOWN).collect()
+        f"stream {stream} has the rows that the column calls {several([repr(name) for name in names])}"
+        for stream, names in several_names[:SHOWN]
     ]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from latecomer.core.time import EARLIEST_US, LATEST_US
 from latecomer.ingest import assumptions, duplicates, nested, row_counts, typed_text, validate
@@ -40,6 +39,7 @@ from latecomer.spark.engine.tuning import is_driver_local
 from latecomer.spark.engine.types import types_of
 from latecomer.specs.errors import quantity
 from latecomer.specs.expressions import ALWAYS_THERE
+from latecomer.specs.names import STREAM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,6 +49,8 @@ MOST_INFERRED = 1_000
 """Most columns whose inferred types the ingest log keeps."""
 MOST_READ_AGAIN = 64
 """Most files with types that are read in every pass over the rows; each takes a task of its own."""
+MOST_USUAL = 1_000
+"""Most names of streams that are told without a regular expression."""
 MOST_SUSPECTED = 100_000
 """Most rows of a source whose clocks are checked."""
 
@@ -240,14 +242,17 @@ class Content:
             first += len(source.origins)
             in_place = not unified.text and len(source.origins) <= MOST_READ_AGAIN
             is_computed = is_read_in_python(unified.rows, options) or not in_place
-            notes = self._assumed(unified.rows, options)
-            rows = with_times(unified.rows, options, unified.arrived)
+            names_of = self._names_of_streams(unified.rows, options)
+            usual = [name for name, given in names_of.items() if name in given and STREAM.fullmatch(name)][:MOST_USUAL]
+            notes = self._assumed(unified.rows, options) + assumptions.joined_names(names_of)
+            rows = validate.with_streams(with_times(unified.rows, options, unified.arrived), options, usual)
             rows = validate.with_problems(rows, options, self.clock_us, self._bound_ages(rows, options))
             unusable = self._unusable(unified, rows)
             if unified.text and unusable is None and not is_driver_local(self.spark):
                 rows = self._keep(rows)  # its texts are gone through twice: for their types, and to convert them
+            unified = replace(unified, rows=rows)
             existing = self._existing(source, unified)
-            unified = nested.type_columns(replace(unified, rows=rows), existing, options)
+            unified = nested.type_columns(unified, existing, options)
             rows = unified.rows
             usable = rows.where(F.col("_problem").isNull())
             why_not = partial(self._obstacle, sorted(existing))
@@ -259,7 +264,7 @@ class Content:
                 typed = typed_text.stage_typed(
                     self.spark, unified.staged, self.staging, unusable, resolved.types, options
                 )
-                rows = validate.with_streams(unite(typed), options)
+                rows = validate.with_streams(unite(typed), options, usual)
             names = {column_in_table(name): column_in_table(name) for name in resolved.types}
             if len(self.sources) > 1:  # two streams may have columns of one name and two types
                 names = {outer: f"_{number}_{outer}" for outer in names}
@@ -269,17 +274,18 @@ class Content:
         return parts
 
     def _assumed(self, rows: DataFrame, options: IngestOptions) -> list[str]:
-        """Return sentences about times without a zone, and about streams that the rows name in several ways."""
+        """Return sentences about times without a zone."""
+        text = event_text(rows, options)
+        return [] if text is None else assumptions.times_without_zone(rows, text, options)
+
+    def _names_of_streams(self, rows: DataFrame, options: IngestOptions) -> dict[str, list[str]]:
+        """Return how a column calls the streams, as :func:`latecomer.ingest.assumptions.names_of_streams` does."""
         from pyspark.sql import functions as F
 
-        notes = []
-        text = event_text(rows, options)
-        if text is not None:
-            notes += assumptions.times_without_zone(rows, text, options)
-        if options.by is not None:
-            given = F.trim(F.col(quoted(options.by)).cast("string"))
-            notes += assumptions.joined_names(rows, given, validate.stream_of(options))
-        return notes
+        if options.by is None:
+            return {}
+        given = F.trim(F.col(quoted(options.by)).cast("string"))
+        return assumptions.names_of_streams(rows, given, validate.stream_of(options))
 
     def inferred(self, stream: str) -> dict[str, list[str]]:
         """Return the columns of a stream whose types its values told: the type, and why it is text, or an empty text.
@@ -340,24 +346,24 @@ class Content:
 
         if not is_driver_local(self.spark):
             lateness = (F.col(ARRIVAL) - F.col(EVENT)).alias("lateness")
-            late = _with_both_times(rows).select(validate.stream_of(options).alias("stream"), lateness)
+            late = _with_both_times(rows).where(F.col("_stream") != validate.UNKNOWN).select("_stream", lateness)
             usual = F.percentile_approx("lateness", USUAL_SHARE, 10_000).alias("usual_us")
-            by_stream = late.where("stream is not null").groupBy("stream").agg(usual)
-            return {row["stream"]: row["usual_us"] for row in by_stream.collect()}
+            return {row["_stream"]: row["usual_us"] for row in late.groupBy("_stream").agg(usual).collect()}
         times = self._sample(rows, options)
         lateness_us = times[ARRIVAL].to_numpy() - times[EVENT].to_numpy()
-        streams = one_chunk(times, "stream").dictionary_encode()
-        codes = pc.fill_null(streams.indices, -1).to_numpy(zero_copy_only=False)
+        streams = one_chunk(times, "_stream").dictionary_encode()
+        codes = streams.indices.to_numpy(zero_copy_only=False)
         return {
             name: int(np.quantile(lateness_us[codes == code], USUAL_SHARE, method="higher"))
             for code, name in enumerate(streams.dictionary.to_pylist())
+            if name != validate.UNKNOWN
         }
 
     def _sample(self, rows: DataFrame, options: IngestOptions) -> pa.Table:
         """Return the stream, `EVENT` and `ARRIVAL` of at most `MOST_SUSPECTED` rows that have both times."""
         key = id(options)
         if key not in self._samples:
-            times = _with_both_times(rows).select(validate.stream_of(options).alias("stream"), EVENT, ARRIVAL)
+            times = _with_both_times(rows).select("_stream", EVENT, ARRIVAL)
             self._samples[key] = times.limit(MOST_SUSPECTED).toArrow()
         return self._samples[key]
 
@@ -370,7 +376,7 @@ class Content:
         """Return columns and Spark types of the tables to which the source's rows go."""
         stream = source.options.stream
         if stream is None:
-            streams = validate.streams(unified, source.options, self.lake.names("events"))
+            streams = validate.streams(unified, self.lake.names("events"))
         else:
             streams = [stream] if self.lake.table("events", stream).exists() else []
         return {name: types_of(tables.read(self.spark, self.lake.table("events", name))) for name in streams}

@@ -37,29 +37,30 @@ _TIMES = ("timestamp", "timestamp_ntz")
 # --------------------------------------------------------------------------------------------------- stream and order
 
 
-def streams(unified: UnifiedInput, options: IngestOptions, known: Sequence[str]) -> list[str]:
-    """Return those of the `known` streams to which rows belong, sorted."""
+def streams(unified: UnifiedInput, known: Sequence[str]) -> list[str]:
+    """Return those of the `known` streams to which rows of :func:`with_streams` belong, sorted."""
     from pyspark.sql import functions as F
 
     if not known:
         return []
-    names = (
-        unified.rows.select(stream_of(options).alias("_stream")).where(F.col("_stream").isin(list(known))).distinct()
-    )
+    names = unified.rows.where(F.col("_stream").isin(list(known))).select("_stream").distinct()
     return sorted(row["_stream"] for row in names.collect())
 
 
-def stream_of(options: IngestOptions) -> Column:
+def stream_of(options: IngestOptions, usual: Sequence[str] = ()) -> Column:
     """Return the stream that a row names; null where it names none.
 
     In names that a column holds, blanks at the ends are left out, and each other blank or sign that no stream's name
-    has becomes ``_``.
+    has becomes ``_``. `usual` are names of streams as the column may hold them: such a name is taken as it is, since a
+    regular expression for each row costs more than all else that is read of it.
     """
     from pyspark.sql import functions as F
 
     if options.by is None:
         return F.lit(options.stream)
-    return F.regexp_replace(F.trim(F.col(quoted(options.by)).cast("string")), "[^A-Za-z0-9_.-]", "_")
+    given = F.col(quoted(options.by)).cast("string")
+    named = F.regexp_replace(F.trim(given), "[^A-Za-z0-9_.-]", "_")
+    return F.when(given.isin(list(usual)), given).otherwise(named) if usual else named
 
 
 def orders(unified: UnifiedInput, types: Mapping[str, str]) -> bool:
@@ -108,12 +109,12 @@ _WHOLE = "^[+-]?[0-9]+$"
 def with_problems(
     rows: DataFrame, options: IngestOptions, clock_us: int, max_age_us: Mapping[str, int] | int
 ) -> DataFrame:
-    """Complete ``_problem`` by what is wrong with the stream and the times of a row, and add ``_stream``.
+    """Complete ``_problem`` by what is wrong with the stream and the times of a row.
 
     Parameters
     ----------
     rows
-        Rows with the columns of :func:`latecomer.ingest.event_times.with_times`.
+        Rows of :func:`with_streams`, with the columns of :func:`latecomer.ingest.event_times.with_times`.
     clock_us
         The arrival time of rows without one.
     max_age_us
@@ -125,14 +126,12 @@ def with_problems(
     """
     from pyspark.sql import functions as F
 
-    event, arrival = F.col(EVENT), F.col(ARRIVAL)
-    named = stream_of(options)
-    valid = _is_named(options)
-    unnamed = F.concat(F.lit(f"column {options.by} names no stream: "), F.coalesce(named, F.lit("null")))
+    event, arrival, stream = F.col(EVENT), F.col(ARRIVAL), F.col("_stream")
+    unnamed = F.concat(F.lit(f"column {options.by} names no stream: "), F.coalesce(stream_of(options), F.lit("null")))
     bound = F.try_add(F.coalesce(arrival, F.lit(clock_us)), F.lit(options.max_future_us))
     problems = [
         F.col("_problem"),
-        F.when(~valid, unnamed),
+        F.when(stream == UNKNOWN, unnamed),
         F.col(PROBLEM),
         F.when(event > bound, F.lit("event time is too far in the future")),
         F.when(
@@ -146,25 +145,21 @@ def with_problems(
     if isinstance(max_age_us, int):
         bounds = [(F.lit(True), max_age_us)]
     else:
-        bounds = [(named == stream, age_us) for stream, age_us in sorted(max_age_us.items())]
+        bounds = [(stream == name, age_us) for name, age_us in sorted(max_age_us.items())]
     for of_stream, age_us in bounds:
         problem = f"{CLOCK}the event is more than {format_duration(age_us)} older than its arrival"
         problems.append(F.when(of_stream & (F.try_subtract(arrival, event) > age_us), F.lit(problem)))
-    return with_streams(rows.withColumn("_problem", F.coalesce(*problems)).drop(PROBLEM), options)
+    return rows.withColumn("_problem", F.coalesce(*problems)).drop(PROBLEM)
 
 
-def with_streams(rows: DataFrame, options: IngestOptions) -> DataFrame:
-    """Add ``_stream`` to rows."""
+def with_streams(rows: DataFrame, options: IngestOptions, usual: Sequence[str] = ()) -> DataFrame:
+    """Add ``_stream`` to rows; `UNKNOWN` where a row names none. `usual` are those of :func:`stream_of`, all valid."""
     from pyspark.sql import functions as F
 
-    return rows.withColumn("_stream", F.when(_is_named(options), stream_of(options)).otherwise(F.lit(UNKNOWN)))
-
-
-def _is_named(options: IngestOptions) -> Column:
-    """Return whether a row names a stream."""
-    from pyspark.sql import functions as F
-
-    return F.coalesce(stream_of(options).rlike(rf"^(?:{STREAM.pattern})\z"), F.lit(False))
+    named = rows.withColumn("_named", stream_of(options, usual))  # a column, so that a name is read once for each row
+    valid = F.coalesce(F.col("_named").rlike(rf"^(?:{STREAM.pattern})\z"), F.lit(False))
+    valid = F.when(F.col("_named").isin(list(usual)), F.lit(True)).otherwise(valid) if usual else valid
+    return named.withColumn("_stream", F.when(valid, F.col("_named")).otherwise(F.lit(UNKNOWN))).drop("_named")
 
 
 def _day(time_us: int) -> str:
