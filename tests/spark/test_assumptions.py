@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from latecomer.ingest.ingest import ingest
 from latecomer.ingest.options import IngestOptions
+from latecomer.ingest.validate import with_streams
 from latecomer.jobs.cli import main
 from latecomer.lake import result_views
 from latecomer.lake.errors import InputError
@@ -117,6 +118,17 @@ def test_names_of_streams_follow_a_rule_and_names_that_meet_are_said(lake, tmp_p
         f"column x names no stream: {name}" for name in ("null", "..", "_x")
     ]
     assert "stream a_b has the rows that the column calls 'a b', 'a/b'" in done.notes
+
+
+def test_usual_names_of_streams_change_no_stream(spark):
+    names = ["a", " a ", "a b", "a/b", "a_b", "A", "", "..", "_x", None, "_unknown", "x" * 100, "x" * 101, "a\n"]
+    rows = spark.createDataFrame([(name,) for name in names], "x string")
+    plain, with_usual = (
+        [row["_stream"] for row in with_streams(rows, IngestOptions(by="x"), usual).collect()]
+        for usual in ([], ["a", "a_b", "x" * 100])
+    )
+    assert with_usual == plain
+    assert plain[:6] == ["a", "a", "a_b", "a_b", "a_b", "A"] and plain[6:11] == ["_unknown"] * 5
 
 
 def test_remedies_of_numbers_documents_and_tabs(lake, tmp_path):

@@ -337,10 +337,17 @@ def _cells(pane: Int64, bucket: Int64, stream: Stream) -> Cells:
     pane, bucket, source, value = pane[order], bucket[order], stream.source[order], stream.value[order]
     bounds = run_bounds(pane, source, bucket)
     starts, rows = bounds[:-1], np.diff(bounds)
-    sums = [np.add.reduceat(value, starts), np.add.reduceat(value * value, starts)]
-    ends = [np.minimum.reduceat(value, starts), np.maximum.reduceat(value, starts)]
-    columns = [{0: column} for column in (rows.astype(float), *sums, *ends)]
-    return Cells(source[starts], pane[starts], bucket[starts], rows, *columns)
+    return Cells(
+        source[starts],
+        pane[starts],
+        bucket[starts],
+        rows,
+        counted={0: rows.astype(float)},
+        total={0: np.add.reduceat(value, starts)},
+        squares={0: np.add.reduceat(value * value, starts)},
+        least={0: np.minimum.reduceat(value, starts)},
+        most={0: np.maximum.reduceat(value, starts)},
+    )
 
 
 def _candidates(pane: Int64, bucket: Int64, time: Int64, stream: Stream) -> Candidates:

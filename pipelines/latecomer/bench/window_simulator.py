@@ -242,14 +242,16 @@ def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, 
     pane, bucket, owner, value = pane[order], bucket[order], owner[order], value[order]
     bounds = run_bounds(pane, owner, bucket)
     starts, rows = bounds[:-1], np.diff(bounds)
-    sums = [np.add.reduceat(value, starts), np.add.reduceat(value * value, starts)]
-    ends = [np.minimum.reduceat(value, starts), np.maximum.reduceat(value, starts)]
     return Cells(
         owner[starts],
         pane[starts],
         bucket[starts],
         rows,
-        *({0: column} for column in (rows.astype(float), *sums, *ends)),
+        counted={0: rows.astype(float)},
+        total={0: np.add.reduceat(value, starts)},
+        squares={0: np.add.reduceat(value * value, starts)},
+        least={0: np.minimum.reduceat(value, starts)},
+        most={0: np.maximum.reduceat(value, starts)},
     )
 
 

@@ -173,9 +173,11 @@ class Cells:
         group = np.unique(self.group, return_inverse=True)[1]
         order = sort_order(self.pane, group, self.bucket)
         by_column = (self.counted, self.total, self.squares, self.least, self.most)
-        values = ({column: of_cells[order] for column, of_cells in part.items()} for part in by_column)
+        counted, total, squares, least, most = (
+            {column: of_cells[order] for column, of_cells in part.items()} for part in by_column
+        )
         keys = (group[order], self.pane[order], self.bucket[order], self.rows[order])
-        return Cells(*keys, *values, code=self.group[order])
+        return Cells(*keys, counted, total, squares, least, most, self.group[order])
 
 
 @dataclass(frozen=True)

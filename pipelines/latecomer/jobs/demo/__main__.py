@@ -3,8 +3,8 @@
 Airflow runs the DAGs in processes forked from this one; their tasks are commands on a Spark Connect server of the demo,
 which starts once (as by ``latecomer spark start``). At every interval the next landing file arrives, `latecomer_ingest`
 runs, and then the DAG of the first query. The DAGs of the other queries run at the end of the year, two at a time. No
-schedule knows that the year is over, so a last process closes every window, repairs pending rows, checks all promises
-and audits some periods. Every number shown is read from the lake.
+schedule knows that the year is over, so two last processes close every window, repair pending rows, check all promises
+and audit some periods. Every number shown is read from the lake.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def main() -> int:
     parser.add_argument("--per-file", type=int, default=6, help="months per interval")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--only", nargs="*", help="names of queries; default: all of include/queries")
-    parser.add_argument("--close", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--close", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.close:
-        close_queries(options.out.resolve())
+        close_queries(options.out.resolve(), options.close)
     started = time.monotonic()
     out = options.out.resolve()
     known = [path.stem for path in sorted((ROOT / "include" / "queries").glob("*.yaml"))]
@@ -109,8 +109,7 @@ def main() -> int:
     with spark_server(meanwhile=partial(create_database, out)):
         spent = run_year(out, options.months, options.per_file, started)
         say("end of the year: close every window, repair, check, publish", started)
-        close_in_process(out)
-    summary: list[Row] = json.loads((out / "summary.json").read_text())
+        summary = close_in_processes(out)
     for row in summary:
         row["seconds"] = round(spent.get(row["query"], 0.0), 1)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
@@ -271,16 +270,23 @@ def query_files() -> list[Path]:
     return sorted(files, key=lambda path: path.stem != "flights_with_weather")
 
 
-def close_in_process(out: Path) -> None:
-    """Run `close_queries` in a process of its own, in which Spark starts once."""
-    command = [sys.executable, "-m", "latecomer.jobs.demo", "--close", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"closing failed: {done.stderr.strip()[-1000:]}")
+def close_in_processes(out: Path) -> list[Row]:
+    """Close all queries, in as many processes as DAGs run at the same time; return a row for each query."""
+    names = [path.stem for path in query_files()]
+    command = [sys.executable, "-m", "latecomer.jobs.demo", "--out", str(out), "--close"]
+    shares = [share for first in range(PARALLEL_DAGS) if (share := names[first::PARALLEL_DAGS])]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        ended = list(pool.map(lambda share: subprocess.run([*command, *share], capture_output=True, text=True), shares))
+    rows: dict[str, Row] = {}
+    for done in ended:
+        if done.returncode:
+            sys.exit(f"closing failed: {done.stderr.strip()[-1000:]}")
+        rows |= {row["query"]: row for row in json.loads(done.stdout.splitlines()[-1])}
+    return [rows[name] for name in names]
 
 
-def close_queries(out: Path) -> NoReturn:
-    """Run `run --flush`, `repair --flush`, `check --audit` and `publish` for every query, write ``summary.json``, exit.
+def close_queries(out: Path, names: Sequence[str]) -> NoReturn:
+    """Run `run --flush`, `repair --flush`, `check --audit` and `publish` for some queries, print their rows, and exit.
 
     The demo publishes what it shows, so also the answers of a query that broke its promise.
     """
@@ -293,23 +299,18 @@ def close_queries(out: Path) -> NoReturn:
     from latecomer.spark.run import run
     from latecomer.specs.loading import load_query
 
-    lake = Lake(os.environ["LATECOMER_LAKE"])
-    specs = [load_query(path) for path in query_files()]
-    for spec in specs:
+    lake, report = Lake(os.environ["LATECOMER_LAKE"]), out / "report" / "index.html"
+    summary = []
+    for spec in (load_query(path) for path in query_files() if path.stem in names):
         run(lake, spec, flush=True)
         repair(lake, spec, flush=True)
-    counts = {query["query"]: query for query in status(lake)["queries"]}
-    summary = []
-    for spec in specs:
         outcome = check(lake, spec, report_dir=out / "report", audit=AUDITED_PERIODS)
         results_table.publish(lake, spec)
+        counts = status(lake, [spec.name])["queries"][0]
         corrections = result_views.view(lake, spec, "corrections").num_rows
         rows_quarantined = quarantined(lake, spec.stream_names)
-        report = out / "report" / "index.html"
-        row = summarise(lake, spec, counts[spec.name], corrections, rows_quarantined, report, outcome.broken)
-        summary.append(row)
-    (out / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    sys.stdout.flush()
+        summary.append(summarise(lake, spec, counts, corrections, rows_quarantined, report, outcome.broken))
+    print(json.dumps(summary), flush=True)
     os._exit(0)
 
 

@@ -182,10 +182,18 @@ class AggregateWindows(WindowKind[AggregateSpec]):
         by_shard = {}
         for shard in np.unique(table["shard"].to_numpy()).tolist():
             cells = table if self.spec.shards == 1 else table.filter(pc.equal(table["shard"], shard))
-            keys = [cells[name].to_numpy() for name in ("grp", "pane", "bucket", "n")]
-            sums = by_column("s", cells, 1), by_column("q", cells, 2)
-            values = by_column("c", cells), *sums, by_column("lo", cells), by_column("hi", cells)
-            by_shard[shard] = core.Cells(*keys, *values).ordered()
+            group, pane, bucket, number = (cells[name].to_numpy() for name in ("grp", "pane", "bucket", "n"))
+            by_shard[shard] = core.Cells(
+                group,
+                pane,
+                bucket,
+                number,
+                counted=by_column("c", cells),
+                total=by_column("s", cells, 1),
+                squares=by_column("q", cells, 2),
+                least=by_column("lo", cells),
+                most=by_column("hi", cells),
+            ).ordered()
         return by_shard
 
     # ----------------------------------------------------------------------------------------------------- answers
