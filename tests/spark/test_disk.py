@@ -19,6 +19,15 @@ keys: [k]
 window: 2 s
 quality: {recall: 0.6, period: 10 s}
 """
+COUNTS = """\
+name: counts
+kind: aggregate
+streams: {s: a}
+group_by: [k]
+window: 2 s
+select: {n: count()}
+quality: {error: 0.1, probability: 0.9, period: 10 s}
+"""
 FULL = "mount -t tmpfs -o size=100k none ."
 READ_ONLY = "mount --bind . . && mount -o remount,ro,bind ."
 
@@ -89,3 +98,20 @@ def test_a_command_on_a_disk_that_is_full_is_one_line_and_loses_nothing(answered
     assert done.returncode == 4, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "micro-batch" not in line]
     assert "no space is left on the disk" in line and "make room" in line
+
+
+def test_a_full_disk_of_temporary_files_is_one_line_and_loses_nothing(lake, tmp_path):
+    """Spark writes what it shuffles there; small calls need none of it."""
+    path, temporary = tmp_path / "q.yaml", tmp_path / "temporary"
+    path.write_text(COUNTS)
+    temporary.mkdir()
+    load(lake, events.disordered(5, rows=120_000), tmp_path)
+    command = commands.line("run", path, "--lake", lake.uri, "--flush")
+    mounted = 'mount -t tmpfs -o size=8k none "$0" && TMPDIR="$0" SPARK_LOCAL_DIRS="$0" exec "$@"'
+    inside = ["unshare", "-rm", "sh", "-c", mounted, str(temporary), *command]
+    done = subprocess.run(inside, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 4, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "no space is left on the disk" in line and "SPARK_LOCAL_DIRS" in line
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0 and "rows in 1 micro-batch" in again.stdout, again.stderr

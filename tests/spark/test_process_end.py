@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 from latecomer.lake.lake import Lake
 from latecomer.lake.lease import Lease
+
+from tests.support import commands, events
 
 SCRIPT = """
 import sys, threading, time
@@ -116,7 +119,44 @@ def test_java_is_killed(tmp_path, how):
     code, errors = starving.ended()
     (line,) = errors.splitlines()
     assert code == 4 and "Java process ended (killed by signal 9" in line
+    assert "more memory, or with a smaller LATECOMER_DRIVER_MEMORY" in line
     lease_is_free(tmp_path)
+
+
+@pytest.fixture
+def container():
+    """A control group with a limit of 450 MB, for a process and what it starts; for a user who may make one."""
+    first = Path("/sys/fs/cgroup/memory")  # of version 1; version 2 has one folder for all that is controlled
+    folder, limit = (first, "memory.limit_in_bytes") if first.is_dir() else (first.parent, "memory.max")
+    folder /= f"latecomer-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / limit).write_text(str(450 << 20))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    if not in_container(folder, sys.executable, "-c", "b'x' * (600 << 20)").returncode:
+        folder.rmdir()
+        pytest.skip("the limit of a control group has no effect here")
+    yield folder
+    since = time.monotonic()
+    while (folder / "cgroup.procs").read_text() and time.monotonic() - since < MOST_S:
+        time.sleep(0.1)
+    folder.rmdir()  # refused while a process is left in it
+
+
+def in_container(folder, *command):
+    inside = ["sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh", *command]
+    return subprocess.run(inside, capture_output=True, text=True, timeout=120)
+
+
+def test_a_container_without_memory_is_one_line_and_loses_nothing(tmp_path, container):
+    events.write(events.disordered(5, rows=60_000), tmp_path / "rows.parquet")
+    arguments = ("ingest", "--by", "stream", str(tmp_path / "rows.parquet"), "--lake", str(tmp_path / "lake"))
+    done = in_container(container, *commands.line(*arguments))
+    *told, line = done.stderr.splitlines()
+    assert done.returncode == 4 and all(line.startswith("ingest: ") for line in told), done.stderr
+    assert "killed by signal 9" in line or "ended while it was starting" in line
+    assert "60,000 rows into 2 streams" in commands.call(*arguments).stdout
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -125,16 +125,18 @@ def _java_ended() -> str:
     """Describe the end of the Java process in one line."""
     code = java_process.exit_code(wait_s=JAVA_STOP_S)
     reason = "it does not answer" if code is None else f"exit code {code}"
+    remedy = "with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
     if code == java_process.OUT_OF_MEMORY_CODE:
         memory = os.environ.get("LATECOMER_DRIVER_MEMORY")
         reason = f"its memory{f' of {memory}' if memory else ''} was not enough"
     elif code is not None and code < 0:
         reason = f"killed by signal {-code}, as by a system that is short of memory"
+        remedy = "where there is more memory, or with a smaller LATECOMER_DRIVER_MEMORY"
     elif java_process.is_orphan():
         reason = "spark-submit has ended"
     return (
         f"Spark's Java process ended ({reason}); finished micro-batches are kept; run the command again, and if it "
-        "ends again, with a larger LATECOMER_DRIVER_MEMORY or a smaller --rows-per-batch"
+        f"ends again, {remedy}"
     )
 
 
