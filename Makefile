@@ -47,7 +47,8 @@ docs: setup ## the documentation, in build/docs/index.html; a warning is an erro
 	@$(BIN)/sphinx-build -W --keep-going -q -j 2 -d build/doctrees docs build/docs
 
 sbom: setup ## the locked Python packages as CycloneDX JSON, in build/sbom.json
-	@mkdir -p build && $(BIN)/cyclonedx-py requirements requirements.lock --of JSON -o build/sbom.json
+	@mkdir -p build && .tools/bin/uv tool run --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py requirements \
+	  requirements.lock --of JSON -o build/sbom.json
 
 audit: setup ## known vulnerabilities of the locked packages; one that cannot be looked up is an error
 	@.tools/bin/uv tool run --quiet pip-audit==2.10.1 -r requirements.lock --require-hashes --disable-pip --strict
