@@ -1,4 +1,4 @@
-"""A lake on a disk that is full, or may only be read: one line each, and nothing of the libraries' own alarm."""
+"""A disk of the lake or of temporary files that is full, or may only be read: one line each, and no alarm of libraries."""
 
 import shutil
 import subprocess

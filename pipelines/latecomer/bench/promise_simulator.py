@@ -29,7 +29,8 @@ from numba import njit
 from latecomer.baselines.topk.min_topk import top_rows
 from latecomer.bench.join_simulator import Input, Output, band_pairs, recalled, stream_times, summaries
 from latecomer.bench.promise_streams import Bool, Float64, Int64, Stream
-from latecomer.core.aggregate.coverage import Cells, Function, required_answers
+from latecomer.bench.window_simulator import collect_cells
+from latecomer.core.aggregate.coverage import Function, required_answers
 from latecomer.core.arrays.composite_keys import run_bounds, sort_order
 from latecomer.core.arrivals import Arrivals
 from latecomer.core.join.control import IntervalSummary, JoinControl, RetentionPolicy
@@ -179,7 +180,7 @@ class WindowCase:
         late = time - (grid.first_of(stream.event_time_us) * grid.slide_us + grid.size_us)
         bucket = np.where((time > NEVER) & (late >= 0), late // grid.granularity_us, -1)
         if self.kind == "aggregate":
-            self._cells = _cells(pane, bucket, stream)
+            self._cells = collect_cells(stream.source, pane, bucket, stream.value)
         elif self.kind == "topk":
             self._candidates = _candidates(pane, bucket, time, stream)
         else:
@@ -330,24 +331,6 @@ def _least_constant(needs: Int64, periods: Int64, learning: int) -> int:
     if not len(judged):
         return 0
     return int(np.sort(judged)[max(int(np.ceil(SHARE * len(judged) - 1e-9)), 1) - 1])
-
-
-def _cells(pane: Int64, bucket: Int64, stream: Stream) -> Cells:
-    order = sort_order(pane, stream.source, bucket)
-    pane, bucket, source, value = pane[order], bucket[order], stream.source[order], stream.value[order]
-    bounds = run_bounds(pane, source, bucket)
-    starts, rows = bounds[:-1], np.diff(bounds)
-    return Cells(
-        source[starts],
-        pane[starts],
-        bucket[starts],
-        rows,
-        counted={0: rows.astype(float)},
-        total={0: np.add.reduceat(value, starts)},
-        squares={0: np.add.reduceat(value * value, starts)},
-        least={0: np.minimum.reduceat(value, starts)},
-        most={0: np.maximum.reduceat(value, starts)},
-    )
 
 
 def _candidates(pane: Int64, bucket: Int64, time: Int64, stream: Stream) -> Candidates:

@@ -237,13 +237,17 @@ def _cells(event_time_us: Int64, t: Int64, value: Float64, group: Int64 | None, 
     pane = event_time_us // grid.pane_us
     wait = t - (grid.first_of(event_time_us) * grid.slide_us + grid.size_us)
     bucket = np.where(wait >= 0, wait // grid.granularity_us, -1)
-    owner = np.zeros(len(pane), np.int64) if group is None else group
-    order = sort_order(pane, owner, bucket)
-    pane, bucket, owner, value = pane[order], bucket[order], owner[order], value[order]
-    bounds = run_bounds(pane, owner, bucket)
+    return collect_cells(np.zeros(len(pane), np.int64) if group is None else group, pane, bucket, value)
+
+
+def collect_cells(group: Int64, pane: Int64, bucket: Int64, value: Float64) -> Cells:
+    """Collect rows with one value each into cells by (pane, group, bucket), ascending; all arrays have n rows."""
+    order = sort_order(pane, group, bucket)
+    pane, bucket, group, value = pane[order], bucket[order], group[order], value[order]
+    bounds = run_bounds(pane, group, bucket)
     starts, rows = bounds[:-1], np.diff(bounds)
     return Cells(
-        owner[starts],
+        group[starts],
         pane[starts],
         bucket[starts],
         rows,

@@ -376,7 +376,7 @@ class Content:
         """Return columns and Spark types of the tables to which the source's rows go."""
         stream = source.options.stream
         if stream is None:
-            streams = validate.streams(unified, self.lake.names("events"))
+            streams = validate.streams(unified.rows, self.lake.names("events"))
         else:
             streams = [stream] if self.lake.table("events", stream).exists() else []
         return {name: types_of(tables.read(self.spark, self.lake.table("events", name))) for name in streams}

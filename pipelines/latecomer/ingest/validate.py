@@ -37,13 +37,13 @@ _TIMES = ("timestamp", "timestamp_ntz")
 # --------------------------------------------------------------------------------------------------- stream and order
 
 
-def streams(unified: UnifiedInput, known: Sequence[str]) -> list[str]:
+def streams(rows: DataFrame, known: Sequence[str]) -> list[str]:
     """Return those of the `known` streams to which rows of :func:`with_streams` belong, sorted."""
     from pyspark.sql import functions as F
 
     if not known:
         return []
-    names = unified.rows.where(F.col("_stream").isin(list(known))).select("_stream").distinct()
+    names = rows.where(F.col("_stream").isin(list(known))).select("_stream").distinct()
     return sorted(row["_stream"] for row in names.collect())
 
 
@@ -153,7 +153,10 @@ def with_problems(
 
 
 def with_streams(rows: DataFrame, options: IngestOptions, usual: Sequence[str] = ()) -> DataFrame:
-    """Add ``_stream`` to rows; `UNKNOWN` where a row names none. `usual` are those of :func:`stream_of`, all valid."""
+    """Add ``_stream`` to rows; `UNKNOWN` where a row names none.
+
+    `usual` are names of streams that :func:`stream_of` takes as they are; all of them are valid.
+    """
     from pyspark.sql import functions as F
 
     named = rows.withColumn("_named", stream_of(options, usual))  # a column, so that a name is read once for each row
