@@ -1,4 +1,4 @@
-"""A disk of the lake or of temporary files that is full, or may only be read: one line each, and no alarm of libraries."""
+"""A disk of the lake or of temporary files that is full, or may only be read: one line each, and no alarm beside it."""
 
 import shutil
 import subprocess
